@@ -85,7 +85,7 @@ def _rows(prepared: Prepared, seeds: range, book: ScoreBook) -> dict[str, Row]:
     variants: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
     variants |= {name: (VARIANTS[name], {}) for name in list(VARIANTS)[: None if is_adult else 2]}
     if is_adult:
-        variants[WITH_DELTA] = {}, {"accountant": "pld", "delta": 1e-5}
+        variants[WITH_DELTA] = {}, {"accountant": "gdp", "delta": 1e-5}
     found = {
         name: [float(_errors(prepared, epsilon, own, seeds, book, **promise).mean()) for epsilon in EPSILONS]
         for name, (own, promise) in variants.items()

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from hedgerow.errors import EnvironmentFault, PrivacyError
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.cost import amplified_epsilon, epsilon_pure, mu_of_pure
+from hedgerow.privacy.cost import amplified_epsilon, epsilon_pure, mu_of_pure, zcdp_weight_of
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
+    DiscreteLaplaceVectorEvent,
     Event,
     GaussianEvent,
     SelectionEvent,
@@ -150,6 +151,72 @@ def test_a_mixed_run_is_bounded_by_every_accountant_that_takes_it() -> None:
     assert delta_at(bounds["pld"] * 0.99) > delta
 
 
+def renyi(one: list[Any], other: list[Any], order: float) -> float:
+    """Renyi divergence of two distributions on the same points, in 60 digits."""
+    with mpmath.workdps(60):
+        total = mpmath.fsum(p**order * q ** (1 - order) for p, q in zip(one, other, strict=True))
+        return float(mpmath.log(total) / (order - 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    scores=st.lists(st.floats(-5, 5), min_size=2, max_size=8),
+    moves=st.lists(st.floats(0, 1), min_size=8, max_size=8),
+    width=st.floats(0.01, 6.0),
+    order=st.sampled_from([1.01, 1.5, 2.0, 7.0, 40.0]),
+    rate=st.sampled_from([0.05, 0.5, 1.0]),
+)
+def test_a_choice_of_a_bounded_range_costs_an_eighth_of_its_square(
+    scores: list[float], moves: list[float], width: float, order: float, rate: float
+) -> None:
+    """Any scores, moved by anything within the range, in both directions, over samples too; and the half is reached."""
+    moved = [score + width * move for score, move in zip(scores, moves, strict=False)]
+
+    def choice(values: list[float]) -> list[Any]:
+        with mpmath.workdps(60):
+            weights = [mpmath.exp(value) for value in values]
+            return [weight / mpmath.fsum(weights) for weight in weights]
+
+    without, there = choice(scores), choice(moved)
+    with mpmath.workdps(60):
+        present = [(1 - mpmath.mpf(rate)) * q + mpmath.mpf(rate) * p for p, q in zip(there, without, strict=True)]
+    bound = order * zcdp_weight_of(SelectionEvent(width, rate)) / 2
+    assert max(renyi(present, without, order), renyi(without, present, order)) <= bound + 1e-12
+    if rate == 1:
+        assert zcdp_weight_of(SelectionEvent(width, rate)) == pytest.approx(width**2 / 4)
+        evenly = renyi(choice([0.0, width / 2]), choice([width / 2, 0.0]), 1.0 + 1e-6)
+        small = choice([0.0, 1e-4]), choice([1e-4, 0.0])
+        assert evenly <= width**2 / 8 * (1 + 2e-6)
+        assert renyi(*small, order) == pytest.approx(order * 2e-4**2 / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 9.0])
+@pytest.mark.parametrize(("scale", "moves"), [(3, [1, 1, 1]), (20, [7, 2, 0]), (5, [9])])
+def test_a_vectors_laplace_noise_costs_its_squared_norm(scale: int, moves: list[int], order: float) -> None:
+    """The divergence of every entry, summed over the integers: together no more than order / 2 of their squares."""
+    with mpmath.workdps(60):
+        reach = range(-200 * scale, 200 * scale)
+        weights = {x: mpmath.exp(-abs(mpmath.mpf(x)) / scale) for x in range(-210 * scale, 210 * scale)}
+        whole = mpmath.fsum(weights.values())
+        law = {x: weight / whole for x, weight in weights.items()}
+    found = sum(renyi([law[x - move] for x in reach], [law[x] for x in reach], order) for move in moves)
+    event = DiscreteLaplaceVectorEvent(sum(moves) / scale, zcdp_weight=sum(move**2 for move in moves) / scale**2)
+    assert 0 < found <= order * zcdp_weight_of(event) / 2 <= order * (sum(moves) / scale) ** 2 / 2 * (1 + 1e-9)
+
+
+def test_many_vectors_are_bounded_by_their_squares_and_never_by_more_than_their_epsilons() -> None:
+    """14 entries of 1 / b: a fourteenth of the rho; and the account of one alone is still its epsilon."""
+    vector = DiscreteLaplaceVectorEvent(1.4, 1.0, 20, zcdp_weight=14 * 0.01)
+    plain = DiscreteLaplaceEvent(1.4, 1.0, 20)
+    for name in ("gdp", "rdp", "pld"):
+        judge = get_accountant(name)
+        assert judge.epsilon([vector], 1e-5) < 0.35 * judge.epsilon([plain], 1e-5)
+    one = DiscreteLaplaceVectorEvent(0.1, zcdp_weight=0.01)
+    assert get_accountant("gdp").epsilon([one], 1e-9) <= 0.1 * (1 + 1e-9)
+    assert get_accountant("pure").epsilon([vector], 1e-5) == get_accountant("pure").epsilon([plain], 1e-5)
+    assert event_from_dict(vector.to_dict()) == vector
+
+
 @pytest.mark.parametrize("other", [GaussianEvent(1.0), DiscreteGaussianEvent(1.0, 1000, 5)])
 def test_the_sum_of_epsilons_refuses_what_has_a_delta(other: Event) -> None:
     """Kinds are never mixed by adding up epsilons."""
@@ -219,6 +286,10 @@ def test_a_ledger_refuses_a_release_that_claims_too_small_an_epsilon() -> None:
         release(DiscreteLaplaceEvent(0.4, 0.1), 100.0, 200.0)
     with pytest.raises(PrivacyError):
         release(SelectionEvent(0.5), 100.0, 0.0)
+    # Four entries with an L1 norm of 100 have a squared L2 norm of 2,500 at least.
+    assert release(DiscreteLaplaceVectorEvent(0.5, zcdp_weight=2500 / 200**2), 100.0, 200.0).event.count == 1
+    with pytest.raises(PrivacyError):
+        release(DiscreteLaplaceVectorEvent(0.5, zcdp_weight=2400 / 200**2), 100.0, 200.0)
 
 
 @pytest.mark.parametrize("accountant", ["pure", "pld"])

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import dp_accounting
 import mpmath
@@ -27,6 +28,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     scoped,
 )
+from hedgerow.privacy.gdp import epsilon_of_mu
 from hedgerow.privacy.rdp import ORDERS, epsilon_renyi, paper_divergence, sampled_divergence
 
 DELTA = 1e-5
@@ -184,6 +186,73 @@ def test_a_release_is_never_free_by_itself(counts: list[int], left_out: int) -> 
     events = [filtered(count) for count in counts]
     part = [event for number, event in enumerate(events) if number != left_out] or events
     assert 0 < epsilon_renyi(part, DELTA) <= epsilon_renyi(events, DELTA)
+
+
+@pytest.mark.parametrize("kind", [SampledGaussianEvent, FilteredGaussianEvent])
+def test_a_sample_of_everyone_is_a_gaussian_release(kind: type[Event]) -> None:
+    """The same number as the plain event, by every accountant; a filter caps mu² at 2 budget / order at any delta."""
+    rounds = (5.0, 1.0, 10**6, 1, 8, 30)
+    plain = DiscreteGaussianEvent(5.0, 10**6, 8, 30)
+    event = (
+        SampledGaussianEvent(*rounds) if kind is SampledGaussianEvent else FilteredGaussianEvent(*rounds, budget=9.0)
+    )
+    for name in ("gdp", "rdp", "pld"):
+        judge = get_accountant(name)
+        assert judge.epsilon([event, GaussianEvent(9.0)], DELTA) == pytest.approx(
+            judge.epsilon([plain, GaussianEvent(9.0)], DELTA), rel=1e-9
+        )
+    if kind is FilteredGaussianEvent:
+        capped = FilteredGaussianEvent(*rounds, order=6, budget=1.5)
+        for delta in (1e-3, 1e-9):
+            assert epsilon_of_mu(math.sqrt(0.5), delta) == pytest.approx(
+                get_accountant("gdp").epsilon([capped, dataclasses.replace(capped, count=7)], delta), rel=1e-6
+            )
+        apart = [dataclasses.replace(capped, scope=name) for name in ("a", "b")]
+        assert get_accountant("gdp").epsilon(apart, DELTA) == pytest.approx(epsilon_of_mu(1.0, DELTA), rel=1e-6)
+
+
+def sampled_delta(epsilon: float, rate: float, z: float) -> float:
+    """delta(epsilon) of one release over a sample, the larger of both directions, by the normal distribution."""
+    with mpmath.workdps(40):
+        q, e = mpmath.mpf(rate), mpmath.exp(mpmath.mpf(epsilon))
+
+        def above(at: Any, mean: float) -> Any:
+            return mpmath.ncdf((mean - at) / z)
+
+        # Where (1 - q) + q exp((2 x - 1) / 2z²) = e, and = 1 / e: the loss grows with x.
+        up = mpmath.mpf(z) ** 2 * mpmath.log((e - 1 + q) / q) + 0.5
+        forward = (1 - q) * above(up, 0) + q * above(up, 1) - e * above(up, 0)
+        backward = mpmath.mpf(0)
+        if 1 / e > 1 - q:
+            down = mpmath.mpf(z) ** 2 * mpmath.log((1 / e - 1 + q) / q) + 0.5
+            backward = (1 - above(down, 0)) - e * ((1 - q) * (1 - above(down, 0)) + q * (1 - above(down, 1)))
+        return float(max(forward, backward))
+
+
+@pytest.mark.parametrize(("rate", "multiplier"), [(0.1, 1.0), (0.5, 3.0), (0.9, 0.7)])
+def test_loss_distributions_of_one_sample_are_the_normal_distribution(rate: float, multiplier: float) -> None:
+    """From above, and no more than the library's grid above it."""
+    event = SampledGaussianEvent(multiplier, rate, 10**6, 1, 8)
+    found = get_accountant("pld").epsilon([event], DELTA)
+    assert sampled_delta(found, rate, multiplier) <= DELTA < sampled_delta(found * 0.998, rate, multiplier)
+
+
+def test_loss_distributions_of_many_samples_are_between_the_library_and_renyi() -> None:
+    """No less than dp_accounting says for the events themselves, a tenth below Renyi; an acting filter none."""
+    rate, multiplier, count = 0.1, 8.0, 60
+    event = SampledGaussianEvent(multiplier, rate, 10_000, 1, 8, count)
+    theirs = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
+    inner = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(multiplier))
+    theirs.compose(inner, count)
+    found, renyi = (get_accountant(name).epsilon([event], DELTA) for name in ("pld", "gdp"))
+    assert theirs.get_epsilon(DELTA) * (1 - 2e-3) <= found < 0.93 * renyi
+    budget = count * sampled_divergence(20, rate, multiplier)
+    idle, acting = (
+        FilteredGaussianEvent(multiplier, rate, 10_000, 1, 8, count, order=20, budget=budget * factor)
+        for factor in (1.001, 0.999)
+    )
+    assert get_accountant("pld").epsilon([idle], DELTA) == found
+    assert get_accountant("pld").epsilon([acting], DELTA) == get_accountant("gdp").epsilon([acting], DELTA)
 
 
 def test_two_runs_have_two_filters() -> None:

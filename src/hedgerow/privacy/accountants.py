@@ -6,8 +6,11 @@ bound that is proved there; `pure` refuses everything else.
 
 `pld` composes privacy loss distributions by dp_accounting, an extra. A pure release is dominated by randomised response
 of its (amplified) epsilon (Kairouz, Oh and Viswanath 2015, theorem 3.1: every e-DP mechanism is post-processing of it),
-Gaussian releases by one Gaussian of their total mu. The library composes these on a grid and rounds losses up, so that
-what it says is a bound.
+Gaussian releases by one Gaussian of their total mu, and a Gaussian release over a Poisson sample by that of its worst
+unit: a smaller shift is post-processing of a larger one, and dominating pairs compose adaptively (Zhu, Dong and Wang
+2022, arXiv 2106.08567, theorem 10). A filter that cannot act changes nothing of that: one whose releases, each at its
+worst, stay within its budget. The library composes these on a grid and rounds losses up, so that what it says is a
+bound.
 """
 
 from __future__ import annotations
@@ -27,13 +30,30 @@ from hedgerow.privacy.cost import (
     amplified_epsilon,
     cost_of,
     epsilon_pure,
+    sum_slack,
 )
-from hedgerow.privacy.events import Event, PureEvent, UnnoisedEvent
+from hedgerow.privacy.events import (
+    Event,
+    FilteredGaussianEvent,
+    PureEvent,
+    SampledEvent,
+    UnnoisedEvent,
+    is_sample,
+)
 from hedgerow.privacy.gdp import check_delta, epsilon_of_mu
-from hedgerow.privacy.rdp import SAMPLED_EVENTS, epsilon_of_rho, epsilon_rdp, epsilon_renyi, has_samples
+from hedgerow.privacy.rdp import (
+    epsilon_of_rho,
+    epsilon_rdp,
+    epsilon_renyi,
+    has_samples,
+    log_ratio_of,
+    sampled_divergence,
+)
 
 CELLS = 2**17
 """Losses are rounded up to multiples of the largest possible loss divided by this."""
+SAMPLED_CELLS = 2**15
+"""The same where samples are among the releases: a fifth of the time, for 1e-5 of epsilon."""
 DEVIATIONS = 10
 """A Gaussian's loss beyond so many standard deviations is for the tail that the library cuts off and adds to delta."""
 _HALVINGS = 60
@@ -43,7 +63,9 @@ _TAIL = 1e-15
 
 
 def epsilon_pld(events: Iterable[Event], delta: float) -> float:
-    """The epsilon of all events together at delta, rounded up; infinity for an un-noised event.
+    """The epsilon of all events together at delta, rounded up.
+
+    Infinity for an un-noised event, and where a filter may act: its releases have a bound at one order only.
 
     Raises:
         PrivacyError: code "unknown-event".
@@ -55,16 +77,25 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
     for event in counted:
         if isinstance(event, PureEvent) and type(event) in PURE_EVENTS:
             pure[amplified_epsilon(event.epsilon, event.sampling_rate)] += event.count
-    cost = cost_of(event for event in counted if type(event) not in PURE_EVENTS)
-    if cost.gdp_weight == math.inf or cost.log_ratio == math.inf:
+    samples = [event for event in counted if isinstance(event, SampledEvent) and is_sample(event)]
+    cost = cost_of(event for event in counted if type(event) not in PURE_EVENTS and not is_sample(event))
+    log_ratio = cost.log_ratio + math.fsum(log_ratio_of(event) for event in samples)
+    if cost.gdp_weight == math.inf or log_ratio == math.inf or can_act(samples):
         return math.inf
-    twin_delta = delta * math.exp(-cost.log_ratio)
+    twin_delta = delta * math.exp(-log_ratio)
     if not counted:
         return 0.0
     if twin_delta <= 0:
         return math.inf
-    loss = _composed(pure, math.sqrt(cost.gdp_weight))
-    return _epsilon_of(loss, twin_delta, cost.total_variation) * _PLD_ROUND_UP + 2 * cost.log_ratio
+    sampled: Counter[tuple[float, float]] = Counter()
+    total_variation = cost.total_variation
+    for event in samples:
+        # As without a sample: the rounded Gaussian of a slightly smaller variance, and the distance to it.
+        slack = sum_slack(event.share_sigma, event.n_shares, event.length, event.count)
+        sampled[event.sampling_rate, event.noise_multiplier / math.sqrt(slack.mu_squared_factor)] += event.count
+        total_variation += slack.total_variation
+    loss = _composed(pure, sampled, math.sqrt(cost.gdp_weight))
+    return _epsilon_of(loss, twin_delta, total_variation) * _PLD_ROUND_UP + 2 * log_ratio
 
 
 def least_epsilon_pld(events: Iterable[Event], delta: float) -> float:
@@ -76,24 +107,47 @@ def least_epsilon_pld(events: Iterable[Event], delta: float) -> float:
         PrivacyError: code "unknown-event".
     """
     check_delta(delta)
-    cost = cost_of(event for event in events if type(event) not in PURE_EVENTS)
+    cost = cost_of(event for event in events if type(event) not in PURE_EVENTS and not is_sample(event))
     if cost.zcdp_weight in (0.0, math.inf):
         return cost.zcdp_weight
     return epsilon_of_mu(math.sqrt(cost.zcdp_weight), delta) / _PLD_ROUND_UP
 
 
-def _composed(pure: Counter[float], mu: float) -> Any:
+def can_act(samples: Sequence[SampledEvent]) -> bool:
+    """Whether a filter may leave a unit out of one of these releases: at its worst, they cost more than the budget."""
+    worst: dict[tuple[str, int, float], float] = {}
+    for event in samples:
+        if isinstance(event, FilteredGaussianEvent):
+            cost = event.count * sampled_divergence(event.order, event.sampling_rate, event.noise_multiplier)
+            key = event.scope, event.order, event.budget
+            worst[key] = worst.get(key, 0.0) + cost
+    return any(cost > budget for (_, _, budget), cost in worst.items())
+
+
+def _composed(pure: Counter[float], sampled: Counter[tuple[float, float]], mu: float) -> Any:
     try:
         from dp_accounting.pld import common, privacy_loss_distribution
     except ModuleNotFoundError as absent:
         raise missing_extra("dp_accounting", 'The accountant "pld"') from absent
     largest = math.fsum(epsilon * count for epsilon, count in pure.items()) + mu * (mu / 2 + DEVIATIONS)
-    grid = largest / CELLS
+    # About their spread when composed: a sampled release moves the loss by q / z in the middle.
+    spread = math.sqrt(math.fsum(count * math.expm1(1 / z**2) * rate**2 for (rate, z), count in sampled.items()))
+    largest += spread * (spread / 2 + DEVIATIONS)
+    grid = largest / (SAMPLED_CELLS if sampled else CELLS)
     parts = [
         privacy_loss_distribution.from_privacy_parameters(
             common.DifferentialPrivacyParameters(epsilon, 0.0), value_discretization_interval=grid
         ).self_compose(count)
         for epsilon, count in sorted(pure.items())
+    ]
+    parts += [
+        privacy_loss_distribution.from_gaussian_mechanism(
+            z,
+            sampling_prob=rate,
+            value_discretization_interval=grid,
+            log_mass_truncation_bound=math.log(_TAIL),
+        ).self_compose(count)
+        for (rate, z), count in sorted(sampled.items())
     ]
     if mu > 0:
         parts.append(
@@ -159,8 +213,8 @@ class Accountant:
 def _gdp(events: Sequence[Event], delta: float) -> float:
     """Exact for Gaussian releases; integer noise pays the slack of its grid; a bound for pure releases.
 
-    A ledger with a release over a sample is bounded as a whole by Renyi accounting (`hedgerow.privacy.rdp`): such
-    releases have no exact mu, and adding up epsilons of two kinds would be a guess.
+    A ledger with a release over a sample of less than all is bounded as a whole by Renyi accounting
+    (`hedgerow.privacy.rdp`): such releases have no exact mu, and adding up epsilons of two kinds would be a guess.
     """
     if has_samples(events):
         return epsilon_renyi(events, delta)
@@ -191,10 +245,7 @@ def _pure(events: Sequence[Event], delta: float) -> float:
 
 
 def _pld(events: Sequence[Event], delta: float) -> float:
-    """Privacy loss distributions by dp_accounting, an extra: the tightest for many pure releases.
-
-    Releases over Gaussian samples need Renyi accounting.
-    """
+    """Privacy loss distributions by dp_accounting, an extra: the tightest for pure releases and for samples."""
     # Both are bounds; on a coarse grid of noise, or at a large epsilon, the other one is smaller.
     return min(epsilon_pld(events, delta), _gdp(events, delta))
 
@@ -202,8 +253,8 @@ def _pld(events: Sequence[Event], delta: float) -> float:
 _ACCOUNTANTS = {
     accountant.name: accountant
     for accountant in (
-        Accountant("gdp", (*KNOWN_EVENTS, *SAMPLED_EVENTS), _gdp),
-        Accountant("rdp", (*KNOWN_EVENTS, *SAMPLED_EVENTS), _rdp),
+        Accountant("gdp", KNOWN_EVENTS, _gdp),
+        Accountant("rdp", KNOWN_EVENTS, _rdp),
         Accountant("pure", (*PURE_EVENTS, UnnoisedEvent), _pure),
         Accountant("pld", KNOWN_EVENTS, _pld),
     )

@@ -16,7 +16,7 @@ from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
-    DiscreteLaplaceEvent,
+    DiscreteLaplaceVectorEvent,
     Event,
     FilteredGaussianEvent,
     GaussianEvent,
@@ -27,7 +27,7 @@ from hedgerow.privacy.events import (
     multiplier_of_integers,
 )
 from hedgerow.privacy.gdp import check_delta, check_epsilon, mu_of
-from hedgerow.protocol.queries import PureQuery, Query, SampledQuery
+from hedgerow.protocol.queries import PureNoise, PureQuery, Query, SampledQuery
 
 # The relative precision to which the noise multiplier is the smallest one.
 _PRECISION = 1e-14
@@ -87,7 +87,7 @@ def calibrate_noise_multiplier(
 
     exact = root / _mu_left(mu_of(epsilon, delta), spent)
     # The exact accountant's answer is where every other accountant's search starts: none of them needs less.
-    noise_multiplier = _smallest(keeps, start=exact, precision=_PRECISION)
+    noise_multiplier = smallest(keeps, start=exact, precision=_PRECISION)
     if not keeps(noise_multiplier):
         raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, accountant=judge.name)
     return noise_multiplier
@@ -127,7 +127,7 @@ def calibrate_sigmas(
         return judge.epsilon([*spent, *releases_of(sigmas_of(multiplier), demands)], delta) <= epsilon
 
     # Below this precision the multiplier no longer changes a sigma by more than the grid does.
-    noise_multiplier = _smallest(keeps, start=noise_multiplier, precision=1e-9)
+    noise_multiplier = smallest(keeps, start=noise_multiplier, precision=1e-9)
     if not keeps(noise_multiplier):
         raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, accountant=judge.name)
     return sigmas_of(noise_multiplier)
@@ -151,7 +151,7 @@ def integer_sigma(noise_multiplier: float, sensitivity_squared: int, weight: flo
     return root if root * root == quotient else root + 1
 
 
-def _smallest(keeps: Callable[[float], bool], start: float, precision: float) -> float:
+def smallest(keeps: Callable[[float], bool], start: float, precision: float) -> float:
     """The smallest number from `start` on that keeps the promise, rounded up to a relative `precision`."""
     if keeps(start):
         return start
@@ -262,14 +262,23 @@ def _pure_noise_of(query: PureQuery, *, is_central: bool) -> QueryNoise:
     pure = query.pure
     if pure.scale == 0:
         return QueryNoise(UnnoisedEvent(), 0, 0, 0)
-    kind = SelectionEvent if query.is_choice else DiscreteLaplaceEvent
-    event = kind(epsilon_of(pure.sensitivity, pure.scale), pure.sampling_rate)
+    event = pure_event(pure, None if query.is_choice else query.sensitivity_squared)
     return QueryNoise(event, 2 * pure.scale * pure.scale, pure.scale, 0)
 
 
-def epsilon_of(sensitivity: int, scale: int) -> float:
-    """sensitivity / scale, rounded up."""
-    return math.nextafter(sensitivity / scale, math.inf)
+def pure_event(pure: PureNoise, squared: int | None, count: int = 1) -> Event:
+    """The event of `count` releases with this noise (scale >= 1).
+
+    Args:
+        pure: scale, sensitivity and sampling of a release.
+        squared: the squared L2 sensitivity of a vector, in grid units; None for a choice.
+        count: >= 1.
+    """
+    epsilon = math.nextafter(pure.sensitivity / pure.scale, math.inf)
+    if squared is None:
+        return SelectionEvent(epsilon, pure.sampling_rate, count)
+    weight = math.nextafter(squared / pure.scale**2, math.inf)
+    return DiscreteLaplaceVectorEvent(epsilon, pure.sampling_rate, count, zcdp_weight=weight)
 
 
 def _sampled_event(query: SampledQuery, share_sigma: int, n_shares: int) -> Event:

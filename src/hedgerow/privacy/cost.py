@@ -21,6 +21,21 @@ add/remove-one (Balle, Barthe and Gaboardi 2018, arXiv 1807.01647, theorem 8). E
 here; that costs less than one sample for several: with x = exp(a) - 1 and y = exp(b) - 1, (1 + q x)(1 + q y) <=
 1 + q (x + y + x y).
 
+**Choices.** An exponential mechanism of bounded range e (the log-ratios of its outcomes' probabilities, on two
+neighbours, lie within an interval of length e) is e²/8-zCDP, a quarter of what e-DP is (Cesar and Rogers 2021, arXiv
+2004.07223). For L the log-ratio and k(s) = log E_Q[exp(s L)], k(0) = k(1) = 0, since both are distributions,
+and k''(s) <= e²/4, a variance of something in such an interval. So e²/8 s (s - 1) - k(s) is convex with zeros at 0 and
+1, hence >= 0 for s >= 1, and the divergence of order s, k(s) / (s - 1), is at most e²/8 s. Choices in disjoint parts
+have ranges that add up to e at most over a unit's rows, and sum of e_i² <= e². A sample of the units costs no more than
+all of them, by quasi-convexity of Renyi divergence.
+
+**Vectors.** Laplace noise on a vector is one release per entry, in parallel on the same unit: entry i is |v_i| / b-DP,
+so all are sum of v_i² / 2 b²-zCDP, while their epsilons add up to sum of |v_i| / b.
+
+**Full samples.** A release "over a sample" of chance 1 is a plain Gaussian one. An individual filter then keeps every
+record's sum of squared norms over the noise's below a bound fixed in advance, whatever was released: that is mu-GDP
+with mu² that bound (Koskela, Tobaben and Honkela 2023, arXiv 2209.15596; Smith and Thakurta 2022, arXiv 2210.17520).
+
 **Beside Gaussian releases.** An e-DP release is e²/2-zCDP (Bun and Steinke 2016, arXiv 1605.02065, proposition 3.3). It
 is also mu-GDP with mu = -2 Phi^-1(1 / (1 + exp(e))): its trade-off function lies on or above the two chords from (0, 1)
 over (a, a) to (1, 0), a = 1 / (1 + exp(e)) (Dong, Roth and Su 2019, proposition 2.4); that of mu-GDP,
@@ -43,15 +58,20 @@ from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
     DiscreteLaplaceEvent,
+    DiscreteLaplaceVectorEvent,
     Event,
+    FilteredGaussianEvent,
     GaussianEvent,
     LocalGaussianEvent,
     PureEvent,
+    SampledEvent,
+    SampledGaussianEvent,
     SelectionEvent,
     UnnoisedEvent,
 )
 
-PURE_EVENTS = (DiscreteLaplaceEvent, SelectionEvent)
+_FULL = (SampledGaussianEvent, FilteredGaussianEvent)
+PURE_EVENTS = (DiscreteLaplaceEvent, DiscreteLaplaceVectorEvent, SelectionEvent)
 _PURE_ROUND_UP = 1 + 1e-14
 """Logarithms, exponentials and sums in double precision are off by a few units in the last place."""
 _LARGE = 30.0
@@ -73,6 +93,20 @@ def mu_of_pure(epsilon: float) -> float:
     # Its inverse normal is good to 1e-14 of itself, but 1 / (1 + e) near 1/2 loses digits of a small epsilon.
     half = -float(ndtri(1 / (1 + math.exp(min(epsilon, 700.0)))))
     return 2 * (half * (1 + 1e-12) + 1e-15) if epsilon < 700 else math.inf
+
+
+def zcdp_weight_of(event: PureEvent) -> float:
+    """Twice the rho of one release of pure differential privacy, rounded up.
+
+    The least of what its (amplified) epsilon says, epsilon²; for a choice epsilon² / 4 of the range without sampling;
+    and for a vector its own weight without sampling.
+    """
+    weight = amplified_epsilon(event.epsilon, event.sampling_rate) ** 2 * _PURE_ROUND_UP
+    if type(event) is SelectionEvent:
+        return min(weight, event.epsilon**2 / 4 * _PURE_ROUND_UP)
+    if type(event) is DiscreteLaplaceVectorEvent:
+        return min(weight, event.zcdp_weight)
+    return weight
 
 
 def all_pure(events: Iterable[Event]) -> bool:
@@ -108,6 +142,8 @@ KNOWN_EVENTS = (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
     LocalGaussianEvent,
+    SampledGaussianEvent,
+    FilteredGaussianEvent,
     *PURE_EVENTS,
     UnnoisedEvent,
 )
@@ -185,13 +221,36 @@ class EventCost:
 
 
 def cost_of(events: Iterable[Event]) -> EventCost:
-    """The cost of all events together, adaptive composition included; infinite weights for an un-noised event."""
-    costs = [_cost_of_one(event) for event in events]
+    """The cost of all events together, adaptive composition included; infinite weights for an un-noised event.
+
+    Raises:
+        PrivacyError: code "unknown-event", for a release over a sample of less than all units too: it has no mu.
+    """
+    costs: list[EventCost] = []
+    filters: dict[tuple[str, int, float], list[EventCost]] = {}
+    for event in events:
+        if type(event) is FilteredGaussianEvent and event.sampling_rate == 1:
+            filters.setdefault((event.scope, event.order, event.budget), []).append(_cost_of_one(event))
+        else:
+            costs.append(_cost_of_one(event))
+    costs += [_capped(parts, 2 * budget / order * ROUND_UP) for (_, order, budget), parts in filters.items()]
     return EventCost(
         zcdp_weight=math.fsum(cost.zcdp_weight for cost in costs) * ROUND_UP,
         gdp_weight=math.fsum(cost.gdp_weight for cost in costs) * ROUND_UP,
         total_variation=min(1.0, math.fsum(cost.total_variation for cost in costs) * ROUND_UP),
         log_ratio=math.fsum(cost.log_ratio for cost in costs) * ROUND_UP,
+    )
+
+
+def _capped(parts: list[EventCost], most: float) -> EventCost:
+    """The cost of one filter's releases, which take at most so much of the sum of 1 / z² from any one unit."""
+    factor = max(part.gdp_weight / part.zcdp_weight for part in parts) * ROUND_UP
+    weight = min(math.fsum(part.zcdp_weight for part in parts), most)
+    return EventCost(
+        zcdp_weight=weight,
+        gdp_weight=min(weight * factor, math.fsum(part.gdp_weight for part in parts)),
+        total_variation=math.fsum(part.total_variation for part in parts),
+        log_ratio=math.fsum(part.log_ratio for part in parts),
     )
 
 
@@ -204,10 +263,12 @@ def _cost_of_one(event: Event) -> EventCost:
         slack = lattice_slack(event.sigma * event.sigma, event.length, event.count)
     elif type(event) is DiscreteGaussianSumEvent:
         slack = sum_slack(event.share_sigma, event.n_shares, event.length, event.count)
+    elif isinstance(event, SampledEvent) and type(event) in _FULL and event.sampling_rate == 1:
+        slack = sum_slack(event.share_sigma, event.n_shares, event.length, event.count)
     elif isinstance(event, PureEvent) and type(event) in PURE_EVENTS:
         # epsilon-DP is epsilon²/2-zCDP and mu-GDP (`hedgerow.privacy.cost`): a bound that composes with the others.
         epsilon = amplified_epsilon(event.epsilon, event.sampling_rate)
-        return EventCost(event.count * epsilon**2, event.count * mu_of_pure(epsilon) ** 2, 0.0, 0.0)
+        return EventCost(event.count * zcdp_weight_of(event), event.count * mu_of_pure(epsilon) ** 2, 0.0, 0.0)
     else:
         # A subclass is refused as well: it may mean something else than its parent.
         raise PrivacyError("unknown-event", type=type(event).__name__)

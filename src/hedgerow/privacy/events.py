@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Self, get_args
 
@@ -150,11 +150,24 @@ class DiscreteLaplaceEvent(PureEvent):
 
 
 @dataclass(frozen=True)
+class DiscreteLaplaceVectorEvent(PureEvent):
+    """As `DiscreteLaplaceEvent`, with what the vector's entries say together: `zcdp_weight` >= sum of (v_i / scale)².
+
+    v is the most that one unit adds, entry by entry; epsilon >= sum of |v_i| / scale as before. An entry is
+    |v_i| / scale-DP by itself, and the noises are independent, so the release is (zcdp_weight / 2)-zCDP.
+    """
+
+    zcdp_weight: float = field(kw_only=True)
+    type_name: ClassVar[str] = "discrete-laplace-vector"
+
+
+@dataclass(frozen=True)
 class SelectionEvent(PureEvent):
     """Choices by the exponential mechanism, P(c) proportional to exp(score / scale), one in each of disjoint parts.
 
-    The sensitivity is the range over which one unit can move the scores: the largest change less the smallest. A unit
-    is in one part at most, and the parts are public, so all choices of a release together cost what one does.
+    The sensitivity is the range over which one unit can move the scores: the largest change less the smallest, so a
+    release has the bounded range epsilon. A row is in one part at most, and the parts are public; the ranges of a
+    unit's rows add up, so all choices of a release together cost what one of that range does.
     """
 
     type_name: ClassVar[str] = "selection"
@@ -168,6 +181,8 @@ class SampledEvent(EventBase):
     whom that holds. The noise is a sum of `n_shares` draws from N_Z(0, share_sigma²), as in `DiscreteGaussianSumEvent`
     (one share: the coordinator's noise). noise_multiplier <= share_sigma sqrt(n_shares) / S, with S the sensitivity
     *without* sampling.
+
+    At the rate 1 nobody is left to chance: that is a Gaussian release as any other, and is accounted for as one.
     """
 
     noise_multiplier: float
@@ -194,7 +209,8 @@ class FilteredGaussianEvent(SampledEvent):
     """Releases over Poisson samples of the units that an individual Renyi filter lets through.
 
     Over all releases of one filter, the Renyi divergences at `order` (>= 2) of what any one unit adds sum up to at most
-    `budget`. Events of one `scope` with one order and budget belong to one filter; a ledger is one run, whose scope is
+    `budget`; at the rate 1 these are order / 2 times its squared norms over the noise's, so that mu² <= 2 budget /
+    order. Events of one `scope` with one order and budget belong to one filter; a ledger is one run, whose scope is
     empty; where runs are added up, each has a scope of its own (`scoped`).
     """
 
@@ -207,6 +223,13 @@ class FilteredGaussianEvent(SampledEvent):
         super().__post_init__()
         if self.order < 2 or not isinstance(self.scope, str):
             raise _malformed(f"A filter has order {self.order!r} and scope {self.scope!r}.")
+
+
+def is_sample(event: Event) -> bool:
+    """Whether a release is over a Poisson sample of less than all units."""
+    # By type, not by class: a subclass may mean something else than its parent.
+    is_known = type(event) is SampledGaussianEvent or type(event) is FilteredGaussianEvent
+    return is_known and isinstance(event, SampledEvent) and event.sampling_rate < 1
 
 
 def scoped(events: Iterable[Event], scope: str) -> list[Event]:
@@ -227,6 +250,7 @@ Event = (
     | DiscreteGaussianSumEvent
     | LocalGaussianEvent
     | DiscreteLaplaceEvent
+    | DiscreteLaplaceVectorEvent
     | SelectionEvent
     | SampledGaussianEvent
     | FilteredGaussianEvent

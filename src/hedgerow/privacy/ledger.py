@@ -12,6 +12,7 @@ from hedgerow.errors import PrivacyError
 from hedgerow.plan.fields import read_json
 from hedgerow.privacy.events import (
     DiscreteGaussianSumEvent,
+    DiscreteLaplaceVectorEvent,
     Event,
     LatticeEvent,
     PureEvent,
@@ -84,6 +85,14 @@ class Release:
                     f"The release {self.purpose!r} claims epsilon {self.event.epsilon!r}, but sensitivity / scale is "
                     f"{self.sensitivity / self.sigma!r}."
                 )
+            if isinstance(self.event, DiscreteLaplaceVectorEvent):
+                # No vector of this length and this L1 norm has a smaller L2 norm.
+                least = (self.sensitivity / self.sigma) ** 2 / self.length
+                if self.event.zcdp_weight < least * (1 - _MULTIPLIER_TOLERANCE):
+                    raise _malformed(
+                        f"The release {self.purpose!r} claims the weight {self.event.zcdp_weight!r}, but no vector of "
+                        f"its length has less than {least!r}."
+                    )
             return
         stated = _sigma_of(self.event)
         if stated is not None and not math.isclose(stated, self.sigma, rel_tol=_MULTIPLIER_TOLERANCE):

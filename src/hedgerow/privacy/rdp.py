@@ -28,12 +28,11 @@ from scipy.special import gammaln
 
 from hedgerow.errors import PrivacyError
 from hedgerow.privacy.cost import ROUND_UP, cost_of, sum_slack
-from hedgerow.privacy.events import Event, FilteredGaussianEvent, SampledEvent, SampledGaussianEvent, UnnoisedEvent
+from hedgerow.privacy.events import Event, FilteredGaussianEvent, SampledEvent, UnnoisedEvent, is_sample
 from hedgerow.privacy.gdp import check_delta
 
 FloatArray = NDArray[np.float64]
 
-SAMPLED_EVENTS = (SampledGaussianEvent, FilteredGaussianEvent)
 _RELATIVE_ERROR = 1e-9
 """Covers the logarithms of factorials (arguments to 10^4, good to 10^-15 each) and the sums in double precision."""
 
@@ -116,8 +115,8 @@ def epsilon_of_curve(orders: Sequence[int], divergences: Sequence[float], delta:
 
 
 def has_samples(events: Iterable[Event]) -> bool:
-    """Whether a release over a sample is among the events: then only Renyi accounting bounds all of them together."""
-    return any(type(event) in SAMPLED_EVENTS for event in events)
+    """Whether a release over a sample of less than all units is among the events: such a release has no mu."""
+    return any(is_sample(event) for event in events)
 
 
 def epsilon_renyi(events: Iterable[Event], delta: float) -> float:
@@ -129,10 +128,9 @@ def epsilon_renyi(events: Iterable[Event], delta: float) -> float:
     counted = list(events)
     if any(type(event) is UnnoisedEvent for event in counted):
         return math.inf
-    # By type, not by class: a subclass may mean something else than its parent, and `cost_of` refuses it.
-    samples = [event for event in counted if isinstance(event, SampledEvent) and type(event) in SAMPLED_EVENTS]
-    others = cost_of(event for event in counted if type(event) not in SAMPLED_EVENTS)
-    log_ratio = others.log_ratio + math.fsum(_log_ratio(event) for event in samples)
+    samples = [event for event in counted if isinstance(event, SampledEvent) and is_sample(event)]
+    others = cost_of(event for event in counted if not is_sample(event))
+    log_ratio = others.log_ratio + math.fsum(log_ratio_of(event) for event in samples)
     twin_delta = delta * math.exp(-log_ratio) if log_ratio < math.inf else 0.0
     if twin_delta <= 0 or others.zcdp_weight == math.inf:
         return math.inf
@@ -155,7 +153,7 @@ def _divergence_of(samples: Sequence[SampledEvent], order: int) -> float:
     return math.fsum(free + capped) * ROUND_UP
 
 
-def _log_ratio(event: SampledEvent) -> float:
+def log_ratio_of(event: SampledEvent) -> float:
     """What a sum of several discrete Gaussians costs against one; sampling mixes both alike, so it is the same."""
     if event.n_shares == 1:
         return 0.0

@@ -19,7 +19,8 @@ class DpXgboost:
             "histogram": nothing is chosen from anything but noisy histograms.
         subsampling_ratio: chance of a record to be in a release, drawn by its node for each by itself.
         sketch_rounds: trees before which noisy histograms of all features place the candidates.
-        sketch_share, split_share: of (amplified) epsilon; the leaves have the rest.
+        sketch_share, split_share: of the sum of (amplified) epsilons where the accountant is "pure", else of the sum of
+            rho; the leaves have the rest.
         gradient: what happens to records whose gradient exceeds 1: "clip" or "filter" (left out, as in the paper).
         count_weight: how much a count weighs beside a gradient in a leaf's sensitivity.
         min_child_weight: a leaf whose noisy count is below it has the value 0.

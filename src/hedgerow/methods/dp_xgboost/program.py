@@ -28,7 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.methods.dp_xgboost import DpXgboost
-from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings, sampling_threshold, sensitivities
+from hedgerow.methods.dp_xgboost.settings import (
+    DpXgboostSettings,
+    Sensitivity,
+    sampling_threshold,
+    sensitivities,
+)
 from hedgerow.methods.dp_xgboost.trees import (
     GRADIENT_UNIT,
     RIDGE_UNIT,
@@ -39,7 +44,7 @@ from hedgerow.methods.dp_xgboost.trees import (
     SplitSelection,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, IntVector, PureNoise, Query
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, padded
@@ -94,7 +99,7 @@ class _Asking:
         self._update: FittedTrees | None = None
         self._score_bound = 0
         self._threshold = sampling_threshold(run.plan)
-        self._sketch_size, self._split_size, self._leaf_size = sensitivities(run.plan, run.loss)
+        self._sketch, self._split, self._leaf = sensitivities(run.plan, run.loss)
 
     def fitted(self, fitted: FittedTrees) -> None:
         """A tree is complete."""
@@ -104,16 +109,14 @@ class _Asking:
     def sketch(self, candidates: CandidateSource) -> PureHistogram:
         """Counts of all features' bins."""
         tables, count = candidates.bin_tables(), self.run.loss.largest_statistic(1)
-        pure = self._pure(self.settings.sketch_scale, self._sketch_size)
-        common = self._common(PureHistogram, "candidates", sum(tables["n_bins"]), pure)
+        noise = self._sketch, self.settings.sketch_scale
+        common = self._common(PureHistogram, "candidates", sum(tables["n_bins"]), *noise)
         return PureHistogram(**{**common, **tables, "bound": count})
 
     def selection(self, growing: GrowingTrees, is_candidate: NDArray[np.bool_], coins: NDArray[np.bool_]) -> Query:
         """One split per node of the level that is to be added."""
-        pure = self._pure(self.settings.split_scale, self._split_size)
-        common = self._level(SplitSelection, growing, pure)
         return SplitSelection(
-            **common,
+            **self._level(SplitSelection, growing),
             is_candidate=is_candidate,
             is_alive=growing.alive[0],
             is_categorical=growing.bins.is_categorical,
@@ -125,35 +128,31 @@ class _Asking:
 
     def histograms(self, growing: GrowingTrees) -> Query:
         """Noisy histograms of every node of the level that is to be added."""
-        pure = self._pure(self.settings.split_scale, self._split_size)
-        return PureNodeHistograms(**self._level(PureNodeHistograms, growing, pure))
+        return PureNodeHistograms(**self._level(PureNodeHistograms, growing))
 
     def leaves(self, growing: GrowingTrees) -> PureLeafSums:
         """Sums of gradients and counts per leaf."""
         trees = growing.trees
-        pure = self._pure(self.settings.leaf_scale, self._leaf_size)
-        common = self._common(PureLeafSums, "leaves", 2 * trees.n_leaves, pure)
+        noise = self._leaf, self.settings.leaf_scale
+        common = self._common(PureLeafSums, "leaves", 2 * trees.n_leaves, *noise)
         return PureLeafSums(**common, trees=trees)
 
-    def _level(self, kind: type[Query], growing: GrowingTrees, pure: PureNoise) -> dict[str, Any]:
+    def _level(self, kind: type[Query], growing: GrowingTrees) -> dict[str, Any]:
         trees, bins = growing.trees, growing.bins
         length = 2 * 2**trees.depth * int(bins.n_bins.sum())
-        common = self._common(kind, f"level {trees.depth}", length, pure)
+        common = self._common(kind, f"level {trees.depth}", length, self._split, self.settings.split_scale)
         common |= {"trees": trees, "features": growing.features, "bin_of_code": bins.of_code, "n_bins": bins.n_bins}
         return common
 
-    def _pure(self, scale: int, sensitivity: int) -> PureNoise:
-        return PureNoise(scale, sensitivity, self._threshold)
-
-    def _common(self, kind: type[Query], subject: str, length: int, pure: PureNoise) -> dict[str, Any]:
+    def _common(self, kind: type[Query], subject: str, length: int, changed: Sensitivity, scale: int) -> dict[str, Any]:
         """The fields that all these queries share; the exchange counts as asked."""
-        loss, update, rows = self.run.loss, self._update, self.run.plan.privacy.rows_per_unit
+        update, pure = self._update, changed.noise(scale, self._threshold)
         exchange, self._update, self._exchange = self._exchange, None, self._exchange + 1
         return {
             "purpose": kind.purpose_of(exchange, f"tree {self.number}, {subject}"),
             "length": length,
-            "bound": loss.bound(),
-            "sensitivity_squared": loss.norm_squared * rows * rows,
+            "bound": self.run.loss.bound(),
+            "sensitivity_squared": changed.squared,
             "noise_multiplier": pure.scale / pure.sensitivity,
             "update": update,
             "ensemble_size": self.number - (0 if update is None else 1),

@@ -12,10 +12,10 @@ from hedgerow.methods.dp_xgboost import DpXgboost
 from hedgerow.methods.dp_xgboost.trees import SCORE_UNIT_OF_GAIN, dp_xgboost_loss, l1_sensitivity, score_range
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.calibration import epsilon_of
+from hedgerow.privacy.calibration import pure_event
 from hedgerow.privacy.cost import amplified_epsilon
-from hedgerow.privacy.events import DiscreteLaplaceEvent, Event, SelectionEvent, UnnoisedEvent
-from hedgerow.protocol.queries import SAMPLING_STEPS
+from hedgerow.privacy.events import Event, UnnoisedEvent
+from hedgerow.protocol.queries import SAMPLING_STEPS, PureNoise
 from hedgerow.training.settings import Settings, decided, most_bins
 
 DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE, DEFAULT_NOISE_RIDGE = 20, 4, 0.3, 1.0
@@ -72,18 +72,53 @@ class DpXgboostSettings(Settings):
         return _events(plan, self, (self.sketch_scale, self.split_scale, self.leaf_scale))
 
 
+@dataclass(frozen=True)
+class Sensitivity:
+    """What one unit changes in a release.
+
+    Attributes:
+        size: the L1 norm of a vector, in integer units, or the range of a choice's scores.
+        squared: the squared L2 norm of the vector that is summed, in integer units.
+        is_choice: whether a choice by scores is released, and not the sum.
+    """
+
+    size: int
+    squared: int
+    is_choice: bool = False
+
+    def noise(self, scale: int, threshold: int) -> PureNoise:
+        """Noise of this scale on a release over such samples."""
+        return PureNoise(scale, self.size, threshold)
+
+    def least_scale(self, weight: float, rate: float, *, is_pure: bool) -> int:
+        """The least noise with which a release costs at most `weight` (> 0).
+
+        `weight` is its epsilon, sampling included, where the account is pure, and else twice its rho (see
+        `hedgerow.privacy.cost.zcdp_weight_of`).
+        """
+        scale = self.size / unamplified(weight if is_pure else math.sqrt(weight), rate)
+        if not is_pure:
+            direct = self.size / 2 if self.is_choice else math.sqrt(self.squared)
+            scale = min(scale, direct / math.sqrt(weight))
+        return min(_LARGEST_SCALE, math.ceil(scale))
+
+
 def sampling_threshold(plan: Plan) -> int:
     """The plan's chance of a record, in steps of the sampler, rounded up."""
     return min(SAMPLING_STEPS, math.ceil(DpXgboost.of(plan).subsampling_ratio * SAMPLING_STEPS))
 
 
-def sensitivities(plan: Plan, loss: Loss) -> tuple[int, int, int]:
-    """Of the sketch (L1), of a level's splits (range of the scores, or L1 of the histograms), of the leaves (L1)."""
+def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sensitivity]:
+    """Of the sketch, of a level's splits (choices, or noisy histograms), and of the leaves."""
     rows, m = plan.privacy.rows_per_unit, len(plan.features)
-    leaves = l1_sensitivity(loss) * rows
-    splits = score_range(SCORE_UNIT_OF_GAIN, rows) if DpXgboost.of(plan).splits == "exponential" else leaves * m
-    # One record adds one count to one bin of every feature.
-    return m * loss.largest_statistic(1) * rows, splits, leaves
+    count = loss.largest_statistic(1)
+    leaves = Sensitivity(l1_sensitivity(loss) * rows, loss.norm_squared * rows * rows)
+    # One record adds one count, or its statistics, to one bin of every feature.
+    sketch = Sensitivity(m * count * rows, m * (count * rows) ** 2)
+    splits = Sensitivity(leaves.size * m, leaves.squared * m)
+    if DpXgboost.of(plan).splits == "exponential":
+        splits = Sensitivity(score_range(SCORE_UNIT_OF_GAIN, rows), splits.squared, is_choice=True)
+    return sketch, splits, leaves
 
 
 def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
@@ -106,7 +141,7 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
     if math.isinf(plan.privacy.epsilon):
         return settings
     sketch, split, leaf = _scales(plan, settings)
-    sensitivity = sensitivities(plan, settings.loss(plan))[2]
+    sensitivity = sensitivities(plan, settings.loss(plan))[2].size
     return replace(
         settings, noise_multiplier=leaf / sensitivity, sketch_scale=sketch, split_scale=split, leaf_scale=leaf
     )
@@ -118,32 +153,37 @@ def _counts(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int]:
 
 
 def _events(plan: Plan, settings: DpXgboostSettings, scales: tuple[int, int, int]) -> list[Event]:
-    rate = sampling_threshold(plan) / SAMPLING_STEPS
-    splits = SelectionEvent if DpXgboost.of(plan).splits == "exponential" else DiscreteLaplaceEvent
-    kinds = (DiscreteLaplaceEvent, splits, DiscreteLaplaceEvent)
-    parts = zip(kinds, sensitivities(plan, settings.loss(plan)), scales, _counts(plan, settings), strict=True)
-    return [kind(epsilon_of(sensitivity, scale), rate, count) for kind, sensitivity, scale, count in parts if count]
+    threshold = sampling_threshold(plan)
+    parts = zip(sensitivities(plan, settings.loss(plan)), scales, _counts(plan, settings), strict=True)
+    return [
+        pure_event(changed.noise(scale, threshold), None if changed.is_choice else changed.squared, count)
+        for changed, scale, count in parts
+        if count
+    ]
 
 
 def _scales(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int]:
-    """The smallest noise, each kind of release having its share of the sum of amplified epsilons, by bisection."""
+    """The smallest noise, each kind of release having its share of the sum of epsilons or of rho, by bisection."""
     privacy, own = plan.privacy, DpXgboost.of(plan)
-    judge = get_accountant(privacy.accountant)
+    judge, is_pure = get_accountant(privacy.accountant), privacy.accountant == "pure"
     shares = (own.sketch_share, own.split_share, 1 - own.sketch_share - own.split_share)
     rate = sampling_threshold(plan) / SAMPLING_STEPS
     sensitivity, counts = sensitivities(plan, settings.loss(plan)), _counts(plan, settings)
 
     def scales_of(total: float) -> tuple[int, int, int]:
         found = []
-        for share, size, count in zip(shares, sensitivity, counts, strict=True):
+        for share, changed, count in zip(shares, sensitivity, counts, strict=True):
             each = total * share / max(1, count)
-            found.append(min(_LARGEST_SCALE, math.ceil(size / unamplified(each, rate))) if each > 0 else 1)
+            found.append(changed.least_scale(each, rate, is_pure=is_pure) if each > 0 else 1)
         return found[0], found[1], found[2]
 
     def keeps(total: float) -> bool:
         return judge.epsilon(_events(plan, settings, scales_of(total)), privacy.delta) <= privacy.epsilon
 
     low, high = privacy.epsilon * 1e-6, privacy.epsilon
+    if not is_pure:
+        # Far below any epsilon's rho: rho = epsilon² / 4 log(1 / delta), about.
+        low, high = min(low, low**2), 1.0
     if not keeps(low):
         raise PrivacyError("calibration-failed-grid", epsilon=privacy.epsilon)
     # Accountants that use delta may allow a far larger sum.
