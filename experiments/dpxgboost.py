@@ -38,7 +38,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
 }
 SETS = ("adult", "abalone", "generated")
 CLIP_EPSILONS = (0.5, 1.0, 2.0)
-WITH_DELTA = "leaks closed, delta = 1e-5 (privacy loss distributions)"
+WITH_DELTA = "leaks closed, delta = 1e-5"
 AS_PUBLISHED = "as published (leaks, no promise)"
 Row = list[float]
 Matrix = NDArray[np.float64]
