@@ -719,6 +719,7 @@ def test_a_resident_node_says_what_is_wrong_before_it_listens(
     assert main(["flower-node", str(place), "--socket", socket]) == 4
     assert "data-missing-column" in capsys.readouterr().err
     table.unlink()
-    assert main(["flower-node", str(place), "--socket", socket]) == 4
-    assert "data-file-missing" in capsys.readouterr().err
+    assert main(["flower-node", str(place), "--socket", socket, "--log-format", "json"]) == 4
+    (line,) = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (line["level"], line["site"], line["code"]) == ("ERROR", "site-0", "data-file-missing")
     assert not Path(socket).exists()

@@ -68,6 +68,13 @@ def compare(scene: Scene, joining: dict[str, Process]) -> None:
         command(scene, "join", f"{party}.invitation", "--confirm", seen)
 
 
+def logged(process: Process) -> list[dict[str, str]]:
+    """What a command with `--log-format json` has said; fails for a line that is no object of the log."""
+    lines = [json.loads(line) for line in process.err]
+    assert lines and all({"time", "level", "run", "site", "message"} <= set(line) for line in lines)
+    return lines
+
+
 def from_invitations_to_a_model(scene: Scene) -> None:
     """Killed in the middle of everything, coordinator and sites go on, and the model is that of `hedgerow train`."""
     begin(scene, "--monitor", "watch")
@@ -79,7 +86,9 @@ def from_invitations_to_a_model(scene: Scene) -> None:
         process.signal(signal.SIGKILL)
         process.wait()
     words = words_at(joining["site-1"])
-    hub, joining["site-1"] = scene.start("serve", *serve), join(scene, "site-1")
+    as_json = ("--log-format", "json")
+    hub, joining["site-1"] = scene.start("serve", *serve, *as_json), join(scene, "site-1", *as_json)
+    in_json = joining["site-1"]
     scene.wait_until(lambda: words_at(joining["site-1"]) == words)
     command(scene, "join", "watch.invitation", "--confirm", "apple river stone lamp", code=2)
     watching = scene.start("join-watch", "join", "watch.invitation", "--yes", "--json")
@@ -98,6 +107,9 @@ def from_invitations_to_a_model(scene: Scene) -> None:
         (received,) = (scene.folder / f"wards-{site}").glob("model-*.json")
         assert received.read_bytes() == model and received.with_suffix(".report.txt").stat().st_size > 0
     again_and_otherwise(scene, joining)
+    assert logged(hub)[0]["site"] == "coordinator"
+    assert {line["site"] for line in logged(in_json)} == {"site-1"}
+    assert {line["run"] for line in logged(in_json)} - {""} == {line["run"] for line in logged(hub)} - {""} != set()
     said = "".join(hub.err)
     (roster_words,) = set(re.findall(r"roster's words, the same at every party: ([a-z ]+)", said)) or {""}
     rosters = [scene.folder / f"wards-{party}" / "roster.toml" for party in (*SITES, "watch")]

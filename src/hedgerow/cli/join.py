@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hedgerow.cli import check, monitor, node, privacy
 from hedgerow.cli.inputs import is_terminal, read_policy, read_text
-from hedgerow.cli.output import note, print_facts
+from hedgerow.cli.output import name_log, note, print_facts
 from hedgerow.cli.parser import build_parser
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
@@ -48,6 +48,7 @@ _SERVES_NODES = {WireCode.TLS_REFUSED, WireCode.CONNECTION_LOST}
 def run(arguments: argparse.Namespace) -> None:
     """Agree, enrol, have the words compared, and take part."""
     invitation = read_invitation(Path(arguments.invitation))
+    name_log(invitation.party)
     folder = Path(arguments.folder or Path(arguments.invitation).parent / f"{invitation.study}-{invitation.party}")
     if arguments.confirm is not None:
         _confirm(invitation, folder, arguments.confirm)
@@ -257,6 +258,7 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
     budget = arguments.budget or str(Path(arguments.invitation).parent / f"{invitation.party}-budget.db")
     command = ["node", *common, "--plan", str(folder / PLAN), "--policy", policy, "--budget", budget]
     command += ["--state", str(folder / "state")]
+    command += ["--log-format", arguments.log_format]
     for option, value in (("--held-out", arguments.held_out), ("--threads", arguments.threads)):
         command += [] if value is None else [option, str(value)]
     command += [] if arguments.data is None else [arguments.data]

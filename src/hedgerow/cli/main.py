@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hedgerow.cli.output import end_log, report_error, tell
+from hedgerow.cli.output import begin_log, end_log, report_error, tell
 from hedgerow.cli.parser import build_parser
 from hedgerow.errors import EnvironmentFault, HedgerowError, fault_of_import
 
@@ -70,6 +70,9 @@ def _run(arguments: list[str]) -> None:
         if namespace.parser.prog != "hedgerow":
             namespace.parser.error("a command is missing")
         return
+    if getattr(namespace, "log_format", "") == "json":
+        # Whoever reads lines by a program reads all of them so; a person is spoken to until a run begins.
+        begin_log("", "json")
     module, _, name = namespace.function.partition(":")
     getattr(importlib.import_module(module), name)(namespace)
 

@@ -100,13 +100,13 @@ class Log:
     """
 
     def __init__(self, site: str, *, is_json: bool) -> None:
-        self._site, self._is_json = site, is_json
+        self.site, self._is_json = site, is_json
         self.run: Callable[[], bytes] = bytes
         """The number of the run that goes on, empty for none."""
 
     def say(self, level: str, text: str, *, site: str = "", **more: object) -> None:
         """Write a line. Args: level: INFO, WARNING or ERROR; site: whom it is about; more: of an error."""
-        run, site, text = self.run().hex()[:12], site or self._site, text.strip()
+        run, site, text = self.run().hex()[:12], site or self.site, text.strip()
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         if self._is_json:
             line = json.dumps({"time": at, "level": level, "run": run, "site": site, "message": text, **more})
@@ -140,6 +140,12 @@ def begin_log(site: str, log_format: str = "text") -> Log:
     logging.getLogger("hedgerow").addHandler(_FromLibrary(log))
     _LOG.set(log)
     return log
+
+
+def name_log(site: str) -> None:
+    """Say whose process this is, where lines of a log are written already."""
+    if (log := _LOG.get()) is not None:
+        log.site = site
 
 
 def end_log() -> None:

@@ -404,6 +404,7 @@ def _add_node(commands: Any) -> None:
     add("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")
     add("--socket", required=True, metavar="PATH", help="where the SuperNode's user may knock")
     add("--leave", action="store_true", help="as for `hedgerow node`: leave the state's run")
+    _add_log(add)
 
 
 _MONITOR_EXAMPLE = """\
@@ -450,6 +451,7 @@ def _add_run(add: Add) -> None:
     add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
     add("--seed", **_SEED)
     add("--study", **_STUDY)
+    _add_log(add)
     add("--json", **_JSON)
 
 
@@ -528,6 +530,7 @@ def _add_join(commands: Any) -> None:
     add("--folder", metavar="FOLDER", help="this party's own files, its keys among them (STUDY-PARTY)")
     add("--budget", metavar="FILE", help="the budget book of the data (PARTY-budget.db beside the invitation)")
     add("--threads", **_THREADS)
+    _add_log(add)
     add("--json", **_JSON)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from hedgerow.cli import coordinator
 from hedgerow.cli import evaluate as evaluation
 from hedgerow.cli.inputs import address_of, is_terminal, listed, read_plan, read_text
-from hedgerow.cli.output import note, print_facts, print_json
+from hedgerow.cli.output import name_log, note, print_facts, print_json
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import UsageError
@@ -178,6 +178,7 @@ def _confirm(book: StudyBook, given: Sequence[str]) -> None:
 
 def serve(arguments: argparse.Namespace) -> None:
     """Wait for all parties, have their words compared, send the roster, and carry out the first run."""
+    name_log(COORDINATOR)
     with closing(StudyBook(folder_of(arguments.study))) as book:
         _confirm(book, arguments.confirm)
         if not (book.folder / ROSTER).is_file():
@@ -292,6 +293,7 @@ def _command(folder: Path, number: int, arguments: argparse.Namespace) -> list[s
 
 def run(arguments: argparse.Namespace) -> None:
     """Go on with the newest run, or begin another one."""
+    name_log(COORDINATOR)
     folder = folder_of(arguments.study)
     _require_roster(folder)
     last, is_over = newest_run(folder)
@@ -372,6 +374,7 @@ def as_coordinator(folder: Path, arguments: argparse.Namespace) -> list[str]:
     for option in ("metrics", "seed"):
         if (value := getattr(arguments, option)) is not None:
             command += [f"--{option}", str(value)]
+    command += ["--log-format", arguments.log_format]
     return [*command, *(["--json"] if arguments.json else [])]
 
 

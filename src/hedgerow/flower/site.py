@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ from hedgerow.cli.node import (
     table_of,
     with_rows_read,
 )
-from hedgerow.cli.output import note
+from hedgerow.cli.output import begin_log, note, tell
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import warm_up
 from hedgerow.client.node_session import NodeSession
@@ -406,7 +405,7 @@ def _why_checked(policy: Policy, is_counted: bool) -> str:
 def report(folder: Path, fault: HedgerowError) -> None:
     """Tell the owner of a failure: in full in the node's own folder, by its code word where a SuperNode logs."""
     log = _log(folder, f"{fault} ({fault.code})")
-    print(f"hedgerow: {fault.code}; the rest stands in {log}", file=sys.stderr, flush=True)
+    tell(f"hedgerow: {fault.code}; the rest stands in {log}", level="WARNING")
 
 
 def _log(folder: Path, text: str) -> Path:
@@ -425,6 +424,7 @@ def serve(arguments: argparse.Namespace) -> None:
     """Answer what a SuperNode hands over, until interrupted."""
     path = Path(arguments.site)
     file = read_site_file(path)
+    begin_log(read_private(Path(file.identity)).public.name, arguments.log_format)
     check(path)
     if arguments.leave:
         leave_run(path)
@@ -435,7 +435,7 @@ def serve(arguments: argparse.Namespace) -> None:
             require_version(version, "The coordinator")
             return answer(path, request)
         except HedgerowError as fault:
-            note(f"{fault} ({fault.code})")
+            note(f"{fault} ({fault.code})", level="WARNING")
             raise
 
     listener = NodeSocket(Path(arguments.socket))
