@@ -20,7 +20,7 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix, LinearBasis
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
-from hedgerow.methods.start import N_EXCHANGES, ROUNDS, SHARES, start_multipliers
+from hedgerow.methods.start import N_EXCHANGES, ROUNDS, SHARES, LabelSums, start_multipliers
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
@@ -67,22 +67,25 @@ def slope(plan: Plan, n: int, seed: int) -> SiteData:
 
 @pytest.mark.parametrize("label", LABELS)
 def test_it_asks_for_two_matrices_and_three_steps(factory: ModuleType, label: str) -> None:
-    """In this order, each known to the plan beforehand; the second matrix of rows that the first has changed; and a
-    round of trees knows all that came before."""
+    """In this order, each known to the plan beforehand, numbers after their mean; the second matrix of rows that the
+    first has changed; and a round of trees knows all that came before."""
     plan = plan_of(factory, label)
     decided = resolve(plan)
     queries, model = asked(plan, Node("one", factory.make_data(plan, 50, 1), plan, decided))
     kinds = [type(query) for query in queries]
-    assert kinds == [GramMatrix] * 2 + [CrossProducts] * ROUNDS + [SampledLeafSums] * 4
-    assert len(queries) == decided.n_exchanges(plan) == N_EXCHANGES + 4
+    mean = int(label == "regression")
+    assert kinds == [LabelSums] * mean + [GramMatrix] * 2 + [CrossProducts] * ROUNDS + [SampledLeafSums] * 4
+    assert len(queries) == decided.n_exchanges(plan) == mean + N_EXCHANGES + 4
     assert [query.purpose.round for query in queries] == list(range(len(queries)))
     assert max(query.length for query in queries) <= decided.largest_length(plan)
     m = len(plan.features)
-    assert [query.ensemble_size for query in queries[2:]] == [0, 0, m, 2 * m, 3 * m, 3 * m + 1, 3 * m + 2]
-    first, second = queries[0], queries[1]
+    held = [0, mean, mean + m, mean + 2 * m, mean + 3 * m, mean + 3 * m + 1, mean + 3 * m + 2]
+    assert [query.ensemble_size for query in queries[mean + 2 :]] == held
+    assert [query.update is not None for query in queries[: mean + 3]] == [False] * (mean + 2) + [mean == 1]
+    first, second = queries[mean], queries[mean + 1]
     assert isinstance(first, GramMatrix) and isinstance(second, GramMatrix)
     assert first.rows.transform.size == 0 and second.rows.transform.shape == (4, 4)
-    assert model.n_trees == m + 4
+    assert model.n_trees == mean + m + 4
 
 
 @settings(max_examples=10, deadline=None)
@@ -188,7 +191,7 @@ def test_its_scale_is_its_own_field(factory: ModuleType) -> None:
     rows = {}
     for scale in ("grid", "linear"):
         plan = plan_of(factory, "regression", linear_scale=scale)
-        first = asked(plan, Node("one", factory.make_data(plan, 50, 1), plan, resolve(plan)))[0][0]
+        first = asked(plan, Node("one", factory.make_data(plan, 50, 1), plan, resolve(plan)))[0][1]
         assert isinstance(first, GramMatrix)
         rows[scale] = first.rows.entry
         expected = LinearBasis.of(plan, build_grid(plan), 1.0, scale, numeric_only=True).rows.entry

@@ -246,7 +246,16 @@ class LinearStart:
             for z, (squared, length, count) in zip(start_multipliers(whole), planned, strict=True)
         ]
 
-    def ask(self, run: Run, whole: float, largest: int, first: int = 0, known: int = 0, zoom: int = 0) -> Start:
+    def ask(
+        self,
+        run: Run,
+        whole: float,
+        largest: int,
+        first: int = 0,
+        known: int = 0,
+        zoom: int = 0,
+        update: FittedTrees | None = None,
+    ) -> Start:
         """The start as a part of a program.
 
         Args:
@@ -255,6 +264,7 @@ class LinearStart:
             largest: the largest magnitude of a tree's value, in units of 2**-16.
             first, known: exchanges before it, and trees that nodes hold already.
             zoom: of the gradients, see `hedgerow.losses.tables.zoomed`.
+            update: trees before it that nodes do not hold yet.
 
         Returns:
             All its trees in one batch, one per feature; and the last update, which nodes have not taken in yet.
@@ -274,7 +284,6 @@ class LinearStart:
         factor = shifted_factor(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
         step = 1.0 if self.plan.label.is_numeric else CLASS_STEP
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
-        update: FittedTrees | None = None
         score_bound = SCORE_LIMIT if known else 0
         for number in range(ROUNDS):
             if update is not None:

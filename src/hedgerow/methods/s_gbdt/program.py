@@ -1,7 +1,7 @@
 """S-GBDT (Kirschte, Peinemann et al., arXiv 2309.12041v1) as one generator of queries.
 
     yield LabelSums                    ->  noisy sum of the labels, noisy number of records: the initial score
-                                           (or a linear model of numeric features: methods/s_gbdt/settings.py)
+                                           (then, or for classes instead, a linear start: methods/start.py)
     for every round, regular or extra:
         draw a tree from public randomness
         yield SampledLeafSums(tree)    ->  per leaf the noisy sum of clipped gradients and the noisy support, over a
@@ -50,7 +50,7 @@ def s_gbdt(plan: Plan, settings: Settings) -> Program:
     grown = Grown(Run.of(plan, settings))
     with suppress(EndedEarly):
         yield from _boost(grown)
-    if len(grown.batches) == 1 and not terms_of(grown.run).is_linear and terms_of(grown.run).has_initial_score:
+    if len(grown.batches) == 1 and terms_of(grown.run).has_mean:
         # The initial score alone says the same of every record: that is no model.
         return empty_ensemble(grown.run)
     return grown.ensemble()
@@ -62,16 +62,18 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     source = _Structures(run)
     update: FittedTrees | None = None
     known = 0
-    if terms.is_linear:
-        start, update = yield from start_of(plan).ask(run, terms.initial_noise_multiplier, _largest(run))
-        grown.add(start, None)
-        known = start_of(plan).n_trees - update.trees.n_trees
-    elif terms.has_initial_score:
-        released = yield label_question(statistics_of(plan), terms.initial_noise_multiplier, 1)
+    mean_noise, linear_noise = terms.start_multipliers
+    if terms.has_mean:
+        released = yield label_question(statistics_of(plan), mean_noise, 1)
         update = _initial_score(run, released)
         support = np.zeros((1, update.trees.n_leaves), dtype=np.int64)
         support[0, 0] = max(0, int(released[1]))
         grown.add(update, support)
+    if terms.is_linear:
+        first = int(terms.has_mean)
+        start, update = yield from start_of(plan).ask(run, linear_noise, _largest(run), first, update=update)
+        grown.add(start, None)
+        known = first + start_of(plan).n_trees - update.trees.n_trees
     for number in range(terms.n_rounds):
         trees = source.draw(number)
         query = _round_query(run, terms, (number, trees), known, update)

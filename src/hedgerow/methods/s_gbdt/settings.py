@@ -36,6 +36,8 @@ from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms
 from hedgerow.training.settings import Settings, decided
 
 DEFAULT_ROUNDS = 100
+MEAN_SHARE = 0.1
+"""Of a linear start's budget for the mean label, where labels are numbers: clipped steps may not reach a far one."""
 MARGIN = 1e-7
 """Relative noise beyond what the account asks for: it pays for rounding, and for noise in several shares."""
 _ROUNDING = 1e-12
@@ -52,8 +54,8 @@ class SGbdtTerms:
         sampling_threshold: see `SampledLeafSums`.
         initial_noise_multiplier: of the initial score's release, or of a linear start as if it were one release; 0
             without one, or without privacy.
-        has_initial_score: whether there is one.
-        is_linear: whether it is a linear model.
+        has_mean: whether the mean label is asked for: as the initial score, or before a linear model of numbers.
+        is_linear: whether the initial score is a linear model.
         order, budget: of the filter; 0 without one.
         n_closing_rounds: of the last rounds, in which every record has a place.
         is_exact: whether the noise is by an exact account, and not by Renyi's.
@@ -63,7 +65,7 @@ class SGbdtTerms:
     n_rounds: int
     sampling_threshold: int
     initial_noise_multiplier: float
-    has_initial_score: bool
+    has_mean: bool
     order: int
     budget: float
     is_linear: bool = False
@@ -73,7 +75,15 @@ class SGbdtTerms:
     @property
     def n_start_exchanges(self) -> int:
         """Exchanges before the first round."""
-        return N_EXCHANGES if self.is_linear else int(self.has_initial_score)
+        return (N_EXCHANGES if self.is_linear else 0) + int(self.has_mean)
+
+    @property
+    def start_multipliers(self) -> tuple[float, float]:
+        """Noise multipliers of the mean and of the linear model as if it were one release; 0 without privacy."""
+        if not (self.is_linear and self.has_mean):
+            return self.initial_noise_multiplier, self.initial_noise_multiplier
+        whole = self.initial_noise_multiplier
+        return whole / math.sqrt(MEAN_SHARE), whole / math.sqrt(1 - MEAN_SHARE)
 
     @property
     def sampling_rate(self) -> float:
@@ -138,8 +148,9 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     share = section.initial_score_share
     n_rounds = n_regular + section.extra_rounds
     is_linear = section.initial_score == "linear"
+    has_mean = share > 0 and (plan.label.is_numeric or not is_linear)
     if math.isinf(privacy.epsilon):
-        return SGbdtTerms(n_regular, n_rounds, threshold, 0.0, share > 0, 0, 0.0, is_linear), 0.0
+        return SGbdtTerms(n_regular, n_rounds, threshold, 0.0, has_mean, 0, 0.0, is_linear), 0.0
     is_general = section.bound == "general"
     rate = threshold / SAMPLING_STEPS
     promise = _Promise(
@@ -153,7 +164,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     def terms_of_noise(final: float) -> SGbdtTerms:
         initial = promise.initial(final)
         exact = promise.is_exact
-        return SGbdtTerms(n_regular, n_rounds, threshold, initial, share > 0, *kept, is_linear, closing, exact)
+        return SGbdtTerms(n_regular, n_rounds, threshold, initial, has_mean, *kept, is_linear, closing, exact)
 
     final = noise_multiplier * (1 + MARGIN)
     if promise.is_exact:
@@ -237,11 +248,11 @@ def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, dept
     rounds: Event = SampledGaussianEvent(*noise)
     if terms.order:
         rounds = FilteredGaussianEvent(*noise, order=terms.order, budget=terms.budget)
-    if not terms.has_initial_score:
-        return [rounds]
+    mean, linear = terms.start_multipliers
+    start: list[Event] = [label_release(statistics_of(plan), mean, 1, _ROUNDING)] if terms.has_mean else []
     if terms.is_linear:
-        return [*start_of(plan).releases(terms.initial_noise_multiplier, _ROUNDING), rounds]
-    return [label_release(statistics_of(plan), terms.initial_noise_multiplier, 1, _ROUNDING), rounds]
+        start += start_of(plan).releases(linear, _ROUNDING)
+    return [*start, rounds]
 
 
 def start_of(plan: Plan) -> LinearStart:
@@ -284,7 +295,8 @@ class SGbdtSettings(Settings):
 
     def n_released(self, plan: Plan) -> int:
         """See `Settings.n_released`: the start, then two statistics of every leaf."""
-        start = self.s_gbdt.n_start_exchanges * (start_of(plan).length if self.s_gbdt.is_linear else 2)
+        start = N_EXCHANGES * start_of(plan).length if self.s_gbdt.is_linear else 0
+        start += 2 if self.s_gbdt.has_mean else 0
         n_leaves: int = 2**self.max_depth
         return start + self.s_gbdt.n_rounds * 2 * n_leaves
 
@@ -299,7 +311,7 @@ def resolve_s_gbdt(plan: Plan) -> SGbdtSettings:
     model = plan.model
     terms, noise_multiplier = s_gbdt_terms(plan)
     return SGbdtSettings(
-        n_trees=terms.n_rounds + (start_of(plan).n_trees if terms.is_linear else int(terms.has_initial_score)),
+        n_trees=terms.n_rounds + (start_of(plan).n_trees if terms.is_linear else 0) + int(terms.has_mean),
         max_depth=_depth(plan),
         learning_rate=decided(model.learning_rate, 0.1),
         noise_ridge=decided(model.noise_ridge, 1.0),
