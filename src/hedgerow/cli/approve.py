@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from hedgerow.cli.inputs import is_terminal
+from hedgerow.cli.inputs import asked, is_terminal
 from hedgerow.cli.output import note, number, print_facts, print_json
 from hedgerow.client.owner import OwnerDesk, Question, owner_desk
 from hedgerow.errors import UsageError
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
             return
         print_facts(facts_of(question))
         if is_terminal():
-            said = input("Take part in it? [yes/no] ").strip().lower()
+            said = asked("Take part in it? [yes/no]").lower()
             if said in _WORDS:
                 _answer(desk, question.id, approve=_WORDS[said])
             return

@@ -149,6 +149,21 @@ def is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
+def asked(question: str) -> str:
+    """What a person types at the terminal; KeyboardInterrupt for its end (Ctrl-D), as for Ctrl-C."""
+    try:
+        return input(f"{question} ").strip()
+    except EOFError:
+        raise KeyboardInterrupt from None
+
+
+def says_yes(question: str) -> bool:
+    """Whether a person says yes; what is neither yes nor no is asked about again. KeyboardInterrupt as `asked`."""
+    while (said := asked(f"{question} [yes/no]").lower()) not in ("yes", "y", "no", "n"):
+        pass
+    return said.startswith("y")
+
+
 def listed(names: Iterable[str], most: int = 12) -> str:
     """Names for a person, the first few of many."""
     every = list(names)

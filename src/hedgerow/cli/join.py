@@ -11,14 +11,14 @@ from itertools import count
 from pathlib import Path
 
 from hedgerow.cli import check, monitor, node, privacy
-from hedgerow.cli.inputs import is_terminal, read_policy, read_text
+from hedgerow.cli.inputs import is_terminal, read_policy, read_text, says_yes
 from hedgerow.cli.output import name_log, note, print_facts
 from hedgerow.cli.parser import build_parser
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import Encoded
-from hedgerow.data.adapters import PLAIN
+from hedgerow.data.adapters import PLAIN, read_adapter
 from hedgerow.data.sources import file_of, is_url
 from hedgerow.errors import AggregationError, HedgerowError, ModelError, PolicyRefusal, UsageError
 from hedgerow.local.forecast import forecast
@@ -110,8 +110,11 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path) 
     proposed.write_text(invitation.plan, encoding="utf-8")
     if invitation.role is Role.SITE:
         _show_site(arguments, invitation, plan, folder)
-    if not arguments.yes and not _says_yes("Take part in this study, by this policy?"):
-        raise PolicyRefusal("not-agreed")
+    if not arguments.yes:
+        if not is_terminal():
+            raise UsageError("usage-yes")
+        if not says_yes("Take part in this study, by this policy?"):
+            raise PolicyRefusal("not-agreed")
     proposed.replace(folder / PLAN)
 
 
@@ -119,17 +122,21 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
     print()
     privacy.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
     print()
-    table, own = arguments.data or arguments.held_out, arguments.policy
-    if own is None and (folder / POLICY).exists():
-        # Its owner may have changed it since.
-        own = str(folder / POLICY)
-    elif own is None:
-        text, own = policy_of(invitation.policy, arguments.data_set or _name_of(table)), str(folder / POLICY)
+    table, kept = arguments.data or arguments.held_out, folder / POLICY
+    # One that is there already may have been changed by its owner.
+    if arguments.policy is None and not kept.exists():
+        text = policy_of(invitation.policy, arguments.data_set or _name_of(table))
         if parse_policy(text).data != PLAIN:
             # How a table is to be read is for its owner to say.
             raise UsageError("invitation-file", where=arguments.invitation)
-        reading = "" if arguments.adapter is None else "\n" + read_text(arguments.adapter)
-        Path(own).write_text(text + reading, encoding="utf-8")
+        kept.write_text(text, encoding="utf-8")
+    own = arguments.policy or str(kept)
+    if arguments.adapter is not None and read_adapter(arguments.adapter) != read_policy(own).data:
+        if arguments.policy is not None or read_policy(own).data != PLAIN:
+            raise UsageError("adapter-beside-policy", policy=own)
+        text = f"{read_text(own)}\n{read_text(arguments.adapter)}"
+        parse_policy(text)
+        kept.write_text(text, encoding="utf-8")
     policy, text = read_policy(own), read_text(own)
     adapter = ["--adapter", own] if policy.data != PLAIN else []
     check.run(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
@@ -143,12 +150,6 @@ def _name_of(table: str) -> str:
     if is_url(table):
         raise UsageError("usage-data-set")
     return Path(file_of(table)).name.partition(".")[0]
-
-
-def _says_yes(question: str) -> bool:
-    if not is_terminal():
-        raise UsageError("usage-yes")
-    return input(f"{question} [yes/no] ").strip().lower() in ("y", "yes")
 
 
 # Enrolment ----------------------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ def _compare(invitation: Invitation, notes: Notebook) -> None:
         return
     note(f"Call the operator of {invitation.study} at a number that you knew before. Each reads the other the words.")
     if is_terminal():
-        if not _says_yes("Are all four the same, in the same order?"):
+        if not says_yes("Are all four the same, in the same order?"):
             notes.write(refused=b"1")
             raise UsageError("words-differ", name=invitation.party)
         notes.write(confirmed=b"1")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hedgerow.cli import coordinator
 from hedgerow.cli import evaluate as evaluation
-from hedgerow.cli.inputs import address_of, is_terminal, listed, read_plan, read_text
+from hedgerow.cli.inputs import address_of, asked, is_terminal, listed, read_plan, read_text
 from hedgerow.cli.output import name_log, note, print_facts, print_json
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
@@ -243,7 +243,7 @@ class _Lines:
         words = guest.words(self._coordinator)
         self._say(f"{guest.name} has enrolled. Its words: {words}")
         if is_terminal():
-            said = input(f"Call {guest.name}. Which four words do they read to you? ")
+            said = asked(f"Call {guest.name}. Which four words do they read to you?")
             try:
                 self._book.confirm(guest.name, said, self._coordinator)
                 self._say(f"{guest.name} is confirmed.")

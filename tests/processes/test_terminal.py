@@ -1,0 +1,242 @@
+"""What `join` and `study serve` ask a person, on a real terminal: the words are typed, mistyped, and broken off."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.processes.test_study import begin, join, listed, words_at
+
+if TYPE_CHECKING:
+    from conftest import Scene, Theatre
+
+COLUMNS = 60
+CTRL_C, CTRL_D = "\x03", "\x04"
+AGREE = "Take part in this study, by this policy? [yes/no] "
+COMPARE = "Are all four the same, in the same order? [yes/no] "
+CALL = "Call {}. Which four words do they read to you? "
+
+
+class Terminal:
+    """A command on a terminal of its own, and the person before it, who reads on from where they were."""
+
+    def __init__(self, scene: Scene, *arguments: str) -> None:
+        self._scene = scene
+        self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, COLUMNS))
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        root = Path(__file__).resolve().parents[2] / "src"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hedgerow", *arguments], cwd=scene.folder, stdin=slave, stdout=slave, stderr=slave,
+            env={**environment, "PYTHONPATH": str(root), "TERM": "xterm", "NUMBA_NUM_THREADS": "1"},
+            # Ctrl-C reaches those whose terminal this is.
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(slave)
+        self._raw, self._at = b"", 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                found = os.read(self._master, 1 << 16)
+            except OSError as fault:
+                assert fault.errno == errno.EIO  # Linux's word for: nobody has it open any more.
+                return
+            if not found:
+                return
+            self._raw += found
+
+    @property
+    def text(self) -> str:
+        """All that was written, as a person reads it."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self._raw.decode(errors="replace")).replace("\r\n", "\n")
+
+    def sees(self, words: str) -> str:
+        """Wait for these words, wherever lines are broken, after all that was seen before; returns what led to them."""
+        pattern = re.compile(r"\s+".join(map(re.escape, words.split())))
+        self._scene.wait_until(lambda: pattern.search(self.text, self._at) is not None or not self._reader.is_alive())
+        found = pattern.search(self.text, self._at)
+        assert found is not None, self.text
+        before, self._at = self.text[self._at : found.end()], found.end()
+        return before
+
+    def types(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def ends(self, *words: str) -> int:
+        """Wait until the command is over, having said these words; returns its exit code."""
+        self._scene.wait_until(lambda: self._process.poll() is not None and not self._reader.is_alive())
+        for each in words:
+            self.sees(each)
+        return self._process.wait()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._reader.join()
+        os.close(self._master)
+
+
+class Room:
+    """A scene's folder, with terminals in it."""
+
+    def __init__(self, scene: Scene, stack: ExitStack) -> None:
+        self.scene, self._stack = scene, stack
+
+    def open(self, *arguments: str) -> Terminal:
+        terminal = Terminal(self.scene, *arguments)
+        self._stack.callback(terminal.close)
+        return terminal
+
+    def serve(self) -> Terminal:
+        return self.open("study", "serve")
+
+    def join(self, site: str) -> Terminal:
+        return self.open("join", f"{site}.invitation", "--data", f"{site}.csv")
+
+    def words_of(self, site: str) -> str:
+        """What the coordinator expects a site to read."""
+        (words,) = [str(one["words"]) for one in listed(self.scene)["parties"] if one["name"] == site]
+        return words
+
+
+def rooms(scene: Scene) -> Iterator[Room]:
+    begin(scene)
+    with ExitStack() as stack:
+        yield Room(scene, stack)
+
+
+def nobody_agrees(scene: Scene) -> None:
+    """No is no, Ctrl-C and the end of the input are none at all: nothing is agreed to, and the question comes again."""
+    for room in rooms(scene):
+        agreed = scene.folder / "wards-site-0" / "plan.toml"
+        for keys, code, said in (
+            ("no\n", 6, "not-agreed, exit code 6"), (CTRL_C, 130, "Interrupted."), (CTRL_D, 130, "Interrupted."),
+        ):  # fmt: skip
+            site = room.join("site-0")
+            site.sees("Your policy, which your node enforces whatever the coordinator asks for")
+            site.sees(AGREE)
+            site.types("maybe\n")
+            site.sees(AGREE)
+            site.types(keys)
+            assert site.ends(said) == code and "Traceback" not in site.text and not agreed.exists()
+        assert {one["state"] for one in listed(scene)["parties"]} == {"invited"}
+
+
+def words_are_compared(scene: Scene) -> None:
+    """Both ends compare by typing: wrong words are asked for again, a doubtful answer is none, and a no is for good."""
+    for room in rooms(scene):
+        hub, site = room.serve(), room.join("site-0")
+        site.sees(AGREE)
+        site.types("YES\n")
+        site.sees("Your words:")
+        shown = site.sees(COMPARE)
+        assert " ".join(shown.split()).startswith(room.words_of("site-0"))
+        # A remark is broken for this window; a question is not, for the terminal does that.
+        remark = shown.partition("Call the operator")[2].partition("Are all four")[0].splitlines()
+        assert len(remark) > 1 and max(map(len, remark)) <= COLUMNS
+        hub.sees(CALL.format("site-0"))
+        for wrong in ("apple river stone lamp\n", "\n", " ".join(reversed(room.words_of("site-0").split())) + "\n"):
+            hub.types(wrong)
+            hub.sees(CALL.format("site-0"))
+        hub.types(room.words_of("site-0").upper().replace(" ", ", ") + "\n")
+        hub.sees("site-0 is confirmed.")
+        site.types("yess\n")
+        site.sees(COMPARE)
+        site.types("y\n")
+        site.sees("Waiting for the other parties")
+        other = room.join("site-1")
+        other.sees(AGREE)
+        other.types("y\n")
+        other.sees(COMPARE)
+        other.types("no\n")
+        assert other.ends("words-differ, exit code 2") == 2
+        # It is not asked again: whoever is in between has had one try.
+        assert room.join("site-1").ends("words-differ, exit code 2") == 2
+        hub.sees(CALL.format("site-1"))
+        hub.types(CTRL_D)
+        assert hub.ends("Interrupted.") == 130 and "Traceback" not in hub.text
+
+
+def what_was_answered_stays_answered(scene: Scene) -> None:
+    """Broken off at the call or while it waits, each end asks for what is left to say, and for nothing else."""
+    for room in rooms(scene):
+        hub, site = room.serve(), room.join("site-0")
+        site.sees(AGREE)
+        site.types("yes\n")
+        site.sees(COMPARE)
+        site.types(CTRL_C)
+        assert site.ends("Interrupted.") == 130
+        hub.sees(CALL.format("site-0"))
+        hub.types(CTRL_C)
+        assert hub.ends("Interrupted.") == 130
+        hub, site = room.serve(), room.join("site-0")
+        site.sees(COMPARE)
+        site.types("yes\n")
+        site.sees("Waiting for the other parties")
+        hub.sees(CALL.format("site-0"))
+        hub.types(room.words_of("site-0") + "\n")
+        hub.sees("site-0 is confirmed.")
+        for end in (site, hub):
+            end.types(CTRL_C)
+            assert end.ends("Interrupted.") == 130
+        hub, site = room.serve(), room.join("site-0")
+        site.sees("Waiting for the other parties")
+        # Those who join without a terminal are said how to answer, in the words of another command.
+        by_itself = join(scene, "site-1")
+        scene.wait_until(partial(words_at, by_itself))
+        hub.sees(CALL.format("site-1"))
+        assert AGREE not in site.text and COMPARE not in site.text and "site-0" not in hub.text.split("Call site-1")[1]
+
+
+def a_table_in_another_coding(scene: Scene) -> None:
+    """Who says no because the table reads wrongly comes again with an adapter: it goes into the policy, once."""
+    for room in rooms(scene):
+        table, adapter = scene.folder / "site-0.csv", scene.folder / "own.toml"
+        text = table.read_text(encoding="ascii")
+        table.write_text(text.replace("ward", "station"), encoding="ascii")
+        assert room.join("site-0").ends("data-missing-column, exit code 4") == 4
+        adapter.write_text('[data]\nrename = {station = "ward"}\n', encoding="ascii")
+        for _ in range(2):
+            site = room.open("join", "site-0.invitation", "--data", "site-0.csv", "--adapter", "own.toml")
+            site.sees('rename = {station = "ward"}')
+            site.sees(AGREE)
+            site.types("no\n")
+            assert site.ends("not-agreed") == 6
+        policy = scene.folder / "wards-site-0" / "policy.toml"
+        assert policy.read_text(encoding="utf-8").count("[data]") == 1
+        adapter.write_text('[data]\nrename = {other = "ward"}\n', encoding="ascii")
+        site = room.open("join", "site-0.invitation", "--data", "site-0.csv", "--adapter", "own.toml")
+        assert site.ends("adapter-beside-policy, exit code 2") == 2
+
+
+STORIES = {
+    "nobody agrees": (nobody_agrees, 6),
+    "words are compared": (words_are_compared, 6),
+    "answers stay": (what_was_answered_stays_answered, 6),
+    "another coding": (a_table_in_another_coding, 6),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_questions(theatre: Theatre, story: str) -> None:
+    """As a person answers them: in their own time, and not always well."""
+    theatre.ended(story)
