@@ -48,9 +48,10 @@ from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event, SampledGaussianEvent
+from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
+from hedgerow.privacy.rdp import has_samples
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.server.release import Releaser
 from hedgerow.survey.open_plans import OpenPlan
@@ -112,15 +113,8 @@ _ACCOUNTANTS = {"s-gbdt": "gdp", "dp-xgboost": "pure"}
 
 def _mu_of(plan: Plan, events: Iterable[Event]) -> float:
     """mu of a run; infinity where it is not known."""
-    if plan.model.algorithm not in _ACCOUNTANTS:
-        return total_mu(events)
-    weight = 0.0
-    for event in events:
-        sampled = isinstance(event, SampledGaussianEvent) and event.sampling_rate < 1
-        if sampled or not isinstance(event, SampledGaussianEvent | DiscreteGaussianEvent):
-            return math.inf
-        weight += event.count / event.noise_multiplier**2
-    return math.sqrt(weight)
+    counted = list(events)
+    return math.inf if plan.privacy.accountant == "pure" or has_samples(counted) else total_mu(counted)
 
 
 Errors = tuple[int, int]

@@ -86,7 +86,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "dp-xgboost": (
         "binary",
         {"model": {"algorithm": "dp-xgboost"}, "privacy": {"accountant": "pure"}},
-        "54d8012b1675d8fe6a8a598f",
+        "fc76b6569750f44b65865ff9",
     ),
     "dp-xgboost, numbers": (
         "regression",
@@ -95,7 +95,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
             "privacy": {"accountant": "pure"},
             "dp_xgboost": {"splits": "histogram", "sketch_rounds": 2},
         },
-        "b0ef63885ebcbaa89f8eb17c",
+        "fb94688051f55154aeefa2dd",
     ),
     "adassp": ("binary", {"model": {"algorithm": "adassp"}}, "aba04064afbb652940b03b32"),
     "adassp, numbers": (

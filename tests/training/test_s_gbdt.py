@@ -154,10 +154,12 @@ def test_the_report_names_the_account(factory: ModuleType) -> None:
     assert "HOLDS" in text and "by Renyi accounting" in text and "by exact accounting" not in text
 
 
+@pytest.mark.parametrize("ratio", [0.1, 1.0])
 @pytest.mark.parametrize("closing", [0, 3])
-def test_extra_rounds_cost_nothing_under_a_filter(factory: ModuleType, closing: int) -> None:
+def test_extra_rounds_cost_nothing_under_a_filter(factory: ModuleType, closing: int, ratio: float) -> None:
     """The same noise and the same epsilon for three times the rounds: the filter pays, record by record."""
-    few, many = plan_of(factory), plan_of(factory, extra_rounds=10, closing_rounds=closing)
+    few = plan_of(factory, subsampling_ratio=ratio)
+    many = plan_of(factory, extra_rounds=10, closing_rounds=closing, subsampling_ratio=ratio)
     decided = [resolve(plan) for plan in (few, many)]
     assert decided[0].noise_multiplier == decided[1].noise_multiplier
     costs = [

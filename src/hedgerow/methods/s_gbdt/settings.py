@@ -157,13 +157,13 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
         privacy.epsilon, privacy.delta, rate, n_regular, share, is_general, privacy.accountant, section.extra_rounds > 0
     )
     noise_multiplier, order = _calibrated(promise)
-    budget = n_regular * promise.divergence(order, noise_multiplier)
-    kept = (order, budget) if section.individual_filter else (0, 0.0)
     closing = min(section.closing_rounds, n_regular)
 
     def terms_of_noise(final: float) -> SGbdtTerms:
-        initial = promise.initial(final)
-        exact = promise.is_exact
+        initial, exact = promise.initial(final), promise.is_exact
+        # Without the margin, so that the regular rounds stay within the budget.
+        budget = n_regular * promise.divergence(order, final / (1 + MARGIN) if exact else noise_multiplier)
+        kept = (order, budget) if section.individual_filter else (0, 0.0)
         return SGbdtTerms(n_regular, n_rounds, threshold, initial, has_mean, *kept, is_linear, closing, exact)
 
     final = noise_multiplier * (1 + MARGIN)
