@@ -1,5 +1,7 @@
 """Whether the containers of a composition are as they should be: each party apart, without rights, with its own volume.
 
+A party's volume, or folder of the host, is what it has as /data.
+
 python deploy/containers.py SHOWN [SERVICE ...]     SHOWN: what `inspect` printed; services that still run
 """
 
@@ -29,7 +31,8 @@ for container in containers:
         faults.append(f"{name} runs as root")
     if container.get("EffectiveCaps"):
         faults.append(f"{name} has capabilities: {container['EffectiveCaps']}")
-    volumes.update(mount["Name"] for mount in container["Mounts"] if mount["Type"] == "volume")
+    own = (mount for mount in container["Mounts"] if mount["Destination"] == "/data")
+    volumes.update(mount.get("Name") or mount["Source"] for mount in own)
 faults += [f"{count} parties mount the volume {name}" for name, count in volumes.items() if count > 1]
 if len(volumes) < len(containers) - 1:
     faults.append(f"not every party has a volume of its own: {sorted(volumes)}")

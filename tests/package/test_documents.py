@@ -37,7 +37,7 @@ PATIENCE = 900.0
 NOT_WALKED = {
     r"^python3\.11 -m venv |^\. \.venv/bin/activate$": "the environment of this test stands for it",
     r"pip install ": "needs the package index",
-    r"^docker ": "needs a container engine; deploy/compose-check runs the same",
+    r"^docker |^hedgerow\(\) ": "needs a container engine; deploy/compose-check and deploy/study-check run the same",
     r"^(systemctl|systemd-analyze|journalctl) ": "needs systemd",
     r"^(useradd|chown|ln|install) ": "needs root",
     r"/etc/(hedgerow|systemd)/|/var/lib/hedgerow/": "needs root",

@@ -14,8 +14,12 @@ from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
+from hedgerow.protocol.messages import NO_HASH, Hello, Stop, Welcome, encode
+from hedgerow.server.coordinator import tell_of_the_end
 from hedgerow.server.journal import open_journal
 from hedgerow.server.run import RunEvent
+from hedgerow.transport.interface import Connected
+from tests.memory_network import MemoryNetwork
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
@@ -332,3 +336,19 @@ def test_a_policy_that_became_stricter_does_not_hold_the_node_in_its_old_run(
     federation.plan = plan
     federation.run()
     assert all(party.is_done for party in federation.parties.values())
+
+
+def test_who_has_nothing_to_hear_of_the_end_is_not_waited_for() -> None:
+    """A site that was never in the run, or in an earlier one, has come, and so the operator's `--abort` may end."""
+    network = MemoryNetwork()
+    hub, ended = network.hub(), b"e" * 32
+    runs = {"in-it": ended, "in-another": b"o" * 32, "in-none": NO_HASH}
+    uplinks = {site: network.uplink(site) for site in runs}
+    for site, run_id in runs.items():
+        assert uplinks[site].send(encode(Hello(7, run_id)))
+    # A clock that stands still: were anybody else awaited, this would never return.
+    assert tell_of_the_end((ended, "stopped-by-operator"), hub, runs, 1.0, lambda: 0.0) == ["in-it"]
+    heard = [uplinks["in-it"].receive(0.0) for _ in range(3)]
+    assert heard[1:] == [encode(Welcome(7)), encode(Stop("stopped-by-operator"))]
+    for site in ("in-another", "in-none"):
+        assert isinstance(uplinks[site].receive(0.0), Connected) and uplinks[site].receive(0.0) is None

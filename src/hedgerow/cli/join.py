@@ -65,6 +65,9 @@ def run(arguments: argparse.Namespace) -> None:
         if kept is None:
             _agree(arguments, invitation, folder)
             notes.write(invitation=invitation.digest())
+        elif arguments.adapter is not None:
+            # Its owner has seen the log of the node, which reads the table by the policy.
+            _adapt(arguments, folder)
         if notes.read("settled") is None:
             _enrol(invitation, folder, identity, notes)
         if arguments.plan is not None and read_text(arguments.plan) != read_text(str(folder / PLAN)):
@@ -131,18 +134,27 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
             raise UsageError("invitation-file", where=arguments.invitation)
         kept.write_text(text, encoding="utf-8")
     own = arguments.policy or str(kept)
-    if arguments.adapter is not None and read_adapter(arguments.adapter) != read_policy(own).data:
-        if arguments.policy is not None or read_policy(own).data != PLAIN:
-            raise UsageError("adapter-beside-policy", policy=own)
-        text = f"{read_text(own)}\n{read_text(arguments.adapter)}"
-        parse_policy(text)
-        kept.write_text(text, encoding="utf-8")
+    if arguments.adapter is not None:
+        _adapt(arguments, folder)
     policy, text = read_policy(own), read_text(own)
     adapter = ["--adapter", own] if policy.data != PLAIN else []
     check.run(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
     policy.check_plan(plan)
     print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
     print("".join(f"  {shown(line)}\n" for line in text.splitlines()))
+
+
+def _adapt(arguments: argparse.Namespace, folder: Path) -> None:
+    """Have the policy say how this site writes its table; raises UsageError where it says something else already."""
+    own = arguments.policy or str(folder / POLICY)
+    data = read_policy(own).data
+    if data == read_adapter(arguments.adapter):
+        return
+    if arguments.policy is not None or data != PLAIN:
+        raise UsageError("adapter-beside-policy", policy=own)
+    text = f"{read_text(own)}\n{read_text(arguments.adapter)}"
+    parse_policy(text)
+    write_atomically(Path(own), text.encode())
 
 
 def _name_of(table: str) -> str:

@@ -439,25 +439,28 @@ def tell_of_the_end(
         run: its number, and the code word that says why it has ended.
         hub: connected to the nodes; the caller closes it.
         sites: that may come.
-        seconds: to wait for them; all that have come hear of it at once.
+        seconds: to wait for them; all that have come hear of it at once. One that comes and is not in the run has
+            nothing to hear, and is not waited for.
         clock: as for `run_coordinator`.
 
     Returns:
         The names of those that were in the run and heard of its end.
     """
     run_id, code = run
-    reached: list[str] = []
+    reached, awaited = set[str](), set(sites)
     deadline = clock() + seconds
-    while set(reached) != set(sites) and clock() < deadline:
+    while awaited and clock() < deadline:
         event = hub.receive(max(0.0, deadline - clock()))
         if not isinstance(event, Arrived):
             continue
         with suppress(RemoteProtocolError):
             hello = decode(event.message, FROM_NODES)
-            if isinstance(hello, Hello) and hello.run_id == run_id:
-                hub.send(event.site, encode(Welcome(hello.connection)))
-                hub.send(event.site, encode(Stop(code)))
-                reached += [event.site] * (event.site not in reached)
+            if isinstance(hello, Hello):
+                awaited.discard(event.site)
+                if hello.run_id == run_id:
+                    hub.send(event.site, encode(Welcome(hello.connection)))
+                    hub.send(event.site, encode(Stop(code)))
+                    reached.add(event.site)
     return sorted(reached)
 
 

@@ -1,0 +1,87 @@
+"""`hedgerow join` before anyone is dialled: what the owner of a table reads of it, and the file that mends it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hedgerow.cli.inputs import read_policy
+from hedgerow.cli.main import main
+from hedgerow.study.files import Notebook, read_invitation
+
+PLAN = """\
+version = 1
+name = "wards"
+[privacy]
+epsilon = 1
+delta = 1e-5
+n_records = 100
+[[features]]
+name = "sex"
+type = "categorical"
+categories = ["male", "female"]
+[label]
+name = "outcome"
+type = "binary"
+classes = ["no", "yes"]
+"""
+
+
+@pytest.fixture
+def invitation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A site's, whose table has another coding; nobody can be asked anything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", None)
+    Path("plan.toml").write_text(PLAN, encoding="utf-8")
+    Path("north.csv").write_text("sex,outcome\n" + "M,no\nF,yes\n" * 20, encoding="utf-8")
+    assert main(["study", "new", "wards", "--plan", "plan.toml", "--listen", "127.0.0.1:7443"]) == 0
+    assert main(["study", "invite", "north"]) == 0
+    return "wards/north.invitation"
+
+
+def joined(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What `join` shows until it would ask whether the site takes part."""
+    capsys.readouterr()
+    assert main(["join", *arguments, "--data", "north.csv"]) == 2
+    shown = capsys.readouterr()
+    return shown.out + shown.err
+
+
+def test_the_lines_that_are_printed_mend_the_table(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Put into a file as they stand, they are taken by the next `join`, though the first one has left a policy."""
+    first = joined(capsys, invitation)
+    assert "another coding at this site?" in first and "(usage, exit code" in first
+    advice = first[first.index("  [data]\n") :].partition("\n\n")[0]
+    Path("mended.toml").write_text(advice, encoding="utf-8")
+    again = joined(capsys, invitation, "--adapter", "mended.toml")
+    assert "another coding" not in again and "(usage, exit code" in again
+    policy = Path("wards/wards-north/policy.toml")
+    kept = policy.read_text(encoding="utf-8")
+    assert read_policy(str(policy)).data.recode == (("sex", (("F", "female"), ("M", "male"))),)
+    # The same file again changes nothing.
+    joined(capsys, invitation, "--adapter", "mended.toml")
+    assert policy.read_text(encoding="utf-8") == kept
+
+
+def test_an_adapter_that_the_policy_contradicts_is_refused(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be passed over otherwise: what the policy says of the table is what a node reads."""
+    Path("one.toml").write_text('[data]\nrecode.sex = {M = "male", F = "female"}\n', encoding="utf-8")
+    Path("other.toml").write_text('[data]\nrecode.sex = {M = "female", F = "male"}\n', encoding="utf-8")
+    joined(capsys, invitation, "--adapter", "one.toml")
+    assert "(adapter-beside-policy" in joined(capsys, invitation, "--adapter", "other.toml")
+    plain = Path("wards/wards-north/policy.toml").read_text(encoding="utf-8").partition("[data]")[0]
+    Path("own.toml").write_text(plain, encoding="utf-8")
+    assert "(adapter-beside-policy" in joined(capsys, invitation, "--policy", "own.toml", "--adapter", "one.toml")
+    assert Path("own.toml").read_text(encoding="utf-8") == plain
+
+
+def test_a_later_adapter_is_not_passed_over(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The owner of a site that has joined starts it again with another file, having read its node's log."""
+    Path("one.toml").write_text('[data]\nrecode.sex = {M = "male", F = "female"}\n', encoding="utf-8")
+    Path("other.toml").write_text('[data]\nmissing.sex = ["X"]\n', encoding="utf-8")
+    joined(capsys, invitation, "--adapter", "one.toml")
+    with closing(Notebook(Path("wards/wards-north/enrolment.db"))) as notes:
+        notes.write(invitation=read_invitation(Path(invitation)).digest())
+    assert "(adapter-beside-policy" in joined(capsys, invitation, "--adapter", "other.toml")
