@@ -1,11 +1,11 @@
-# Targets: demo, test, lint, docs, bench, compose, flower-compose, proto. Each makes its own .venv when pyproject.toml has changed
-# since the last time.
+# Targets: demo, test, lint, docs, bench, compose, flower-compose, study, proto. Each makes its own .venv when pyproject.toml has
+# changed since the last time.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_WORKERS ?= 3
 
-.PHONY: help demo test lint docs bench compose flower-compose proto clean
+.PHONY: help demo test lint docs bench compose flower-compose study proto clean
 
 help:
 	@echo "make demo    train a private model over six sites on real data, in under three minutes"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench   speed against XGBoost"
 	@echo "make compose run docker-compose.yml, and compare its model with a local run's"
 	@echo "make flower-compose   the same for deploy/flower-compose.yml, over Flower"
+	@echo "make study   play a study of six sites in containers, from invitations to two models"
 	@echo "make proto   write the Python code of protocol/hedgerow.proto again"
 	@echo "make clean   remove the virtual environment and all caches"
 
@@ -39,12 +40,15 @@ docs: $(VENV)/.installed-docs
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m experiments speed
 
-# Needs docker compose or podman-compose.
+# These three need a container engine, the first two docker compose or podman-compose.
 compose: $(VENV)/.installed
 	deploy/compose-check $(BIN)/python
 
 flower-compose: $(VENV)/.installed
 	deploy/flower-compose-check $(BIN)/python
+
+study: $(VENV)/.installed
+	$(BIN)/python deploy/study-check --quick
 
 proto: $(VENV)/.installed-dev
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. hedgerow/protocol/hedgerow.proto
