@@ -112,13 +112,13 @@ def test_an_nvflare_clients_file_is_the_one_in_its_workspace(tmp_path: Path, mon
 
 
 def test_an_nvflare_job_of_xgboost_changes_in_twenty_lines_at_most() -> None:
-    """What docs/nvflare.md promises of its two jobs, counted as a reviewer would: lines that go and come."""
+    """What docs/nvflare.md shows of its two jobs, both of which deploy/nvflare-check runs: lines that go and come."""
     text = (ROOT / "docs" / "nvflare.md").read_text(encoding="utf-8")
-    ((before,), (after,)) = (
-        re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE),
-        re.findall(r"^cat > job.py <<END\n(.*?)^END$", text, re.DOTALL | re.MULTILINE),
-    )
-    changed = [line[0] for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-"]
+    after, before = re.findall(r"^cat > job.py <<END\n(.*?)^END$", text, re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(r"^```diff\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    found = [*difflib.unified_diff(before.splitlines(), after.splitlines(), n=99, lineterm="")][3:]
+    assert [line.rstrip() for line in shown.splitlines()] == [line.rstrip() for line in found]
+    changed = [line[0] for line in found if line[0] in "+-"]
     assert (changed.count("-"), changed.count("+")) == (8, 4) and "eight lines go and four come" in text
 
 
