@@ -91,17 +91,19 @@ class Party:
         """Handle one event; False when there is none, or nobody to handle it. After a crash it is started again."""
         if self.session is None or self.uplink is None or self.is_frozen:
             return False
-        event = self.uplink.receive(0)
-        if event is None:
-            return False
+        asked, event = self.session.question, None
         try:
-            handle(self.session, self.uplink, event)
+            # As the loop does, which looks at what the owner says before it waits.
+            handle(self.session, self.uplink, None)
+            event = self.uplink.receive(0)
+            if event is not None:
+                handle(self.session, self.uplink, event)
         except Crash:
             self.restart()
         except HedgerowError as fault:
             self.failures.append(fault)
             self.kill()
-        return True
+        return event is not None or self.session is None or self.session.question != asked
 
     def after(self, number: int, act: Callable[[], None]) -> None:
         """Carry out `act` as soon as this many events have been handled."""

@@ -217,6 +217,11 @@ class ModelFile:
         )
 
 
+def paused_file(journal: Path) -> Path:
+    """What is there while a run is paused, or is to be."""
+    return Path(f"{journal}.paused")
+
+
 class RunFile(Protocol):
     """Where the result of a run goes, and where the run is journalled: a `ModelFile`, or the plan of a survey."""
 
@@ -286,7 +291,8 @@ def carry_out(
         begun.run = lambda: session.run.run_id
         lines.least = session.run.sites.least
         with opened(session, board) as hub:
-            return run_coordinator(session, hub, plan.federation, time.monotonic, lines.waiting), session
+            pause = paused_file(file.journal)
+            return run_coordinator(session, hub, plan.federation, time.monotonic, lines.waiting, pause.exists), session
     finally:
         journal.close()
 

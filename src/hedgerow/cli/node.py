@@ -271,7 +271,7 @@ def _taken_part(
     session: NodeSession, uplink: Uplink, pinned: PinnedRoster, asked: AtTheNode, *, quiet: bool
 ) -> Ensemble | Evaluation | Found:
     """Take part until the run is over; raises as `run_node`."""
-    observer = None if quiet else ConnectionNotes(lambda: patience_of(session, PATIENCE))
+    observer = None if quiet else ConnectionNotes(lambda: patience_of(session, PATIENCE), lambda: session.is_paused)
     try:
         result = run_node(session, uplink, time.monotonic, PATIENCE, observer, asked)
     except HedgerowError as fault:
@@ -306,9 +306,13 @@ def book_file(budget: str | None, folder: Path, policy: str, name: str) -> Path:
 class ConnectionNotes:
     """Tells the owner why nothing happens, and that it is over; less and less often where that goes on and on."""
 
-    def __init__(self, patience: Callable[[], float] | None = None) -> None:
-        """Args: patience: seconds without a word from the coordinator after which the node gives up."""
-        self._repeats, self._patience = Repeats(), patience
+    def __init__(
+        self, patience: Callable[[], float] | None = None, is_paused: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Args: patience: seconds without a word from the coordinator after which the node gives up; is_paused: whether
+        the coordinator has said that it goes on later.
+        """
+        self._repeats, self._patience, self._is_paused = Repeats(), patience, is_paused
 
     def __call__(self, event: Connected | Disconnected) -> None:
         """Take note of what became of the connection."""
@@ -317,6 +321,9 @@ class ConnectionNotes:
             said = "Connected."
             if self._patience is not None:
                 said += f" Waiting for the coordinator, for {self._patience():,.0f} s without a word at most."
+        elif self._is_paused() and self._patience is not None and not event.is_final:
+            said = "The coordinator has paused the run. This node keeps its place, and waits"
+            said += f" for {self._patience():,.0f} s at most."
         elif event.is_final or event.reason == WireCode.CLOSED:
             return
         else:

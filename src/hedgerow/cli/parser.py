@@ -500,6 +500,8 @@ def _add_runs(actions: Any) -> None:
     add("--run", type=_whole(1), metavar="N", help="the run whose model it is (the newest)")
     add("--noise", choices=("distributed", "server"), help="as for `hedgerow evaluate` (distributed)")
     _add_run(add)
+    text = "let the newest run rest between two rounds; its sites wait until `study run` goes on with it"
+    _command(actions, "pause", "hedgerow.cli.study:pause", text)("--study", **_STUDY)
     text = "end the newest run for good, and tell its sites, which then wait for another"
     _add_run(_command(actions, "abort", "hedgerow.cli.study:abort", text))
     text = "a whole study on this machine: real data, a process for each party, the same commands"

@@ -15,11 +15,12 @@ from hedgerow.cli.inputs import address_of, asked, is_terminal, listed, read_pla
 from hedgerow.cli.output import name_log, note, print_facts, print_json
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
-from hedgerow.errors import UsageError
+from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.enrolment import Result, Wanted
 from hedgerow.protocol.stream import Farewell, WireRefusal, read_as
+from hedgerow.server.journal import Journal
 from hedgerow.study.enrolment import Guest, Reception
 from hedgerow.study.files import (
     COORDINATOR,
@@ -185,8 +186,13 @@ def serve(arguments: argparse.Namespace) -> None:
             _receive(book)
         folder = book.folder
     last, is_over = newest_run(folder)
-    if is_over:
-        note(f"Run {last} is over: {run_folder(folder, last)}. `hedgerow study run` begins another.")
+    if is_over or (last and _pause_of(folder, last).exists()):
+        how = (
+            "is over: {place}. `hedgerow study run` begins another."
+            if is_over
+            else "is paused; `hedgerow study run` goes on."
+        )
+        note(f"Run {last} {how.format(place=run_folder(folder, last))}")
         return
     carry_out(folder, max(last, 1), arguments)
 
@@ -283,12 +289,26 @@ def carry_out(folder: Path, number: int, arguments: argparse.Namespace) -> None:
         plan.write_text(read_text(str(folder / PLAN)), encoding="utf-8")
     command = _command(folder, number, arguments)
     command += [] if arguments.console is None else ["--console", arguments.console]
-    coordinator.run(build_parser().parse_args(command), lambda: _hand_out(folder, number))
+    try:
+        coordinator.run(build_parser().parse_args(command), lambda: _hand_out(folder, number))
+    except AggregationError as fault:
+        if fault.code != "run-paused":
+            raise
+        note(f"{fault.what} {fault.remedy}")
+
+
+def _pause_of(folder: Path, number: int) -> Path:
+    return coordinator.paused_file(_journal_of(folder, number))
+
+
+def _journal_of(folder: Path, number: int) -> Path:
+    return run_folder(folder, number) / "model.json.journal"
 
 
 def _command(folder: Path, number: int, arguments: argparse.Namespace) -> list[str]:
     place = run_folder(folder, number)
-    return ["coordinator", str(place / PLAN), "--out", str(place / "model.json"), *as_coordinator(folder, arguments)]
+    files = ["--out", str(place / "model.json"), "--journal", str(_journal_of(folder, number))]
+    return ["coordinator", str(place / PLAN), *files, *as_coordinator(folder, arguments)]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -303,7 +323,38 @@ def run(arguments: argparse.Namespace) -> None:
             raise UsageError("study-run-open", number=last)
         write_atomically(folder / PLAN, read_text(arguments.plan).encode())
         note(f"Send {arguments.plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
-    carry_out(folder, last + 1 if is_over or not last else last, arguments)
+    number = last + 1 if is_over or not last else last
+    _pause_of(folder, number).unlink(missing_ok=True)
+    carry_out(folder, number, arguments)
+
+
+def pause(arguments: argparse.Namespace) -> None:
+    """Let the newest run rest between two rounds until `study run`; waits until it does."""
+    folder = folder_of(arguments.study)
+    last, is_over = newest_run(folder)
+    if not last or is_over:
+        raise UsageError("study-no-run")
+    _pause_of(folder, last).touch(mode=0o600)
+    while _is_carried_out(_journal_of(folder, last)):
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    if newest_run(folder)[1]:
+        _pause_of(folder, last).unlink(missing_ok=True)
+        note(f"Run {last} was over before it could be paused.")
+        return
+    note(f"Run {last} is paused; its sites wait. `hedgerow study run` goes on with it, `hedgerow study abort` ends it.")
+
+
+def _is_carried_out(journal: Path) -> bool:
+    """Whether a coordinator works with it."""
+    if not journal.is_file():
+        return False
+    try:
+        Journal(journal).close()
+    except EnvironmentFault as fault:
+        if fault.code != "database-locked":
+            raise
+        return True
+    return False
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -406,7 +457,11 @@ def show(arguments: argparse.Namespace) -> None:
 
 def _run_state(folder: Path, number: int) -> str:
     place = run_folder(folder, number)
-    return "ended" if (place / "ended").is_file() else "finished" if (place / "model.json").is_file() else "open"
+    if (place / "ended").is_file():
+        return "ended"
+    if (place / "model.json").is_file():
+        return "finished"
+    return "paused" if _pause_of(folder, number).exists() else "open"
 
 
 def _state(guest: Guest) -> str:

@@ -42,6 +42,7 @@ from hedgerow.protocol.messages import (
     Message,
     MessageKind,
     NodeState,
+    Paused,
     Payload,
     Ready,
     Refused,
@@ -83,6 +84,7 @@ class NodeSession:
         failure: why it has stopped, if it has.
         salvaged: why the run ended early, and how far it came, if its model is that of a part of its rounds.
         set_aside: what became of the run in its store, if its owner's plan, policy or tables do not allow it any more.
+        is_paused: whether the coordinator has said that it goes on later, and has not come back.
         question: what its owner is asked before it answers an invitation; None where it waits for no one.
     """
 
@@ -100,6 +102,7 @@ class NodeSession:
         self._lost: HedgerowError | None = None
         self._greeting: int | None = None
         self.set_aside: PolicyRefusal | None = None
+        self.is_paused = False
         self.question: Question | None = None
         self._held: Invitation | EvaluationInvitation | SurveyInvitation | None = None
         _reconcile(store, book)
@@ -143,6 +146,7 @@ class NodeSession:
                 # Until the coordinator answers this connection's Hello, what comes was meant for the one before.
                 is_ours = isinstance(message, Welcome) and message.connection == self._greeting
                 self._greeting = None if is_ours else self._greeting
+                self.is_paused &= not is_ours
                 return []
             require_expected(self.state, kind_of(message))
             return [encode(answer) for answer in self._react(message)]
@@ -193,6 +197,8 @@ class NodeSession:
                 if self._run is not None:
                     self._end(STOPPED)
                 raise AggregationError("given-up", code=code)
+            case Paused():
+                self.is_paused = True
             case Abandoned():
                 if self._run is not None and self._run.participant is not None:
                     self.state = NodeState.WAITING
@@ -399,14 +405,16 @@ class NodeSession:
 # The loop ------------------------------------------------------------------------------------------------------------
 
 
-def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent) -> None:
-    """Take one event in, and send what it calls for.
+def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent | None) -> None:
+    """Take one event in, or with None what the owner may have said, and send what it calls for.
 
     Raises the node's failure after it was told to the coordinator.
 
     A message that finds the link down is not kept: after a reconnection both sides say where they stand.
     """
-    if isinstance(event, Connected):
+    if event is None:
+        answers = session.consider()
+    elif isinstance(event, Connected):
         answers = session.connected()
     elif isinstance(event, Disconnected):
         answers = []
@@ -414,10 +422,6 @@ def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent) -> None:
             raise WireRefusal(known(event.reason))
     else:
         answers = session.receive(event)
-    _send(session, uplink, answers)
-
-
-def _send(session: NodeSession, uplink: Uplink, answers: list[bytes]) -> None:
     for answer in answers:
         uplink.send(answer)
     if session.failure is not None:
@@ -451,7 +455,7 @@ def run_node(
     """
     last = clock()
     while session.state is not NodeState.FINISHED:
-        _send(session, uplink, session.consider())
+        handle(session, uplink, None)
         if asked is not None and session.question is not None:
             asked(session.question)
         limit = patience_of(session, patience)
@@ -473,11 +477,12 @@ def run_node(
 
 
 def patience_of(session: NodeSession, patience: float) -> float:
-    """Seconds without a message after which a node gives up: the plan's, or these where it has no plan yet, or waits
-    for its owner.
+    """Seconds without a message after which a node gives up: the plan's, or these where it has no plan yet, waits for
+    its owner, or was told that the run is paused.
     """
-    is_asking = session.plan is None or session.question is not None
-    return patience if is_asking or session.plan is None else session.plan.federation.idle_timeout
+    if session.plan is None or session.question is not None or session.is_paused:
+        return patience
+    return session.plan.federation.idle_timeout
 
 
 # The store and the budget book together --------------------------------------------------------------------------

@@ -96,6 +96,7 @@ class MessageKind(IntEnum):
     EVALUATION = 12
     SALVAGED = 13
     SURVEY = 14
+    PAUSED = 15
     # Node to coordinator.
     HELLO = 20
     READY = 21
@@ -300,6 +301,13 @@ class Stop(Encoded):
 
 
 @dataclass(frozen=True, slots=True)
+class Paused(Encoded):
+    """Coordinator: it ends here, between two rounds, and goes on with the run later; the nodes keep their places."""
+
+    KIND = MessageKind.PAUSED
+
+
+@dataclass(frozen=True, slots=True)
 class Refused(Encoded):
     """Node: it will not do what was asked; `round` is the exchange it stands in."""
 
@@ -318,7 +326,7 @@ class Done(Encoded):
 
 Message = (
     Hello | Welcome | Invitation | EvaluationInvitation | SurveyInvitation | Ready | Deferred | Payload | RoundRequest
-    | Abandoned | Finished | Salvaged | Stop | Refused | Done
+    | Abandoned | Finished | Salvaged | Stop | Paused | Refused | Done
 )  # fmt: skip
 
 _BY_KIND: dict[int, type[Encoded]] = {
@@ -421,6 +429,7 @@ SCRIPT: tuple[Cue, ...] = (
     # Wherever a set-up or a round has stopped.
     _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.SALVAGED, {_N.FINISHED}),
     _cue(_ALIVE, _K.STOP, {_N.STOPPED}),
+    _cue(_ALIVE, _K.PAUSED, set()),
     # What the coordinator may receive.
     _cue(_RUNNING, _K.HELLO, set()),
     _cue(_RUNNING, _K.READY, set()),

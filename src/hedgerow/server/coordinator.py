@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
+from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.methods.replica import rehearse
 from hedgerow.plan.plan import Federation
 from hedgerow.protocol.messages import (
@@ -22,6 +22,7 @@ from hedgerow.protocol.messages import (
     Hello,
     Message,
     MessageKind,
+    Paused,
     Payload,
     Ready,
     Refused,
@@ -63,7 +64,7 @@ from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 _GIVEN_UP = {WireCode.SILENT.value, WireCode.SLOW_PEER.value}
 # A node that cannot resume its epoch says so, and takes part in the next one.
 _PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
-_SECONDS_BETWEEN_WORDS = 60.0
+_SECONDS_BETWEEN_WORDS = 5.0
 _LEAST_WAIT = 1.0
 """Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
 _MOST_LATE = 4096
@@ -103,6 +104,11 @@ class RunSession:
         """Whether the phase may take as long as sites need to join (else: to answer a round)."""
         run = self.run
         return (run.state is RunState.GATHERING and not run.attempt) or run.sites.is_any_returning
+
+    @property
+    def is_between_rounds(self) -> bool:
+        """Whether the run waits for sites, and not for their answers to what they were sent."""
+        return self.run.state is RunState.GATHERING or self.run.is_stalled
 
     def joined(self, site: str) -> None:
         """A site's node is connected; it will say Hello."""
@@ -385,6 +391,7 @@ def run_coordinator(
     timeouts: Federation,
     clock: Callable[[], float],
     waiting: Callable[[float], object] | None = None,
+    is_paused: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Carry a run out.
 
@@ -394,10 +401,12 @@ def run_coordinator(
         timeouts: `join_timeout` for sites to come or come back, `round_timeout` for an answer, `idle_timeout` for
             enough sites to return when there are too few.
         clock: seconds, from any beginning, that never go back: ``time.monotonic``.
-        waiting: is told again and again, each minute at least, how many seconds are left until the phase is closed.
+        waiting: is told again and again, every few seconds, how many seconds are left until the phase is closed.
+        is_paused: whether the operator wants to go on later; asked now and then.
 
     Raises:
         HedgerowError: why the run was given up.
+        AggregationError: code "run-paused"; what was released is in the journal, from which the run goes on.
         EnvironmentFault: the journal could not be written; started again, the run goes on.
     """
     # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
@@ -405,6 +414,9 @@ def run_coordinator(
     phase, deadline, late_until, late_end, n_late = -1, 0.0, 0.0, 0.0, 0
     while session.run.state is not RunState.OVER:
         event: HubEvent | None = None
+        if session.is_between_rounds and is_paused():
+            raise _paused(session, hub)
+        n_released = len(session.run.releases)
         if session.run.n_phases != phase:
             phase = session.run.n_phases
             deadline, n_late = clock() + _timeout(session, timeouts), 0
@@ -424,10 +436,24 @@ def run_coordinator(
         if event is None and clock() < deadline:
             continue
         n_late = n_late if event is not None else 0
-        _deliver(session, hub, session.timed_out() if event is None else _react(session, event))
+        messages = session.timed_out() if event is None else _react(session, event)
+        is_new_round = len(session.run.releases) > n_released and session.run.state is RunState.COLLECTING_VECTORS
+        if is_new_round and is_paused():
+            # The next round's spec is in the journal, and no site has it.
+            raise _paused(session, hub)
+        _deliver(session, hub, messages)
     if session.run.outcome is not None and session.run.failure is None:
         return session.run.outcome
     raise session.run.failure or HedgerowError("no-model")
+
+
+def _paused(session: RunSession, hub: Hub) -> AggregationError:
+    """Tell the sites that the run goes on later."""
+    run = session.run
+    for site in run.sites:
+        if site.is_connected:
+            hub.send(site.name, encode(Paused()))
+    return AggregationError("run-paused", n_released=len(run.releases), n_rounds=run.task.n_exchanges)
 
 
 def tell_of_the_end(
