@@ -16,31 +16,23 @@ from hedgerow.cli.output import name_log, note, print_facts
 from hedgerow.cli.parser import build_parser
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
-from hedgerow.client.state import NodeStore
 from hedgerow.codec import Encoded
 from hedgerow.data.adapters import PLAIN, read_adapter
 from hedgerow.data.sources import file_of, is_url
-from hedgerow.errors import AggregationError, HedgerowError, ModelError, PolicyRefusal, UsageError
+from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.local.forecast import forecast
-from hedgerow.methods.tasks import digest_of_model
-from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.fields import shown
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.protocol.enrolment import Result, Standing, Wanted
+from hedgerow.protocol.enrolment import Standing
 from hedgerow.protocol.stream import WireCode, WireRefusal, first_of
 from hedgerow.server.run import SMALLEST_COHORT
 from hedgerow.study.enrolment import Applicant, Ends, are_same_words
 from hedgerow.study.files import PLAN, POLICY, ROSTER, Invitation, Notebook, read_invitation
 from hedgerow.transport.grpc_study import ask
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private
-from hedgerow.trees.ensemble import Ensemble
 
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _LONGEST_PAUSE = 10.0
-_LONGEST_REST = 300.0
-_SECONDS_FOR_A_MODEL = 60.0
-_OF_ONE_RUN = {"run-closed", "policy-over-budget", "policy-no-held-out", "policy-no-training", "policy-model"}
-"""Refusals of a run that say nothing against the next one."""
 _SERVES_NODES = {WireCode.TLS_REFUSED, WireCode.CONNECTION_LOST}
 """What one hears who has no certificate to show, once the coordinator wants one: the run has begun."""
 
@@ -274,62 +266,5 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
     command += ["--log-format", arguments.log_format]
     for option, value in (("--held-out", arguments.held_out), ("--threads", arguments.threads)):
         command += [] if value is None else [option, str(value)]
-    command += [] if arguments.data is None else [arguments.data]
-    pause = _SECONDS_BETWEEN_QUESTIONS
-    while True:
-        try:
-            result = node.run(build_parser().parse_args(command))
-        except HedgerowError as fault:
-            if arguments.once or not _may_come_again(fault):
-                raise
-            note(f"{fault} ({fault.code})")
-            pause = min(2 * pause, _LONGEST_REST)
-        else:
-            _keep_model(invitation, folder, read_private(identity), result)
-            pause = _SECONDS_BETWEEN_QUESTIONS
-            if arguments.once:
-                return
-        note(f"{invitation.party} waits for the next run of {invitation.study}; Ctrl-C ends it.")
-        time.sleep(pause)
-
-
-def _may_come_again(fault: HedgerowError) -> bool:
-    """Whether what ended a run may not end the next one: another coordinator's word, a refusal of this run only."""
-    if isinstance(fault, WireRefusal):
-        return not fault.is_final
-    return isinstance(fault, AggregationError) or (isinstance(fault, PolicyRefusal) and fault.code in _OF_ONE_RUN)
-
-
-def _keep_model(invitation: Invitation, folder: Path, identity: PrivateIdentity, result: object) -> None:
-    """Ask for the model's file after a run, compare it with this node's own, and write it with its report."""
-    with closing(NodeStore(folder / "state")) as store:
-        own = set(store.models())
-    if isinstance(result, Ensemble):
-        own.add(digest_of_model(result))
-    deadline = time.monotonic() + _SECONDS_FOR_A_MODEL
-    while True:
-        try:
-            message = Wanted(invitation.party).to_bytes()
-            answer = first_of(Result, ask(invitation.address, invitation.coordinator, message, identity))
-            break
-        except WireRefusal as refusal:
-            if time.monotonic() > deadline:
-                note(f"The model's file was not received: {refusal.what} ({refusal.code})")
-                return
-        time.sleep(_SECONDS_BETWEEN_QUESTIONS)
-    received = folder / "received.json"
-    write_atomically(received, answer.model)
-    try:
-        model = Model.load(received)
-        digest = digest_of_model(model.ensemble)
-        if digest not in own:
-            raise ModelError("model-of-others")
-    finally:
-        received.unlink()
-    place = folder / f"model-{digest.hex()[:12]}.json"
-    # An older file of this model, with less on its account, replaces no newer one.
-    if writes_over(model, place):
-        write_atomically(place, answer.model)
-    report = place.with_suffix(".report.txt")
-    write_atomically(report, (model.report.text() + "\n").encode())
-    note(f"The model is in {place}, its report in {report}.")
+    command += ["--models", str(folder)] + ([] if arguments.data is None else [arguments.data])
+    node.stay(build_parser().parse_args(command), is_once=arguments.once)

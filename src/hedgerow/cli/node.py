@@ -10,6 +10,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -39,18 +40,27 @@ from hedgerow.data.raw_rows import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.data.sources import Location, adapted, column_names, is_url, opened
 from hedgerow.data.units import ContributionReport
-from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
+from hedgerow.errors import (
+    AggregationError,
+    EnvironmentFault,
+    HedgerowError,
+    ModelError,
+    PolicyRefusal,
+    UsageError,
+)
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import digest_of_model
-from hedgerow.models.model import Model
+from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.stream import WireCode, WireRefusal, known
+from hedgerow.protocol.enrolment import Result, Wanted
+from hedgerow.protocol.stream import WireCode, WireRefusal, first_of, known
 from hedgerow.survey.open_tables import Asked, Found
 from hedgerow.survey.program import Findings
 from hedgerow.survey.queries import RawSite
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.engines import ENGINES
+from hedgerow.transport.grpc_study import ask
 from hedgerow.transport.identities import PinnedRoster, read_private, read_roster, spoken
 from hedgerow.transport.interface import Connected, Disconnected, Repeats, Uplink, times
 from hedgerow.trees.ensemble import Ensemble
@@ -212,26 +222,125 @@ def note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
         )
 
 
+# A node that stays ---------------------------------------------------------------------------------------------------
+
+_OF_ONE_RUN = {
+    "run-closed", "policy-over-budget", "policy-no-held-out", "policy-no-training", "policy-model", "policy-denied",
+}  # fmt: skip
+"""Refusals of a run that say nothing against the next one."""
+_SECONDS_BETWEEN_RUNS, _LONGEST_REST = 1.0, 300.0
+_SECONDS_FOR_A_MODEL = 60.0
+
+
+def stay(arguments: argparse.Namespace, *, is_once: bool = False) -> None:
+    """Take part in one run and evaluation after another, and keep the file of each one's model with its report.
+
+    Args: arguments: of `hedgerow node`; is_once: end after the first run that has come to its end.
+    Raises HedgerowError: what says something against the next run as well, or with `is_once` what ended this one.
+    """
+    name, pause = read_private(Path(arguments.identity)).public.name, _SECONDS_BETWEEN_RUNS
+    while True:
+        try:
+            result = take_part(arguments)
+        except HedgerowError as fault:
+            if is_once or not _may_come_again(fault):
+                raise
+            note(f"{fault} ({fault.code})")
+            pause = min(2 * pause, _LONGEST_REST)
+        else:
+            _keep_model(arguments, result)
+            pause = _SECONDS_BETWEEN_RUNS
+            if is_once:
+                return
+        arguments.leave = False
+        note(f"{name} waits for the next run; Ctrl-C ends it.")
+        time.sleep(pause)
+
+
+def _may_come_again(fault: HedgerowError) -> bool:
+    """Whether what ended a run may not end the next one: another coordinator's word, a refusal of this run only."""
+    if isinstance(fault, WireRefusal):
+        return not fault.is_final
+    return isinstance(fault, AggregationError) or (isinstance(fault, PolicyRefusal) and fault.code in _OF_ONE_RUN)
+
+
+def _state_of(arguments: argparse.Namespace, name: str) -> Path:
+    return Path(arguments.state or Path(arguments.identity).parent / f"{name}-state")
+
+
+def _keep_model(arguments: argparse.Namespace, result: object) -> None:
+    """Ask for the model's file after a run, compare it with this node's own, and write it with its report."""
+    identity, coordinator = read_private(Path(arguments.identity)), read_roster(Path(arguments.roster)).coordinator
+    name = identity.public.name
+    with closing(NodeStore(_state_of(arguments, name))) as store:
+        own = set(store.models())
+    own |= {digest_of_model(result)} if isinstance(result, Ensemble) else set()
+    own |= {model_digest(path) for path in arguments.allowed or ()}
+    folder = Path(arguments.models or Path(arguments.identity).parent / f"{name}-models")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    deadline = time.monotonic() + _SECONDS_FOR_A_MODEL
+    while True:
+        try:
+            message = Wanted(name).to_bytes()
+            answer = first_of(Result, ask(_address(arguments), coordinator, message, identity))
+            break
+        except WireRefusal as refusal:
+            if time.monotonic() > deadline:
+                note(f"The model's file was not received: {refusal.what} ({refusal.code})")
+                return
+        time.sleep(_SECONDS_BETWEEN_RUNS)
+    received = folder / "received.json"
+    write_atomically(received, answer.model)
+    try:
+        model = Model.load(received)
+        digest = digest_of_model(model.ensemble)
+        if digest not in own:
+            raise ModelError("model-of-others")
+    finally:
+        received.unlink()
+    place = folder / f"model-{digest.hex()[:12]}.json"
+    # An older file of this model, with less on its account, replaces no newer one.
+    if writes_over(model, place):
+        write_atomically(place, answer.model)
+    report = place.with_suffix(".report.txt")
+    write_atomically(report, (model.report.text() + "\n").encode())
+    note(f"The model is in {place}, its report in {report}.")
+
+
+# One run --------------------------------------------------------------------------------------------------------------
+
 PATIENCE = 7 * 24 * 3600.0
 """Seconds that a node without a plan waits for its coordinator; afterwards the plan's own timeout counts."""
 
 
-def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
+def run(arguments: argparse.Namespace) -> None:
+    """Take part in one run, or with --serve in one after another."""
+    if arguments.serve:
+        stay(arguments)
+    else:
+        take_part(arguments)
+
+
+def _address(arguments: argparse.Namespace) -> str:
+    host, port = address_of(arguments.connect, "--connect")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def take_part(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
     """Join, answer until the run is over, say what it has cost; returns what the run was for."""
     plan = None if arguments.plan is None else read_plan(arguments.plan)
     policy = read_policy(arguments.policy)
     pinned = read_roster(Path(arguments.roster))
     identity = read_private(Path(arguments.identity))
-    host, port = address_of(arguments.connect, "--connect")
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = _address(arguments)
     name = identity.public.name
     log = begin_log(name, arguments.log_format)
-    folder = Path(arguments.state or Path(arguments.identity).parent / f"{name}-state")
+    folder = _state_of(arguments, name)
     with use_threads(arguments.threads or available_threads()) as n_threads:
         load, load_held_out = _loaders(arguments, policy)
         noise = SystemNoise(os.urandom)
         keys = (signing_key(identity), signing_roster(pinned))
-        models = frozenset(model_digest(path) for path in arguments.models or ())
+        models = frozenset(model_digest(path) for path in arguments.allowed or ())
         setup = NodeSetup(
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models,
             arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note, own=policy.data),

@@ -367,10 +367,11 @@ _NODE_EXAMPLE = """\
 example:
   hedgerow node north.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
       --policy policy.toml --connect hedgerow.example.org:7443
-  hedgerow node --held-out north-test.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
+  hedgerow node north.csv --held-out north-test.csv --serve --plan plan.toml --roster roster.toml --identity north.private.json \\
       --policy policy.toml --connect hedgerow.example.org:7443
 
-A node takes part in one run, of training or of evaluation, as the coordinator proposes and the policy allows.
+A node takes part in one run, of training or of evaluation, as the coordinator proposes and the policy allows; with
+--serve in one after another, and it keeps the model and the report of each (`hedgerow coordinator --hand-out`).
 """
 
 
@@ -385,7 +386,7 @@ def _add_node(commands: Any) -> None:
     add("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
     add("--held-out-query", metavar="SELECT", help="as --query, for --held-out")
     text = "let this model be evaluated; those that this node helped to make may be anyway; repeat"
-    add("--model", action="append", dest="models", metavar="MODEL", help=text)
+    add("--model", action="append", dest="allowed", metavar="MODEL", help=text)
     add("--plan", metavar="PLAN", help="take part in this plan only; needed, unless the policy lists digests of plans")
     add("--roster", required=True, **_ROSTER)
     add("--identity", required=True, metavar="FILE", help="this site's .private.json")
@@ -394,6 +395,9 @@ def _add_node(commands: Any) -> None:
     _add_engine(add)
     add("--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)")
     add("--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)")
+    add("--serve", action="store_true", help="stay for the next run and evaluation, and receive each one's model")
+    text = "with --serve: where the models and their reports go (NAME-models beside the identity)"
+    add("--models", metavar="FOLDER", help=text)
     text = "leave the run that the state holds, charged for what was answered in it; take part in the next one"
     add("--leave", action="store_true", help=text)
     add("--threads", **_THREADS)

@@ -187,12 +187,8 @@ def serve(arguments: argparse.Namespace) -> None:
         folder = book.folder
     last, is_over = newest_run(folder)
     if is_over or (last and _pause_of(folder, last).exists()):
-        how = (
-            "is over: {place}. `hedgerow study run` begins another."
-            if is_over
-            else "is paused; `hedgerow study run` goes on."
-        )
-        note(f"Run {last} {how.format(place=run_folder(folder, last))}")
+        stands, what = ("over", "begins another") if is_over else ("paused", "goes on with it")
+        note(f"Run {last} is {stands}: {run_folder(folder, last)}. `hedgerow study run` {what}.")
         return
     carry_out(folder, max(last, 1), arguments)
 
