@@ -205,6 +205,118 @@ def an_invitation_that_was_changed(scene: Scene) -> None:
     assert refused.wait() == 8 and refused.error == "wrong-coordinator"
 
 
+def question_of(scene: Scene, site: str) -> str:
+    """What the owner of a site is asked, once there is something."""
+    asked: list[dict[str, Any]] = []
+    scene.wait_until((scene.folder / f"wards-{site}" / "state" / "node.db").exists)
+
+    def is_asked() -> bool:
+        found = json.loads("".join(command(scene, "approve", f"wards-{site}", "--json").out))["question"]
+        asked.extend([found] if found is not None else [])
+        return found is not None
+
+    scene.wait_until(is_asked)
+    return str(asked[0]["id"])
+
+
+def spent(scene: Scene, site: str) -> list[tuple[str, float]]:
+    """Of each run, how it stands and what it has cost a site."""
+    found = json.loads("".join(command(scene, "ledger", f"{site}-budget.db", "--json").out))
+    return [(run["status"], run["epsilon"]) for data_set in found["data_sets"] for run in data_set["runs"]]
+
+
+def owners_are_asked_and_a_run_is_paused(scene: Scene) -> None:
+    """Nodes wait for their owners, killed or not; a run rests between two rounds, and goes on with the same model."""
+    policy = 'max_epsilon = 99\ndelta = 1e-6\nnoise = ["server"]\nask = "always"\n'
+    (scene.folder / "asks.toml").write_text(policy, encoding="ascii")
+    begin(scene, "--policy", "asks.toml")
+    seed = ("--seed", scene._wards.SEED)
+    hub = scene.start("serve", "study", "serve", *seed)
+    joining = {site: join(scene, site) for site in SITES}
+    compare(scene, joining)
+    questions = {site: question_of(scene, site) for site in SITES}
+    scene.wait_until(lambda: all(hub.says(f"{site} asks its owner first") for site in SITES))
+    joining["site-1"].signal(signal.SIGKILL)
+    joining["site-1"].wait()
+    assert command(scene, "approve", "wards-site-0", "0" * 32, code=2).error == "not-asked"
+    for site in SITES:
+        command(scene, "approve", f"wards-{site}", questions[site])
+    joining["site-1"] = join(scene, "site-1")
+    assert hub.wait() == 0, "".join(hub.err)
+    scene.wait_until(lambda: all(is_fetched(process) for process in joining.values()))
+    # The second run: it is paused while its sites ask their owners, and again after some rounds.
+    second = scene.start("run", "study", "run", *seed)
+    questions = {site: question_of(scene, site) for site in SITES}
+    command(scene, "study", "pause")
+    assert second.wait() == 0 and second.says("is paused after 0 of")
+    assert [run["state"] for run in listed(scene)["runs"]] == ["finished", "paused"]
+    assert command(scene, "study", "serve").says("Run 2 is paused")
+    for site in SITES[1:]:
+        command(scene, "approve", f"wards-{site}", questions[site])
+    frozen = {"signal": signal.SIGSTOP, "writes": 6}
+    third = scene.start("run", "study", "run", *seed, strike=frozen)
+    command(scene, "approve", "wards-site-0", question_of(scene, "site-0"))
+    scene.wait_until(lambda: third.is_frozen)
+    pausing = scene.start("pause", "study", "pause")
+    scene.wait_until((scene.folder / "wards" / "run-2" / "model.json.journal.paused").exists)
+    third.signal(signal.SIGCONT)
+    assert third.wait() == 0 and pausing.wait() == 0, "".join(third.err)
+    scene.wait_until(lambda: all(process.says("has paused the run") for process in joining.values()))
+    joining["site-2"].signal(signal.SIGKILL)
+    joining["site-2"].wait()
+    joining["site-2"] = join(scene, "site-2")
+    # Another plan is no way to go on with it.
+    corrected = (scene.folder / "plan.toml").read_text(encoding="ascii").replace("n_trees = 6", "n_trees = 4")
+    (scene.folder / "corrected.toml").write_text(corrected, encoding="ascii")
+    assert command(scene, "study", "run", "--plan", "corrected.toml", code=2).error == "study-run-open"
+    fourth = scene.start("run", "study", "run", *seed)
+    assert fourth.wait() == 0, "".join(fourth.err)
+    models = [(scene.folder / "wards" / f"run-{number}" / "model.json").read_bytes() for number in (1, 2)]
+    assert models[0] == models[1]
+    assert [run["state"] for run in listed(scene)["runs"]] == ["finished", "finished"]
+    for site in SITES:
+        (first, cost), (last, again) = spent(scene, site)
+        assert first == last == "finished" and cost == again
+    assert command(scene, "study", "pause", code=2).error == "study-no-run"
+
+
+def nodes_that_stay_by_hand(scene: Scene) -> None:
+    """Roster and identities made by hand: two runs and an evaluation, and the files of each at every site."""
+
+    def node(site: str) -> Process:
+        return scene.node(site, "--held-out", f"{site}-held-out.csv", "--serve", "--out", f"kept-{site}")
+
+    def kept(site: str) -> list[bytes]:
+        return [path.read_bytes() for path in (scene.folder / f"kept-{site}").glob("model-*.json")]
+
+    def listens(*arguments: str) -> None:
+        given = ("--roster", "roster.toml", "--identity", "hub.private.json", "--listen", scene.address)
+        hub = scene.start("hub", *arguments, *given, "--seed", scene._wards.SEED, "--hand-out")
+        assert hub.wait() == 0, "".join(hub.err)
+
+    for site in SITES:
+        node(site)
+    listens("coordinator", "plan.toml", "--out", "model.json")
+    model = scene.model()
+    scene.wait_until(lambda: all(kept(site) == [model] for site in SITES))
+    scene.nodes["site-1"].signal(signal.SIGKILL)
+    scene.nodes["site-1"].wait()
+    node("site-1")
+    listens("evaluate", "model.json", "--federated", "--epsilon", "1")
+    evaluated = scene.model()
+    assert evaluated != model
+    scene.wait_until(lambda: all(kept(site) == [evaluated] for site in SITES))
+    listens("coordinator", "plan.toml", "--out", "second.json")
+    assert (scene.folder / "second.json").read_bytes() == model
+    scene.wait_until(lambda: all(is_fetched(scene.nodes[site]) for site in SITES))
+    # What was found about it stays on the account of the file that is there.
+    assert all(kept(site) == [evaluated] for site in SITES)
+    command(scene, "approve", "site-2-state", "--stop")
+    assert scene.nodes["site-2"].wait() == 6 and scene.nodes["site-2"].error == "stopped-by-owner"
+    unheard = command(scene, "evaluate", "model.json", "--federated", "--site=site-0.csv", "--hand-out", code=2)
+    assert unheard.error == "usage"
+
+
 def the_demonstration(scene: Scene) -> None:
     """Real tables, a process of each party's own, and the model at every site; an existing folder is kept."""
     shown = scene.start("demo", "study", "demo", "--sites", "3", "--out", "shown")
@@ -217,6 +329,8 @@ STORIES = {
     "a study": (from_invitations_to_a_model, 6),
     "a stolen invitation": (a_stolen_invitation, 6),
     "the demonstration": (the_demonstration, 6),
+    "owners and a pause": (owners_are_asked_and_a_run_is_paused, 6),
+    "nodes that stay by hand": (nodes_that_stay_by_hand, 6),
     "a changed invitation": (an_invitation_that_was_changed, 6),
 }
 

@@ -22,8 +22,10 @@ from hedgerow.methods.tasks import SurveyTask, TrainingTask
 from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.protocol.enrolment import Result, Wanted
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.reports import WAITING
+from hedgerow.protocol.stream import Farewell, WireRefusal, read_as
 from hedgerow.server.coordinator import RunSession, run_coordinator, tell_of_the_end
 from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
@@ -31,7 +33,8 @@ from hedgerow.server.run import RunEvent, RunEventKind, RunSetup
 from hedgerow.server.status import Audience, Publisher, RunBoard, Traffic
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.engines import ENGINES
-from hedgerow.transport.grpc_hub import Monitors
+from hedgerow.transport.grpc_hub import HubAddress, Monitors
+from hedgerow.transport.grpc_study import StudyServer
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
 from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
 
@@ -371,17 +374,44 @@ def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> No
         note("A site that was not told learns of it when it is invited to another run.")
 
 
+_SECONDS_TO_HAND_OUT, _SECONDS_BETWEEN_LOOKS = 60.0, 0.3
+
+
+def hand_out(arguments: argparse.Namespace, model: Path) -> None:
+    """Give a model's file to the nodes of the roster that ask for it, for a minute at most.
+
+    Args: arguments: with `roster`, `identity` and `listen`.
+    """
+    content = Result(model.read_bytes()).to_bytes()
+    roster, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
+    sites, missing = {site.name for site in roster.sites}, {site.name for site in roster.sites}
+
+    def answer(message: bytes) -> bytes:
+        try:
+            missing.discard(read_as(Wanted, message).party)
+        except WireRefusal as refusal:
+            return Farewell.of(refusal).to_bytes()
+        return content
+
+    place = HubAddress(*address_of(arguments.listen, "--listen"))
+    server = StudyServer(identity, place, len(sites), answer, roster.sites)
+    try:
+        deadline = time.monotonic() + _SECONDS_TO_HAND_OUT
+        while missing and time.monotonic() < deadline:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    finally:
+        server.close()
+    note(f"The model's file was taken by {listed(sorted(sites - missing)) or 'no site'}.")
+
+
 def require_masks(plan: Plan) -> None:
     """Raises UsageError for a plan of sums in the clear."""
     if not plan.federation.secure_aggregation:
         raise UsageError("clear-sums")
 
 
-def run(arguments: argparse.Namespace, then: Callable[[], object] | None = None) -> None:
-    """Wait for the sites, run, write the model, print what it promises.
-
-    Args: then: what is done once the model is written; a page stays beyond it.
-    """
+def run(arguments: argparse.Namespace) -> None:
+    """Wait for the sites, run, write the model, print what it promises, and hand it out; a page stays beyond that."""
     plan = read_plan(arguments.plan)
     out = check_can_write(arguments.out)
     journal = Path(arguments.journal or f"{out}.journal")
@@ -403,8 +433,8 @@ def run(arguments: argparse.Namespace, then: Callable[[], object] | None = None)
         _print(model, session, arguments, out)
         if page is not None:
             page.show_end(model)
-        if then is not None:
-            then()
+        if arguments.hand_out:
+            hand_out(arguments, out)
         if page is not None:
             page.wait()
 

@@ -118,10 +118,15 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         plot_calibration(found, picture)
     if arguments.json:
         print_json(content_of(found, sites, out, picture))
-        return
-    if noise.seeded:
-        warn_seeded()
-    print_evaluation(found, sites, out, picture)
+    else:
+        if noise.seeded:
+            warn_seeded()
+        print_evaluation(found, sites, out, picture)
+    if arguments.hand_out:
+        # An extra, as in `_over_network`.
+        from hedgerow.cli.coordinator import hand_out
+
+        hand_out(arguments, out)
 
 
 def _over_network(
@@ -175,6 +180,8 @@ def _check_federated(arguments: argparse.Namespace) -> None:
         raise UsageError("usage-site-and-roster")
     if over_network:
         adapted_sites({}, arguments.adapters)
+    elif arguments.hand_out:
+        raise UsageError("usage-hand-out")
     if arguments.noise is not None and not over_network:
         raise UsageError("usage-noise")
     missing = "--identity" if over_network and arguments.identity is None else ""

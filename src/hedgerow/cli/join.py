@@ -266,5 +266,5 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
     command += ["--log-format", arguments.log_format]
     for option, value in (("--held-out", arguments.held_out), ("--threads", arguments.threads)):
         command += [] if value is None else [option, str(value)]
-    command += ["--models", str(folder)] + ([] if arguments.data is None else [arguments.data])
+    command += ["--out", str(folder)] + ([] if arguments.data is None else [arguments.data])
     node.stay(build_parser().parse_args(command), is_once=arguments.once)

@@ -248,7 +248,8 @@ def stay(arguments: argparse.Namespace, *, is_once: bool = False) -> None:
             note(f"{fault} ({fault.code})")
             pause = min(2 * pause, _LONGEST_REST)
         else:
-            _keep_model(arguments, result)
+            if isinstance(result, Ensemble | Evaluation):
+                _keep_model(arguments, result)
             pause = _SECONDS_BETWEEN_RUNS
             if is_once:
                 return
@@ -276,7 +277,7 @@ def _keep_model(arguments: argparse.Namespace, result: object) -> None:
         own = set(store.models())
     own |= {digest_of_model(result)} if isinstance(result, Ensemble) else set()
     own |= {model_digest(path) for path in arguments.allowed or ()}
-    folder = Path(arguments.models or Path(arguments.identity).parent / f"{name}-models")
+    folder = Path(arguments.out or Path(arguments.identity).parent / f"{name}-models")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline = time.monotonic() + _SECONDS_FOR_A_MODEL
     while True:

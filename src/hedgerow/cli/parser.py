@@ -105,6 +105,9 @@ _THREADS: dict[str, Any] = {"type": _whole(1), "metavar": "N", "help": "threads 
 _SEED: dict[str, Any] = {
     "type": _whole(0), "metavar": "N", "help": "draw the noise from a seed: for experiments, voids the guarantee",
 }  # fmt: skip
+_HAND_OUT: dict[str, Any] = {
+    "action": "store_true", "help": "then give the model's file to the nodes that stay (--serve), for a minute at most",
+}  # fmt: skip
 _CONSOLE: dict[str, Any] = {
     "metavar": "[HOST:]PORT", "help": "show the run on a page for the browser, on 127.0.0.1 unless a host is given",
 }  # fmt: skip
@@ -305,6 +308,7 @@ def _add_evaluate(commands: Any) -> None:
     add = command.add_argument_group("over nodes: --federated as the coordinator of a roster").add_argument
     text = "who adds the noise, whichever party added it to the training; sites have to allow it (distributed)"
     _add_nodes(add, text, "where the run is journalled (MODEL.evaluation-N.journal)")
+    add("--hand-out", **_HAND_OUT)
     command.add_argument("--json", **_JSON)
 
 
@@ -358,6 +362,7 @@ def _add_coordinator(commands: Any) -> None:
     text = "serve numbers for Prometheus, without authentication; on 127.0.0.1 unless a host is given"
     add("--metrics", metavar="[HOST:]PORT", help=text)
     add("--console", **_CONSOLE)
+    add("--hand-out", **_HAND_OUT)
     add("--seed", **_SEED)
     _add_log(add)
     add("--json", **_JSON)
@@ -367,8 +372,8 @@ _NODE_EXAMPLE = """\
 example:
   hedgerow node north.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
       --policy policy.toml --connect hedgerow.example.org:7443
-  hedgerow node north.csv --held-out north-test.csv --serve --plan plan.toml --roster roster.toml --identity north.private.json \\
-      --policy policy.toml --connect hedgerow.example.org:7443
+  hedgerow node --held-out north-test.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
+      --policy policy.toml --serve --connect hedgerow.example.org:7443
 
 A node takes part in one run, of training or of evaluation, as the coordinator proposes and the policy allows; with
 --serve in one after another, and it keeps the model and the report of each (`hedgerow coordinator --hand-out`).
@@ -397,7 +402,7 @@ def _add_node(commands: Any) -> None:
     add("--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)")
     add("--serve", action="store_true", help="stay for the next run and evaluation, and receive each one's model")
     text = "with --serve: where the models and their reports go (NAME-models beside the identity)"
-    add("--models", metavar="FOLDER", help=text)
+    add("--out", metavar="FOLDER", help=text)
     text = "leave the run that the state holds, charged for what was answered in it; take part in the next one"
     add("--leave", action="store_true", help=text)
     add("--threads", **_THREADS)

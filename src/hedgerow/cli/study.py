@@ -18,8 +18,6 @@ from hedgerow.client.policy import parse_policy
 from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.enrolment import Result, Wanted
-from hedgerow.protocol.stream import Farewell, WireRefusal, read_as
 from hedgerow.server.journal import Journal
 from hedgerow.study.enrolment import Guest, Reception
 from hedgerow.study.files import (
@@ -42,12 +40,10 @@ from hedgerow.transport.identities import (
     check_name,
     create_identity,
     read_private,
-    read_roster,
     write_new,
 )
 
 _SECONDS_BETWEEN_LOOKS = 0.3
-_SECONDS_TO_HAND_OUT = 60.0
 _ANY_HOST = {"0.0.0.0", "::"}
 """Where a coordinator may listen, and no one can dial."""
 
@@ -286,7 +282,7 @@ def carry_out(folder: Path, number: int, arguments: argparse.Namespace) -> None:
     command = _command(folder, number, arguments)
     command += [] if arguments.console is None else ["--console", arguments.console]
     try:
-        coordinator.run(build_parser().parse_args(command), lambda: _hand_out(folder, number))
+        coordinator.run(build_parser().parse_args([*command, "--hand-out"]))
     except AggregationError as fault:
         if fault.code != "run-paused":
             raise
@@ -361,10 +357,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     model = run_folder(folder, number) / "model.json"
     if not model.is_file():
         raise UsageError("study-no-run")
-    command = ["evaluate", str(model), "--federated", "--epsilon", str(arguments.epsilon)]
+    command = ["evaluate", str(model), "--federated", "--hand-out", "--epsilon", str(arguments.epsilon)]
     command += [] if arguments.noise is None else ["--noise", arguments.noise]
     evaluation.run(build_parser().parse_args([*command, *as_coordinator(folder, arguments)]))
-    _hand_out(folder, number)
 
 
 def abort(arguments: argparse.Namespace) -> None:
@@ -385,31 +380,6 @@ def newest_model(folder: Path) -> int:
 def _require_roster(folder: Path) -> None:
     if not (folder / ROSTER).is_file():
         raise UsageError("study-no-roster")
-
-
-def _hand_out(folder: Path, number: int) -> None:
-    """Give the model's file to the sites as they ask for it, for a minute at most."""
-    content = Result((run_folder(folder, number) / "model.json").read_bytes()).to_bytes()
-    with closing(StudyBook(folder)) as book:
-        identity, listen = _identity(book), book.fact("listen")
-    roster = read_roster(folder / ROSTER)
-    sites, missing = {site.name for site in roster.sites}, {site.name for site in roster.sites}
-
-    def answer(message: bytes) -> bytes:
-        try:
-            missing.discard(read_as(Wanted, message).party)
-        except WireRefusal as refusal:
-            return Farewell.of(refusal).to_bytes()
-        return content
-
-    server = StudyServer(identity, HubAddress(*address_of(listen, "--listen")), len(sites), answer, roster.sites)
-    try:
-        deadline = time.monotonic() + _SECONDS_TO_HAND_OUT
-        while missing and time.monotonic() < deadline:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-    finally:
-        server.close()
-    note(f"The model's file was taken by {listed(sorted(sites - missing)) or 'no site'}.")
 
 
 def as_coordinator(folder: Path, arguments: argparse.Namespace) -> list[str]:
