@@ -190,10 +190,10 @@ def test_words_are_those_of_each_trees_stream() -> None:
 
 
 def test_no_structure_is_drawn_from_data() -> None:
-    """The functions that draw trees see no records and no sums: features, candidates, a grid and public randomness."""
-    names = {"randomness", "subsets", "cuts", "grid", "depth"}
-    assert set(inspect.signature(random_trees).parameters) == names
-    assert set(inspect.signature(random_tree).parameters) == {"randomness", "features", "cuts", "grid", "depth"}
+    """The functions that draw trees see no records and no sums: features, candidates, a grid, groups and public randomness."""
+    names = {"randomness", "cuts", "grid", "depth", "groups"}
+    assert set(inspect.signature(random_trees).parameters) == names | {"subsets"}
+    assert set(inspect.signature(random_tree).parameters) == names | {"features"}
     imported = {name for name, value in vars(structures).items() if inspect.ismodule(value)}
     assert imported == {"np", "numba", "hashlib", "struct"}
 

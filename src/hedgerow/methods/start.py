@@ -294,6 +294,8 @@ class LinearStart:
             cross = real_cross(release, basis)
             known += 0 if update is None else update.trees.n_trees
             values = basis.values(step * 2.0**-zoom * solve(factor, cross), largest)
+            if run.directions is not None:
+                values = run.directions.step(total, values, basis.trees)
             update = FittedTrees(basis.trees, values)
             total += values
         if update is None:

@@ -213,6 +213,16 @@ def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
     return words
 
 
+def groups(value: Any, path: str) -> tuple[tuple[str, ...], ...]:
+    """Lists of distinct names, none of them empty."""
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise refuse(path, value, 'a list of groups of features, such as [["age", "bmi"], ["sex"]]')
+    found = tuple(distinct_texts(group, f"{path}[{index}]") for index, group in enumerate(value))
+    if () in found:
+        raise refuse(f"{path}[{found.index(())}]", [], "a group of one feature at least")
+    return found
+
+
 ISO_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?$"
 """A date of ISO 8601, or a moment; one that names no time zone is taken as UTC."""
 DATE_PARTS = {"Y": "([0-9]{4})", "m": "([0-9]{1,2})", "d": "([0-9]{1,2})"} | dict.fromkeys("HMS", "([0-9]{1,2})")

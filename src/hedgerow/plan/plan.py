@@ -28,6 +28,7 @@ from hedgerow.plan.fields import (
     date_format,
     day_of,
     distinct_texts,
+    groups,
     integer,
     iso_of,
     number,
@@ -71,7 +72,8 @@ class Feature:
     Values outside [min, max] are clamped to the nearest cell; categories that are not listed share one code of their
     own, and so do missing values. A hashed column has no list of values: each falls into one of `buckets` by a public
     hash of its text alone, and the buckets are its categories. A date counts as days since 1970-01-01, UTC, which `min`
-    and `max` are here; a plan's text has them as ISO 8601. Texts are read as that, or by `format`.
+    and `max` are here; a plan's text has them as ISO 8601. Texts are read as that, or by `format`. With `monotone` what
+    the model predicts (of two classes, the chance of the last one) never falls, or never rises, with the feature alone.
     """
 
     name: str = checked(text)
@@ -83,6 +85,7 @@ class Feature:
     spacing: str = checked(one_of("auto", "uniform", "log"), "auto")
     categories: tuple[str, ...] = checked(distinct_texts, ())
     format: str | None = checked(date_format, None)
+    monotone: str | None = checked(one_of("increasing", "decreasing"), None)
 
     def __post_init__(self) -> None:
         if self.is_hashed and self.buckets is not None and not self.categories:
@@ -136,6 +139,9 @@ class Model:
     `split_candidates = "quantile"` asks for exact counts of every feature's values, for comparisons: such a run has no
     guarantee, whatever its epsilon.
 
+    `interaction_constraints` are groups of features: those on one path of a tree are all in one of them. Features that
+    are in none are a group as well.
+
     `structure_seed` seeds what is random and public about the trees: a number that all agree on with the plan, or
     "joint": drawn for each run from a nonce of every site, committed to before any is shown, so that no one picks it.
     The epoch that draws it needs floor(2n/3) + 1 of a roster's n sites, though `federation.min_sites` be less.
@@ -161,6 +167,7 @@ class Model:
     start: str = checked(one_of("auto", "none", "mean", "linear"), "auto")
     shrinkage: float | str = checked(number(0, 1, "auto"), "auto")
     structure_seed: int | str = checked(integer(0, MAX_STRUCTURE_SEED, "joint"), 0)
+    interaction_constraints: tuple[tuple[str, ...], ...] = checked(groups, ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,7 +468,11 @@ def _plain(section: Any) -> dict[str, Any]:
     # Sections hold numbers, texts and tuples of them only: there is nothing to copy more deeply.
     values = {each.name: getattr(section, each.name) for each in dataclasses.fields(section)}
     kept = {name: value for name, value in values.items() if value is not None and value != ()}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
+    return {name: _listed_values(value) for name, value in kept.items()}
+
+
+def _listed_values(value: Any) -> Any:
+    return [_listed_values(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _plain_feature(feature: Feature) -> dict[str, Any]:
@@ -527,7 +538,7 @@ def _own_section(table: Mapping[str, Any], model: Model) -> Any:
         value = getattr(model, field.name)
         if (
             rules.model_fields is not None
-            and field.name not in {"algorithm", *rules.model_fields}
+            and field.name not in {"algorithm", "interaction_constraints", *rules.model_fields}
             and value != field.default
         ):
             shown = f'"{field.default}"' if isinstance(field.default, str) else str(field.default)
@@ -560,6 +571,7 @@ def check_consistency(plan: Plan) -> None:
         words = " or ".join(f'"{word}"' for word in rules.labels)
         raise refuse("label.type", plan.label.type, f'{words} with "{plan.model.algorithm}"')
     rules.check(plan)
+    _check_constraints(plan, rules)
     if plan.reads_quantiles and plan.model.weight_update == "averaging":
         raise refuse("model.split_candidates", "quantile", 'candidates without quantiles for "averaging"')
     size = plan.model.interaction_size
@@ -570,6 +582,26 @@ def check_consistency(plan: Plan) -> None:
     batch, trees = plan.model.batch_size, plan.model.n_trees
     if isinstance(batch, int) and isinstance(trees, int) and batch > trees:
         raise refuse("model.batch_size", batch, f"at most model.n_trees = {trees}")
+
+
+def _check_constraints(plan: Plan, rules: PlanRules) -> None:
+    groups = plan.model.interaction_constraints
+    if groups and not rules.is_constrained:
+        raise refuse("model.interaction_constraints", f"{len(groups)} groups", f'none with "{plan.model.algorithm}"')
+    for index, feature in enumerate(plan.features):
+        path = f"features[{index}] ({feature.name}).monotone"
+        if feature.monotone is None:
+            continue
+        if feature.is_categorical:
+            raise refuse(path, feature.monotone, f"none on a {feature.type} feature, whose values have no order")
+        if plan.label.n_outputs > 1:
+            raise refuse(path, feature.monotone, "none with three classes or more, whose chances cannot all rise")
+        if not rules.is_constrained:
+            raise refuse(path, feature.monotone, f'none with "{plan.model.algorithm}"')
+    for index, group in enumerate(groups):
+        for name in group:
+            if name not in plan.feature_names:
+                raise refuse(f"model.interaction_constraints[{index}]", name, "the name of a feature")
 
 
 def _check_prepared(plan: Plan, rules: PlanRules) -> None:

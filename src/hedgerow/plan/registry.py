@@ -37,6 +37,8 @@ class PlanRules:
         model_fields: the fields of [model] that it reads, None for all; others would be ignored, so they are refused.
         labels: types of labels that it is for; None for all.
         is_pure: whether its releases are of pure differential privacy.
+        is_constrained: whether its scores go with a feature as `Feature.monotone` says, and which features meet as
+            `Model.interaction_constraints` do; plans of others with either are refused.
         counts_prepared: whether it calibrates its noise to what is left beside releases made before (`Plan.prepared`).
         check: raises PlanError for a plan that contradicts itself; its own section is `plan.own`.
     """
@@ -45,6 +47,7 @@ class PlanRules:
     model_fields: frozenset[str] | None = None
     labels: tuple[str, ...] | None = None
     is_pure: bool = False
+    is_constrained: bool = False
     counts_prepared: bool = False
     check: Callable[[Any], None] = lambda plan: None
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hedgerow.training.settings import Settings
 from hedgerow.trees.leaves import NoisyLeaves
-from hedgerow.trees.random_trees import PublicRandom, permutation
+from hedgerow.trees.random_trees import Groups, PublicRandom, permutation
 
 EVEN_SHARE = 0.1
 """Share of the trees that single features get whatever they gained, so that none is given up for good."""
@@ -42,14 +42,19 @@ class FeatureOrder:
         seed: the plan's structure seed.
         settings: n_trees, interaction and interaction_size.
         n_features: features of the plan.
+        groups: which features may meet: bool [n_groups, n_features]; None for all. An "adaptive" order tries such
+            subsets only; of others no path has more.
     """
 
-    def __init__(self, seed: int, settings: Settings, n_features: int) -> None:
+    def __init__(self, seed: int, settings: Settings, n_features: int, groups: Groups | None = None) -> None:
         self._seed = seed
         self._kind = settings.interaction
         self._size = min(settings.interaction_size, n_features)
         self._order = PublicRandom(seed, "feature order").permutation(n_features)
-        explores = self._kind == "adaptive" and self._size > 1
+        own = np.ones((1, n_features), dtype=np.bool_) if groups is None else groups
+        self._groups = own[own.sum(axis=1) > 1]
+        self._partnered = np.flatnonzero(self._groups.any(axis=0)).tolist()
+        explores = self._kind == "adaptive" and self._size > 1 and len(self._partnered) > 0
         share = settings.interaction_share if explores else 0.0
         first = settings.n_trees - round(share * settings.n_trees)
         exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
@@ -92,18 +97,49 @@ class FeatureOrder:
 
         With the partner share's chance all of them have one feature that is drawn by the root of what it has gained.
         """
+        partner = self._partner_of(tree) if self._partner_share else None
+        draws = self._draws(tree, partner) if self._groups.all() else self._draws_in_groups(tree, partner)
+        # A subset may be smaller than others only where a group is.
+        subset = min(draws, key=self._mean_tried)
+        self._tried.update(combinations(subset, 2))
+        return subset
+
+    def _mean_tried(self, draw: Subset) -> float:
+        """How often the pairs of a subset were together."""
+        return sum([self._tried[pair] for pair in combinations(draw, 2)]) / math.comb(len(draw), 2)
+
+    def _partner_of(self, tree: int) -> int | None:
+        """A feature that is drawn by the root of what it has gained, with the partner share's chance."""
+        randomness, gained = PublicRandom(self._seed, f"partner of tree {tree}"), self._adaptive.gained()
+        weights = [gained[feature] for feature in self._partnered]
+        if randomness.below(_SHARES) >= self._partner_share or not any(weights):
+            return None
+        return self._partnered[randomness.weighted(weights)]
+
+    def _draws(self, tree: int, partner: int | None) -> list[Subset]:
+        """Random subsets of all features, with a partner if there is one."""
         n_features, n_draws = len(self._order), DRAWS_FOR_COVERAGE
         words = PublicRandom(self._seed, f"features of tree {tree}").first_words(n_draws * (n_features - 1))
         draws = [tuple(draw) for draw in _random_subsets(words, n_draws, n_features, self._size).tolist()]
-        if self._partner_share:
-            randomness = PublicRandom(self._seed, f"partner of tree {tree}")
-            weights = self._adaptive.gained()
-            if randomness.below(_SHARES) < self._partner_share and any(weights):
-                partner = randomness.weighted(weights)
-                draws = [draw if partner in draw else tuple(sorted((partner, *draw[1:]))) for draw in draws]
-        subset = min(draws, key=lambda draw: sum([self._tried[pair] for pair in combinations(draw, 2)]))
-        self._tried.update(combinations(subset, 2))
-        return subset
+        if partner is None:
+            return draws
+        return [draw if partner in draw else tuple(sorted((partner, *draw[1:]))) for draw in draws]
+
+    def _draws_in_groups(self, tree: int, partner: int | None) -> list[Subset]:
+        """The same with features of one group only, two at least."""
+        randomness = PublicRandom(self._seed, f"features of tree {tree}")
+        draws = []
+        for _ in range(DRAWS_FOR_COVERAGE):
+            first = self._partnered[randomness.below(len(self._partnered))]
+            draw, is_left = [first if partner is None else partner], np.ones(len(self._order), dtype=np.bool_)
+            while len(draw) < self._size:
+                is_left[draw] = False
+                options = np.flatnonzero(self._groups[self._groups[:, draw].all(axis=1)].any(axis=0) & is_left)
+                if not len(options):
+                    break
+                draw.append(int(options[randomness.below(len(options))]))
+            draws.append(tuple(sorted(draw)))
+        return draws
 
     def take_leaves(self, leaves: NoisyLeaves, ridge: float) -> None:
         """Learn from the release of the latest batch.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
+from hedgerow.trees.constraints import Directions, groups_of
 from hedgerow.trees.ensemble import Ensemble, no_trees
 from hedgerow.trees.leaves import LeafRule, largest_sum
 from hedgerow.trees.random_trees import deepened
@@ -48,6 +49,16 @@ class Run:
         if isinstance(seed, str):
             raise ValueError("a program needs the seed that the sites have drawn: see Plan.with_structure_seed")
         return seed
+
+    @cached_property
+    def directions(self) -> Directions | None:
+        """How scores go with each feature; None where the plan says nothing."""
+        return Directions.of(self.plan, self.grid)
+
+    @cached_property
+    def groups(self) -> NDArray[np.bool_]:
+        """Which features may meet on a path: bool [n_groups, n_features]."""
+        return groups_of(self.plan)
 
     def sigma(self, query: Query) -> float:
         """Noise of a release in integer units; 0 without privacy.
@@ -125,6 +136,7 @@ def leaf_rule(run: Run, n_trees: int, zoom: int = 0) -> LeafRule:
         smooths=run.settings.interaction == "adaptive",
         shrinkage=run.settings.shrinkage,
         largest=largest_value(run),
+        directions=run.directions,
     )
 
 

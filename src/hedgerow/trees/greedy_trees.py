@@ -170,11 +170,19 @@ class GrowingTrees:
         features: int64 [B, k], the features that each tree considers.
         bins: their bins, fixed while these trees grow.
         n_codes: width of a node's table of codes.
+        groups: which features may meet on a path: bool [n_groups, n_features]; None for all.
+
+    Attributes:
+        alive: bool [B, n_nodes, k, width], the bins that the splits above have left to each node of the last level.
+        allowed: bool [B, n_nodes, k], the features that a node may be split by.
     """
 
-    def __init__(self, features: IntArray, bins: Bins, n_codes: int) -> None:
+    def __init__(self, features: IntArray, bins: Bins, n_codes: int, groups: Mask | None = None) -> None:
         self.features = features
         self.bins = bins
+        self._groups: Mask = np.ones((1, len(bins.n_bins)), dtype=np.bool_) if groups is None else groups
+        self._open: Mask = np.ones((len(features), 1, len(self._groups)), dtype=np.bool_)
+        self.allowed: Mask = np.ones((len(features), 1, features.shape[1]), dtype=np.bool_)
         self.alive: Mask = (np.arange(bins.width) < bins.n_bins[features][..., None])[:, None]
         n_trees = len(features)
         self._levels = [
@@ -193,8 +201,8 @@ class GrowingTrees:
 
     @property
     def values(self) -> Mask:
-        """Alive bins that a split can divide: not those of numeric features' missing values; [B, n_nodes, k, width]."""
-        return self.alive & ~self._is_missing
+        """Alive bins that a split may divide: not those of numeric features' missing values; [B, n_nodes, k, width]."""
+        return self.alive & ~self._is_missing & self.allowed[..., None]
 
     @property
     def missing(self) -> Mask:
@@ -221,6 +229,11 @@ class GrowingTrees:
         """Split the nodes of the last level."""
         feature, goes_left, threshold, self.alive = _next_level(self.alive, self.features, self.bins, splits)
         self._levels.append((feature, goes_left, threshold))
+        is_open = self._open & (self._groups.T[feature] | ~splits.exists[..., None])
+        self._open = np.repeat(is_open, 2, axis=1)
+        # A product of integers is true where any group is open and holds the feature.
+        meets = is_open.astype(np.int64) @ self._groups[:, self.features].transpose(1, 0, 2).astype(np.int64)
+        self.allowed = np.repeat(meets > 0, 2, axis=1)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -305,7 +318,8 @@ def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: S
         missing_left: bool [B, n_nodes], the side of missing values.
         rule: how sums are scored.
     """
-    return Splits(*_best_of_all_cuts(sums, growing.alive, growing.features, growing.bins, missing_left, rule.packed))
+    alive = growing.alive & growing.allowed[..., None]
+    return Splits(*_best_of_all_cuts(sums, alive, growing.features, growing.bins, missing_left, rule.packed))
 
 
 @numba.njit(cache=True, nogil=True)

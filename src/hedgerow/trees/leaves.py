@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, Loss
 from hedgerow.protocol.queries import TreeBatch
+from hedgerow.trees.constraints import Directions
 from hedgerow.trees.random_trees import shapes_of
 
 JAMES_STEIN_SHARE = 0.4
@@ -48,6 +49,7 @@ class LeafRule:
         smooths: whether noise is taken out first, see `smoothed_ratios`; the papers' rules do not.
         shrinkage: share of the James-Stein correction that is applied when it is smoothed, 0 to 1.
         largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
+        directions: how values go with features, where that is known; they are projected, see `trees.constraints`.
     """
 
     weight_update: str
@@ -59,6 +61,7 @@ class LeafRule:
     smooths: bool = False
     shrinkage: float = JAMES_STEIN_SHARE
     largest: int = 2**31 - 1
+    directions: Directions | None = None
 
     def ridge(self, gradient_noise: float) -> float:
         """lambda plus the noise-aware part, for gradient sums with noise of this standard deviation."""
@@ -102,7 +105,9 @@ def leaf_values(
     """Values of a batch's leaves: int32 [n_trees, n_leaves, n_outputs of the model], in units of 2**-16."""
     n_trees = trees.n_trees
     if rule.weight_update == "averaging":
-        return _to_units(_averages(sums, loss, n_trees) / rule.divisor)
+        values = _to_units(_averages(sums, loss, n_trees) / rule.divisor)
+        weights = leaf_weights(sums, loss, n_trees, rule.weight_update)[..., None].astype(np.float64)
+        return values if rule.directions is None else rule.directions.projected(values, trees, weights)
     return values_of(read_sums(sums, sigma, loss, n_trees), trees, rule)
 
 
@@ -116,7 +121,8 @@ def values_of(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[
     else:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
         ratios = np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
-    return values_of_ratios(ratios, rule)
+    values = values_of_ratios(ratios, rule)
+    return values if rule.directions is None else rule.directions.projected(values, trees, hessians + ridge)
 
 
 @numba.njit(cache=True, nogil=True)

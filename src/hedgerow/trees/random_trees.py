@@ -33,6 +33,9 @@ Words = NDArray[np.uint64]
 Cuts = Mapping[int, Sequence[int]]
 """Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
 
+Groups = NDArray[np.bool_]
+"""Which features may meet on a path of a tree: [n_groups, n_features]; see `hedgerow.trees.constraints`."""
+
 WORDS_PER_REFILL = 512
 ANY_SET, SMALL_SET = -1, -2
 """In place of the length of a node's interval, see `intervals`."""
@@ -155,14 +158,21 @@ def words_for(grid: Grid, depth: int, subset_size: int) -> int:
     return int(3 * (2**depth - 1) + sum(orders))
 
 
-def random_tree(randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int) -> TreeBatch:
+def random_tree(
+    randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int, groups: Groups | None = None
+) -> TreeBatch:
     """One totally random tree, see `random_trees`; a batch of one."""
     words = randomness.first_words(words_for(grid, depth, len(features)))
-    return random_trees(words[None], [features], CutTable.of(cuts, grid), grid, depth)
+    return random_trees(words[None], [features], CutTable.of(cuts, grid), grid, depth, groups)
 
 
 def random_trees(
-    randomness: Words, subsets: Sequence[Sequence[int]], cuts: CutTable, grid: Grid, depth: int
+    randomness: Words,
+    subsets: Sequence[Sequence[int]],
+    cuts: CutTable,
+    grid: Grid,
+    depth: int,
+    groups: Groups | None = None,
 ) -> TreeBatch:
     """Totally random trees, one for each subset of features.
 
@@ -171,6 +181,7 @@ def random_trees(
         subsets: the features that each tree may ask for, at least one.
         cuts: for every numeric feature of these, its candidates; categorical features need none.
         depth: levels of splits, 1 to 8.
+        groups: which features may meet on a path: bool [n_groups, n_features]; None for all.
     """
     n_codes, is_categorical = grid.codes_of_features
     drawn = draw_trees(
@@ -183,6 +194,7 @@ def random_trees(
         is_categorical,
         2**depth - 1,
         grid.n_codes,
+        np.ones((1, grid.n_features), dtype=np.bool_) if groups is None else groups,
     )
     return TreeBatch(*drawn)
 
@@ -210,7 +222,7 @@ def permutation(words, at, order):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def draw_trees(  # type: ignore[no-untyped-def]
-    words, features, starts, cuts, n_cuts, n_codes, is_categorical, n_nodes, n_grid_codes
+    words, features, starts, cuts, n_cuts, n_codes, is_categorical, n_nodes, n_grid_codes, groups
 ):
     """Draw a batch of trees; a categorical feature by itself is divided by its categories.
 
@@ -222,6 +234,7 @@ def draw_trees(  # type: ignore[no-untyped-def]
         cuts, n_cuts: int64 [n_features, most cuts] and [n_features], the ascending cuts of each numeric feature.
         n_codes, is_categorical: int64 and bool [n_features].
         n_nodes, n_grid_codes: of every tree, and of the grid.
+        groups: bool [n_groups, n_features], which features may meet on a path.
 
     Returns:
         What `hedgerow.protocol.queries.TreeBatch` holds, in its order.
@@ -239,8 +252,9 @@ def draw_trees(  # type: ignore[no-untyped-def]
             _draw_by_category(stream, n_codes[own[0]], goes_left[tree])
         else:
             _draw_randomly(
-                stream, own, cuts, n_cuts, n_codes, is_categorical, feature[tree], goes_left[tree], threshold[tree]
-            )
+                stream, own, cuts, n_cuts, n_codes, is_categorical, groups,
+                feature[tree], goes_left[tree], threshold[tree],
+            )  # fmt: skip
     return feature, goes_left, threshold
 
 
@@ -293,7 +307,7 @@ def _choice(words, at, first, end):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _draw_randomly(  # type: ignore[no-untyped-def]
-    words, features, cuts, n_cuts, n_codes, is_categorical, feature, goes_left, threshold
+    words, features, cuts, n_cuts, n_codes, is_categorical, groups, feature, goes_left, threshold
 ):
     """Split node after node, from the root: feature and candidate uniformly among those that divide the node.
 
@@ -304,6 +318,8 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
     orders = np.empty((k, n_codes.max()), dtype=np.int64)
     # What is still open of each feature's cuts, node by node: a stretch of them, as its first and its end.
     first, end = np.zeros((n_nodes, k), dtype=np.int64), np.empty((n_nodes, k), dtype=np.int64)
+    # The groups that hold all features above a node.
+    is_open = np.ones((n_nodes, len(groups)), dtype=np.bool_)
     at = 0
     for i in range(k):
         own = features[i]
@@ -334,8 +350,21 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
                     end[child, chosen] = position
                 elif chosen >= 0:
                     first[child, chosen] = position + 1
+                if len(groups) > 1:
+                    is_open[child] = is_open[node]
+                    if chosen >= 0:
+                        is_open[child] &= groups[:, features[chosen]]
+                        _close(groups, is_open[child], features, first[child], end[child])
                 pending[n_pending] = child
                 n_pending += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _close(groups, is_open, features, first, end):  # type: ignore[no-untyped-def]
+    """Leaves no cuts open of features that are in no open group."""
+    for i in range(len(features)):
+        if not (is_open & groups[:, features[i]]).any():
+            first[i] = end[i]
 
 
 @numba.njit(cache=True, nogil=True)

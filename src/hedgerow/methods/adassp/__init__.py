@@ -64,6 +64,7 @@ METHOD = Method(
     labels=("binary", "regression"),
     check=check,
     parts=_parts,
+    is_constrained=True,
     has_leaves=False,
     counts_prepared=True,
 )

@@ -160,8 +160,13 @@ def boosted_adassp(plan: Plan, settings: AdasspSettings) -> Program:
         yield from _boost(run, own, basis, rounds)
     if not rounds:
         return empty_ensemble(run)
-    total = sum((values.astype(np.int64) for values in rounds), np.zeros_like(rounds[0], dtype=np.int64))
-    return empty_ensemble(run).extended([FittedTrees(basis.trees, total.astype(np.int32))], [None])
+    return empty_ensemble(run).extended([FittedTrees(basis.trees, _total(rounds, basis).astype(np.int32))], [None])
+
+
+def _total(rounds: list[NDArray[np.int32]], basis: LinearBasis) -> NDArray[np.int64]:
+    """What all rounds have added: int64 [n_features, n_leaves, 1]."""
+    nothing = np.zeros((basis.trees.n_trees, basis.trees.n_leaves, 1), dtype=np.int64)
+    return sum((values.astype(np.int64) for values in rounds), nothing)
 
 
 def _boost(
@@ -185,6 +190,8 @@ def _boost(
         else:
             step = solve(factor, cross)
         values = basis.values(own.learning_rate * step, largest)
+        if run.directions is not None:
+            values = run.directions.step(_total(rounds, basis), values, basis.trees)
         update = FittedTrees(basis.trees, values)
         score_bound = grown_score_bound(score_bound, update)
         rounds.append(values)

@@ -155,7 +155,7 @@ class _Position:
 def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[Query, IntVector, None]:
     run, settings = grown.run, grown.run.settings
     candidates = CandidateSource(run.plan, run.grid)
-    at = _Position(run, candidates, FeatureOrder(run.structure_seed, settings, run.grid.n_features))
+    at = _Position(run, candidates, FeatureOrder(run.structure_seed, settings, run.grid.n_features, run.groups))
     start: list[Weighed] = []
     own = settings if isinstance(settings, BoostingSettings) and settings.start != "none" else None
     if own is not None:
@@ -227,7 +227,7 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     run, depth, first = at.run, at.run.settings.max_depth, at.n_fitted
     subsets = at.order.features_of_batch(first, n_trees)
     words = words_of_trees(run.structure_seed, first, subsets, run.grid, depth)
-    trees = random_trees(words, subsets, at.candidates.cut_table, run.grid, depth)
+    trees = random_trees(words, subsets, at.candidates.cut_table, run.grid, depth, run.groups)
     query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, zoom=at.zoom)
     sums = yield query
     at.asked()
@@ -256,7 +256,7 @@ class _Batch:
         seed, first = self.run.structure_seed, at.n_fitted
         features = np.array(at.order.features_of_batch(first, n_trees), dtype=np.int64)
         self.randomness = [PublicRandom(seed, f"tree {number}") for number in range(first, first + n_trees)]
-        self.growing = GrowingTrees(features, at.candidates.bins(), self.run.grid.n_codes)
+        self.growing = GrowingTrees(features, at.candidates.bins(), self.run.grid.n_codes, self.run.groups)
 
     def ask(self, kind: type[Sums], n_entries: int, **details: Any) -> Sums:
         """A query of the next level; `n_entries` per statistic in the answer."""

@@ -79,4 +79,5 @@ METHOD = Method(
     is_pure=True,
     check=check,
     parts=_parts,
+    is_constrained=True,
 )

@@ -79,6 +79,8 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
         values = leaf_values(sums, laplace_noise(asking.settings.leaf_scale), run.loss, trees, _rule(asking))
         found = leaf_weights(sums, run.loss, 1, "gradient")
         values[found < DpXgboost.of(plan).min_child_weight * run.loss.scales[1]] = 0
+        if run.directions is not None:
+            values = run.directions.projected(values, trees, found[..., None] / run.loss.scales[1] + plan.model.leaf_ridge)
         fitted = FittedTrees(trees, values)
         grown.add(fitted, found)
         asking.fitted(fitted)
@@ -180,7 +182,7 @@ def _take_sketch(asking: _Asking, candidates: CandidateSource, counts: IntVector
 def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
     run = asking.run
     features = np.arange(run.grid.n_features, dtype=np.int64)[None]
-    growing = GrowingTrees(features, candidates.bins(), run.grid.n_codes)
+    growing = GrowingTrees(features, candidates.bins(), run.grid.n_codes, run.groups)
     randomness = PublicRandom(run.structure_seed, f"tree {asking.number}")
     for _ in range(run.settings.max_depth):
         coins = np.array([randomness.coin() for _ in range(growing.alive.shape[1])])

@@ -113,5 +113,6 @@ METHOD = Method(
     labels=("binary", "regression"),
     check=check,
     parts=_parts,
+    is_constrained=True,
     keeps_accounts=True,
 )  # fmt: skip

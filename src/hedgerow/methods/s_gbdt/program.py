@@ -100,16 +100,16 @@ class _Structures:
         self._is_cyclical = SGbdt.of(run.plan).splits == "cyclical"
         if self._is_cyclical:
             self._candidates = CandidateSource(run.plan, run.grid)
-            self._order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features)
+            self._order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features, run.groups)
 
     def draw(self, number: int) -> TreeBatch:
         """The structure of one tree, from public randomness and earlier releases."""
         run = self._run
         randomness = PublicRandom(run.structure_seed, f"tree {number}")
         if not self._is_cyclical:
-            return uniform_tree(randomness, run.plan, run.grid, run.settings.max_depth)
-        features = self._order.features_of(number)
-        return random_tree(randomness, features, self._candidates.cuts(features), run.grid, run.settings.max_depth)
+            return uniform_tree(randomness, run.plan, run.grid, run.settings.max_depth, run.groups)
+        features, depth = self._order.features_of(number), run.settings.max_depth
+        return random_tree(randomness, features, self._candidates.cuts(features), run.grid, depth, run.groups)
 
     def take(self, number: int, trees: TreeBatch, sums: IntVector, sigma: float) -> None:
         """Let the candidates follow the released supports."""
@@ -151,6 +151,7 @@ def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArra
             divisor=1,
             smooths=True,
             largest=largest,
+            directions=run.directions,
         )
         return leaf_values(sums, sigma, run.loss, trees, rule)
     real = sums.reshape(1, -1, 2) / run.loss.scales
@@ -159,7 +160,8 @@ def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArra
     steps = np.clip(real[:, :, :1] / support, -model.leaf_clip, model.leaf_clip)
     reach = largest / SCORE_UNIT
     values = np.clip(-run.settings.learning_rate * steps, -reach, reach)
-    return np.rint(values * SCORE_UNIT).astype(np.int32)
+    units = np.rint(values * SCORE_UNIT).astype(np.int32)
+    return units if run.directions is None else run.directions.projected(units, trees, support)
 
 
 def _largest(run: Run) -> int:

@@ -37,7 +37,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, IntVector, SampledQuery, TreeBatch
 from hedgerow.trees.binning import Grid
 from hedgerow.trees.leaf_sums import BLOCK, LeafSums, SiteRecords, TrainingSite, leaf_sums
-from hedgerow.trees.random_trees import PublicRandom
+from hedgerow.trees.random_trees import Groups, PublicRandom
 
 _WEIGHT_UNIT = 1000
 _STEPS = 2**32
@@ -170,7 +170,9 @@ def _charge(records, loss, costs, limit, spent, active):  # type: ignore[no-unty
                 active[begin + i] = True
 
 
-def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -> TreeBatch:
+def uniform_tree(
+    randomness: PublicRandom, plan: Plan, grid: Grid, depth: int, groups: Groups | None = None
+) -> TreeBatch:
     """One complete tree of random splits: a batch of one.
 
     Args:
@@ -178,12 +180,20 @@ def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -
         plan: ranges of the features, and the weight of numeric ones.
         grid: the plan's grid.
         depth: levels of splits, 1 to 8.
+        groups: which features may meet on a path: bool [n_groups, n_features]; None for all.
     """
     trees, codes = constant_tree(grid, depth), np.arange(grid.n_codes)
     numeric = max(1, round(SGbdt.of(plan).numeric_weight * _WEIGHT_UNIT))
     weights = [_WEIGHT_UNIT if feature.is_categorical else numeric for feature in plan.features]
+    # Per node, the groups that hold all features above it.
+    is_open = [np.ones(1 if groups is None else len(groups), dtype=np.bool_)] * (2 ** (depth + 1) - 1)
     for node in range(2**depth - 1):
-        number = randomness.weighted(weights)
+        own = weights
+        if groups is not None:
+            own = np.where(groups[is_open[node]].any(axis=0), weights, 0).tolist()
+        number = randomness.weighted(own)
+        if groups is not None:
+            is_open[2 * node + 1] = is_open[2 * node + 2] = is_open[node] & groups[:, number]
         feature, cells = plan.features[number], grid.features[number]
         trees.feature[0, node] = number
         if feature.min is None or feature.max is None:
