@@ -16,8 +16,8 @@ from sklearn.isotonic import IsotonicRegression
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.binning import Grid, build_grid
-from hedgerow.trees.constraints import Directions, groups_of
-from hedgerow.trees.random_trees import PublicRandom, random_tree
+from hedgerow.trees.constraints import Directions, OrderedSum, groups_of
+from hedgerow.trees.random_trees import PublicRandom, concatenate, random_tree
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "age", "type": "numeric", "min": 0, "max": 4, "integer": True, "monotone": "increasing"},
@@ -25,6 +25,8 @@ FEATURES: list[dict[str, Any]] = [
     {"name": "sex", "type": "categorical", "categories": ["f", "m"]},
     {"name": "visits", "type": "numeric", "min": 0, "max": 3, "integer": True},
 ]
+
+SIGNS = [1, -1, 0, 0]
 
 
 def tree_of(plan: Plan, grid: Grid, features: list[int], depth: int, seed: int) -> TreeBatch:
@@ -58,27 +60,56 @@ def broken_pairs(scores: NDArray[Any], grid: Grid, signs: list[int]) -> int:
     return broken
 
 
-@given(st.data())
-@settings(max_examples=150)
-def test_no_raised_value_goes_against_what_is_known(factory: ModuleType, data: st.DataObject) -> None:
-    """Whatever tree, values and weights: every record's prediction follows the directions, missing values beside."""
-    plan = factory.make_plan(features=FEATURES)
+def ordered(plan: Plan) -> tuple[Grid, Directions, OrderedSum]:
+    """The grid of a plan, its directions, and a sum without a tree."""
     grid = build_grid(plan)
     directions = Directions.of(plan, grid)
     assert directions is not None
-    features = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True))
-    trees = tree_of(plan, grid, features, data.draw(st.integers(1, 5)), data.draw(st.integers(0, 2**32)))
+    return grid, directions, OrderedSum(directions, grid.n_codes)
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_no_raised_value_goes_against_what_is_known(factory: ModuleType, data: st.DataObject) -> None:
+    """Whatever trees, values and weights: after each tree every record's score follows the directions, and a tree
+    that takes back too much is found out."""
+    plan = factory.make_plan(features=FEATURES)
+    grid, directions, whole = ordered(plan)
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    values = random.integers(-(2**20), 2**20, (1, trees.n_leaves, 1)).astype(np.int32)
-    weights = random.exponential(1.0, values.shape) * (random.random(values.shape) < 0.8)
-    found = directions.projected(values, trees, weights)
-    reached = leaves_of(trees, all_records(grid))
-    assert broken_pairs(found[0, reached, 0], grid, [1, -1, 0, 0]) == 0
-    assert directions.kept_by(found, trees).all()
-    assert directions.kept_by(values, trees)[0] == (broken_pairs(values[0, reached, 0], grid, [1, -1, 0, 0]) == 0)
-    # Nothing is pushed beyond what was there.
-    assert values.min() <= found.min() and found.max() <= values.max()
-    np.testing.assert_array_equal(directions.projected(found, trees, weights), found)
+    records, scores, kept = all_records(grid), 0, []
+    depth, n_trees = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
+    for _ in range(n_trees):
+        size = data.draw(st.sampled_from([1, 1, 2, 4]))
+        features = data.draw(st.permutations(range(4)))[:size]
+        trees = tree_of(plan, grid, list(features), depth, data.draw(st.integers(0, 2**32)))
+        values = random.integers(-(2**20), 2**20, (1, trees.n_leaves, 1)).astype(np.int32)
+        weights = random.exponential(1.0, values.shape) * (random.random(values.shape) < 0.8)
+        found = whole.add(trees, values, weights)
+        # Nothing is pushed beyond what was there.
+        assert values.min() <= found.min() and found.max() <= values.max()
+        scores = scores + found[0, leaves_of(trees, records), 0].astype(np.int64)
+        assert broken_pairs(scores, grid, SIGNS) == 0
+        kept.append((trees, found))
+    together = concatenate([trees for trees, _ in kept])
+    values = np.concatenate([found for _, found in kept])
+    assert directions.kept_by(together, values)
+    reached = leaves_of(kept[0][0], records)
+    spoilt = random.integers(-(2**20), 2**20, values[:1].shape).astype(np.int32)
+    in_order = broken_pairs(spoilt[0, reached, 0], grid, SIGNS) == 0
+    assert directions.kept_by(kept[0][0], spoilt) == in_order
+
+
+def test_a_sum_may_take_back_what_it_rose_by_and_no_more(factory: ModuleType) -> None:
+    """Steps that went too far can be corrected: else their noise would add up, and a steep start would stay."""
+    plan = factory.make_plan(features=FEATURES)
+    grid, _, whole = ordered(plan)
+    trees = tree_of(plan, grid, [0], 3, 5)
+    rising, falling = (np.sort(np.arange(8) * 100)[::step].reshape(1, 8, 1).astype(np.int32) for step in (1, -1))
+    np.testing.assert_array_equal(whole.add(trees, rising), rising)
+    # As much as it rose by, to the last unit.
+    np.testing.assert_array_equal(whole.add(trees, falling), falling)
+    found = whole.add(trees, falling)[0, np.unique(leaves_of(trees, all_records(grid)[:, :])), 0]
+    assert len(set(found[:4].tolist())) == 1
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0, 1]))
@@ -86,9 +117,7 @@ def test_no_raised_value_goes_against_what_is_known(factory: ModuleType, data: s
 def test_trees_of_one_feature_are_projected_by_least_squares(factory: ModuleType, seed: int, feature: int) -> None:
     """Where the order is a line, the projection is the weighted isotonic regression, as scikit-learn finds it."""
     plan = factory.make_plan(features=FEATURES)
-    grid = build_grid(plan)
-    directions = Directions.of(plan, grid)
-    assert directions is not None
+    grid, _, whole = ordered(plan)
     trees = tree_of(plan, grid, [feature], 3, seed)
     random = np.random.default_rng(seed)
     values = random.integers(-(2**20), 2**20, (1, 8, 1)).astype(np.int32)
@@ -96,12 +125,10 @@ def test_trees_of_one_feature_are_projected_by_least_squares(factory: ModuleType
     cells = np.zeros((grid.features[feature].n_cells, len(FEATURES)), dtype=np.int64)
     cells[:, feature] = np.arange(len(cells))
     leaves = np.unique(leaves_of(trees, cells))
+    places = np.arange(len(leaves))
     regression = IsotonicRegression(increasing=feature == 0)
-    expected = regression.fit(
-        np.arange(len(leaves)), values[0, leaves, 0], weights[0, leaves, 0]
-    ).predict(np.arange(len(leaves)))
-    found = directions.projected(values, trees, weights)[0, leaves, 0]
-    np.testing.assert_allclose(found, expected, atol=0.51)
+    expected = regression.fit(places, values[0, leaves, 0], weights[0, leaves, 0]).predict(places)
+    np.testing.assert_allclose(whole.add(trees, values, weights)[0, leaves, 0], expected, atol=0.51)
 
 
 @given(st.integers(0, 2**32), st.integers(2, 4))
@@ -109,14 +136,12 @@ def test_trees_of_one_feature_are_projected_by_least_squares(factory: ModuleType
 def test_other_trees_are_close_to_the_best_projection(factory: ModuleType, seed: int, depth: int) -> None:
     """Over several features, it moves values hardly further than a projection by thousands of small steps does."""
     plan = factory.make_plan(features=FEATURES)
-    grid = build_grid(plan)
-    directions = Directions.of(plan, grid)
-    assert directions is not None
+    grid, _, whole = ordered(plan)
     trees = tree_of(plan, grid, [0, 1, 3], depth, seed)
     random = np.random.default_rng(seed)
     values = random.integers(-(2**20), 2**20, (1, trees.n_leaves, 1)).astype(np.int32)
     weights = random.uniform(0.5, 2.0, values.shape)
-    found = directions.projected(values, trees, weights)[0, :, 0]
+    found = whole.add(trees, values, weights)[0, :, 0]
     best = nearest(values[0, :, 0].astype(float), weights[0, :, 0], pairs_of(trees, grid))
     own, least = ((weights[0, :, 0] * (each - values[0, :, 0]) ** 2).sum() for each in (found, best))
     assert own <= 1.35 * least + 2.0**24

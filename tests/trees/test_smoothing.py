@@ -48,7 +48,7 @@ def test_the_kernel_computes_what_the_definition_says(data, depth, n_outputs, is
     reachable = np.array(data.draw(st.lists(st.booleans(), min_size=shape[0], max_size=shape[0])))
     noise, ridge = data.draw(st.sampled_from([0.0, 0.5, 100.0])), data.draw(st.sampled_from([1.0, 50.0]))
     batch = gradients[None], hessians[None], reachable[None], np.array([is_ordered])
-    fast = smoothed_ratios(*batch, noise, ridge, JAMES_STEIN_SHARE)[0]
+    fast = smoothed_ratios(*batch, noise, ridge, np.array([JAMES_STEIN_SHARE]))[0]
     slow = slow_ratios(gradients, hessians, reachable, is_ordered, noise, ridge)
     scale = np.abs(gradients).max() / ridge
     np.testing.assert_allclose(fast, slow, rtol=1e-9, atol=1e-9 * scale)
@@ -59,10 +59,10 @@ def test_trees_of_a_batch_do_not_touch_each_other():
     rng = np.random.default_rng(1)
     gradients, hessians = rng.normal(0, 9, (5, 8, 1)), rng.uniform(1, 50, (5, 8, 1))
     reachable, is_ordered = rng.random((5, 8)) < 0.7, np.array([True, False, True, True, False])
-    together = smoothed_ratios(gradients, hessians, reachable, is_ordered, 3.0, 2.0, 1.0)
+    together = smoothed_ratios(gradients, hessians, reachable, is_ordered, 3.0, 2.0, np.ones(len(gradients)))
     for tree in range(5):
         one = slice(tree, tree + 1)
-        alone = smoothed_ratios(gradients[one], hessians[one], reachable[one], is_ordered[one], 3.0, 2.0, 1.0)
+        alone = smoothed_ratios(gradients[one], hessians[one], reachable[one], is_ordered[one], 3.0, 2.0, np.ones(1))
         assert alone.tobytes() == together[one].tobytes()
 
 
@@ -74,7 +74,8 @@ def test_smoothing_brings_values_nearer_to_the_truth(noise):
     gradients = (truth + rng.normal(0, noise, (400, 16)))[..., None]
     hessians = np.full((400, 16, 1), 25.0)
     everywhere, ordered = np.ones((400, 16), dtype=bool), np.ones(400, dtype=bool)
-    smooth = smoothed_ratios(gradients, hessians, everywhere, ordered, noise, 1e-9, JAMES_STEIN_SHARE)[..., 0]
+    shares = np.full(400, JAMES_STEIN_SHARE)
+    smooth = smoothed_ratios(gradients, hessians, everywhere, ordered, noise, 1e-9, shares)[..., 0]
     plain = gradients[..., 0] / 25
     assert ((smooth - truth / 25) ** 2).mean() < ((plain - truth / 25) ** 2).mean() * (1.05 if noise == 1.0 else 0.8)
 
@@ -82,5 +83,5 @@ def test_smoothing_brings_values_nearer_to_the_truth(noise):
 def test_without_a_ridge_an_empty_leaf_says_nothing():
     """0 / 0 must not become a value of the model."""
     nothing = np.zeros((1, 4, 1))
-    found = smoothed_ratios(nothing, nothing, np.ones((1, 4), dtype=bool), np.array([True]), 0.0, 0.0, 1.0)
+    found = smoothed_ratios(nothing, nothing, np.ones((1, 4), dtype=bool), np.array([True]), 0.0, 0.0, np.ones(1))
     assert not found.any()

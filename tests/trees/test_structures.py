@@ -190,7 +190,7 @@ def test_words_are_those_of_each_trees_stream() -> None:
 
 
 def test_no_structure_is_drawn_from_data() -> None:
-    """The functions that draw trees see no records and no sums: features, candidates, a grid, groups and public randomness."""
+    """The functions that draw trees see no records and no sums: only features, cuts, a grid, groups and a stream."""
     names = {"randomness", "cuts", "grid", "depth", "groups"}
     assert set(inspect.signature(random_trees).parameters) == names | {"subsets"}
     assert set(inspect.signature(random_tree).parameters) == names | {"features"}

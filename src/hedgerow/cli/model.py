@@ -29,6 +29,8 @@ def report(arguments: argparse.Namespace) -> None:
     if model.salvaged is not None:
         warn(model.salvaged.text())
     print(wrapped(model.report.text()))
+    if model.plan.known:
+        print("\n" + wrapped(f"By its plan, at no cost in privacy: {'; '.join(model.plan.known)}."))
 
 
 def plot(arguments: argparse.Namespace) -> None:

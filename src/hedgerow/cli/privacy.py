@@ -47,6 +47,8 @@ def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
         print_facts(facts)
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
     print_facts([(name, _shown(getattr(expected.settings, name))) for name in expected.settings.shown])
+    if plan.known:
+        print_facts([("known", "; ".join(plan.known))])
     kinds = ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
     print("\nEach site")
     print_facts(

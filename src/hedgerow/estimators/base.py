@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import combinations
 from numbers import Real
 from typing import Any, Self
 
@@ -333,6 +334,33 @@ def _by_name(given: Mapping[Any, Any] | None, names: Sequence[str], parameter: s
     return found
 
 
+def named_signs(given: Any, names: Sequence[str]) -> dict[str, int]:
+    """What is known of features' directions, by name: 1, -1 or 0; UsageError for what says no such thing."""
+    if given is None:
+        return {}
+    values = given if isinstance(given, Mapping) else _plain(given) if hasattr(given, "__len__") else [given]
+    if isinstance(values, str | list) and len(values) != len(names):
+        raise UsageError("monotonic-cst", found=given, n_names=len(names))
+    signs = _by_name(values if isinstance(values, Mapping) else dict(enumerate(values)), names, "monotonic_cst")
+    if any(isinstance(sign, str) or sign not in (-1, 0, 1) for sign in signs.values()):
+        raise UsageError("monotonic-cst", found=given, n_names=len(names))
+    return {name: int(sign) for name, sign in signs.items()}
+
+
+def named_groups(given: Any, names: Sequence[str]) -> list[list[str]]:
+    """Which features may meet, by name; none where all may. UsageError for what says no such thing."""
+    if given is None:
+        return []
+    if given == "no_interactions":
+        return [[name] for name in names]
+    if given == "pairwise":
+        return [list(pair) for pair in combinations(names, 2)]
+    is_listed = isinstance(given, list | tuple | set) and all(isinstance(group, list | tuple | set) for group in given)
+    if not is_listed:
+        raise UsageError("interaction-cst", found=given)
+    return [list(_by_name(dict.fromkeys(group), names, "interaction_cst")) for group in given]
+
+
 def _bounds_by_name(bounds: Any, names: Sequence[str], categories: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(bounds, Mapping):
         by_name = _by_name(bounds, names, "bounds")
@@ -375,6 +403,8 @@ def _plain(values: Any) -> list[Any]:
 def _scalar(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
+
+_DIRECTIONS = {1: "increasing", -1: "decreasing"}
 
 DEFAULT_DELTA = 1e-6
 """A public constant, below one in the number of records of most studies; choose a smaller one for millions of them."""
@@ -641,11 +671,20 @@ class PrivateTrees(BaseEstimator):
         if start.has_units:
             name = _free_name("unit", [*names, label["name"]])
             unit = {"unit": name, "max_rows_per_unit": plain(self.max_rows_per_unit)}
+        sections = self._model_sections(start.structure_seed)
+        groups = named_groups(getattr(self, "interaction_cst", None), names)
+        if groups:
+            sections["model"]["interaction_constraints"] = groups
+        signs = named_signs(self.monotonic_cst, names)
+        features = [
+            {**feature, **({"monotone": _DIRECTIONS[signs[feature["name"]]]} if signs.get(feature["name"]) else {})}
+            for feature in declared_features(table, names, declaration, start.found)
+        ]
         return Plan.from_dict(
             {
                 "version": PLAN_VERSION,
                 "name": type(self).__name__,
-                **self._model_sections(start.structure_seed),
+                **sections,
                 "privacy": {
                     "epsilon": plain(self.epsilon),
                     "delta": self._delta,
@@ -656,7 +695,7 @@ class PrivateTrees(BaseEstimator):
                 },
                 "federation": {"secure_aggregation": start.is_masked},
                 "label": label,
-                "features": declared_features(table, names, declaration, start.found),
+                "features": features,
                 "prepared": prepared_tables(start.ledger, unit.get("unit", "record"), unit.get("max_rows_per_unit", 1)),
             }
         )

@@ -66,6 +66,11 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         classes: the public list of classes; None finds whole numbers from -128 to 1023, or texts of up to 16 bytes,
             by noisy counts, for 2 % of the budget. Rows of a class that is not found are left out.
         n_records: the public or declared number of records; None counts them, with noise.
+        monotonic_cst: what is known of how the chance of classes_[1] (or the number) goes with features: 1 where it
+            never falls with a feature, -1 where it never rises, 0 where nothing is said. One per feature in order, or
+            a dictionary by name or position. Only for numbers and dates, and not for three classes or more.
+        interaction_cst: which features may meet in a tree: groups of names or positions, "pairwise" or
+            "no_interactions"; features in no group are one more group.
         random_state: None takes structure and noise from the operating system. An integer seeds both: the same fit
             again, for experiments; anyone who knows it can remove the noise, so the report calls the guarantee void.
         n_jobs: threads; None means 1, -1 all.
@@ -106,6 +111,8 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         classes: Sequence[Any] | None = None,
         n_records: int | None = None,
         joint_clip: float | str = "auto",
+        monotonic_cst: Any = None,
+        interaction_cst: Any = None,
         random_state: Any = None,
         n_jobs: int | None = None,
         max_rows_per_unit: int = 1,
@@ -263,6 +270,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         label_bounds: tuple[float, float] | None = None,
         n_records: int | None = None,
         joint_clip: float | str = "auto",
+        monotonic_cst: Any = None,
+        interaction_cst: Any = None,
         random_state: Any = None,
         n_jobs: int | None = None,
         max_rows_per_unit: int = 1,

@@ -30,8 +30,8 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
     """A boosted linear model for two classes, with differential privacy for each record.
 
     Parameters:
-        epsilon, delta, accountant, bounds, categories, classes, n_records, random_state, n_jobs, max_rows_per_unit,
-            secure_sums, verbose: as in `DPGBDTClassifier`.
+        epsilon, delta, accountant, bounds, categories, classes, n_records, monotonic_cst, random_state, n_jobs,
+            max_rows_per_unit, secure_sums, verbose: as in `DPGBDTClassifier`.
         loss: "logistic" (the default), "squared" or "hinge". Probabilities are calibrated for the first only.
         rounds, scale, row_norm, gram_share, ridge, learning_rate: as in a plan's [adassp].
 
@@ -55,6 +55,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         categories: Mapping[Any, Sequence[Any]] | None = None,
         classes: Sequence[Any] | None = None,
         n_records: int | None = None,
+        monotonic_cst: Any = None,
         random_state: Any = None,
         n_jobs: int | None = None,
         max_rows_per_unit: int = 1,
@@ -106,6 +107,7 @@ class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
         categories: Mapping[Any, Sequence[Any]] | None = None,
         label_bounds: tuple[float, float] | None = None,
         n_records: int | None = None,
+        monotonic_cst: Any = None,
         random_state: Any = None,
         n_jobs: int | None = None,
         max_rows_per_unit: int = 1,

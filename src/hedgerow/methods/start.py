@@ -284,6 +284,7 @@ class LinearStart:
         factor = shifted_factor(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
         step = 1.0 if self.plan.label.is_numeric else CLASS_STEP
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
+        reached = np.zeros(p)
         score_bound = SCORE_LIMIT if known else 0
         for number in range(ROUNDS):
             if update is not None:
@@ -293,9 +294,11 @@ class LinearStart:
             release = yield question
             cross = real_cross(release, basis)
             known += 0 if update is None else update.trees.n_trees
-            values = basis.values(step * 2.0**-zoom * solve(factor, cross), largest)
+            move = step * 2.0**-zoom * solve(factor, cross)
+            values = basis.values(move, largest)
             if run.directions is not None:
-                values = run.directions.step(total, values, basis.trees)
+                reached = basis.held(reached + move, factor, run.directions)
+                values = run.ordered_sum().add(basis.trees, basis.values(reached, largest)) - total.astype(np.int32)
             update = FittedTrees(basis.trees, values)
             total += values
         if update is None:

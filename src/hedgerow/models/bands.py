@@ -92,6 +92,8 @@ def why_unknown(plan: Plan, ensemble: Ensemble) -> str:
         return "its splits were chosen by noisy sums"
     if getattr(resolve(plan), "start", "none") != "none":
         return "its trees began with a private mean or a linear model"
+    if any(feature.monotone for feature in plan.features):
+        return "its shapes were held to directions"
     if ensemble.n_trees and ensemble.leaf_weights is None:
         return "its file has no leaf weights"
     return ""

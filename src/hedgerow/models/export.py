@@ -8,7 +8,9 @@
     binary, averaging       reg:squarederror    the probability of the last class, before it is clipped to [0, 1]
     multiclass, averaging   refused: its shares are divided by their sum, which no objective of XGBoost does
 
-Where XGBoost does not clip, the bounds stand in the booster's attributes "clip_min" and "clip_max".
+Where XGBoost does not clip, the bounds stand in the booster's attributes "clip_min" and "clip_max". What the plan says
+of directions and groups of features stands there as its parameters "monotone_constraints" and
+"interaction_constraints" are written; XGBoost keeps these in no model file, and predicts as well without.
 
 What the booster expects of its input: columns in the plan's order; NaN for missing; for a categorical feature (type
 "c") the index in the plan's categories, and K, their number, for every value that is not listed. That is what pandas
@@ -33,6 +35,7 @@ An exported file can be checked by loading it with XGBoost and comparing predict
 from __future__ import annotations
 
 import itertools
+import json
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +49,7 @@ from hedgerow.losses.kinds import Objective
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid
+from hedgerow.trees.constraints import groups_of
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, pruned_tree, single_as_decimal
 
 XGBOOST_VERSION = [2, 1, 0]
@@ -133,6 +137,12 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
     attributes = {"written_by": "hedgerow", "label": plan.label.name}
     if objective.clip is not None:
         attributes |= {"clip_min": repr(objective.clip[0]), "clip_max": repr(objective.clip[1])}
+    if any(feature.monotone for feature in plan.features):
+        signs = ({"increasing": "1", "decreasing": "-1"}.get(feature.monotone or "", "0") for feature in plan.features)
+        attributes["monotone_constraints"] = f"({','.join(signs)})"
+    if plan.model.interaction_constraints:
+        groups = [np.flatnonzero(group).tolist() for group in groups_of(plan)]
+        attributes["interaction_constraints"] = json.dumps(groups)
     return {
         "learner": {
             "attributes": attributes,

@@ -129,6 +129,7 @@ class Model:
         return [
             ("predicts", f"{label.name} ({label.type}, {values}) from {len(self.plan.features)} features"),
             ("trees", f"{ensemble.n_trees} of depth {depth}, from {len(self.ledger)} releases"),
+            *([("known", "; ".join(self.plan.known))] if self.plan.known else []),
             ("privacy", f"epsilon {self.report.epsilon:.4g}, delta {self.report.delta:g}: {self.report.guarantee}"),
             *salvaged,
         ]

@@ -34,6 +34,8 @@ SKEWED = 0.08
 INK, MUTED, GRID, FILL = "#1f2a24", "#6b756f", "#e6eae7", "#cfe3d6"
 BAND_SHADES = ((2, 0.13), (1, 0.17))
 """Standard deviations of the noise that a band reaches to, and its opacity; the widest first."""
+_ARROWS = {"increasing": "\N{NORTH EAST ARROW}", "decreasing": "\N{SOUTH EAST ARROW}"}
+"""Beside features whose direction the plan has fixed."""
 CLASS_COLOURS = ("#2e7d4f", "#c8781e", "#3c6fb0", "#a8436b", "#7a6cb5", "#8a7a2b", "#2a8c8c", "#8c8c8c")
 
 
@@ -69,7 +71,8 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
                 continue
             index, shape = int(order[position]), shapes[position]
             _panel(axis, model, index, _Drawn(shape, deviations[position] * scale, scale, reach))
-            _panel_title(axis, model.plan.features[index].name, _share(found, index))
+            feature = model.plan.features[index]
+            _panel_title(axis, feature.name, _share(found, index, feature.monotone))
             if position % n_columns == 0:
                 axis.set_ylabel(model.ensemble.link.axis(model.plan.label), color=MUTED)
             else:
@@ -118,6 +121,8 @@ def _caption(model: Model, found: Importances) -> str:
     reason = why_unknown(model.plan, model.ensemble)
     parts = ["Pale bars: where the records are, estimated from released sums."] if found.is_weighted else []
     parts.append("Ring at the right edge: missing values. Percentages: shares of the importances.")
+    if any(feature.monotone for feature in model.plan.features):
+        parts.append("Arrows: directions that the plan has fixed.")
     if reason:
         parts.append(f"\nNo bands of what the noise could have drawn: {reason}.")
     elif math.isfinite(model.plan.privacy.epsilon):
@@ -294,9 +299,10 @@ def _panel_title(axis: Any, name: str, share: str) -> None:
     axis.set_title(share, loc="right", fontsize=8, color=MUTED, pad=5)
 
 
-def _share(found: Importances, index: int) -> str:
+def _share(found: Importances, index: int, monotone: str | None) -> str:
     total = found.values.sum()
-    return f"{found.values[index] / total:.0%}" if total > 0 else "0%"
+    share = f"{found.values[index] / total:.0%}" if total > 0 else "0%"
+    return share if monotone is None else f"{_ARROWS[monotone]} {share}"
 
 
 def _subtitle(model: Model, found: Importances, n_shown: int) -> str:

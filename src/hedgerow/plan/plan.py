@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,6 +46,8 @@ DEFAULT_ALGORITHM = "boosting"
 MAX_CATEGORIES = 250
 """A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
 MAX_STRUCTURE_SEED = 2**63 - 1
+MOST_NAMED = 12
+"""Features that a line for a person names."""
 LEAST_SECONDS = 1.0
 """Of every timeout: with less, a party that waits gives up before anyone can answer."""
 
@@ -362,6 +364,21 @@ class Plan:
         return self.model.split_candidates == "quantile"
 
     @property
+    def known(self) -> tuple[str, ...]:
+        """What the plan says of features that its model then keeps to, in a person's words; none where nothing."""
+        said = []
+        for word, verb in (("increasing", "never falls"), ("decreasing", "never rises")):
+            names = [feature.name for feature in self.features if feature.monotone == word]
+            if names:
+                said.append(f"{verb} with {_named(names)}")
+        groups = self.model.interaction_constraints
+        if groups:
+            rest = [name for name in self.feature_names if not any(name in group for group in groups)]
+            parts = [f"({_named(group)})" for group in (*groups, *([rest] if rest else []))]
+            said.append(f"only these meet: {_named(parts)}")
+        return tuple(said)
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         return tuple(feature.name for feature in self.features)
 
@@ -462,6 +479,11 @@ def _listed(gaps: list[_Gap]) -> str:
         f"{own[0].title} ({', '.join(f'{gap.field} in line {gap.line}' for gap in own)})" for own in by_section.values()
     ]
     return f"{len(gaps)} other lines wait as well: {'; '.join(said)}." if len(gaps) > 1 else f"So does {said[0]}."
+
+
+def _named(names: Sequence[str]) -> str:
+    """Names for a person, the first of many."""
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
 def _plain(section: Any) -> dict[str, Any]:

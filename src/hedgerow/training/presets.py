@@ -1,7 +1,8 @@
 """Named methods as settings of a plan: the methods of Maddock et al., CCS'22, of four further papers, and our default.
 
 Pure data. A preset is the [model] section of a plan, that of its algorithm, and the accountant, with its source;
-`apply_preset` writes it over a plan's own, and keeps nothing of the plan's [model] but its structure seed.
+`apply_preset` writes it over a plan's own, and keeps nothing of the plan's [model] but its structure seed and which
+features may meet.
 """
 
 from __future__ import annotations
@@ -249,7 +250,8 @@ def apply_preset(preset: Preset, plan: Plan) -> Plan:
         PlanError: when they do not fit the plan.
     """
     table = plan.to_dict()
-    table["model"] = {**model_of(preset, len(plan.features)), "structure_seed": plan.model.structure_seed}
+    kept = {name: getattr(plan.model, name) for name in ("structure_seed", "interaction_constraints")}
+    table["model"] = {**model_of(preset, len(plan.features)), **kept}
     table["privacy"] = {**table["privacy"], "accountant": preset.accountant, **preset.privacy}
     for section in sections():
         # Options of the algorithm that the preset replaces.

@@ -17,7 +17,7 @@ from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
-from hedgerow.trees.constraints import Directions, groups_of
+from hedgerow.trees.constraints import Directions, OrderedSum, groups_of
 from hedgerow.trees.ensemble import Ensemble, no_trees
 from hedgerow.trees.leaves import LeafRule, largest_sum
 from hedgerow.trees.random_trees import deepened
@@ -54,6 +54,10 @@ class Run:
     def directions(self) -> Directions | None:
         """How scores go with each feature; None where the plan says nothing."""
         return Directions.of(self.plan, self.grid)
+
+    def ordered_sum(self) -> OrderedSum:
+        """A sum of trees that keeps these directions, without a tree yet."""
+        return OrderedSum(self.directions, self.grid.n_codes)
 
     @cached_property
     def groups(self) -> NDArray[np.bool_]:

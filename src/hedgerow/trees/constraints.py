@@ -1,10 +1,14 @@
 """What a plan says people know already: how scores go with a feature, and which features may meet.
 
-**Directions.** A tree never falls with a feature that is marked "increasing" when every two of its leaves a, b that
-some record enters before and after that value was raised have value(a) <= value(b). A leaf is a box: per feature the
-codes that reach it. So a comes before b when their codes of the feature are apart, those of a first, and their boxes
-meet in all other features. A missing value has no place in a feature's order. These pairs, all features together, are
-a partial order, and a sum of trees that all keep it keeps it as well, whatever came before.
+**Directions.** A tree keeps an order when every two of its leaves a, b that some record enters before and after a value
+of a feature marked "increasing" was raised have value(a) <= value(b). A leaf is a box: per feature the codes that
+reach it. So a comes before b when their codes of the feature are apart, those of a first, and their boxes meet in all
+other features. A missing value has no place in a feature's order. These pairs, all features together, are a partial
+order, and a sum of trees that all keep it keeps it as well.
+
+What has to keep it is the sum. So a tree on one feature alone may take back what earlier trees on that feature, and a
+linear start, have added: where their sum rises by d between two neighbouring leaves, the second may lie up to d below
+the first. Else steps in the right direction could never be corrected, and the noise in them would add up.
 
 Leaf values are projected onto that order: each value counts with a weight, the released Hessian of its leaf and the
 ridge, so that the projected values minimise the same noisy second-order loss as the values did. Leaves are taken up in
@@ -18,7 +22,6 @@ Structures are drawn or chosen under that rule, by public things and released su
 """
 
 from __future__ import annotations
-
 
 from dataclasses import dataclass
 
@@ -54,28 +57,75 @@ class Directions:
         signs = [_SIGNS[feature.monotone] for feature in plan.features]
         return cls(np.array(signs, dtype=np.int64), grid.codes_of_features[0]) if any(signs) else None
 
-    def projected(
-        self, values: NDArray[np.int32], trees: TreeBatch, weights: NDArray[np.float64] | None = None
+    def bind(self, trees: TreeBatch) -> Mask:
+        """Which trees ask for one feature alone, of which something is said: bool [B]."""
+        single = (trees.feature == trees.feature[:, :1]).all(axis=1)
+        return np.asarray(single & (self.signs[trees.feature[:, 0]] != 0))
+
+    def kept_by(self, trees: TreeBatch, values: NDArray[np.int32]) -> bool:
+        """Whether the sum of the trees on each feature alone, and every other tree, keep the order."""
+        whole = OrderedSum(self, trees.goes_left.shape[2])
+        # What is in order is what projecting leaves as it is, but for trees on one feature, of which the sum counts.
+        is_alone = self.bind(trees)
+        others = TreeBatch(trees.feature[~is_alone], trees.goes_left[~is_alone], trees.threshold[~is_alone])
+        if (whole.add(others, values[~is_alone]) != values[~is_alone]).any():
+            return False
+        for tree in np.flatnonzero(is_alone).tolist():
+            _count(values[tree], trees.feature[tree], trees.goes_left[tree], whole.shapes)
+        for sign, n_codes, shape in zip(self.signs, self.n_codes, whole.shapes, strict=True):
+            if (sign * np.diff(shape[: n_codes - 1], axis=0) < 0).any():
+                return False
+        return True
+
+
+def keeps_apart(trees: TreeBatch, groups: Mask) -> bool:
+    """Whether the features on each path of each tree are all in one group: bool [n_groups, n_features]."""
+    if groups.all(axis=1).any():
+        return True
+    splits = (trees.goes_left == 0).any(axis=2)
+    for feature, is_split in zip(trees.feature, splits, strict=True):
+        is_open = np.ones((1, len(groups)), dtype=np.bool_)
+        for level in range(trees.depth):
+            nodes = slice(2**level - 1, 2 ** (level + 1) - 1)
+            is_open = np.repeat(is_open & (groups.T[feature[nodes]] | ~is_split[nodes, None]), 2, axis=0)
+        if not is_open.any(axis=1).all():
+            return False
+    return True
+
+
+class OrderedSum:
+    """A sum of trees that keeps the order, while it grows.
+
+    Args:
+        directions: None where nothing is said: then all values are as they were.
+        n_codes: width of a node's table of codes.
+
+    Attributes:
+        shapes: int64 [n_features, n_codes, 1], what the trees on each feature alone have added to the score of a
+            code; only of features with a direction, whose models have one output.
+    """
+
+    def __init__(self, directions: Directions | None, n_codes: int) -> None:
+        self._directions = directions
+        self.shapes = np.zeros((0 if directions is None else len(directions.signs), n_codes, 1), dtype=np.int64)
+
+    def add(
+        self, trees: TreeBatch, values: NDArray[np.int32], weights: NDArray[np.float64] | None = None
     ) -> NDArray[np.int32]:
-        """Values that keep the order of every tree's leaves: int32, of the shape of `values`.
+        """The values, projected so that the sum keeps the order with them; they are counted: int32 [B, n_leaves, 1].
 
         Args:
-            values: int32 [B, n_leaves, n_outputs].
-            trees: their structures.
+            trees: structures.
+            values: int32 [B, n_leaves, 1].
             weights: float64, of a shape that fits the values, finite and at least 0; None for equal ones.
         """
+        if self._directions is None:
+            return values
         # What has no weight at all still has a place in the order.
         known = np.ones(1) if weights is None else np.maximum(weights, LEAST_WEIGHT)
         own = np.ascontiguousarray(np.broadcast_to(known, values.shape))
-        return np.asarray(_project(values, own, trees.feature, trees.goes_left, self.signs, self.n_codes))
-
-    def step(self, total: NDArray[np.int64], values: NDArray[np.int32], trees: TreeBatch) -> NDArray[np.int32]:
-        """What is to be added to a total that keeps the order, in place of `values`, so that the sum keeps it too."""
-        return (self.projected((total + values).astype(np.int32), trees) - total).astype(np.int32)
-
-    def kept_by(self, values: NDArray[np.int32], trees: TreeBatch) -> Mask:
-        """Which trees keep the order: bool [B]. A tree that does is one that projecting leaves as it is."""
-        return np.asarray((self.projected(values, trees) == values).all(axis=(1, 2)))
+        schema = self._directions.signs, self._directions.n_codes
+        return np.asarray(_project(values, own, trees.feature, trees.goes_left, schema, self.shapes))
 
 
 def groups_of(plan: Plan) -> Mask:
@@ -89,8 +139,9 @@ def groups_of(plan: Plan) -> Mask:
 
 
 @numba.njit(cache=True, nogil=True)
-def _project(values, weights, feature, goes_left, signs, n_codes):  # type: ignore[no-untyped-def]
-    """See `Directions.projected`; weights: float64 [B, n_leaves, n_outputs], above 0."""
+def _project(values, weights, feature, goes_left, schema, shapes):  # type: ignore[no-untyped-def]
+    """See `OrderedSum.add`; schema: per feature its direction and its number of codes. Writes `shapes`."""
+    signs, n_codes = schema
     n_trees, n_leaves, n_outputs = values.shape
     result = values.copy()
     for tree in range(n_trees):
@@ -104,8 +155,51 @@ def _project(values, weights, feature, goes_left, signs, n_codes):  # type: igno
         order = _leaf_order(feature[tree], signs)
         before = _before(boxes, order, feature[tree], (asked, signs, n_codes))
         for output in range(n_outputs):
-            _pool(values[tree, :, output], weights[tree, :, output], order, before, result[tree, :, output])
+            rises = np.zeros(n_leaves, dtype=np.int64)
+            if len(asked) == 1:
+                shape = shapes[asked[0], : n_codes[asked[0]] - 1, output]
+                _rises(goes_left[tree], order, signs[asked[0]], shape, rises)
+            _pool(values[tree, :, output], weights[tree, :, output], order, before, rises, result[tree, :, output])
+        if len(asked) == 1:
+            _count(result[tree], feature[tree], goes_left[tree], shapes)
     return result
+
+
+@numba.njit(cache=True, nogil=True)
+def _leaf_of(goes_left, code):  # type: ignore[no-untyped-def]
+    """The leaf that a code of a tree's only feature reaches."""
+    node = 0
+    while node < len(goes_left):
+        node = 2 * node + 2 - goes_left[node, code]
+    return node - len(goes_left)
+
+
+@numba.njit(cache=True, nogil=True)
+def _count(values, feature, goes_left, shapes):  # type: ignore[no-untyped-def]
+    """Adds a tree on one feature to its shape; values: int32 [n_leaves, n_outputs]."""
+    for code in range(goes_left.shape[1]):
+        leaf = _leaf_of(goes_left, code)
+        for output in range(values.shape[1]):
+            shapes[feature[0], code, output] += values[leaf, output]
+
+
+@numba.njit(cache=True, nogil=True)
+def _rises(goes_left, order, sign, shape, rises):  # type: ignore[no-untyped-def]
+    """Writes by how much a shape, int64 [n_cells], has risen up to each leaf of a tree on its feature, at its borders.
+
+    Within a leaf nothing can be taken back. `rises` is by places in `order`; leaves without a cell have no part in it.
+    """
+    by_leaf, total = np.zeros(len(order), dtype=np.int64), np.int64(0)
+    last, last_leaf = -1, -1
+    for step in range(len(shape)):
+        code = step if sign > 0 else len(shape) - 1 - step
+        leaf = _leaf_of(goes_left, code)
+        if last >= 0 and leaf != last_leaf:
+            total += shape[code] - shape[last]
+        by_leaf[leaf] = total
+        last, last_leaf = code, leaf
+    for place in range(len(order)):
+        rises[place] = by_leaf[order[place]]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -157,8 +251,9 @@ def _leaf_order(feature, signs):  # type: ignore[no-untyped-def]
             n_placed += 1
             continue
         falls = signs[feature[node]] < 0
-        pending[n_pending], pending[n_pending + 1] = 2 * node + 1 if falls else 2 * node + 2, (
-            2 * node + 2 if falls else 2 * node + 1
+        pending[n_pending], pending[n_pending + 1] = (
+            2 * node + 1 if falls else 2 * node + 2,
+            (2 * node + 2 if falls else 2 * node + 1),
         )
         n_pending += 2
     return order
@@ -215,13 +310,13 @@ def _meet_elsewhere(one, other, apart, missing):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _pool(values, weights, order, before, result):  # type: ignore[no-untyped-def]
-    """Projects the values of one tree, int32 [n_leaves], into `result`."""
+def _pool(values, weights, order, before, rises, result):  # type: ignore[no-untyped-def]
+    """Projects the values of one tree, int32 [n_leaves], into `result`, with what has risen before added to them."""
     n = len(order)
     block = np.arange(n)
     mean, weight = np.empty(n), np.empty(n)
     for place in range(n):
-        mean[place], weight[place] = np.float64(values[order[place]]), weights[order[place]]
+        mean[place], weight[place] = np.float64(values[order[place]] + rises[place]), weights[order[place]]
         while True:
             worst = -1
             for first in range(place):
@@ -237,13 +332,14 @@ def _pool(values, weights, order, before, result):  # type: ignore[no-untyped-de
             for first in range(place):
                 if block[first] == worst:
                     block[first] = place
+    whole = np.empty(n, dtype=np.int64)
     for place in range(n):
-        own = np.int32(np.rint(mean[block[place]]))
+        whole[place] = np.int64(np.rint(mean[block[place]]))
         # A mean may be rounded by a hair to the wrong side of another: no value falls below one before it.
         for first in range(place):
             if before[first, place]:
-                own = max(own, result[order[first]])
-        result[order[place]] = own
+                whole[place] = max(whole[place], whole[first])
+        result[order[place]] = np.int32(whole[place] - rises[place])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -253,5 +349,3 @@ def _reaches(before, block, first, place):  # type: ignore[no-untyped-def]
         if block[member] == place and before[first, member]:
             return True
     return False
-
-

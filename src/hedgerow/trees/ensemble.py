@@ -35,6 +35,7 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
 from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid, build_grid
+from hedgerow.trees.constraints import Directions, groups_of, keeps_apart
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.random_trees import concatenate
 
@@ -154,6 +155,11 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     read = [_TreeReader(grid, depth, plan.label.n_outputs, number, tree) for number, tree in enumerate(trees)]
     batches = concatenate([reader.structure() for reader in read])
     values = np.stack([reader.values() for reader in read])
+    directions = Directions.of(plan, grid)
+    if directions is not None and not directions.kept_by(batches, values):
+        raise ModelError("model-invalid", fault="its scores go against a direction that its plan gives a feature")
+    if not keeps_apart(batches, groups_of(plan)):
+        raise ModelError("model-invalid", fault="a tree brings features together that its plan keeps apart")
     return ensemble.extended([FittedTrees(batches, values)], [_weights(read)])
 
 

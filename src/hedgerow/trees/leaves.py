@@ -49,7 +49,8 @@ class LeafRule:
         smooths: whether noise is taken out first, see `smoothed_ratios`; the papers' rules do not.
         shrinkage: share of the James-Stein correction that is applied when it is smoothed, 0 to 1.
         largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
-        directions: how values go with features, where that is known; they are projected, see `trees.constraints`.
+        directions: how values go with features, where that is known. Trees on one such feature alone are not smoothed:
+            the projection that follows (`trees.constraints`) takes more noise out, and less else.
     """
 
     weight_update: str
@@ -105,9 +106,7 @@ def leaf_values(
     """Values of a batch's leaves: int32 [n_trees, n_leaves, n_outputs of the model], in units of 2**-16."""
     n_trees = trees.n_trees
     if rule.weight_update == "averaging":
-        values = _to_units(_averages(sums, loss, n_trees) / rule.divisor)
-        weights = leaf_weights(sums, loss, n_trees, rule.weight_update)[..., None].astype(np.float64)
-        return values if rule.directions is None else rule.directions.projected(values, trees, weights)
+        return _to_units(_averages(sums, loss, n_trees) / rule.divisor)
     return values_of(read_sums(sums, sigma, loss, n_trees), trees, rule)
 
 
@@ -117,12 +116,13 @@ def values_of(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[
     ridge = rule.ridge(noise)
     if rule.smooths:
         shapes = shapes_of(trees)
-        ratios = smoothed_ratios(gradients, hessians, shapes.reachable, shapes.is_ordered, noise, ridge, rule.shrinkage)
+        is_smooth = np.ones(trees.n_trees, dtype=np.bool_) if rule.directions is None else ~rule.directions.bind(trees)
+        is_pooled, shares = shapes.is_ordered & is_smooth, np.where(is_smooth, rule.shrinkage, 0.0)
+        ratios = smoothed_ratios(gradients, hessians, shapes.reachable, is_pooled, noise, ridge, shares)
     else:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
         ratios = np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
-    values = values_of_ratios(ratios, rule)
-    return values if rule.directions is None else rule.directions.projected(values, trees, hessians + ridge)
+    return values_of_ratios(ratios, rule)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -137,7 +137,7 @@ def smoothed_ratios(  # type: ignore[no-untyped-def]
         is_ordered: bool [B], trees whose leaves are stretches of one numeric feature, in the order of its values.
         noise: standard deviation of the noise of one gradient sum.
         ridge: at least 0; where H + ridge is 0 the ratio is 0, as an empty leaf says nothing without a ridge.
-        shrinkage: share of the James-Stein correction that is applied.
+        shrinkage: float64 [B], share of the James-Stein correction that is applied to each tree.
     """
     n_trees, n_leaves, n_outputs = gradients.shape
     ratios = np.zeros((n_trees, n_leaves, n_outputs))
@@ -152,7 +152,7 @@ def smoothed_ratios(  # type: ignore[no-untyped-def]
         pools = is_ordered[tree] and n_used > 2 and noise > 0
         if pools:
             _middles(hessians[tree], used, middle)
-        factor = _shrinkage(gradients[tree], used, noise, shrinkage)
+        factor = _shrinkage(gradients[tree], used, noise, shrinkage[tree])
         for i in range(n_used):
             for output in range(n_outputs):
                 g, h = gradients[tree, used[i], output], hessians[tree, used[i], output]

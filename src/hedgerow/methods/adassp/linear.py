@@ -23,6 +23,7 @@ from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Lo
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.protocol.queries import IntVector, Query, TreeBatch
 from hedgerow.trees.binning import FeatureGrid, Grid
+from hedgerow.trees.constraints import Directions
 from hedgerow.trees.leaf_sums import SiteRecords, TrainingSite, apply_update, sum_in_threads
 from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
 
@@ -280,16 +281,10 @@ class LinearBasis:
             coefficients: float64 [p] for real rows.
             largest: the largest magnitude of a value.
         """
-        if len(self.rows.transform):
-            matrix = self.rows.transform * 2.0**-TRANSFORM_BITS
-            whole = np.zeros(len(matrix))
-            # One row after the other: a product of matrices may add up in another order on another machine.
-            for row, coefficient in zip(matrix, coefficients, strict=True):
-                whole += coefficient * row
-            coefficients = whole
-        table = coefficients[self.rows.column] * (self.rows.entry / self.unit)
+        slopes = self._untransformed(coefficients)
+        table = slopes[self.rows.column] * (self.rows.entry / self.unit)
         # The constant is in the first feature's tree.
-        table[0] += coefficients[0]
+        table[0] += slopes[0]
         units = np.clip(np.rint(table * SCORE_UNIT), -largest, largest).astype(np.int32)
         values = np.zeros((len(units), self.trees.n_leaves, 1), dtype=np.int32)
         for feature, leaves in enumerate(self.leaf_of_code):
@@ -297,6 +292,50 @@ class LinearBasis:
             own = leaves >= 0
             values[feature, leaves[own], 0] = units[feature, own]
         return values
+
+    def held(self, coefficients: NDArray[np.float64], factor: Matrix, directions: Directions) -> NDArray[np.float64]:
+        """Coefficients for real rows whose slopes have no wrong sign, near to those given: float64 [p].
+
+        Slopes of the wrong sign are set to 0, and all others moved to where the quadratic form L L^T then has its
+        least, until none is wrong: where features go together, they stand in for one another.
+
+        Args:
+            coefficients: float64 [p].
+            factor: L, float64 [p, p].
+            directions: of the features.
+        """
+        p = len(coefficients)
+        has_transform = len(self.rows.transform) > 0
+        matrix = np.asarray(self.rows.transform * 2.0**-TRANSFORM_BITS if has_transform else np.eye(p), np.float64)
+        signs = {block[0]: int(sign) for block, sign in zip(self.blocks, directions.signs, strict=True) if sign}
+        zeroed: dict[int, NDArray[np.float64]] = {}
+        held = coefficients
+        while True:
+            slopes = self._untransformed(held)
+            wrong = [column for column, sign in signs.items() if column not in zeroed and sign * slopes[column] < 0]
+            if not wrong:
+                return held
+            zeroed |= {column: solve(factor, matrix[:, column]) for column in wrong}
+            answers = [self._untransformed(direction) for direction in zeroed.values()]
+            lower = cholesky(np.array([[answer[column] for column in zeroed] for answer in answers]))
+            if lower is None:
+                # Rounding has made one of them a sum of others: their tables are put in order later all the same.
+                return held
+            shares = solve(lower, self._untransformed(coefficients)[list(zeroed)])
+            held = coefficients.copy()
+            for share, direction in zip(shares, zeroed.values(), strict=True):
+                held -= share * direction
+
+    def _untransformed(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The coefficients for rows before the transform: float64 [p]."""
+        if not len(self.rows.transform):
+            return coefficients
+        matrix = self.rows.transform * 2.0**-TRANSFORM_BITS
+        whole = np.zeros(len(matrix))
+        # One row after the other: a product of matrices may add up in another order on another machine.
+        for row, coefficient in zip(matrix, coefficients, strict=True):
+            whole += coefficient * row
+        return whole
 
 
 def _positions(feature: Feature, cells: FeatureGrid, scale: str) -> NDArray[np.float64]:

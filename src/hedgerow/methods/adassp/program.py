@@ -177,21 +177,25 @@ def _boost(
     gram = mended((yield first), basis)
     sigma = gram_sigma(run.sigma(first), basis)
     wanted = own.noise_ridge * sigma * math.sqrt(len(gram))
-    factor = shifted_factor(gram, wanted, sigma) if own.shrinkage == 0 else None
+    needs_factor = own.shrinkage == 0 or run.directions is not None
+    factor = shifted_factor(gram, wanted, sigma) if needs_factor else None
+    reached = np.zeros(len(gram))
     largest = (2**31 - 1) // (len(run.plan.features) * (own.rounds + 1))
     update: FittedTrees | None = None
     score_bound = 0
     for number in range(own.rounds):
         query = cross_query(run, basis, number, update, score_bound)
         cross = real_cross((yield query), basis)
-        if factor is None:
+        if own.shrinkage or factor is None:
             noises = sigma, run.sigma(query) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
             step = centred_step(gram, cross, noises, wanted, own.shrinkage)
         else:
             step = solve(factor, cross)
         values = basis.values(own.learning_rate * step, largest)
-        if run.directions is not None:
-            values = run.directions.step(_total(rounds, basis), values, basis.trees)
+        if run.directions is not None and factor is not None:
+            reached = basis.held(reached + own.learning_rate * step, factor, run.directions)
+            whole = run.ordered_sum().add(basis.trees, basis.values(reached, largest))
+            values = whole - _total(rounds, basis).astype(np.int32)
         update = FittedTrees(basis.trees, values)
         score_bound = grown_score_bound(score_bound, update)
         rounds.append(values)

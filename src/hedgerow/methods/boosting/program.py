@@ -38,6 +38,7 @@ from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked, n_levels_asked
 from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, largest_value, leaf_rule
+from hedgerow.trees.constraints import OrderedSum
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, padded, sums_of_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
@@ -80,11 +81,13 @@ class _Position:
         zoom: of the residuals, see `hedgerow.losses.tables.zoomed`.
         n_records: as released with the mean.
         update: trees that the nodes' scores do not hold yet.
+        ordered: the sum of all trees so far.
     """
 
     run: Run
     candidates: CandidateSource
     order: FeatureOrder
+    ordered: OrderedSum
     n_fitted: int = 0
     n_known: int = 0
     exchange: int = 0
@@ -155,7 +158,8 @@ class _Position:
 def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[Query, IntVector, None]:
     run, settings = grown.run, grown.run.settings
     candidates = CandidateSource(run.plan, run.grid)
-    at = _Position(run, candidates, FeatureOrder(run.structure_seed, settings, run.grid.n_features, run.groups))
+    order = FeatureOrder(run.structure_seed, settings, run.grid.n_features, run.groups)
+    at = _Position(run, candidates, order, run.ordered_sum())
     start: list[Weighed] = []
     own = settings if isinstance(settings, BoostingSettings) and settings.start != "none" else None
     if own is not None:
@@ -190,11 +194,13 @@ def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Gener
     stretch = 0.0
     if squares > LEAST_SQUARES * noise:
         stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH), MOST_STRETCH)
-    largest = largest_value(run)
+    # What is rounded anew may be out of order by a unit.
+    largest, ordered = largest_value(run), run.ordered_sum()
     for number, batch in enumerate(grown.batches):
         values = batch.values * (1 + (stretch if number else 0.0))
         values[0, 0, 0] += 0.0 if number else shift * SCORE_UNIT
-        grown.batches[number] = FittedTrees(batch.trees, np.rint(np.clip(values, -largest, largest)).astype(np.int32))
+        units = np.rint(np.clip(values, -largest, largest)).astype(np.int32)
+        grown.batches[number] = FittedTrees(batch.trees, ordered.add(batch.trees, units))
 
 
 def _beyond(total: float, noise: float) -> float:
@@ -218,6 +224,7 @@ def _begin(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVec
     if settings.start == "linear":
         whole = settings.start_multipliers(plan, settings.noise_multiplier)[2] if settings.noise_multiplier else 0.0
         linear, at.update = yield from settings.linear_start(plan).ask(run, whole, largest, 2, 1, at.zoom)
+        at.ordered.add(linear.trees, linear.values)
         start.append((linear, np.zeros(linear.values.shape[:2], dtype=np.int64)))
     at.exchange, at.n_known, at.score_bound = settings.n_start_exchanges, settings.n_start_trees(plan), SCORE_LIMIT
     return start
@@ -232,20 +239,26 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     sums = yield query
     at.asked()
     if run.plan.model.weight_update == "averaging":
-        return _fitted(run, trees, sums, run.sigma(query))
+        return _fitted(at, trees, sums, run.sigma(query))
     rule, sigma = leaf_rule(run, n_trees, at.zoom), run.sigma(query)
     leaves = read_sums(sums, sigma, run.loss, n_trees)
     # The Hessians of K classes carry the noise of K sums.
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
     at.candidates.take_leaves(trees, leaves.integer_hessians, sigma * math.sqrt(n_summed))
     at.order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
-    return FittedTrees(trees, values_of(leaves, trees, rule)), np.maximum(leaves.integer_hessians, 0)
+    weights = leaves.hessians + rule.ridge(leaves.gradient_noise)
+    values = at.ordered.add(trees, values_of(leaves, trees, rule), weights)
+    return FittedTrees(trees, values), np.maximum(leaves.integer_hessians, 0)
 
 
-def _fitted(run: Run, trees: TreeBatch, sums: IntArray, sigma: float) -> tuple[FittedTrees, IntArray]:
+def _fitted(at: _Position, trees: TreeBatch, sums: IntArray, sigma: float) -> tuple[FittedTrees, IntArray]:
     """A batch by the sums of its leaves, int64 [B, n_leaves, n_statistics] or flattened, with noise `sigma` in each."""
-    values = leaf_values(sums, sigma, run.loss, trees, leaf_rule(run, trees.n_trees))
-    return FittedTrees(trees, values), leaf_weights(sums, run.loss, trees.n_trees, run.plan.model.weight_update)
+    run, rule = at.run, leaf_rule(at.run, trees.n_trees)
+    values = leaf_values(sums, sigma, run.loss, trees, rule)
+    weights = leaf_weights(sums, run.loss, trees.n_trees, run.plan.model.weight_update)
+    # Of class counts the weight is the count; of gradients it is the Hessian with its ridge.
+    known = weights[..., None] / run.loss.scales[-1] + rule.ridge(sigma / float(run.loss.scales[0]))
+    return FittedTrees(trees, at.ordered.add(trees, values, known)), weights
 
 
 class _Batch:
@@ -309,7 +322,7 @@ def _by_histograms(at: _Position, n_trees: int) -> Growth:
         growing.add_level(splits)
     # A leaf adds up several bins, each with its own noise.
     noise = sigma * math.sqrt(max(1.0, float(n_summed.sum()) / n_summed.size))
-    return _fitted(run, growing.trees, leaf_sums, noise)
+    return _fitted(at, growing.trees, leaf_sums, noise)
 
 
 def _offer_candidates(batch: _Batch, roots: IntArray, sigma: float) -> None:
@@ -339,7 +352,7 @@ def _by_draws(at: _Position, n_trees: int) -> Growth:
         at.asked()
         splits, leaf_sums = best_of_drawn(growing, drawn, sums, batch.rule(query))
         growing.add_level(splits)
-    return _fitted(run, growing.trees, leaf_sums, run.sigma(query))
+    return _fitted(at, growing.trees, leaf_sums, run.sigma(query))
 
 
 def _category_orders(batch: _Batch) -> NDArray[np.float64]:

@@ -69,7 +69,7 @@ def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
 
 def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
     run, plan = asking.run, asking.run.plan
-    candidates = CandidateSource(plan, run.grid)
+    candidates, ordered = CandidateSource(plan, run.grid), run.ordered_sum()
     for number in range(run.settings.n_trees):
         if number < DpXgboost.of(plan).sketch_rounds:
             _take_sketch(asking, candidates, (yield asking.sketch(candidates)))
@@ -79,9 +79,8 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
         values = leaf_values(sums, laplace_noise(asking.settings.leaf_scale), run.loss, trees, _rule(asking))
         found = leaf_weights(sums, run.loss, 1, "gradient")
         values[found < DpXgboost.of(plan).min_child_weight * run.loss.scales[1]] = 0
-        if run.directions is not None:
-            values = run.directions.projected(values, trees, found[..., None] / run.loss.scales[1] + plan.model.leaf_ridge)
-        fitted = FittedTrees(trees, values)
+        weights = found[..., None] / run.loss.scales[1] + plan.model.leaf_ridge
+        fitted = FittedTrees(trees, ordered.add(trees, values, weights))
         grown.add(fitted, found)
         asking.fitted(fitted)
 

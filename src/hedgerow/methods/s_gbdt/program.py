@@ -59,7 +59,7 @@ def s_gbdt(plan: Plan, settings: Settings) -> Program:
 def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     run, plan = grown.run, grown.run.plan
     terms = terms_of(run)
-    source = _Structures(run)
+    source, ordered = _Structures(run), run.ordered_sum()
     update: FittedTrees | None = None
     known = 0
     mean_noise, linear_noise = terms.start_multipliers
@@ -73,14 +73,17 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
         first = int(terms.has_mean)
         start, update = yield from start_of(plan).ask(run, linear_noise, _largest(run), first, update=update)
         grown.add(start, None)
+        ordered.add(start.trees, start.values)
         known = first + start_of(plan).n_trees - update.trees.n_trees
     for number in range(terms.n_rounds):
         trees = source.draw(number)
         query = _round_query(run, terms, (number, trees), known, update)
         sums = yield query
-        fitted = FittedTrees(trees, _values(run, sums, run.sigma(query), trees))
+        support = np.maximum(sums.reshape(1, -1, 2)[:, :, 1:], 0)
+        weights = support / run.loss.scales[1] + plan.model.leaf_ridge
+        fitted = FittedTrees(trees, ordered.add(trees, _values(run, sums, run.sigma(query), trees), weights))
         source.take(number, trees, sums, run.sigma(query))
-        grown.add(fitted, np.maximum(sums.reshape(1, -1, 2)[:, :, 1], 0))
+        grown.add(fitted, support[:, :, 0])
         known += 0 if update is None else update.trees.n_trees
         update = fitted
 
@@ -160,8 +163,7 @@ def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArra
     steps = np.clip(real[:, :, :1] / support, -model.leaf_clip, model.leaf_clip)
     reach = largest / SCORE_UNIT
     values = np.clip(-run.settings.learning_rate * steps, -reach, reach)
-    units = np.rint(values * SCORE_UNIT).astype(np.int32)
-    return units if run.directions is None else run.directions.projected(units, trees, support)
+    return np.rint(values * SCORE_UNIT).astype(np.int32)
 
 
 def _largest(run: Run) -> int:
