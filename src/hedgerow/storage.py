@@ -6,7 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -151,12 +151,11 @@ def require_private(path: Path, status: os.stat_result) -> None:
 
 def _require_own_file(path: Path) -> None:
     """Make the file if it is not there; raises as `require_private`, and OSError."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        # The open file is asked, not its name, so that no one exchanges it in between.
-        require_private(path, os.fstat(descriptor))
-    finally:
-        os.close(descriptor)
+    # One that is there is not opened: to close it again would undo the locks that another connection of this process
+    # has on it (POSIX), and the next process that closes it would take the log away from under that connection.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    require_private(path, path.stat())
     for beside in (Path(f"{path}-wal"), Path(f"{path}-journal")):
         # SQLite would carry out what another user left there.
         if beside.exists():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from hedgerow.storage import Database
@@ -59,3 +61,20 @@ def test_what_was_committed_is_there_after_a_crash_at_any_commit(tmp_path: Path)
         found.close()
         shutil.rmtree(crashed)
     database.close()
+
+
+def test_two_connections_of_a_process_keep_the_log(tmp_path: Path) -> None:
+    """Protects what another process writes to a shared file, a confirmation for instance, from not being seen: it must
+    not take the log away, as the last one to close the file does, while a connection here has it open.
+    """
+    path = tmp_path / "book.db"
+    first, second = (Database(path, SCHEMA, 1, is_exclusive=False) for _ in range(2))
+    other = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('insert into steps values (1, null)')"
+    subprocess.run([sys.executable, "-c", f"{other}; c.commit(); c.close()", str(path)], check=True)
+    assert [len(database.rows("select number from steps")) for database in (first, second)] == [1, 1]
+    second.close()
+    first.write(("insert into steps values (2, null)", ()))
+    third = Database(path, SCHEMA, 1, is_exclusive=False)
+    assert len(third.rows("select number from steps")) == 2
+    third.close()
+    first.close()

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from hedgerow.codec import Encoded
 from hedgerow.errors import RemoteProtocolError, UsageError
-from hedgerow.protocol.enrolment import Asking, Knock, Opening, Standing
+from hedgerow.protocol.enrolment import Asking, AskingStep, Challenge, Knock, Opening, Standing
 from hedgerow.protocol.stream import Farewell, WireRefusal, first_of
 from hedgerow.study.enrolment import Reception, are_same_words, words_of
-from hedgerow.study.files import StudyBook
+from hedgerow.study.files import Invitation, StudyBook
 from hedgerow.transport.identities import Role, build_roster, new_identity
 
 if TYPE_CHECKING:
@@ -178,7 +178,9 @@ def test_who_stands_between_cannot_try_again_at_the_site(study: Study) -> None:
     between = Between(study)
     site = between.site(study)
     words = site.enrol(between.reception.answer)
-    between.book.note("north", challenge=os.urandom(32))
+    guest = between.book.guest("north")
+    assert guest is not None
+    between.book.note(guest, challenge=os.urandom(32))
     restarted = site.again()
     with pytest.raises(WireRefusal) as refused:
         restarted.enrol(between.reception.answer)
@@ -197,19 +199,18 @@ def test_nothing_is_shown_before_the_other_end_is_bound(study: Study) -> None:
     assert len(study.guest("north").challenge) == 32
 
 
-@pytest.mark.parametrize("field", ["study", "address", "plan", "policy", "secret"])
-def test_the_words_are_about_the_whole_invitation(study: Study, field: str) -> None:
-    """A plan, a policy or an address that was changed on the way is refused, even with the secret known."""
+@pytest.mark.parametrize("field", ["study", "party", "address", "plan", "policy", "secret"])
+def test_a_changed_invitation_is_refused_and_uses_nothing_up(study: Study, field: str) -> None:
+    """Whatever was changed on the way, even with the secret known, is refused; the true invitation stays good."""
     true = study.invitations["north"]
-    changed = replace(true, **{field: os.urandom(32) if field == "secret" else getattr(true, field) + " "})
+    changed = replace(true, **{field: os.urandom(32) if field == "secret" else getattr(true, field) + "x"})
     study.invitations["changed"] = changed
     party = study.party("changed")
-    answer = study.answer(party.end.knock().to_bytes())
-    if field == "secret":
-        assert refusal(answer) == "invitation-unknown"
-    else:
-        opening = party.end.opening(answer.to_bytes())
-        assert refusal(study.answer(opening.to_bytes())) == "invitation-unknown"
+    # Also where it says the party's true name.
+    knock = replace(party.end.knock(), party="north")
+    assert refusal(study.answer(knock.to_bytes())) == "invitation-unknown"
+    assert not study.guest("north").commitment
+    assert study.party("north").enrol(study.answer) == study.words("north")
 
 
 # A coordinator that lies about the roster -----------------------------------------------------------------------------
@@ -281,6 +282,8 @@ def test_the_roster_waits_for_every_confirmation(study: Study) -> None:
     party.enrol(study.answer)
     party.ask(study.answer)
     assert party.end.roster is None and study.answer(party.end.asking().to_bytes()) == Standing()
+    study.book.confirm("north", party.end.words, study.identity.public)
+    assert not study.book.close_roster(study.identity.public) and study.book.roster is None
     with pytest.raises(UsageError) as early:
         study.book.confirm("south", "apple river stone lamp", study.identity.public)
     assert early.value.code == "not-enrolled"
@@ -296,6 +299,70 @@ def test_who_is_in_the_roster_is_not_invited_again(study: Study) -> None:
         with pytest.raises(UsageError) as refused:
             change()
         assert refused.value.code == "invited-already"
+
+
+def test_what_was_said_by_an_invitation_does_not_count_for_the_next(study: Study) -> None:
+    """A thief's message that is being answered while its invitation is replaced says nothing in the new one's name."""
+    thief, replaced = study.party("north", "thief"), list[Invitation]()
+
+    def replace_it(count: int) -> bytes:
+        # Between the moment at which the coordinator has looked the guest up and the one at which it writes.
+        replaced.append(study.invite("north"))
+        return os.urandom(count)
+
+    slow = Reception(study.identity.public, study.book, replace_it)
+    assert refusal(slow.answer(thief.end.knock().to_bytes())) == "invitation-unknown"
+    assert not study.guest("north").commitment
+    old = replace(study.guest("north"), invitation=study.invitations["north"].digest())
+    study.book.note(old, party=thief.identity.public, is_confirmed=1)
+    assert study.guest("north").party is None and not study.guest("north").is_confirmed
+    (study.invitations["north"],) = replaced
+    assert study.party("north").enrol(study.answer) == study.words("north")
+
+
+def test_a_coordinator_that_was_killed_says_the_same(study: Study) -> None:
+    """One challenge for an invitation, ever: to make the coordinator start again is no second try."""
+    party = study.party("north")
+    knock = party.end.knock().to_bytes()
+    first = study.answer(knock)
+    again = Reception(study.identity.public, StudyBook(study.folder), os.urandom)
+    assert again.answer(knock) == first
+    assert refusal(again.answer(study.party("north", "second").end.knock().to_bytes())) == "invitation-used"
+
+
+def test_two_processes_of_a_party_are_one_try(study: Study) -> None:
+    """Started twice in one folder, a party has one number and takes one challenge: who is between has one try."""
+    one = study.party("north")
+    other = one.again()
+    assert one.end.knock() == other.end.knock()
+    one.end.opening(Challenge(bytes(32)).to_bytes())
+    with pytest.raises(WireRefusal) as refused:
+        other.end.opening(Challenge(b"x" * 32).to_bytes())
+    assert refused.value.code == "invitation-used"
+
+
+def test_messages_of_one_party_say_nothing_for_another(study: Study) -> None:
+    """Replayed under another name, turned back to who sent it, or out of order: each is refused by name."""
+    north, south = study.party("north"), study.party("south")
+    knock = north.end.knock()
+    assert refusal(study.answer(replace(knock, party="south").to_bytes())) == "invitation-unknown"
+    early = Asking("north", AskingStep.WAITS, bytes(32), bytes(32), bytes(64))
+    assert refusal(study.answer(early.to_bytes())) == "invitation-unknown"
+    opening = north.end.opening(study.answer(knock.to_bytes()).to_bytes())
+    south.end.opening(study.answer(south.end.knock().to_bytes()).to_bytes())
+    assert refusal(study.answer(replace(opening, party="south").to_bytes())) == "malformed"
+    assert refusal(study.answer(Challenge(bytes(32)).to_bytes())) == "unexpected-frame"
+    study.answer(opening.to_bytes())
+    asking = north.end.asking()
+    assert refusal(study.answer(replace(asking, step=AskingStep.HAS_NONCES).to_bytes())) == "invitation-used"
+    assert study.guest("south").party is None and not study.guest("north").has_all
+
+
+def test_another_version_is_refused_by_name(study: Study) -> None:
+    """Who speaks an older version is told so; there is no way to ask for one."""
+    knock = bytearray(study.party("north").end.knock().to_bytes())
+    knock[3] -= 1
+    assert refusal(study.answer(bytes(knock))) == "unknown-version"
 
 
 # Any bytes ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
-from hedgerow.study.files import SUFFIX, Invitation, parse_invitation, read_invitation, write_private
+from hedgerow.study.files import SUFFIX, Invitation, check_address, parse_invitation, read_invitation, write_private
 
 if TYPE_CHECKING:
     from conftest import Study
@@ -44,13 +44,22 @@ def test_an_invitation_arrives_as_it_was_written(study: Study) -> None:
         ("role", "coordinator"),
         ("role", "king"),
         ("address", "hub:7443\u202e"),
+        ("address", "hub:7443, KJHV-C66C"),
+        ("address", "h\u0443b:7443"),
+        ("address", "unix:/run/hub:1"),
+        ("address", "dns://198.51.100.1/hub:7443"),
+        ("address", "ipv4:192.0.2.1:1,192.0.2.2:1"),
+        ("address", "--policy=mine:1"),
         ("secret", "c2hvcnQ="),
         ("secret", 7),
         ("coordinator", {}),
     ],
 )
 def test_an_invitation_that_cannot_be_is_refused(study: Study, field: str, value: object) -> None:
-    """A name that leads out of the folder, a role that no guest has, a terminal's tricks: nothing is made of it."""
+    """A name that leads out of the folder, a role that no guest has, a terminal's tricks: nothing is made of it.
+
+    Nor of an address that is no host's, of which gRPC would make a socket's file or a question to somebody's server.
+    """
     invitation, _ = written(study)
     content = {**json.loads(invitation.to_text()), field: value}
     with pytest.raises(UsageError):
@@ -71,6 +80,22 @@ def test_a_damaged_invitation_is_refused_or_another(study: Study, data: st.DataO
     except HedgerowError:
         return
     assert found == invitation or found.digest() != invitation.digest()
+
+
+def test_an_invitation_without_end_is_refused(tmp_path: Path) -> None:
+    """Whoever sent it, it does not fill the site's memory."""
+    path = tmp_path / f"north{SUFFIX}"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UsageError) as refused:
+        read_invitation(path)
+    assert refused.value.code == "invitation-file"
+
+
+@pytest.mark.parametrize("address", ["[2001:db8::1]:7443", "[fe80::1%eth0]:7443", "hedgerow.example.org:7443"])
+def test_addresses_that_sites_dial(address: str) -> None:
+    """Hosts by their name or number, of either version."""
+    assert check_address(address, "--address") == address
 
 
 def test_a_proposal_does_not_name_the_data() -> None:

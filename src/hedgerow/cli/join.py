@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from hedgerow.cli import check, monitor, node, privacy
-from hedgerow.cli.inputs import is_terminal, read_policy, read_text, says_yes
+from hedgerow.cli.inputs import is_terminal, listed, read_policy, read_text, says_yes
 from hedgerow.cli.output import name_log, note, print_facts
 from hedgerow.cli.parser import build_parser
 from hedgerow.cli.study import policy_of
@@ -21,7 +21,8 @@ from hedgerow.data.adapters import PLAIN, read_adapter
 from hedgerow.data.sources import file_of, is_url
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.local.forecast import forecast
-from hedgerow.plan.fields import shown
+from hedgerow.models.model import write_atomically
+from hedgerow.plan.fields import quoted, read_toml, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.enrolment import Standing
 from hedgerow.protocol.stream import WireCode, WireRefusal, first_of
@@ -33,8 +34,8 @@ from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role,
 
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _LONGEST_PAUSE = 10.0
-_SERVES_NODES = {WireCode.TLS_REFUSED, WireCode.CONNECTION_LOST}
-"""What one hears who has no certificate to show, once the coordinator wants one: the run has begun."""
+_SERVES_NODES = {WireCode.VERSION_MISMATCH, WireCode.MALFORMED}
+"""How a coordinator that enrols no one any more answers a party's certificate and question: the run has begun."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -56,10 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
         identity = _identity(folder, invitation)
         if kept is None:
             _agree(arguments, invitation, folder)
-            notes.write(invitation=invitation.digest())
+            notes.keep(invitation=invitation.digest())
         elif arguments.adapter is not None:
             # Its owner has seen the log of the node, which reads the table by the policy.
-            _adapt(arguments, folder)
+            _adapt(arguments, arguments.policy or str(folder / POLICY))
         if notes.read("settled") is None:
             _enrol(invitation, folder, identity, notes)
         if arguments.plan is not None and read_text(arguments.plan) != read_text(str(folder / PLAN)):
@@ -101,44 +102,63 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path) 
             ("coordinator", f"{invitation.address}, {invitation.coordinator.fingerprint()}"),
         ]
     )
-    proposed = folder / f"proposed-{PLAN}"
-    proposed.write_text(invitation.plan, encoding="utf-8")
+    # What nobody has agreed to yet has names of its own: a policy that was refused is not the next invitation's.
+    proposed = {folder / PLAN: folder / f"proposed-{PLAN}"}
+    write_atomically(proposed[folder / PLAN], invitation.plan.encode())
     if invitation.role is Role.SITE:
-        _show_site(arguments, invitation, plan, folder)
+        policy = _show_site(arguments, invitation, plan, folder)
+        proposed |= {} if policy is None else {folder / POLICY: policy}
     if not arguments.yes:
         if not is_terminal():
             raise UsageError("usage-yes")
         if not says_yes("Take part in this study, by this policy?"):
             raise PolicyRefusal("not-agreed")
-    proposed.replace(folder / PLAN)
+    for place, draft in proposed.items():
+        draft.replace(place)
 
 
-def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path) -> None:
+def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path) -> Path | None:
+    """What concerns a site only; returns where the coordinator's policy is, unless the owner has one."""
+    proposed = None
     print()
     privacy.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
     print()
-    table, kept = arguments.data or arguments.held_out, folder / POLICY
+    table, kept, draft = arguments.data or arguments.held_out, folder / POLICY, folder / f"proposed-{POLICY}"
+    own = arguments.policy or str(kept)
     # One that is there already may have been changed by its owner.
     if arguments.policy is None and not kept.exists():
         text = policy_of(invitation.policy, arguments.data_set or _name_of(table))
         if parse_policy(text).data != PLAIN:
             # How a table is to be read is for its owner to say.
             raise UsageError("invitation-file", where=arguments.invitation)
-        kept.write_text(text, encoding="utf-8")
-    own = arguments.policy or str(kept)
+        write_atomically(draft, text.encode())
+        proposed, own = draft, str(draft)
     if arguments.adapter is not None:
-        _adapt(arguments, folder)
+        _adapt(arguments, own)
     policy, text = read_policy(own), read_text(own)
     adapter = ["--adapter", own] if policy.data != PLAIN else []
     check.run(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
     policy.check_plan(plan)
     print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
-    print("".join(f"  {shown(line)}\n" for line in text.splitlines()))
+    print_facts(_rules(text))
+    return proposed
 
 
-def _adapt(arguments: argparse.Namespace, folder: Path) -> None:
-    """Have the policy say how this site writes its table; raises UsageError where it says something else already."""
-    own = arguments.policy or str(folder / POLICY)
+def _rules(policy: str) -> list[tuple[str, str]]:
+    """What a policy says, the budget last, above the question. What stands beside it, and how, misleads nobody."""
+    content = {name: value for name, value in read_toml(policy).items() if name != "version"}
+    names = sorted(content, key=lambda name: name in ("delta", "max_epsilon"))
+    return [(shown(name), _said(content[name])) for name in names]
+
+
+def _said(value: object) -> str:
+    if isinstance(value, list):
+        return listed(map(_said, value)) or "none"
+    return shown(value) if isinstance(value, str) else quoted(value)
+
+
+def _adapt(arguments: argparse.Namespace, own: str) -> None:
+    """Have a policy say how this site writes its table; raises UsageError where it says something else already."""
     data = read_policy(own).data
     if data == read_adapter(arguments.adapter):
         return
@@ -174,7 +194,7 @@ def _confirm(invitation: Invitation, folder: Path, said: str) -> None:
         applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
         if not are_same_words(said, applicant.words):
             raise UsageError("words-differ", name=invitation.party)
-        notes.write(confirmed=b"1")
+        notes.keep(confirmed=b"1")
     note("The words are confirmed. A `hedgerow join` that waits for them goes on by itself.")
 
 
@@ -194,16 +214,17 @@ def _enrol(invitation: Invitation, folder: Path, identity: PrivateIdentity, note
             if applicant.asking() == before:
                 time.sleep(_SECONDS_BETWEEN_QUESTIONS)
     if applicant.roster is not None:
-        (folder / ROSTER).write_text(applicant.roster.to_toml(), encoding="utf-8")
+        write_atomically(folder / ROSTER, applicant.roster.to_toml().encode())
         words = (notes.read("roster_words") or b"").decode()
         note(f"The roster's words, the same at every party: {words}")
     try:
-        # Only who has heard that all have the roster stops to serve this.
-        first_of(Standing, _Line(invitation, _SERVES_NODES).ask(applicant.asking()))
+        # The coordinator waits until it has heard this from everyone. A connection that broke says nothing: it is asked
+        # again, with the certificate that is wanted once the run has begun.
+        first_of(Standing, _Line(invitation, identity).ask(applicant.asking()))
     except WireRefusal as refusal:
         if refusal.wire_code not in _SERVES_NODES:
             raise
-    notes.write(settled=b"1")
+    notes.keep(settled=b"1")
 
 
 def _compare(invitation: Invitation, notes: Notebook) -> None:
@@ -213,9 +234,9 @@ def _compare(invitation: Invitation, notes: Notebook) -> None:
     note(f"Call the operator of {invitation.study} at a number that you knew before. Each reads the other the words.")
     if is_terminal():
         if not says_yes("Are all four the same, in the same order?"):
-            notes.write(refused=b"1")
+            notes.keep(refused=b"1")
             raise UsageError("words-differ", name=invitation.party)
-        notes.write(confirmed=b"1")
+        notes.keep(confirmed=b"1")
         return
     note('Once they are the same: hedgerow join INVITATION --confirm "the words that they read to you"')
     while notes.read("confirmed") is None:
@@ -225,12 +246,11 @@ def _compare(invitation: Invitation, notes: Notebook) -> None:
 class _Line:
     """Asks the coordinator, and asks again while it cannot be reached.
 
-    Args: invitation; ends_with: codes after which it is of no use to try again, besides those that are final.
+    Args: invitation; identity: of who asks, once the coordinator may want to see its certificate.
     """
 
-    def __init__(self, invitation: Invitation, ends_with: set[WireCode] | None = None) -> None:
-        self._invitation = invitation
-        self._ends_with = {WireCode.WRONG_COORDINATOR, WireCode.MALFORMED, *(ends_with or ())}
+    def __init__(self, invitation: Invitation, identity: PrivateIdentity | None = None) -> None:
+        self._invitation, self._identity = invitation, identity
         self._said = ""
 
     def ask(self, message: Encoded) -> bytes:
@@ -238,9 +258,10 @@ class _Line:
         pause = _SECONDS_BETWEEN_QUESTIONS
         while True:
             try:
-                return ask(self._invitation.address, self._invitation.coordinator, message.to_bytes())
+                invitation = self._invitation
+                return ask(invitation.address, invitation.coordinator, message.to_bytes(), self._identity)
             except WireRefusal as refusal:
-                if refusal.is_final or refusal.wire_code in self._ends_with:
+                if refusal.is_final or refusal.wire_code in (WireCode.WRONG_COORDINATOR, WireCode.MALFORMED):
                     raise
                 if refusal.code != self._said:
                     self._said = refusal.code

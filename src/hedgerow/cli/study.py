@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,9 +16,10 @@ from hedgerow.cli.inputs import address_of, asked, is_terminal, listed, read_pla
 from hedgerow.cli.output import name_log, note, print_facts, print_json
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
-from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
+from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import Plan
+from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
 from hedgerow.server.journal import Journal
 from hedgerow.study.enrolment import Guest, Reception
 from hedgerow.study.files import (
@@ -27,6 +29,7 @@ from hedgerow.study.files import (
     SUFFIX,
     Invitation,
     StudyBook,
+    check_address,
     new_secret,
     write_private,
 )
@@ -57,17 +60,19 @@ def new(arguments: argparse.Namespace) -> None:
     coordinator.require_masks(plan)
     host, _ = address_of(arguments.listen, "--listen")
     address = arguments.address or arguments.listen
-    address_of(address, "--address")
+    check_address(address, "--address" if arguments.address else "--listen")
     if host in _ANY_HOST and not arguments.address:
         raise UsageError("study-address", listen=arguments.listen)
-    folder = Path(name)
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        raise UsageError("study-exists", folder=folder) from None
-    identity, _, _ = create_identity(folder, COORDINATOR, Role.COORDINATOR)
-    (folder / PLAN).write_text(read_text(arguments.plan), encoding="utf-8")
-    StudyBook.create(folder, {"name": name, "listen": arguments.listen, "address": address}).close()
+    folder, draft = Path(name), Path(f".{name}.new")
+    if folder.exists():
+        raise UsageError("study-exists", folder=folder)
+    # What a command that was killed has left is nobody's study.
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700)
+    identity, _, _ = create_identity(draft, COORDINATOR, Role.COORDINATOR)
+    write_new(draft / PLAN, read_text(arguments.plan))
+    StudyBook.create(draft, {"name": name, "listen": arguments.listen, "address": address}).close()
+    draft.rename(folder)
     print_facts(
         [
             ("study", f"{name}, in the folder {folder}"),
@@ -86,7 +91,7 @@ def folder_of(given: str | None) -> Path:
     here = Path()
     if (here / "study.db").is_file():
         return here
-    found = sorted(place.parent for place in here.glob("*/study.db"))
+    found = sorted(place.parent for place in here.glob("[!.]*/study.db"))
     if len(found) != 1:
         raise UsageError("study-folder", folder="." if not found else listed(map(str, found)))
     return found[0]
@@ -126,9 +131,10 @@ def invite(arguments: argparse.Namespace) -> None:
         parties = [(name, role) for role, names in given for name in names]
         if not parties:
             raise UsageError("nobody-invited")
-        for name, role in parties:
+        for name, _ in parties:
             if check_name(name) == COORDINATOR:
                 raise UsageError("invited-already", name=name)
+        for name, role in parties:
             place = book.folder / f"{name}{SUFFIX}"
             if place.exists() and not arguments.again:
                 raise UsageError("invitation-exists", path=place)
@@ -195,22 +201,43 @@ def _receive(book: StudyBook) -> None:
     guests = book.guests()
     if not any(guest.role is Role.SITE for guest in guests):
         raise UsageError("nobody-invited")
-    reception = Reception(identity.public, book, os.urandom)
     host, port = address_of(book.fact("listen"), "--listen")
     allow_many_connections()
-    server = StudyServer(
-        identity, HubAddress(host, port), len(guests), lambda message: reception.answer(message).to_bytes()
-    )
-    try:
-        note(f"Listening on {book.fact('listen')} for {listed(guest.name for guest in guests)}.")
-        lines = _Lines(book, identity)
-        while not lines.look():
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-    finally:
-        server.close()
+    # A book for each thread: one that the server writes to while the operator confirms somebody waits for its turn.
+    with closing(StudyBook(book.folder)) as desk:
+        answering = _Answering(Reception(identity.public, desk, os.urandom))
+        server = StudyServer(identity, HubAddress(host, port), len(guests), answering)
+        try:
+            note(f"Listening on {book.fact('listen')} for {listed(guest.name for guest in guests)}.")
+            lines = _Lines(book, identity)
+            while not lines.look():
+                answering.require_well()
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+        finally:
+            server.close()
     roster = book.roster
     if roster is not None:
         write_new(book.folder / ROSTER, roster.to_toml())
+
+
+class _Answering:
+    """Gives the answers of a reception; what stops this end, a full disk above all, is told to its operator alone."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+        self._fault: HedgerowError | None = None
+
+    def __call__(self, message: bytes) -> bytes:
+        try:
+            return self._reception.answer(message).to_bytes()
+        except HedgerowError as fault:
+            self._fault = fault
+            return Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()
+
+    def require_well(self) -> None:
+        """Raises what has gone wrong here."""
+        if self._fault is not None:
+            raise self._fault
 
 
 class _Lines:
@@ -226,9 +253,8 @@ class _Lines:
         for guest in guests:
             if guest.party is not None and not guest.is_confirmed:
                 self._introduce(guest)
-        if not all(guest.is_confirmed for guest in guests):
+        if not self._book.close_roster(self._coordinator):
             return False
-        self._book.close_roster(self._coordinator)
         self._say("All parties are confirmed. Each is sent the roster.")
         if words := self._book.roster_words:
             self._say(f"The roster's words, the same at every party: {words}")
@@ -278,7 +304,7 @@ def carry_out(folder: Path, number: int, arguments: argparse.Namespace) -> None:
     place.mkdir(mode=0o700, exist_ok=True)
     plan = place / PLAN
     if not plan.exists():
-        plan.write_text(read_text(str(folder / PLAN)), encoding="utf-8")
+        write_new(plan, read_text(str(folder / PLAN)))
     command = _command(folder, number, arguments)
     command += [] if arguments.console is None else ["--console", arguments.console]
     try:

@@ -36,7 +36,7 @@ class Knock(Encoded):
     Attributes:
         party: its name, as in its invitation. Not one that was invited: `invitation-unknown`.
         commitment: to what its Opening will say. Another one than before: `invitation-used`.
-        tag: HMAC-SHA256 of all this under the invitation's secret. Wrong: `invitation-unknown`.
+        tag: HMAC-SHA256 of the invitation and the commitment under its secret. Wrong: `invitation-unknown`.
     """
 
     KIND = StreamKind.KNOCK

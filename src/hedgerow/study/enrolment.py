@@ -34,7 +34,7 @@ from hashlib import sha256
 from importlib import resources
 from typing import Protocol
 
-from hedgerow.codec import Encoded, digest, kind_in
+from hedgerow.codec import CodecFault, Encoded, digest, kind_in
 from hedgerow.crypto.identity import Identity, verify
 from hedgerow.crypto.primitives import Entropy, PrimitiveFault
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError
@@ -47,7 +47,7 @@ from hedgerow.protocol.enrolment import (
     Opening,
     Standing,
 )
-from hedgerow.protocol.stream import Farewell, StreamKind, WireCode, WireRefusal, first_of, read_as
+from hedgerow.protocol.stream import Farewell, StreamKind, WireCode, WireRefusal, first_of, read_as, refused
 from hedgerow.transport.identities import (
     PinnedRoster,
     PrivateIdentity,
@@ -115,6 +115,11 @@ def tag_of(secret: bytes, kind: str, *parts: bytes) -> bytes:
     return hmac.digest(secret, digest(_DOMAIN + kind, *parts), "sha256")
 
 
+def _knock_tag(secret: bytes, invitation: bytes, commitment: bytes) -> bytes:
+    # Over the whole invitation: one that was changed on its way does not use the true one up.
+    return tag_of(secret, "knock", invitation, commitment)
+
+
 def _opening_tag(ends: Ends, nonce: bytes, sealed: bytes, challenge: bytes) -> bytes:
     return tag_of(ends.secret, "opening", ends.invitation, ends.party.digest(), nonce, sealed, challenge)
 
@@ -141,8 +146,8 @@ class Notes(Protocol):
     def read(self, name: str) -> bytes | None:
         """What was written under this name."""
 
-    def write(self, **values: bytes) -> None:
-        """All of it, or none."""
+    def keep(self, **values: bytes) -> None:
+        """Write all of it, or none; a name that something is written under keeps that, whoever was first."""
 
 
 class Applicant:
@@ -158,15 +163,14 @@ class Applicant:
     def __init__(self, ends: Ends, identity: PrivateIdentity, notes: Notes, entropy: Entropy) -> None:
         self._ends, self._notes, self._key = ends, notes, Identity(identity.seed)
         self._name = identity.public.name
-        if notes.read("nonce") is None:
-            notes.write(nonce=entropy(32), second=entropy(32))
+        notes.keep(nonce=entropy(32), second=entropy(32))
         self._nonce, self._second = notes.read("nonce") or b"", notes.read("second") or b""
         self._sealed = sha256(self._second).digest()
 
     def knock(self) -> Knock:
         """The first message."""
         commitment = self._ends.commitment(self._nonce, self._sealed)
-        return Knock(self._name, commitment, tag_of(self._ends.secret, "knock", self._name.encode(), commitment))
+        return Knock(self._name, commitment, _knock_tag(self._ends.secret, self._ends.invitation, commitment))
 
     def opening(self, answer: bytes) -> Opening:
         """The second message, after the answer to the first; raises WireRefusal.
@@ -174,8 +178,7 @@ class Applicant:
         The first challenge counts: another one, after the numbers were shown, could be chosen to fit.
         """
         heard = first_of(Challenge, answer).nonce
-        if self._notes.read("challenge") is None:
-            self._notes.write(challenge=heard)
+        self._notes.keep(challenge=heard)
         challenge = self._notes.read("challenge") or b""
         if heard != challenge:
             raise WireRefusal(WireCode.INVITATION_USED, "The coordinator does not say what it said before.")
@@ -231,15 +234,15 @@ class Applicant:
         if offered is None:
             _require_own(standing, self._ends, self._sealed)
             # From now on it is this one: the second number comes to light with the next question.
-            self._notes.write(offered=Standing(standing.roster, standing.sealed).to_bytes())
+            self._notes.keep(offered=Standing(standing.roster, standing.sealed).to_bytes())
             return
         if (standing.roster, standing.sealed) != (offered.roster, offered.sealed):
             raise RemoteProtocolError("roster-offered", why="it is another one than before")
-        if standing.nonces and self._notes.read("roster_words") is None:
+        if standing.nonces:
             if tuple(sha256(nonce).digest() for nonce in standing.nonces) != offered.sealed:
                 raise RemoteProtocolError("roster-offered", why="its numbers are not those that were sealed")
             words = roster_words(_read_roster(offered.roster), standing.nonces)
-            self._notes.write(roster_words=words.encode())
+            self._notes.keep(roster_words=words.encode())
 
 
 def _read_roster(content: bytes) -> PinnedRoster:
@@ -304,8 +307,8 @@ class GuestBook(Protocol):
     def guest(self, name: str) -> Guest | None:
         """The guest of this name, unless it was not invited."""
 
-    def note(self, name: str, **fields: object) -> None:
-        """Write some fields of a guest."""
+    def note(self, guest: Guest, **fields: object) -> None:
+        """Write some fields of a guest, unless another invitation has taken the place of this one."""
 
     def standing(self) -> Standing:
         """What all guests are told."""
@@ -326,6 +329,8 @@ class Reception:
             return self._answer(message)
         except WireRefusal as refusal:
             return Farewell.of(refusal)
+        except CodecFault as fault:
+            return Farewell.of(refused(fault))
         except (PrimitiveFault, RemoteProtocolError, UsageError, ValueError):
             return Farewell.of(WireRefusal(WireCode.MALFORMED))
 
@@ -345,15 +350,22 @@ class Reception:
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         return guest
 
+    def _noted(self, guest: Guest, **fields: object) -> Guest:
+        """The guest with these fields, on the disk; raises WireRefusal where another invitation has taken its place."""
+        self._book.note(guest, **fields)
+        found = self._guest(guest.name)
+        if found.invitation != guest.invitation:
+            raise WireRefusal(WireCode.INVITATION_UNKNOWN)
+        return found
+
     def _knocked(self, knock: Knock) -> Challenge:
         guest = self._guest(knock.party)
-        expected = tag_of(guest.secret, "knock", knock.party.encode(), knock.commitment)
+        expected = _knock_tag(guest.secret, guest.invitation, knock.commitment)
         if not hmac.compare_digest(expected, knock.tag):
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         if not guest.commitment:
             # One challenge for an invitation, ever: who could ask for a second one could try until the words fit.
-            self._book.note(guest.name, commitment=knock.commitment, challenge=self._entropy(32))
-            guest = self._guest(knock.party)
+            guest = self._noted(guest, commitment=knock.commitment, challenge=self._entropy(32))
         if guest.commitment != knock.commitment:
             raise WireRefusal(WireCode.INVITATION_USED)
         return Challenge(guest.challenge)
@@ -369,7 +381,7 @@ class Reception:
         if ends.commitment(opening.nonce, opening.sealed) != guest.commitment:
             raise WireRefusal(WireCode.INVITATION_USED)
         if guest.party is None:
-            self._book.note(guest.name, party=party, nonce=opening.nonce, sealed=opening.sealed)
+            self._noted(guest, party=party, nonce=opening.nonce, sealed=opening.sealed)
         return Standing()
 
     def _was_asked(self, asking: Asking) -> Standing:
@@ -388,7 +400,7 @@ class Reception:
         if not same or sha256(asking.nonce).digest() != guest.sealed:
             raise WireRefusal(WireCode.ROSTER_MISMATCH)
         if not guest.second:
-            self._book.note(guest.name, second=asking.nonce)
+            self._noted(guest, second=asking.nonce)
         if asking.step is AskingStep.HAS_NONCES and standing.nonces:
-            self._book.note(guest.name, has_all=True)
+            self._noted(guest, has_all=True)
         return self._book.standing()

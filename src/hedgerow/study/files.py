@@ -7,7 +7,7 @@ Identities, rosters, plans and policies in these folders are the files that `hed
 from __future__ import annotations
 
 import json
-import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ from typing import Any
 
 from hedgerow.codec import digest
 from hedgerow.errors import HedgerowError, UsageError
-from hedgerow.plan.fields import require_plain
 from hedgerow.protocol.enrolment import Standing
 from hedgerow.storage import Database
 from hedgerow.study.enrolment import Guest, are_same_words, roster_words
@@ -31,6 +30,7 @@ from hedgerow.transport.identities import (
     parse_public,
     parse_roster,
     to_base64,
+    write_new,
 )
 
 FORMAT = "hedgerow-invitation"
@@ -39,7 +39,21 @@ SUFFIX = ".invitation"
 COORDINATOR = "coordinator"
 """The name of the coordinator of every study; no party can have it."""
 PLAN, ROSTER, POLICY = "plan.toml", "roster.toml", "policy.toml"
+_MOST_BYTES = 32 << 20
+"""Of an invitation."""
+_ADDRESS = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9]{1,15})?\]):[0-9]{1,5}")
 _WARNING = "Secret until it has been used. Whoever has this file can ask to take part in this party's name."
+
+
+def check_address(address: str, option: str) -> str:
+    """The address that sites dial, host and port; raises UsageError "address".
+
+    In ASCII, for one letter may look like another, and nothing that gRPC takes for another kind of address: the file of
+    a socket, a server that is asked for names.
+    """
+    if not _ADDRESS.fullmatch(address):
+        raise UsageError("address", option=option, text=address)
+    return address
 
 
 @dataclass(frozen=True)
@@ -89,13 +103,16 @@ class Invitation:
 
 
 def parse_invitation(text: str, where: str) -> Invitation:
-    """The invitation in a file's text; raises UsageError "invitation-file", RemoteProtocolError for keys that err."""
+    """The invitation in a file's text; raises UsageError "invitation-file", RemoteProtocolError for keys that err.
+
+    Whoever sent it may have written it to harm: it names no folder, no host, and no key that it could not.
+    """
     try:
         content = json.loads(text)
         if content["format"] != FORMAT or content["version"] != FORMAT_VERSION:
             raise UsageError("invitation-file", where=where)
         address, plan, policy = (str(content[name]) for name in ("address", "plan", "policy"))
-        require_plain({"address": address})
+        check_address(address, "The invitation's address")
         study, party = check_name(content["study"]), check_name(content["party"])
         secret, coordinator = from_base64(content["secret"]), parse_public(content["coordinator"], where)
         role = Role(content["role"])
@@ -112,7 +129,11 @@ def parse_invitation(text: str, where: str) -> Invitation:
 def read_invitation(path: Path) -> Invitation:
     """The invitation in a file; raises as `parse_invitation`."""
     try:
-        return parse_invitation(path.read_text(encoding="utf-8"), str(path))
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise UsageError("invitation-file", where=str(path))
+        return parse_invitation(content.decode(), str(path))
     except FileNotFoundError:
         raise UsageError("invitation-not-found", path=path) from None
     except (UnicodeDecodeError, IsADirectoryError):
@@ -120,12 +141,8 @@ def read_invitation(path: Path) -> Invitation:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a new file that only its owner may read; raises FileExistsError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a new file that only its owner may read; raises as `write_new`."""
+    write_new(path, text, 0o600)
 
 
 _NOTES = "create table if not exists notes (name text primary key, content blob not null);"
@@ -151,9 +168,9 @@ class Notebook:
         rows = self._database.rows("select content from notes where name = ?", (name,))
         return bytes(rows[0][0]) if rows else None
 
-    def write(self, **values: bytes) -> None:
-        """See `Notes.write`."""
-        sql = "insert into notes values (?, ?) on conflict (name) do update set content = excluded.content"
+    def keep(self, **values: bytes) -> None:
+        """See `Notes.keep`."""
+        sql = "insert or ignore into notes values (?, ?)"
         self._database.write(*((sql, (name, value)) for name, value in values.items()))
 
     def close(self) -> None:
@@ -162,7 +179,11 @@ class Notebook:
 
 
 class StudyBook(Notebook):
-    """The coordinator's memory of a study: what it is, and its guests. See `enrolment.GuestBook`."""
+    """The coordinator's memory of a study: what it is, and its guests. See `enrolment.GuestBook`.
+
+    Several processes, or threads with one object each, may have it open: who is invited, confirmed and in the roster is
+    asked and written in one transaction.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Raises UsageError "study-folder" for a folder that holds no study."""
@@ -176,7 +197,7 @@ class StudyBook(Notebook):
         """A new study's book, in a folder that is there."""
         write_private(folder / "study.db", "")
         book = cls(folder)
-        book.write(**{name: text.encode() for name, text in facts.items()})
+        book.keep(**{name: text.encode() for name, text in facts.items()})
         return book
 
     def fact(self, name: str) -> str:
@@ -188,20 +209,21 @@ class StudyBook(Notebook):
 
         Raises UsageError "invited-already" for a party that is confirmed, or that any roster has.
         """
-        guest = self.guest(invitation.party)
-        if self.read("roster") is not None or (guest is not None and guest.is_confirmed):
-            raise UsageError("invited-already", name=invitation.party)
-        values = (invitation.party, invitation.role.value, invitation.secret, invitation.digest())
-        sql = "insert or replace into guests (name, role, secret, invitation) values (?, ?, ?, ?)"
-        self._database.write((sql, values))
+        with self._database.transaction() as execute:
+            guest = self.guest(invitation.party)
+            if self.read("roster") is not None or (guest is not None and guest.is_confirmed):
+                raise UsageError("invited-already", name=invitation.party)
+            values = (invitation.party, invitation.role.value, invitation.secret, invitation.digest())
+            execute("insert or replace into guests (name, role, secret, invitation) values (?, ?, ?, ?)", values)
 
     def withdraw(self, name: str) -> None:
         """Expect a party no more; raises UsageError "not-invited", or "invited-already" once there is a roster."""
-        if self.guest(name) is None:
-            raise UsageError("not-invited", name=name)
-        if self.read("roster") is not None:
-            raise UsageError("invited-already", name=name)
-        self._database.write(("delete from guests where name = ?", (name,)))
+        with self._database.transaction() as execute:
+            if self.guest(name) is None:
+                raise UsageError("not-invited", name=name)
+            if self.read("roster") is not None:
+                raise UsageError("invited-already", name=name)
+            execute("delete from guests where name = ?", (name,))
 
     def guest(self, name: str) -> Guest | None:
         """See `GuestBook.guest`."""
@@ -221,14 +243,16 @@ class StudyBook(Notebook):
             has_all in rows
         ]  # fmt: skip
 
-    def note(self, name: str, **fields: object) -> None:
+    def note(self, guest: Guest, **fields: object) -> None:
         """See `GuestBook.note`."""
         stored = {
             field: json.dumps(fields_of(value)) if isinstance(value, PublicIdentity) else value
             for field, value in fields.items()
         }
         columns = ", ".join(f"{field} = ?" for field in stored)
-        self._database.write((f"update guests set {columns} where name = ?", (*stored.values(), name)))
+        # Of this very invitation: another process may have replaced it meanwhile.
+        sql = f"update guests set {columns} where name = ? and invitation = ?"
+        self._database.write((sql, (*stored.values(), guest.name, guest.invitation)))
 
     def standing(self) -> Standing:
         """See `GuestBook.standing`."""
@@ -251,20 +275,24 @@ class StudyBook(Notebook):
             raise UsageError("not-enrolled", name=name)
         if not are_same_words(said, guest.words(coordinator)):
             raise UsageError("words-differ", name=name)
-        # Of this very invitation: another process may have replaced it meanwhile.
-        sql = "update guests set is_confirmed = 1 where name = ? and invitation = ?"
-        self._database.write((sql, (name, guest.invitation)))
+        self.note(guest, is_confirmed=1)
 
-    def close_roster(self, coordinator: PublicIdentity) -> None:
-        """Make the roster of all guests, who are confirmed; from now on it stays as it is."""
-        if self.read("roster") is not None:
-            return
-        by_role: dict[Role, list[PublicIdentity]] = {Role.SITE: [], Role.MONITOR: []}
-        for guest in self.guests():
-            if guest.party is not None and guest.is_confirmed:
+    def close_roster(self, coordinator: PublicIdentity) -> bool:
+        """Make the roster of all guests, once they are confirmed; from now on it stays as it is.
+
+        Returns whether there is one.
+        """
+        with self._database.transaction() as execute:
+            if self.read("roster") is not None:
+                return True
+            by_role: dict[Role, list[PublicIdentity]] = {Role.SITE: [], Role.MONITOR: []}
+            for guest in self.guests():
+                if guest.party is None or not guest.is_confirmed:
+                    return False
                 by_role[guest.role].append(guest.party)
-        roster = build_roster(coordinator, by_role[Role.SITE], None, by_role[Role.MONITOR])
-        self.write(roster=roster.to_toml().encode())
+            roster = build_roster(coordinator, by_role[Role.SITE], None, by_role[Role.MONITOR])
+            execute("insert into notes values ('roster', ?)", (roster.to_toml().encode(),))
+        return True
 
     @property
     def roster(self) -> PinnedRoster | None:

@@ -226,8 +226,8 @@ def create_identity(folder: Path, name: str, role: Role) -> tuple[PrivateIdentit
         if path.exists():
             raise UsageError("identity-exists", path=path)
     identity = new_identity(name, role, secrets.token_bytes(KEY_BYTES))
-    _write(private, _private_text(identity), 0o600)
-    _write(public, public_lines(identity.public), 0o644)
+    write_new(private, _private_text(identity), 0o600)
+    write_new(public, public_lines(identity.public))
     return identity, private, public
 
 
@@ -265,20 +265,29 @@ def read_private(path: Path) -> PrivateIdentity:
         raise UsageError("identity-fields", path=path) from None
 
 
-def write_new(path: Path, text: str) -> None:
-    """Write a public file that does not exist yet; raises UsageError when it does."""
-    _write(path, text, 0o644)
+def write_new(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file that does not exist yet: afterwards it is on the disk with all of its text, or not there.
 
-
-def _write(path: Path, text: str, mode: int) -> None:
+    Raises UsageError "identity-exists" when it does exist, and OSError.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # Unlike a renaming it never replaces a file: of two processes that make an identity, one has made none.
+        os.link(draft, path)
     except FileExistsError:
         raise UsageError("identity-exists", path=path) from None
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    finally:
+        draft.unlink()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _private_text(identity: PrivateIdentity) -> str:
