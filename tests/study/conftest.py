@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +23,17 @@ POLICY = "max_epsilon = 1"
 class Party:
     """An invited party: its invitation, its keys, and what it remembers. `again` is the same after a restart."""
 
-    def __init__(self, invitation: Invitation, place: Path, identity: PrivateIdentity | None = None) -> None:
+    def __init__(
+        self,
+        invitation: Invitation,
+        place: Path,
+        identity: PrivateIdentity | None = None,
+        befalls: Callable[[Notebook], None] = lambda notes: None,
+    ) -> None:
         self.invitation, self._place = invitation, place
         self.identity = identity or new_identity(invitation.party, invitation.role, os.urandom(32))
         self.notes = Notebook(place)
+        befalls(self.notes)
         ends = Ends(invitation.digest(), invitation.secret, invitation.coordinator, self.identity.public)
         self.end = Applicant(ends, self.identity, self.notes, os.urandom)
 
@@ -63,9 +71,9 @@ class Study:
         self.book.invite(invitation)
         return invitation
 
-    def party(self, name: str, place: str = "") -> Party:
-        """Whoever has this invitation, with a folder of its own."""
-        return Party(self.invitations[name], self.folder / f"{place or name}.db")
+    def party(self, name: str, place: str = "", **more: Any) -> Party:
+        """Whoever has this invitation, with a folder of its own; `more` as of a `Party`."""
+        return Party(self.invitations[name], self.folder / f"{place or name}.db", **more)
 
     def guest(self, name: str) -> Guest:
         guest = self.book.guest(name)
@@ -88,3 +96,9 @@ class Study:
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
     return Study(tmp_path / "study", "north", "south", "west")
+
+
+@pytest.fixture
+def new_study(tmp_path: Path) -> Callable[..., Study]:
+    """Makes studies by the name of their folder and those of their sites."""
+    return lambda name, *sites: Study(tmp_path / name, *sites)

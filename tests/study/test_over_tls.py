@@ -7,19 +7,23 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from hedgerow.cli import join
 from hedgerow.codec import Encoded
 from hedgerow.protocol.enrolment import Standing
 from hedgerow.protocol.stream import Farewell, WireRefusal
+from hedgerow.study.files import Notebook
 from hedgerow.transport.grpc_hub import HubAddress
 from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_study import StudyServer, ask
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identities import PrivateIdentity, PublicIdentity, Role, build_roster, new_identity
+from hedgerow.transport.identities import PrivateIdentity, PublicIdentity, Role, build_roster, new_identity, read_roster
 from hedgerow.transport.interface import Disconnected
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ class Network:
     def __init__(self, port: int, change: Changed = bytes) -> None:
         self._target, self._change = port, change
         self.seen = bytearray()
+        self._open = set[socket.socket]()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -50,6 +55,7 @@ class Network:
 
     def _carry(self, near: socket.socket, far: socket.socket) -> None:
         with near, far:
+            self._open |= {near, far}
             while True:
                 for side in select.select([near, far], [], [])[0]:
                     try:
@@ -60,6 +66,13 @@ class Network:
                         return
                     if not data:
                         return
+
+    def cut(self) -> None:
+        """End every connection that there is now; later ones go through."""
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -100,6 +113,61 @@ def test_who_listens_in_learns_neither_keys_nor_words(study: Study, server: Stud
     for said in (own.identity_key, own.proof, party.notes.read("nonce"), study.guest("north").challenge, b"north"):
         assert said and said not in network.seen
     assert len(network.seen) > 1000
+
+
+class CutAt:
+    """A coordinator whose network is cut once: at this message, before it is answered or on the answer's way."""
+
+    def __init__(self, study: Study, number: int, moment: str) -> None:
+        self._study, self._number, self._moment = study, number, moment
+        self.n_messages = 0
+        self.network: Network | None = None
+
+    def __call__(self, message: bytes) -> bytes:
+        self.n_messages += 1
+        is_it = self.n_messages == self._number and self.network is not None
+        if is_it and self._moment == "before":
+            assert self.network is not None
+            self.network.cut()
+            return b""
+        answer = self._study.answer(message).to_bytes()
+        guest = self._study.guest("north")
+        if guest.party is not None and not guest.is_confirmed:
+            # The operator, who reads what the site shows.
+            self._study.book.confirm("north", guest.words(self._study.identity.public), self._study.identity.public)
+            self._study.book.close_roster(self._study.identity.public)
+        if is_it:
+            assert self.network is not None
+            self.network.cut()
+        return answer
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_network_that_is_cut_at_any_message_costs_a_try(
+    new_study: Callable[..., Study], tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ends go on to the roster, whichever message was lost. At the last one the site took itself for enrolled, and
+    the coordinator, which had not heard of it, waited for ever.
+    """
+    monkeypatch.setattr(join, "_SECONDS_BETWEEN_QUESTIONS", 0.01)
+    monkeypatch.setenv("no_grpc_proxy", "127.0.0.1")
+    # A knock, an opening, and three questions.
+    for number in range(1, 6):
+        study = new_study(f"study-{number}", "north")
+        cut = CutAt(study, number, moment)
+        with closing(StudyServer(study.identity, HubAddress(), 3, cut)) as serving:
+            with closing(Network(serving.port)) as network:
+                cut.network = network
+                invitation = replace(study.invitations["north"], address=network.address)
+                study.book.invite(invitation)
+                folder = tmp_path / f"site-{number}"
+                folder.mkdir()
+                identity = join._identity(folder, invitation)
+                with closing(Notebook(folder / "enrolment.db")) as notes:
+                    notes.keep(confirmed=b"1")
+                    join._enrol(invitation, folder, identity, notes)
+        assert study.guest("north").has_all and cut.n_messages > number
+        assert read_roster(folder / "roster.toml") == study.book.roster
 
 
 def test_another_coordinator_is_refused_by_name(study: Study) -> None:
