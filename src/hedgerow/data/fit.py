@@ -128,10 +128,10 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = 65536) -> Tab
     names = needed_columns(plan)
     table = opened(location)
     unfit: RowsLeftOut = {}
-    counts = [_Counted.of(name, plan) for name in names]
+    counts, place = [_Counted.of(name, plan) for name in names], place_of(table)
     for batch in table.batches(names, chunk_rows, unfit):
         for count, column in zip(counts, batch, strict=True):
-            count.add(column, place_of(table))
+            count.add(column, place)
     columns = [count.finished() for count in counts]
     ignored = [name for name in table.names() if name not in names]
     return TableFit(columns[0].n_rows, columns, ignored, unfit)
@@ -279,4 +279,8 @@ def _decodable(column: Any) -> Any:
     """The cells of a column without those that are no UTF-8."""
     if not isinstance(column, pa.Array) or not pa.types.is_binary(column.type):
         return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        pass
     return pa.array([None if cell is None else cell.decode(errors="replace") for cell in column.to_pylist()])
