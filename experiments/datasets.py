@@ -1,7 +1,8 @@
 """The papers' data sets by name from a folder, with declared schemas and checked sums, and made-up ones.
 
 Nothing is downloaded: a missing file is an error that says where its publisher has it. Bounds and categories stand in
-`schemas/NAME.toml`, as a code book would declare them; none is read off the rows.
+`schemas/NAME.toml`, as a code book would declare them; none is read off the rows. Nomao and Higgs are read as their
+publisher distributes them; no sum of theirs is recorded here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,10 @@ def load(name: str, folder: str | None = None, preparation: str = "declared") ->
     if name not in known:
         raise DataError(f"There is no data set {name!r}.", remedy=f"Known are: {', '.join(known)}.")
     schema = tomllib.loads((SCHEMAS / f"{name}.toml").read_text(encoding="utf-8"))
-    features = tuple(schema["features"])
     frame = _read(folder_of(folder), schema)
+    features = tuple(schema["features"])
+    if "complete_numbers_of" in schema:
+        features = _complete_numbers(frame, *schema["complete_numbers_of"])
     complete = ~(frame[[feature["name"] for feature in features]].isin(["?", ""]).any(axis=1))
     frame = frame[complete].reset_index(drop=True)
     columns = tuple(_column(frame[feature["name"]], feature) for feature in features)
@@ -132,13 +135,45 @@ def _read(folder: Path, schema: Mapping[str, Any]) -> pd.DataFrame:
             remedy=f"Get it from {schema['publisher']}, and name its folder with --data or HEDGEROW_DATA.",
             code="data-missing",
         )
-    if hashlib.sha256(path.read_bytes()).hexdigest() != schema["sha256"]:
+    if "sha256" in schema and hashlib.sha256(path.read_bytes()).hexdigest() != schema["sha256"]:
         raise DataError(
             f"{path} is not the published file: its SHA-256 differs.",
             remedy=f"Get it again from {schema['publisher']}.",
             code="data-digest",
         )
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
+    if schema.get("header", True):
+        return pd.read_csv(path, dtype=str, keep_default_na=False)
+    frame = _without_head(path, schema)
+    if "columns" in schema:
+        return frame.set_axis(schema["columns"], axis=1)
+    return frame.set_axis([str(place) for place in frame.columns], axis=1)
+
+
+def _without_head(path: Path, schema: Mapping[str, Any]) -> pd.DataFrame:
+    """The cells of a file without a head, as text; of a sampled one so many rows, drawn part by part."""
+    wanted = schema.get("sample")
+    parts, random = [], np.random.default_rng(0)
+    with pd.read_csv(path, header=None, dtype=str, keep_default_na=False, chunksize=500_000) as reader:
+        for part in reader:
+            # Rows with the smallest of independent keys are a sample without replacement, and only they are kept.
+            keyed = part.assign(key=random.random(len(part)))
+            parts.append(keyed)
+            if wanted:
+                parts = [pd.concat(parts).nsmallest(wanted, "key")]
+    return pd.concat(parts).sort_index().drop(columns="key").reset_index(drop=True)
+
+
+def _complete_numbers(frame: pd.DataFrame, first: int, last: int) -> tuple[Feature, ...]:
+    """Columns from `first` to before `last` in which every cell is a number, as features from 0 to 1."""
+    names = [str(place) for place in range(first, last)]
+    numbers = [name for name in names if pd.to_numeric(frame[name], errors="coerce").notna().all()]
+    return tuple(number(name, 0.0, 1.0) for name in numbers)
+
+
+def available(names: Iterable[str], folder: str | None = None) -> tuple[str, ...]:
+    """Those of these data sets whose file is in the folder."""
+    files = {name: tomllib.loads((SCHEMAS / f"{name}.toml").read_text(encoding="utf-8"))["file"] for name in names}
+    return tuple(name for name in names if (folder_of(folder) / files[name]).exists())
 
 
 def _column(values: pd.Series, feature: Feature) -> NDArray[Any]:

@@ -26,6 +26,7 @@ from experiments import harness
 from experiments.catalogue import (
     DATA,
     EXPERIMENTS,
+    FURTHER,
     PREPARATIONS,
     RANKED,
     REFERENCES,
@@ -34,7 +35,7 @@ from experiments.catalogue import (
     Panel,
     preset_method,
 )
-from experiments.datasets import AUTHORS, load
+from experiments.datasets import AUTHORS, available, load
 from experiments.harness import Line, Lines, Prepared, code_digest, deviation_of, mean_and_deviation, table
 from hedgerow.data.site_data import SiteData
 from hedgerow.methods.registry import resolve
@@ -71,7 +72,7 @@ Task = tuple[Cell, int, str | None]
 def run(name: str, argv: list[str]) -> int:
     """Run what the CSV does not hold yet and write Markdown and PNG; 1 when the paper's claim does not come out."""
     options = _options(name, argv)
-    experiment = EXPERIMENTS[name].prepared_as(options.preparation)
+    experiment = EXPERIMENTS[name].prepared_as(options.preparation).with_sets(available(FURTHER, options.data))
     repeats = options.repeats or experiment.repeats
     store = Store(options.out / "runs.csv", options.data, options.jobs, options.fresh)
     cells = [*experiment.cells, *(cell for panel in experiment.panels for cell in panel.cells)]
@@ -253,16 +254,17 @@ def _table(experiment: Experiment, results: Results) -> list[str]:
         mark = "**" if abs(distance) > 2 else ""
         text = f"{mean:.4f} ± {deviation:.4f}, {_cell(results[cell.key])}, {mark}{distance:+.1f}{mark}"
         by_cell[cell.method.name, cell.data] = text
-    names = dict.fromkeys(name for name, _ in by_cell)
+    names, sets = dict.fromkeys(name for name, _ in by_cell), dict.fromkeys(data for _, data in by_cell)
     good, total = agreeing(experiment, results)
     return [
         "Each cell: paper, ours, distance in the paper's standard deviations; bold where beyond two.", "",
-        *table(["method", *DATA], ([name, *(by_cell[name, data] for data in DATA)] for name in names)), "",
+        *table(["method", *sets], ([name, *(by_cell.get((name, data), "-") for data in sets)] for name in names)), "",
         f"{good} of {total} cells are within two of the paper's standard deviations.",
     ]  # fmt: skip
 
 
 def _ranks(results: Results) -> list[str]:
+    sets = tuple(dict.fromkeys(data for _, data, _, _ in results))
     papers = [name for name in RANKED if name != OURS]
     published = {epsilon: {name: _paper_rank(name, epsilon) for name in papers} for epsilon in EPSILONS}
     among = {epsilon: average_ranks(results, papers, epsilon) for epsilon in EPSILONS}
@@ -276,7 +278,7 @@ def _ranks(results: Results) -> list[str]:
     orders = [pd.Series(published[e]).corr(pd.Series(among[e]), method="spearman") for e in EPSILONS]
     correlations = ", ".join(f"{order:.2f}" for order in orders)
     lines = [
-        "The paper ranks over six data sets, we over four of them. "
+        f"The paper ranks over six data sets, we over {len(sets)} of them. "
         "Each cell: the paper's rank, ours among the paper's methods, ours with hedgerow.", "",
         *table(["method", *(f"epsilon {epsilon:g}" for epsilon in EPSILONS)],
                ([PRESETS[name].title, *ranks_of(name)] for name in RANKED)), "",
@@ -284,9 +286,9 @@ def _ranks(results: Results) -> list[str]:
         *(f"- {'holds' if good else 'MISSED'}: {claim}" for claim, good in _claims_of_table_6(results)),
     ]  # fmt: skip
     for epsilon in EPSILONS:
-        cells = ((name, [_cell(results[name, data, epsilon, 0.0]) for data in DATA]) for name in (*RANKED, *REFERENCES))
+        cells = ((name, [_cell(results[name, data, epsilon, 0.0]) for data in sets]) for name in (*RANKED, *REFERENCES))
         rows = ([PRESETS[name].title, *values] for name, values in cells)
-        lines += ["", f"## Test AUC at epsilon {epsilon:g}", "", *table(["method", *DATA], rows)]
+        lines += ["", f"## Test AUC at epsilon {epsilon:g}", "", *table(["method", *sets], rows)]
     return lines
 
 
@@ -338,14 +340,15 @@ def _draw_beside_the_paper(experiment: Experiment, results: Results, path: Path)
     """For each data set, a row per method: the paper's mean with two standard deviations, and ours with as many."""
     found = agreement(experiment, results)
     names = list(dict.fromkeys(cell.method.name for cell, *_ in found))
-    with _picture(path, len(DATA), (13, 0.42 * len(names) + 1.6), sharey=True) as (figure, axes):
+    sets = experiment.sets
+    with _picture(path, len(sets), (13, 0.42 * len(names) + 1.6), sharey=True) as (figure, axes):
         for cell, mean, deviation, own in found:
-            axis, place = axes[0, DATA.index(cell.data)], names.index(cell.method.name)
+            axis, place = axes[0, sets.index(cell.data)], names.index(cell.method.name)
             style = {"capsize": 3, "markersize": 4}
             axis.errorbar(mean, place - 0.13, xerr=2 * deviation, fmt="s", color="0.45", **style)
             bar = 2 * deviation_of(aucs(results[cell.key]))
             axis.errorbar(own, place + 0.13, xerr=bar, fmt="o", color="C0", **style)
-        for axis, data in zip(axes[0], DATA, strict=True):
+        for axis, data in zip(axes[0], sets, strict=True):
             axis.set(title=data, xlabel="test AUC")
             axis.grid(axis="x", alpha=0.3)
             axis.locator_params(axis="x", nbins=4)
@@ -358,12 +361,13 @@ def _draw_beside_the_paper(experiment: Experiment, results: Results, path: Path)
 
 def _draw_ranked(results: Results, path: Path) -> None:
     """For each epsilon the AUC of every method on every data set, ours in colour."""
+    sets = list(dict.fromkeys(data for _, data, _, _ in results))
     with _picture(path, len(EPSILONS), (13, 4.6), sharey=True) as (figure, axes):
         for axis, epsilon in zip(axes[0], EPSILONS, strict=True):
             for marker, name in zip(MARKERS, RANKED, strict=False):
-                means = [_mean(results[name, data, epsilon, 0.0]) for data in DATA]
+                means = [_mean(results[name, data, epsilon, 0.0]) for data in sets]
                 style = {"color": "C3", "markersize": 10, "zorder": 3} if name == OURS else {"alpha": 0.8}
-                axis.plot(DATA, means, marker, linestyle="none", label=PRESETS[name].title, **style)
+                axis.plot(sets, means, marker, linestyle="none", label=PRESETS[name].title, **style)
             axis.set_title(f"epsilon {epsilon:g}")
             axis.grid(axis="y", alpha=0.3)
         axes[0, 0].set_ylabel("test AUC")
