@@ -210,6 +210,7 @@ def test_lines_for_machines(site: Site, capsys: pytest.CaptureFixture[str]) -> N
     assert last["is_over"] and last["rounds_done"] == last["rounds_planned"] == 100
     assert last["sites"][1] == {
         "name": "south", "state": "refused", "code": "policy-over-budget", "rounds": 0, "dropouts": 0, "refusals": 1,
+        "release": "",
     }  # fmt: skip
 
 

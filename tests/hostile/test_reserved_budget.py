@@ -327,19 +327,22 @@ def test_a_book_of_the_version_before_is_carried_over(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_book_without_set_ups_is_carried_over(tmp_path: Path) -> None:
-    """The version before the last did not say in which set-ups a node had revealed its nonce; its runs stay."""
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_book_without_set_ups_or_times_is_carried_over(tmp_path: Path, version: int) -> None:
+    """Earlier versions did not say when a run was reserved, nor in which set-ups a node had revealed its nonce."""
     with closing(BudgetBook(tmp_path / "budget.db")) as book:
         book.serve("site-0", tmp_path)
         book.claim([])
     with closing(sqlite3.connect(tmp_path / "budget.db")) as database:
         values = ("site-0", "s", "d", "p", "00", "record", "finished", json.dumps([GaussianEvent(10.0).to_dict()]))
+        database.execute("alter table runs drop column begun")
         database.execute("insert into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", ("31" * 32, *values))
-        database.execute("drop table draws")
-        database.execute("pragma user_version = 2")
+        if version < 3:
+            database.execute("drop table draws")
+        database.execute(f"pragma user_version = {version}")
         database.commit()
     with closing(BudgetBook(tmp_path / "budget.db")) as book:
-        assert [line.status for line in book.lines()] == ["finished"]
+        assert [(line.status, line.begun) for line in book.lines()] == [("finished", "")]
         book.serve("site-0", tmp_path)
         book.note_draw("ab" * 32, b"1" * 32, 1)
         assert book.draws("ab" * 32) == [b"1" * 32] and book.forget_draws("abab") == {"ab" * 32: 1}

@@ -27,7 +27,7 @@ class ToyHub:
     """See `hedgerow.transport.interface.ListeningHub`."""
 
     def __init__(self, port: int) -> None:
-        self.port, self.refusals = port, dict[str, int]()
+        self.port, self.refusals, self.releases = port, dict[str, int](), dict[str, str]()
         self._events: queue.SimpleQueue[HubEvent] = queue.SimpleQueue()
         self._uplinks: dict[str, ToyUplink] = {}
         self._traffic = Traffic()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
+import urllib.request
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hedgerow.cli.console import state_of
+from hedgerow.cli.console import Console
+from hedgerow.cli.study import PastRun
 from hedgerow.client.policy import Policy
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError
@@ -46,7 +47,8 @@ def test_the_end_of_a_run(federate: Builder) -> None:
     federation = federate(4)
     board = watched(federation)
     outcome = federation.run()
-    report = board.report(Traffic(10, 20, {"unpinned": 1}))
+    report = board.report(Traffic(10, 20, {"unpinned": 1}, {federation.roster.sites[0].name: "1.2.3"}))
+    assert [site.release for site in report.sites] == ["1.2.3", "", "", ""]
     assert report.is_over and not report.failure and report.seconds_left is None
     assert report.rounds_done == report.rounds_planned == len(outcome.ledger) == N_ROUNDS
     assert report.epsilon_spent == pytest.approx(outcome.report.epsilon)
@@ -143,21 +145,34 @@ def test_after_a_restart_the_journal_counts(federate: Builder, killed: type[Base
 
 def everything_told(federation: Federation) -> list[bytes]:
     """Every report and event of a run, as they go over the wire and onto a page, without the numbers that are drawn for
-    it.
+    it; and the page as it is when another run of the study begins.
     """
     board = watched(federation)
     told: list[bytes] = []
+    with Console("0", federation.plan) as page:
 
-    def tell(event: RunEvent) -> None:
-        board(event)
-        report = dataclasses.replace(board.report(Traffic()), run_id=bytes(32), epsilon_spent=0.0)
-        events, missed = board.events_since(0)
-        page = json.dumps(state_of(report, events, [], "")).encode()
-        told.append(report_bytes(report) + event_bytes(events, missed) + page)
+        def tell(event: RunEvent) -> None:
+            board(event)
+            report = dataclasses.replace(board.report(Traffic()), run_id=bytes(32), epsilon_spent=0.0)
+            events, missed = board.events_since(0)
+            page.take(report, events)
+            told.append(report_bytes(report) + event_bytes(events, missed) + read(page))
 
-    federation.on_event = tell
-    federation.run()
+        federation.on_event = tell
+        outcome = federation.run()
+        releases = tuple(outcome.ledger.events())
+        page.show_history([PastRun("run 1", "finished", outcome.plan, releases)], federation.plan)
+        told.append(read(page))
+        assert b'"history"' in told[-1] and b'"budget"' in told[-1] and b'"plan"' in told[-1]
     return told
+
+
+def read(page: Console) -> bytes:
+    """All that the page's script is told."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(page.url + "state", timeout=300) as answer:
+        content: bytes = answer.read()
+    return content
 
 
 def test_what_is_told_does_not_depend_on_rows(federate: Builder, factory: ModuleType) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, warn, warn_seeded, wrapped
@@ -38,6 +38,9 @@ from hedgerow.transport.grpc_study import StudyServer
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
 from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
 
+if TYPE_CHECKING:
+    from hedgerow.cli.console import Console
+
 
 @contextmanager
 def published(
@@ -47,7 +50,7 @@ def published(
 
     def traffic() -> Traffic:
         counted = hub.traffic()
-        return Traffic(counted.sent, counted.received, dict(hub.refusals))
+        return Traffic(counted.sent, counted.received, dict(hub.refusals), dict(hub.releases))
 
     with ExitStack() as stack:
         stack.callback(monitors.close)
@@ -410,8 +413,11 @@ def require_masks(plan: Plan) -> None:
         raise UsageError("clear-sums")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Wait for the sites, run, write the model, print what it promises, and hand it out; a page stays beyond that."""
+def run(arguments: argparse.Namespace, page: Console | None = None) -> None:
+    """Wait for the sites, run, write the model, print what it promises, and hand it out; a page stays beyond that.
+
+    Args: page: one that is there already.
+    """
     plan = read_plan(arguments.plan)
     out = check_can_write(arguments.out)
     journal = Path(arguments.journal or f"{out}.journal")
@@ -421,18 +427,19 @@ def run(arguments: argparse.Namespace) -> None:
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     file = ModelFile(out, None, journal, is_new=arguments.new_run, quiet=arguments.json)
     with ExitStack() as stack:
-        page = None
         if arguments.console is not None:
             # An extra: only who wants the page needs it.
             from hedgerow.cli.console import Console
 
             page = stack.enter_context(Console(arguments.console, plan))
+        elif page is not None:
+            page.show_plan(plan)
         outcome, session = serve(arguments, plan, noise, file, None, page)
         model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
         file.save(model)
         _print(model, session, arguments, out)
         if page is not None:
-            page.show_end(model)
+            page.show_model(model)
         if arguments.hand_out:
             hand_out(arguments, out)
         if page is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hedgerow.cli import check, monitor, node, privacy
 from hedgerow.cli.inputs import is_terminal, listed, read_policy, read_text, says_yes
@@ -32,6 +34,9 @@ from hedgerow.study.files import PLAN, POLICY, ROSTER, Invitation, Notebook, rea
 from hedgerow.transport.grpc_study import ask
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private
 
+if TYPE_CHECKING:
+    from hedgerow.cli.site_page import SitePage
+
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _LONGEST_PAUSE = 10.0
 _SERVES_NODES = {WireCode.VERSION_MISMATCH, WireCode.MALFORMED}
@@ -50,22 +55,43 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError("usage-no-rows")
     _make_room(invitation, folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _page(arguments, invitation) as page:
+        _join(arguments, invitation, folder, page)
+        _take_part(arguments, invitation, folder, page)
+        if page is not None:
+            page.wait()
+
+
+@contextmanager
+def _page(arguments: argparse.Namespace, invitation: Invitation) -> Iterator[SitePage | None]:
+    """The page of a site, if one is wanted; a monitor's is that of the run, and begins with it."""
+    if arguments.console is None or invitation.role is not Role.SITE:
+        yield None
+        return
+    # An extra: only who wants the page needs it.
+    from hedgerow.cli.site_page import SitePage
+
+    with SitePage(arguments.console, invitation.party, invitation.study) as page:
+        yield page
+
+
+def _join(arguments: argparse.Namespace, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
+    """From the invitation to the roster."""
     with closing(Notebook(folder / "enrolment.db")) as notes:
         kept = notes.read("invitation")
         if notes.read("refused") is not None:
             raise UsageError("words-differ", name=invitation.party)
         identity = _identity(folder, invitation)
         if kept is None:
-            _agree(arguments, invitation, folder)
+            _agree(arguments, invitation, folder, page)
             notes.keep(invitation=invitation.digest())
         elif arguments.adapter is not None:
             # Its owner has seen the log of the node, which reads the table by the policy.
             _adapt(arguments, arguments.policy or str(folder / POLICY))
         if notes.read("settled") is None:
-            _enrol(invitation, folder, identity, notes)
+            _enrol(invitation, folder, identity, notes, page)
         if arguments.plan is not None and read_text(arguments.plan) != read_text(str(folder / PLAN)):
-            _agree(arguments, replace(invitation, plan=read_text(arguments.plan)), folder)
-    _take_part(arguments, invitation, folder)
+            _agree(arguments, replace(invitation, plan=read_text(arguments.plan)), folder, page)
 
 
 def _make_room(invitation: Invitation, folder: Path) -> None:
@@ -92,7 +118,7 @@ def _identity(folder: Path, invitation: Invitation) -> PrivateIdentity:
 # What the owner agrees to -------------------------------------------------------------------------------------------
 
 
-def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path) -> None:
+def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
     """Show what the study asks for, ask once, and write plan and policy; raises PolicyRefusal "not-agreed"."""
     plan = parse_plan(invitation.plan)
     print_facts(
@@ -102,6 +128,9 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path) 
             ("coordinator", f"{invitation.address}, {invitation.coordinator.fingerprint()}"),
         ]
     )
+    if page is not None:
+        page.show_cost(plan)
+        page.wait_for("Your agreement is awaited", "The terminal shows plan, table and policy, and asks.")
     # What nobody has agreed to yet has names of its own: a policy that was refused is not the next invitation's.
     proposed = {folder / PLAN: folder / f"proposed-{PLAN}"}
     write_atomically(proposed[folder / PLAN], invitation.plan.encode())
@@ -198,16 +227,26 @@ def _confirm(invitation: Invitation, folder: Path, said: str) -> None:
     note("The words are confirmed. A `hedgerow join` that waits for them goes on by itself.")
 
 
-def _enrol(invitation: Invitation, folder: Path, identity: PrivateIdentity, notes: Notebook) -> None:
+def _enrol(
+    invitation: Invitation, folder: Path, identity: PrivateIdentity, notes: Notebook, page: SitePage | None = None
+) -> None:
     """From the first message to the roster; raises WireRefusal, UsageError and RemoteProtocolError."""
+
+    def wait_for(phase: str, waiting: str) -> None:
+        if page is not None:
+            page.wait_for(phase, waiting)
+
+    wait_for("Enrolling", "Waiting for the coordinator.")
     applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
     if applicant.roster is None:
         line = _Line(invitation)
         opening = applicant.opening(line.ask(applicant.knock()))
         first_of(Standing, line.ask(opening))
         note(f"Your words: {applicant.words}")
+        wait_for(f"Your words: {applicant.words}", f"{_call(invitation)} Then answer at the terminal.")
         _compare(invitation, notes)
         note("Waiting for the other parties, and for the coordinator to confirm all of them.")
+        wait_for("Enrolled", "Waiting for the other parties, and for the coordinator to confirm all of them.")
         while applicant.roster is None:
             before = applicant.asking()
             applicant.take(line.ask(before))
@@ -231,7 +270,7 @@ def _compare(invitation: Invitation, notes: Notebook) -> None:
     """Wait until a person says that the words are the same at the other end; raises UsageError "words-differ"."""
     if notes.read("confirmed") is not None:
         return
-    note(f"Call the operator of {invitation.study} at a number that you knew before. Each reads the other the words.")
+    note(_call(invitation))
     if is_terminal():
         if not says_yes("Are all four the same, in the same order?"):
             notes.keep(refused=b"1")
@@ -241,6 +280,10 @@ def _compare(invitation: Invitation, notes: Notebook) -> None:
     note('Once they are the same: hedgerow join INVITATION --confirm "the words that they read to you"')
     while notes.read("confirmed") is None:
         time.sleep(_SECONDS_BETWEEN_QUESTIONS / 2)
+
+
+def _call(invitation: Invitation) -> str:
+    return f"Call the operator of {invitation.study} at a number that you knew before. Each reads the other the words."
 
 
 class _Line:
@@ -273,11 +316,12 @@ class _Line:
 # The run --------------------------------------------------------------------------------------------------------------
 
 
-def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Path) -> None:
+def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
     identity = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
     common = ["--roster", str(folder / ROSTER), "--identity", str(identity), "--connect", invitation.address]
     common += ["--json"] if arguments.json else []
     if invitation.role is Role.MONITOR:
+        common += [] if arguments.console is None else ["--console", arguments.console]
         monitor.run(build_parser().parse_args(["monitor", *common]))
         return
     policy = arguments.policy or str(folder / POLICY)
@@ -288,4 +332,4 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
     for option, value in (("--held-out", arguments.held_out), ("--threads", arguments.threads)):
         command += [] if value is None else [option, str(value)]
     command += ["--out", str(folder)] + ([] if arguments.data is None else [arguments.data])
-    node.stay(build_parser().parse_args(command), is_once=arguments.once)
+    node.stay(build_parser().parse_args(command), is_once=arguments.once, page=page)

@@ -152,6 +152,7 @@ def _content(book: BudgetBook, delta: float) -> dict[str, Any]:
                         "unit": line.unit,
                         "status": line.status,
                         "epsilon": line.epsilon(delta),
+                        "begun": line.begun,
                     }
                     for line in book.lines(name)
                 ],

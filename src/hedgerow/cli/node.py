@@ -9,14 +9,14 @@ import argparse
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.cli.approve import AtTheNode
-from hedgerow.cli.check import look
+from hedgerow.cli.check import Seen, look
 from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, print_facts, print_json, warn
@@ -61,9 +61,12 @@ from hedgerow.survey.queries import RawSite
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.grpc_study import ask
-from hedgerow.transport.identities import PinnedRoster, read_private, read_roster, spoken
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster, spoken
 from hedgerow.transport.interface import Connected, Disconnected, Repeats, Uplink, times
 from hedgerow.trees.ensemble import Ensemble
+
+if TYPE_CHECKING:
+    from hedgerow.cli.site_page import SitePage
 
 _OLD_BOOK = "budget.db"
 """Earlier versions kept the book in the state folder, under this name."""
@@ -157,7 +160,9 @@ def table_of(data: str | None, query: str | None, own: Adapter) -> list[Location
     return [] if not data else [adapted(data if not query else f"{data}#{query}", own)]
 
 
-def with_rows_read(setup: NodeSetup, tables: Sequence[Location] = (), tell: Tell = note) -> NodeSetup:
+def with_rows_read(
+    setup: NodeSetup, tables: Sequence[Location] = (), tell: Tell = note, seen: Seen | None = None
+) -> NodeSetup:
     """The same, with the tables of its plan looked at and read already, before anyone is dialled.
 
     Without a plan they are read when the coordinator proposes one.
@@ -165,6 +170,7 @@ def with_rows_read(setup: NodeSetup, tables: Sequence[Location] = (), tell: Tell
     Args:
         tables: those that `setup` reads.
         tell: is given what the owner should know of them.
+        seen: is given all that was found of each.
 
     Raises:
         DataError: a table does not fit, or is too large.
@@ -173,7 +179,7 @@ def with_rows_read(setup: NodeSetup, tables: Sequence[Location] = (), tell: Tell
     load, load_held_out = setup.load, setup.load_held_out
     if setup.plan is not None:
         for table in tables:
-            look(table, setup.plan, setup.policy, tell)
+            look(table, setup.plan, setup.policy, tell, seen)
     if load is not no_training_rows:
         load = read_early(load, setup.plan)
         if setup.plan is not None:
@@ -232,29 +238,37 @@ _SECONDS_BETWEEN_RUNS, _LONGEST_REST = 1.0, 300.0
 _SECONDS_FOR_A_MODEL = 60.0
 
 
-def stay(arguments: argparse.Namespace, *, is_once: bool = False) -> None:
+def stay(arguments: argparse.Namespace, *, is_once: bool = False, page: SitePage | None = None) -> None:
     """Take part in one run and evaluation after another, and keep the file of each one's model with its report.
 
-    Args: arguments: of `hedgerow node`; is_once: end after the first run that has come to its end.
+    Args: arguments: of `hedgerow node`; is_once: end after the first run that has come to its end; page: the site's.
     Raises HedgerowError: what says something against the next run as well, or with `is_once` what ended this one.
     """
     name, pause = read_private(Path(arguments.identity)).public.name, _SECONDS_BETWEEN_RUNS
+    if page is not None:
+        page.show_models(_models_of(arguments, name))
     while True:
         try:
-            result = take_part(arguments)
+            result = take_part(arguments, page)
         except HedgerowError as fault:
             if is_once or not _may_come_again(fault):
                 raise
             note(f"{fault} ({fault.code})")
+            if page is not None:
+                page.fail(fault)
             pause = min(2 * pause, _LONGEST_REST)
         else:
             if isinstance(result, Ensemble | Evaluation):
                 _keep_model(arguments, result)
+            if page is not None:
+                page.show_models(_models_of(arguments, name))
             pause = _SECONDS_BETWEEN_RUNS
             if is_once:
                 return
         arguments.leave = False
         note(f"{name} waits for the next run; Ctrl-C ends it.")
+        if page is not None:
+            page.wait_for("Waiting for the next run")
         time.sleep(pause)
 
 
@@ -269,6 +283,10 @@ def _state_of(arguments: argparse.Namespace, name: str) -> Path:
     return Path(arguments.state or Path(arguments.identity).parent / f"{name}-state")
 
 
+def _models_of(arguments: argparse.Namespace, name: str) -> Path:
+    return Path(arguments.out or Path(arguments.identity).parent / f"{name}-models")
+
+
 def _keep_model(arguments: argparse.Namespace, result: object) -> None:
     """Ask for the model's file after a run, compare it with this node's own, and write it with its report."""
     identity, coordinator = read_private(Path(arguments.identity)), read_roster(Path(arguments.roster)).coordinator
@@ -277,7 +295,7 @@ def _keep_model(arguments: argparse.Namespace, result: object) -> None:
         own = set(store.models())
     own |= {digest_of_model(result)} if isinstance(result, Ensemble) else set()
     own |= {model_digest(path) for path in arguments.allowed or ()}
-    folder = Path(arguments.out or Path(arguments.identity).parent / f"{name}-models")
+    folder = _models_of(arguments, name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline = time.monotonic() + _SECONDS_FOR_A_MODEL
     while True:
@@ -315,11 +333,29 @@ PATIENCE = 7 * 24 * 3600.0
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Take part in one run, or with --serve in one after another."""
-    if arguments.serve:
-        stay(arguments)
-    else:
-        take_part(arguments)
+    """Take part in one run, or with --serve in one after another; a page stays beyond that."""
+    with _page(arguments) as page:
+        if arguments.serve:
+            stay(arguments, page=page)
+        else:
+            take_part(arguments, page)
+        if page is not None:
+            page.wait()
+
+
+@contextmanager
+def _page(arguments: argparse.Namespace) -> Iterator[SitePage | None]:
+    """The site's page, if one is wanted."""
+    if arguments.console is None:
+        yield None
+        return
+    # An extra: only who wants the page needs it.
+    from hedgerow.cli.site_page import SitePage
+
+    name = read_private(Path(arguments.identity)).public.name
+    begin_log(name, arguments.log_format)
+    with SitePage(arguments.console, name) as page:
+        yield page
 
 
 def _address(arguments: argparse.Namespace) -> str:
@@ -327,7 +363,7 @@ def _address(arguments: argparse.Namespace) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def take_part(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
+def take_part(arguments: argparse.Namespace, page: SitePage | None = None) -> Ensemble | Evaluation | Found:
     """Join, answer until the run is over, say what it has cost; returns what the run was for."""
     plan = None if arguments.plan is None else read_plan(arguments.plan)
     policy = read_policy(arguments.policy)
@@ -336,23 +372,16 @@ def take_part(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
     address = _address(arguments)
     name = identity.public.name
     log = begin_log(name, arguments.log_format)
+    if page is not None:
+        log.also = page.tell
+        page.begin(plan, policy, pinned, address)
     folder = _state_of(arguments, name)
     with use_threads(arguments.threads or available_threads()) as n_threads:
-        load, load_held_out = _loaders(arguments, policy)
-        noise = SystemNoise(os.urandom)
-        keys = (signing_key(identity), signing_roster(pinned))
-        models = frozenset(model_digest(path) for path in arguments.allowed or ())
-        setup = NodeSetup(
-            name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models,
-            arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note, own=policy.data),
-            load_raw=raw_loader(arguments.data, arguments.query, policy.data),
-        )  # fmt: skip
-        # What the owner can mend is said at once, and before anyone is dialled.
-        check_own_plan(setup)
-        setup = with_rows_read(setup, _tables(arguments, policy.data))
-        warm_up(plan, n_threads)
+        seen = None if page is None else page.show_fit
+        setup = _setup_of(arguments, (identity, pinned), policy, plan, n_threads, seen)
         store = NodeStore(folder)
-        book = BudgetBook(note_book(folder, book_file(arguments.budget, folder, arguments.policy, name)))
+        book_place = note_book(folder, book_file(arguments.budget, folder, arguments.policy, name))
+        book = BudgetBook(book_place)
         try:
             if arguments.leave:
                 note_leaving(store, book, name)
@@ -365,7 +394,12 @@ def take_part(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
             try:
                 if not arguments.json:
                     note(f"{name}: dialling {address} with {_agreed(plan, pinned)}.")
-                result = _taken_part(session, uplink, pinned, AtTheNode(store.desk, folder), quiet=arguments.json)
+                observers: list[Observer] = [] if page is None else [page.connected]
+                if not arguments.json:
+                    observers.append(ConnectionNotes(lambda: patience_of(session, PATIENCE), lambda: session.is_paused))
+                asked = AtTheNode(store.desk, folder)
+                with nullcontext() if page is None else page.watching(session, store, book_place, policy):
+                    result = _taken_part(session, uplink, pinned, asked, observers, quiet=arguments.json)
             finally:
                 uplink.close()
             _print(arguments, name, result, book, policy)
@@ -377,13 +411,47 @@ def take_part(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
             store.close()
 
 
+def _setup_of(
+    arguments: argparse.Namespace,
+    parties: tuple[PrivateIdentity, PinnedRoster],
+    policy: Policy,
+    plan: Plan | None,
+    n_threads: int,
+    seen: Seen | None,
+) -> NodeSetup:
+    """What the owner gives the node. What they can mend is said at once, and before anyone is dialled."""
+    identity, pinned = parties
+    load, load_held_out = _loaders(arguments, policy)
+    keys = (signing_key(identity), signing_roster(pinned))
+    models = frozenset(model_digest(path) for path in arguments.allowed or ())
+    setup = NodeSetup(
+        identity.public.name, *keys, policy, os.urandom, SystemNoise(os.urandom), load, plan, n_threads, load_held_out,
+        models, arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note, own=policy.data),
+        load_raw=raw_loader(arguments.data, arguments.query, policy.data),
+    )  # fmt: skip
+    check_own_plan(setup)
+    setup = with_rows_read(setup, _tables(arguments, policy.data), seen=seen)
+    warm_up(plan, n_threads)
+    return setup
+
+
 def _taken_part(
-    session: NodeSession, uplink: Uplink, pinned: PinnedRoster, asked: AtTheNode, *, quiet: bool
+    session: NodeSession,
+    uplink: Uplink,
+    pinned: PinnedRoster,
+    asked: AtTheNode,
+    observers: Sequence[Observer],
+    *,
+    quiet: bool,
 ) -> Ensemble | Evaluation | Found:
     """Take part until the run is over; raises as `run_node`."""
-    observer = None if quiet else ConnectionNotes(lambda: patience_of(session, PATIENCE), lambda: session.is_paused)
+
+    def observe(event: Connected | Disconnected) -> None:
+        for observer in observers:
+            observer(event)
+
     try:
-        result = run_node(session, uplink, time.monotonic, PATIENCE, observer, asked)
+        result = run_node(session, uplink, time.monotonic, PATIENCE, observe, asked)
     except HedgerowError as fault:
         if fault.code in _MISMATCHES and not quiet:
             warn(f"This node holds {_agreed(session.plan, pinned)}. The coordinator says what it holds in its own log.")
@@ -393,6 +461,7 @@ def _taken_part(
     return result
 
 
+Observer = Callable[[Connected | Disconnected], None]
 _MISMATCHES = {"plan-mismatch", "plan-changed", "roster-mismatch"}
 
 

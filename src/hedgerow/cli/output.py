@@ -103,6 +103,8 @@ class Log:
         self.site, self._is_json = site, is_json
         self.run: Callable[[], bytes] = bytes
         """The number of the run that goes on, empty for none."""
+        self.also: Callable[[str, str], object] = lambda level, text: None
+        """Is told the level and the text of each line as well."""
 
     def say(self, level: str, text: str, *, site: str = "", **more: object) -> None:
         """Write a line. Args: level: INFO, WARNING or ERROR; site: whom it is about; more: of an error."""
@@ -115,6 +117,7 @@ class Log:
             said += [f"({more['code']}, exit code {more['exit_code']})"] if more else []
             line = f"{at} {level} run={run or '-'} site={site} {_one_line(' '.join(said))}"
         print(line, file=sys.stderr, flush=True)
+        self.also(level, text)
 
 
 _PARTS = (("cause", "Cause"), ("remedy", "To do"))

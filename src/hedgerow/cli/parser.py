@@ -118,6 +118,9 @@ _ADAPTERS: dict[str, Any] = {
     "action": "append", "default": [], "dest": "adapters", "metavar": "[NAME=]FILE",
     "help": "how a site writes its table: a policy, or a file with a [data] table; without NAME: every site; repeat",
 }  # fmt: skip
+_SITE_CONSOLE: dict[str, Any] = {
+    "metavar": "[HOST:]PORT", "help": "a page for the browser: costs, approve, stop; on 127.0.0.1 without HOST",
+}  # fmt: skip
 _ROSTER: dict[str, Any] = {"metavar": "ROSTER", "help": "who takes part, and by which keys"}
 _HUB_IDENTITY: dict[str, Any] = {"metavar": "FILE", "help": "the coordinator's .private.json"}
 _CONNECT: dict[str, Any] = {"required": True, "metavar": "HOST:PORT", "help": "the coordinator"}
@@ -405,6 +408,7 @@ def _add_node(commands: Any) -> None:
     add("--out", metavar="FOLDER", help=text)
     text = "leave the run that the state holds, charged for what was answered in it; take part in the next one"
     add("--leave", action="store_true", help=text)
+    add("--console", **_SITE_CONSOLE)
     add("--threads", **_THREADS)
     _add_log(add)
     add("--json", **_JSON)
@@ -540,6 +544,7 @@ def _add_join(commands: Any) -> None:
     add("--confirm", metavar="WORDS", help="say which four words the operator has read to you, and end")
     add("--folder", metavar="FOLDER", help="this party's own files, its keys among them (STUDY-PARTY)")
     add("--budget", metavar="FILE", help="the budget book of the data (PARTY-budget.db beside the invitation)")
+    add("--console", **_SITE_CONSOLE)
     add("--threads", **_THREADS)
     _add_log(add)
     add("--json", **_JSON)

@@ -38,7 +38,7 @@ def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
     print(f"digest {plan.digest}")
     print(f"fingerprint {spoken(bytes.fromhex(plan.digest))}\n")
     print("Privacy")
-    print_facts(_privacy_facts(plan, expected))
+    print_facts(privacy_facts(plan, expected))
     if facts := _noise_facts(plan, expected, n_sites):
         print("\nWho adds the noise")
         print_facts(facts)
@@ -60,7 +60,8 @@ def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
     )  # fmt: skip
 
 
-def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
+def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
+    """What a plan promises, what it spends, and what is wrong with that."""
     privacy = plan.privacy
     if math.isinf(privacy.epsilon):
         return [("epsilon", "infinite: this plan adds no noise and promises nothing")]

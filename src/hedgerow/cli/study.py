@@ -6,9 +6,11 @@ import argparse
 import os
 import shutil
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hedgerow.cli import coordinator
 from hedgerow.cli import evaluate as evaluation
@@ -17,8 +19,9 @@ from hedgerow.cli.output import name_log, note, print_facts, print_json
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
-from hedgerow.models.model import write_atomically
+from hedgerow.models.model import Model, write_atomically
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.events import Event, scoped
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
 from hedgerow.server.journal import Journal
 from hedgerow.study.enrolment import Guest, Reception
@@ -45,6 +48,9 @@ from hedgerow.transport.identities import (
     read_private,
     write_new,
 )
+
+if TYPE_CHECKING:
+    from hedgerow.cli.console import Console
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 _ANY_HOST = {"0.0.0.0", "::"}
@@ -182,20 +188,38 @@ def _confirm(book: StudyBook, given: Sequence[str]) -> None:
 def serve(arguments: argparse.Namespace) -> None:
     """Wait for all parties, have their words compared, send the roster, and carry out the first run."""
     name_log(COORDINATOR)
-    with closing(StudyBook(folder_of(arguments.study))) as book:
+    folder = folder_of(arguments.study)
+    with closing(StudyBook(folder)) as book:
         _confirm(book, arguments.confirm)
-        if not (book.folder / ROSTER).is_file():
-            _receive(book)
-        folder = book.folder
     last, is_over = newest_run(folder)
     if is_over or (last and _pause_of(folder, last).exists()):
         stands, what = ("over", "begins another") if is_over else ("paused", "goes on with it")
         note(f"Run {last} is {stands}: {run_folder(folder, last)}. `hedgerow study run` {what}.")
         return
-    carry_out(folder, max(last, 1), arguments)
+    with _page(folder, arguments) as page:
+        if not (folder / ROSTER).is_file():
+            with closing(StudyBook(folder)) as book:
+                _receive(book, page)
+        carry_out(folder, max(last, 1), arguments, page)
 
 
-def _receive(book: StudyBook) -> None:
+@contextmanager
+def _page(folder: Path, arguments: argparse.Namespace) -> Iterator[Console | None]:
+    """The page of the study, if one is wanted: from before the first run, with those that are over."""
+    if arguments.console is None:
+        yield None
+        return
+    # An extra: only who wants the page needs it.
+    from hedgerow.cli.console import Console
+
+    with closing(StudyBook(folder)) as book:
+        name = book.fact("name")
+    with Console(arguments.console, read_plan(str(folder / PLAN))) as page:
+        page.say(study=name)
+        yield page
+
+
+def _receive(book: StudyBook, page: Console | None) -> None:
     """Serve the parties until all have the roster."""
     identity = _identity(book)
     guests = book.guests()
@@ -209,7 +233,7 @@ def _receive(book: StudyBook) -> None:
         server = StudyServer(identity, HubAddress(host, port), len(guests), answering)
         try:
             note(f"Listening on {book.fact('listen')} for {listed(guest.name for guest in guests)}.")
-            lines = _Lines(book, identity)
+            lines = _Lines(book, identity, page)
             while not lines.look():
                 answering.require_well()
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -243,13 +267,15 @@ class _Answering:
 class _Lines:
     """Says what becomes of the guests, and asks the operator about each one's words."""
 
-    def __init__(self, book: StudyBook, identity: PrivateIdentity) -> None:
-        self._book, self._coordinator = book, identity.public
+    def __init__(self, book: StudyBook, identity: PrivateIdentity, page: Console | None) -> None:
+        self._book, self._coordinator, self._page = book, identity.public, page
         self._said = set[str]()
 
     def look(self) -> bool:
         """Whether all parties have the roster."""
         guests = self._book.guests()
+        if self._page is not None:
+            self._page.show_parties([(guest.name, _state(guest), guest.has_all) for guest in guests])
         for guest in guests:
             if guest.party is not None and not guest.is_confirmed:
                 self._introduce(guest)
@@ -298,17 +324,18 @@ def newest_run(folder: Path) -> tuple[int, bool]:
     return last, last > 0 and ((place / "model.json").is_file() or (place / "ended").is_file())
 
 
-def carry_out(folder: Path, number: int, arguments: argparse.Namespace) -> None:
-    """Begin a run, or go on with it, by `hedgerow coordinator`, and hand its model out."""
+def carry_out(folder: Path, number: int, arguments: argparse.Namespace, page: Console | None = None) -> None:
+    """Begin a run, or go on with it, by `hedgerow coordinator`, and hand its model out. Args: page: of the study."""
     place = run_folder(folder, number)
     place.mkdir(mode=0o700, exist_ok=True)
     plan = place / PLAN
     if not plan.exists():
         write_new(plan, read_text(str(folder / PLAN)))
+    if page is not None:
+        page.show_history(past_runs(folder, number), read_plan(str(plan)))
     command = _command(folder, number, arguments)
-    command += [] if arguments.console is None else ["--console", arguments.console]
     try:
-        coordinator.run(build_parser().parse_args([*command, "--hand-out"]))
+        coordinator.run(build_parser().parse_args([*command, "--hand-out"]), page)
     except AggregationError as fault:
         if fault.code != "run-paused":
             raise
@@ -321,6 +348,44 @@ def _pause_of(folder: Path, number: int) -> Path:
 
 def _journal_of(folder: Path, number: int) -> Path:
     return run_folder(folder, number) / "model.json.journal"
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run of a study that is over, from what all its parties were given: its model's report, or its releases.
+
+    Attributes:
+        name: as people call it: "run 2".
+        state: "finished" or "ended".
+        plan: of the run.
+        events: of all its releases, evaluations of its model among them.
+        remark: what else a line has room for.
+    """
+
+    name: str
+    state: str
+    plan: Plan
+    events: tuple[Event, ...]
+    remark: str = ""
+
+
+def past_runs(folder: Path, before: int) -> list[PastRun]:
+    """The runs before one of this number that have ended, or have made a model: what all parties were told of them."""
+    found = []
+    for number in range(1, before):
+        place, state = run_folder(folder, number), _run_state(folder, number)
+        if state == "finished":
+            model = Model.load(place / "model.json")
+            plan, releases, remark = model.plan, model.ledger.releases[len(model.plan.prepared) :], ""
+        elif state == "ended":
+            with closing(Journal(_journal_of(folder, number))) as journal:
+                plan, releases, remark = read_plan(str(place / PLAN)), journal.entries(), "no model"
+        else:
+            continue
+        # A filter's budget is spent once in each run.
+        events = scoped((release.event for release in releases), str(number))
+        found.append(PastRun(f"run {number}", state, plan, tuple(events), remark))
+    return found
 
 
 def _command(folder: Path, number: int, arguments: argparse.Namespace) -> list[str]:
@@ -343,7 +408,8 @@ def run(arguments: argparse.Namespace) -> None:
         note(f"Send {arguments.plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
     number = last + 1 if is_over or not last else last
     _pause_of(folder, number).unlink(missing_ok=True)
-    carry_out(folder, number, arguments)
+    with _page(folder, arguments) as page:
+        carry_out(folder, number, arguments, page)
 
 
 def pause(arguments: argparse.Namespace) -> None:

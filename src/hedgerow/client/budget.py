@@ -27,7 +27,7 @@ _SCHEMA = """
 create table if not exists runs (
     run_id text not null, site text not null, state text not null, data_set text not null, plan_name text not null,
     plan_digest text not null, unit text not null, status text not null, events text not null,
-    primary key (run_id, site)
+    begun text not null default '', primary key (run_id, site)
 );
 create table if not exists invitations (
     site text, kind text, plan_digest text, plan_name text, epsilon real, answer text, count integer not null,
@@ -36,15 +36,17 @@ create table if not exists invitations (
 create table if not exists draws (
     site text, plan_digest text, run_id text, attempt integer, primary key (site, plan_digest, run_id, attempt)
 )"""
+_WITH_TIMES = "alter table runs add column begun text not null default ''"
 _UPGRADES = {
     # Its lines were a run's, whichever node had reserved it: they are no one's until a node that was in it claims one.
     1: f"""alter table runs rename to earlier;{_SCHEMA};
-    insert into runs select run_id, '', '', data_set, plan_name, plan_digest, unit, status, events from earlier
+    insert into runs select run_id, '', '', data_set, plan_name, plan_digest, unit, status, events, '' from earlier
     order by rowid; drop table earlier""",
-    # It did not say in which set-ups its nodes had revealed a nonce.
-    2: "",
+    # It did not say in which set-ups its nodes had revealed a nonce, nor when a run was reserved.
+    2: _WITH_TIMES,
+    3: _WITH_TIMES,
 }
-_VERSION = 3
+_VERSION = 4
 
 MAX_INVITATIONS = 1000
 """Lines of the list of invitations; what differs from all of them is counted by its answer alone."""
@@ -60,7 +62,8 @@ class BudgetLine:
     """One node's part in one run: "reserved" while it may go on (the events are the plan's), else what it used.
 
     It is "finished", "stopped" by its coordinator, "left" by this node before its end, or "closed" by its owner.
-    `site` and `state` are the node's name and folder; both are empty in a closed line of an earlier version.
+    `site` and `state` are the node's name and folder; both are empty in a closed line of an earlier version. `begun`
+    is when it was reserved, in UTC; empty in a line of an earlier version.
     """
 
     run_id: str
@@ -72,6 +75,7 @@ class BudgetLine:
     unit: str
     status: str
     events: tuple[Event, ...]
+    begun: str = ""
 
     def epsilon(self, delta: float) -> float:
         """What this run costs by itself."""
@@ -121,13 +125,15 @@ class BudgetBook:
     def lines(self, data_set: str | None = None) -> list[BudgetLine]:
         """The runs of a data set, or of all, of all nodes, oldest first."""
         rows = self._database.rows(
-            "select run_id, site, state, data_set, plan_name, plan_digest, unit, status, events from runs"
+            "select run_id, site, state, data_set, plan_name, plan_digest, unit, status, events, begun from runs"
             " where data_set = coalesce(?, data_set) order by rowid",
             (data_set,),
         )
         return [
-            BudgetLine(run_id, site, state, name, plan, digest, unit, status, _read(events, _scope(run_id, site)))
-            for run_id, site, state, name, plan, digest, unit, status, events in rows
+            BudgetLine(
+                run_id, site, state, name, plan, digest, unit, status, _read(events, _scope(run_id, site)), begun
+            )
+            for run_id, site, state, name, plan, digest, unit, status, events, begun in rows
         ]
 
     def has(self, run_id: bytes) -> bool:
@@ -249,7 +255,7 @@ class BudgetBook:
             if self._has_room(run_id, data_set, plan, events, limit):
                 place = (run_id.hex(), self._site, self._state)
                 execute(
-                    "insert or replace into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    "insert or replace into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, datetime('now'))",
                     (*place, data_set, plan.name, plan.digest, plan.privacy.unit, RESERVED, _written(events)),
                 )
             return self.spent(data_set, limit[1])

@@ -115,6 +115,17 @@ class NodeSession:
         """The number of the run that it is in, empty outside any."""
         return b"" if self._run is None else self._run.run_id
 
+    @property
+    def site(self) -> str:
+        """The node's name."""
+        return self._setup.site
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many releases of its run it holds, and how many the whole run has; nothing of either outside any."""
+        run = self._run
+        return (0, 0) if run is None else (run.replica.n_releases, run.task.n_exchanges)
+
     def connected(self) -> list[bytes]:
         """What to send first on a new connection."""
         if self.state in (NodeState.FINISHED, NodeState.STOPPED):

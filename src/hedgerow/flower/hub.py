@@ -162,8 +162,10 @@ class FlowerHub:
         self._next_roll_call = -1.0
         self._traffic = Traffic()
         self.refusals: dict[str, int] = defaultdict(int)
-        self._repeats = Repeats()
         """How many replies and nodes were refused, by code."""
+        self.releases: dict[str, str] = {}
+        """Envelopes do not say which release of Hedgerow a node is."""
+        self._repeats = Repeats()
         self.n_requests: dict[str, int] = defaultdict(int)
         """How many requests each site was sent, greetings included and repetitions not."""
 

@@ -93,6 +93,7 @@ class SiteReport(Record):
         rounds: releases whose sum it is in.
         dropouts: times that its connection was lost or it did not answer in time.
         refusals: times that it refused, or sent what could not be used.
+        release: of Hedgerow, as its node has said; "" where it has not.
     """
 
     name: Shown
@@ -101,6 +102,7 @@ class SiteReport(Record):
     rounds: U32 = 0
     dropouts: U32 = 0
     refusals: U32 = 0
+    release: Shown = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ create table if not exists releases (
 create table if not exists burnt (round integer, cohort text, masked text, primary key (round, cohort, masked))
 """
 _VERSION = 9
+_ENTRIES = "select entry from releases order by round"
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 _CLOSED_SLOT: Statement = ("update slots set slot = null", ())
 
@@ -132,6 +133,10 @@ class Journal:
         task_digest, roster_bytes, given_up = rows[0]
         cannot_go_on = given_up is not None or task_digest != task.digest or roster_bytes != roster.to_bytes()
         return cannot_go_on and not self._database.rows("select 1 from releases")
+
+    def entries(self) -> tuple[Release, ...]:
+        """What was released, as a ledger has it, whatever became of the run; without what was released before it."""
+        return tuple(Release.from_dict(json.loads(text)) for (text,) in self._database.rows(_ENTRIES))
 
     def end(self, code: str) -> bytes:
         """Give the run up, unless it was already, and return its number; UsageError where there is none to give up."""

@@ -49,11 +49,15 @@ EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What the hub has counted: bytes of messages, and streams refused before they were joined, by reason."""
+    """What the hub has counted: bytes of messages, and streams refused before they were joined, by reason.
+
+    Besides, which release of Hedgerow each site's node has said that it is.
+    """
 
     sent: int = 0
     received: int = 0
     refused: Mapping[str, int] | None = None
+    releases: Mapping[str, str] | None = None
 
 
 class RunBoard:
@@ -176,7 +180,11 @@ class RunBoard:
         with self._lock:
             now = self._clock() - self._began if self._ended is None else self._ended
             base, ledger, paces = self._base, self._ledger, tuple(self._paces)
-            sites = tuple(replace(site, rounds=self._rounds[name]) for name, site in self._sites.items())
+            said = traffic.releases or {}
+            sites = tuple(
+                replace(site, rounds=self._rounds[name], release=said.get(name, ""))
+                for name, site in self._sites.items()
+            )
             n_abandoned = self._n_abandoned
         return replace(
             base,

@@ -1,4 +1,5 @@
-"""The connections of a listening port: how many there may be, and which of them make room when there are too many.
+"""The connections of a listening port: how many there may be, which of them make room when there are too many, and
+whether a request over HTTP was meant for this machine.
 
 gRPC refuses a connection beyond `grpc.max_allowed_incoming_connections` before it begins a handshake, so that a process
 keeps files for its databases whatever strangers do. It does not choose: strangers who were there first would keep the
@@ -53,6 +54,31 @@ def allow_many_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address, or the name of one."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_own_name(asked: str, host: str) -> bool:
+    """Whether an HTTP request was meant for this machine: it names an address, or a name that can mean no other.
+
+    A page in somebody's browser whose own name was made to lead here (DNS rebinding) is told from it by that name.
+
+    Args: asked: the request's header `Host`; host: the name under which this machine was told to listen.
+    """
+    name = asked.lower()
+    name, _, port = name[1:].partition("]") if name.startswith("[") else name.partition(":")
+    if not port.removeprefix(":").isdigit() and port:
+        return False
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    # A name without dots is one of this network's, which no one else can have a browser look up elsewhere.
+    return name in {"localhost", host.lower(), socket.gethostname().lower()} or (bool(name) and "." not in name)
 
 
 def places(host: str, n_needed: int, n_guests: int) -> int:

@@ -311,6 +311,8 @@ class GrpcHub:
         self._repeats = Repeats()
         self.refusals: dict[str, int] = defaultdict(int)
         """How many streams were refused before they were joined, by code."""
+        self.releases: dict[str, str] = {}
+        """Which release of Hedgerow each site's node has said that it is."""
         self.port = background.start(self._start(address)).result()
         """The port it listens on."""
 
@@ -425,6 +427,7 @@ class GrpcHub:
     def _check(self, node: Introduction, site: str) -> None:
         if node.site != site:
             raise WireRefusal(WireCode.SITE_MISMATCH)
+        self.releases[site] = node.release
         if node.roster_digest != self._roster_digest:
             pinned, own = spoken(node.roster_digest), spoken(self._roster_digest)
             raise WireRefusal(WireCode.ROSTER_MISMATCH, f"{site} holds {pinned}, and the coordinator {own}.")

@@ -71,6 +71,10 @@ class CountingHub(Hub, Protocol):
     def refusals(self) -> Mapping[str, int]:
         """How many peers were refused, by code."""
 
+    @property
+    def releases(self) -> Mapping[str, str]:
+        """Which release of Hedgerow each site's node has said that it is; without those that did not say."""
+
     def traffic(self) -> Traffic:
         """Of what was joined, since the hub was made: messages as gRPC carries them, or envelopes."""
 

@@ -8,7 +8,6 @@ or rate of any site's data has a place here.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import socket
 import socketserver
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 
 from hedgerow.errors import EnvironmentFault, UsageError, missing_extra
 from hedgerow.protocol.reports import EventReport, RunReport, SiteState
+from hedgerow.transport.connections import is_loopback, is_own_name
 
 try:
     from prometheus_client import CollectorRegistry
@@ -108,8 +108,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
         self.registry = registry
-        # A name without dots is one of this network's, which no one else can have a browser look up elsewhere.
-        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
+        self._host = host
         self._lock = threading.Lock()
         self._began: dict[socket.socket, float] = {}
         self._places = threading.Semaphore(_MAX_CONNECTIONS)
@@ -118,14 +117,8 @@ class _Server(socketserver.ThreadingTCPServer):
         super().__init__((str(address[0]), int(address[1])), _Page)
 
     def is_own_name(self, host: str) -> bool:
-        """Whether this is an address, or a name that can only mean this machine."""
-        name = host.lower()
-        name, _, port = name[1:].partition("]") if name.startswith("[") else name.partition(":")
-        if not port.removeprefix(":").isdigit() and port:
-            return False
-        with contextlib.suppress(ValueError):
-            return bool(ipaddress.ip_address(name))
-        return name in self._names or (bool(name) and "." not in name)
+        """See `connections.is_own_name`."""
+        return is_own_name(host, self._host)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give the connection a place and a thread."""
@@ -183,7 +176,7 @@ class MetricsServer:
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, *, allow_remote: bool = False) -> None:
-        if not allow_remote and not _is_loopback(host):
+        if not allow_remote and not is_loopback(host):
             raise UsageError("metrics-not-loopback", host=host)
         self._collector, self._lost, self._last_event = _RunCollector(), Counter[str](), 0
         registry = CollectorRegistry()
@@ -219,10 +212,3 @@ class MetricsServer:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
