@@ -12,7 +12,7 @@ from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
 from hedgerow.flower.envelope import Bundle, Envelope, Kind
 from hedgerow.flower.socket import HandedBack, HandedOn
 from hedgerow.protocol import messages
-from hedgerow.protocol.enrolment import Asking, Challenge, Knock, Opening, Result, Standing, Wanted
+from hedgerow.protocol.enrolment import Asking, Challenge, Current, Knock, Opening, Result, Standing, Wanted
 from hedgerow.protocol.reports import EventReport, RunReport, SiteReport, Update, WatchRequest
 from hedgerow.protocol.stream import Admittance, Farewell, Introduction
 from hedgerow.secagg import messages as secagg
@@ -139,7 +139,7 @@ ROOMS = (
         "have the roster, and sites ask for the model's file after a run. An enrolment goes over TLS in which a party "
         "pins the coordinator's certificate by its invitation and shows none. The HMACs and hashes are those of "
         "`hedgerow.study.enrolment`.",
-        (Knock, Challenge, Opening, Asking, Standing, Wanted, Result),
+        (Knock, Challenge, Opening, Asking, Standing, Wanted, Result, Current),
     ),
     Room(
         "Over Flower",

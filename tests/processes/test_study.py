@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -317,6 +318,94 @@ def nodes_that_stay_by_hand(scene: Scene) -> None:
     assert unheard.error == "usage"
 
 
+def who_comes_later(scene: Scene) -> None:
+    """A monitor gets in unasked where policies say so; a site where owners have compared fingerprints."""
+    policy = 'max_epsilon = 99\ndelta = 1e-6\nnoise = ["server"]\nmonitors = "any"\n'
+    (scene.folder / "watched.toml").write_text(policy, encoding="ascii")
+    for leftover in ("roster.toml", "policy.toml"):
+        (scene.folder / leftover).unlink()
+    command(scene, "study", "new", "wards", "--plan", "plan.toml", "--listen", scene.address)
+
+    def invited(*names: str) -> None:
+        command(scene, "study", "invite", *names, "--policy", "watched.toml")
+        for invitation in (scene.folder / "wards").glob("*.invitation"):
+            shutil.copy2(invitation, scene.folder)
+
+    def carried_out() -> Process:
+        process = scene.start("run", "study", "run", "--seed", scene._wards.SEED)
+        assert process.wait() == 0, "".join(process.err)
+        return process
+
+    invited(*SITES[:3])
+    hub = scene.start("serve", "study", "serve", "--seed", scene._wards.SEED)
+    joining = {site: join(scene, site) for site in SITES[:3]}
+    compare(scene, joining)
+    assert hub.wait() == 0, "".join(hub.err)
+    invited("--monitor", "watch")
+    hub = scene.start("serve", "study", "serve")
+    compare(scene, {"watch": scene.start("join-watch", "join", "watch.invitation", "--yes", "--json")})
+    assert hub.wait() == 0 and hub.says("Run 1 is over"), "".join(hub.err)
+    carried_out()
+    assert all(process.says("monitor watch comes") for process in joining.values())
+    invited("site-3")
+    hub = scene.start("serve", "study", "serve")
+    joining["site-3"] = join(scene, "site-3")
+    compare(scene, {"site-3": joining["site-3"]})
+    assert hub.wait() == 0, "".join(hub.err)
+    third = scene.start("run", "study", "run", "--seed", scene._wards.SEED)
+    roster = read_roster(scene.folder / "wards" / "roster.toml")
+    assert roster.epoch == 3 and roster.fingerprint() in " ".join(" ".join(hub.err).split())
+    for site in SITES[:3]:
+        asked = question_of(scene, site)
+        shown = " ".join("".join(command(scene, "approve", f"wards-{site}").out).split())
+        assert "site site-3 comes" in shown and roster.fingerprint() in shown
+        command(scene, "approve", f"wards-{site}", asked, *(["--deny"] if site == "site-2" else []))
+    assert joining["site-2"].wait() == 6 and joining["site-2"].error == "roster-denied"
+    scene.let_time_pass("site-2")
+    # The others have the model; the coordinator would hand it to site-2 for a while.
+    staying = ("site-0", "site-1", "site-3")
+    model = scene.folder / "wards" / "run-3" / "model.json"
+    scene.wait_until(model.is_file)
+    kept = [scene.folder / f"wards-{site}" for site in staying]
+    scene.wait_until(lambda: all(model.read_bytes() in map(Path.read_bytes, one.glob("model-*.json")) for one in kept))
+    assert third.code is None, "".join(third.err)
+    assert read_roster(scene.folder / "wards-site-2" / "roster.toml").epoch == 2
+    assert read_roster(scene.folder / "wards-site-0" / "roster.toml") == roster
+
+
+def a_roster_slipped_in(scene: Scene) -> None:
+    """A coordinator that swaps a site's keys: of the same epoch it is refused, of the next one the owner is asked."""
+    policy = scene.folder / "policy.toml"
+    policy.write_text(policy.read_text(encoding="ascii") + 'monitors = "any"\n', encoding="ascii")
+    node = scene.node("site-0", "--serve")
+    for name in ("roster.toml", "policy.toml"):
+        shutil.copy2(scene.folder / name, scene.folder / f"kept-{name}")
+    (scene.folder / "false").mkdir()
+    command(scene, "identity", "new", "site-1", "--folder", "false")
+    sites = ["site-0.public.toml", "false/site-1.public.toml", "site-2.public.toml", "site-3.public.toml"]
+    build = ["roster", "build", *sites, "--coordinator", "hub.public.toml", "--monitor", "watch.public.toml"]
+    command(scene, *build, "--out", "same.toml")
+    command(scene, *build, "--out", "next.toml", "--previous", "roster.toml")
+
+    def coordinates(roster: str) -> Process:
+        given = ("--identity", "hub.private.json", "--listen", scene.address, "--out", f"{roster}.json")
+        return scene.start("false", "coordinator", "plan.toml", "--roster", roster, *given)
+
+    hub = coordinates("same.toml")
+    assert node.wait() == 8 and node.error == "roster-mismatch"
+    hub.signal(signal.SIGKILL)
+    hub.wait()
+    node = scene.node("site-0", "--serve")
+    hub = coordinates("next.toml")
+    scene.wait_until(lambda: node.says("site site-1 has new keys"))
+    command(scene, "approve", "site-0-state", "--deny")
+    assert node.wait() == 6 and node.error == "roster-denied"
+    assert (scene.folder / "roster.toml").read_bytes() == (scene.folder / "kept-roster.toml").read_bytes()
+    node = scene.node("site-0", "--serve")
+    # What was denied is denied, and stopping is an answer of its own.
+    assert node.wait() == 6 and node.error == "roster-denied"
+
+
 def the_demonstration(scene: Scene) -> None:
     """Real tables, a process of each party's own, and the model at every site; an existing folder is kept."""
     shown = scene.start("demo", "study", "demo", "--sites", "3", "--out", "shown")
@@ -330,6 +419,8 @@ STORIES = {
     "a stolen invitation": (a_stolen_invitation, 6),
     "the demonstration": (the_demonstration, 6),
     "owners and a pause": (owners_are_asked_and_a_run_is_paused, 6),
+    "who comes later": (who_comes_later, 6),
+    "a roster slipped in": (a_roster_slipped_in, 6),
     "nodes that stay by hand": (nodes_that_stay_by_hand, 6),
     "a changed invitation": (an_invitation_that_was_changed, 6),
 }

@@ -18,7 +18,7 @@ from hedgerow.protocol.enrolment import Asking, AskingStep, Challenge, Knock, Op
 from hedgerow.protocol.stream import Farewell, WireRefusal, first_of
 from hedgerow.study.enrolment import Reception, are_same_words, words_of
 from hedgerow.study.files import Invitation, StudyBook
-from hedgerow.transport.identities import Role, build_roster, new_identity
+from hedgerow.transport.identities import Role, adds_monitors_only, build_roster, change_of, follows, new_identity
 
 if TYPE_CHECKING:
     from conftest import Party, Study
@@ -295,10 +295,82 @@ def test_the_roster_waits_for_every_confirmation(study: Study) -> None:
 def test_who_is_in_the_roster_is_not_invited_again(study: Study) -> None:
     """Keys that were compared are not replaced by a new invitation."""
     study.gather()
-    for change in (lambda: study.invite("north"), lambda: study.invite("east"), lambda: study.book.withdraw("north")):
+    for change in (lambda: study.invite("north"), lambda: study.book.withdraw("north")):
         with pytest.raises(UsageError) as refused:
             change()
         assert refused.value.code == "invited-already"
+
+
+def settle(study: Study, parties: list[Party]) -> None:
+    """All of them ask until they have everybody's numbers, and the coordinator has heard that."""
+    for _ in range(3):
+        for party in parties:
+            party.ask(study.answer)
+    for party in parties:
+        study.answer(party.end.asking().to_bytes())
+
+
+def test_who_comes_later_makes_the_next_epoch(study: Study) -> None:
+    """A party that is invited once there is a roster enrols as the others did; keys that were pinned stay pinned, and
+    nobody is shown another roster before all have the one that there is.
+    """
+    parties = study.gather()
+    first = study.book.roster
+    assert first is not None and first.epoch == 1
+    study.invitations["late"] = study.invite("late")
+    study.invitations["watch"] = study.invite("watch", Role.MONITOR)
+    late, watch = study.party("late"), study.party("watch")
+    for party in (late, watch):
+        study.book.confirm(party.invitation.party, party.enrol(study.answer), study.identity.public)
+    assert not study.book.close_roster(study.identity.public) and study.book.roster == first
+    settle(study, parties)
+    assert study.book.close_roster(study.identity.public)
+    second = study.book.roster
+    assert second is not None and second.epoch == 2 and set(first.sites) < set(second.sites)
+    assert [site.name for site in second.sites] == ["late", "north", "south", "west"] and len(second.monitors) == 1
+    settle(study, [late, watch])
+    assert late.end.roster == watch.end.roster == second
+    words = {(party.notes.read("roster_words") or b"").decode() for party in (late, watch)}
+    assert words == {study.book.roster_words} and all(guest.has_all for guest in study.book.guests())
+    # Those who were there keep theirs until their owners say otherwise.
+    assert all(party.end.roster == first for party in parties)
+    assert follows(second, first) and not follows(first, second) and not adds_monitors_only(second, first)
+
+
+def test_a_party_that_never_comes_later_is_withdrawn(study: Study) -> None:
+    """The roster is as it was, and who is in it stays."""
+    settle(study, study.gather())
+    first = study.book.roster
+    study.invite("late")
+    assert not study.book.close_roster(study.identity.public)
+    study.book.withdraw("late")
+    assert study.book.close_roster(study.identity.public) and study.book.roster == first
+
+
+def test_which_rosters_may_follow_another() -> None:
+    """Only a later epoch of the same coordinator's keys; monitors alone change only if every site is as it was."""
+    hub, *others = (new_identity("hub", Role.COORDINATOR, bytes([number]) * 32).public for number in (1, 2))
+    north, south, swapped = (
+        new_identity(name, Role.SITE, bytes([number]) * 32).public
+        for name, number in (("north", 3), ("south", 4), ("south", 5))
+    )
+    watch, other_watch = (new_identity("watch", Role.MONITOR, bytes([number]) * 32).public for number in (6, 7))
+    first = build_roster(hub, [north, south], None, [watch])
+    assert not follows(first, first) and not follows(build_roster(others[0], [north, south], first), first)
+    swap = build_roster(hub, [north, swapped], first, [watch])
+    assert follows(swap, first) and not adds_monitors_only(swap, first)
+    assert change_of(swap, first) == "site south has new keys"
+    for roster, said in (
+        (build_roster(hub, [north], first, [watch]), "site south goes"),
+        (build_roster(hub, [north, south], first), "monitor watch goes"),
+        (build_roster(hub, [north, south], first, [other_watch]), "monitor watch has new keys"),
+        (build_roster(hub, [north, south], first, [watch], {"north": 5}), "numbers of rows change"),
+    ):
+        assert not adds_monitors_only(roster, first) and change_of(roster, first) == said
+    more = build_roster(hub, [north, south], build_roster(hub, [north, south]), [watch])
+    assert adds_monitors_only(more, build_roster(hub, [north, south])) and follows(more, first)
+    assert change_of(more, build_roster(hub, [north, south])) == "monitor watch comes"
+    assert change_of(build_roster(hub, [north, south], first, [watch]), first).startswith("nothing but")
 
 
 def test_what_was_said_by_an_invitation_does_not_count_for_the_next(study: Study) -> None:

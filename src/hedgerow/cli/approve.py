@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hedgerow.cli.inputs import asked, is_terminal
 from hedgerow.cli.output import note, number, print_facts, print_json
-from hedgerow.client.owner import OwnerDesk, Question, owner_desk
+from hedgerow.client.owner import ROSTER, OwnerDesk, Question, owner_desk
 from hedgerow.errors import UsageError
 from hedgerow.transport.interface import is_worth_a_line
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
             return
         print_facts(facts_of(question))
         if is_terminal():
-            said = asked("Take part in it? [yes/no]").lower()
+            said = asked("Do you approve it? [yes/no]").lower()
             if said in _WORDS:
                 _answer(desk, question.id, approve=_WORDS[said])
             return
@@ -54,6 +54,12 @@ _WORDS = {"yes": True, "y": True, "no": False, "n": False}
 
 def facts_of(question: Question) -> list[tuple[str, str]]:
     """What the owner is shown before they answer, as names and values."""
+    if question.kind == ROSTER:
+        return [
+            ("asked for", f"a new roster, asked {question.asked} UTC: {question.name}"),
+            ("fingerprint", f"{question.words}; call the coordinator, and compare"),
+            ("question", question.id),
+        ]
     cost = "nothing bounds it" if math.isinf(question.epsilon) else f"epsilon {number(question.epsilon)}"
     return [
         ("asked for", f"{question.kind}, run {question.run_id[:12]}, asked {question.asked} UTC"),
@@ -76,7 +82,8 @@ def command_of(question: Question, folder: object) -> str:
 
 def _answer(desk: OwnerDesk, question_id: str, *, approve: bool) -> None:
     question, became = desk.answer(question_id, approve=approve), "approved" if approve else "denied"
-    note(f"The {question.kind} by {question.name!r} (run {question.run_id[:12]}) is {became}.")
+    about = f"by {question.name!r} (run {question.run_id[:12]})" if question.kind != ROSTER else f"({question.name})"
+    note(f"The {question.kind} {about} is {became}.")
 
 
 class AtTheNode:

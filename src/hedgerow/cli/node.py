@@ -24,6 +24,7 @@ from hedgerow.cli.plan_survey import survey_facts
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import ArrivalFolder, warm_up
 from hedgerow.client.node_session import NodeSession, leave, patience_of, run_node
+from hedgerow.client.owner import ROSTER, OwnerDesk, Question
 from hedgerow.client.policy import (
     NodeSetup,
     Policy,
@@ -46,6 +47,7 @@ from hedgerow.errors import (
     HedgerowError,
     ModelError,
     PolicyRefusal,
+    RemoteProtocolError,
     UsageError,
 )
 from hedgerow.evaluation.estimates import Evaluation
@@ -53,7 +55,7 @@ from hedgerow.methods.tasks import digest_of_model
 from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.enrolment import Result, Wanted
+from hedgerow.protocol.enrolment import Current, Result, Standing, Wanted
 from hedgerow.protocol.stream import WireCode, WireRefusal, first_of, known
 from hedgerow.survey.open_tables import Asked, Found
 from hedgerow.survey.program import Findings
@@ -61,7 +63,17 @@ from hedgerow.survey.queries import RawSite
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.grpc_study import ask
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster, spoken
+from hedgerow.transport.identities import (
+    PinnedRoster,
+    PrivateIdentity,
+    adds_monitors_only,
+    change_of,
+    follows,
+    parse_roster,
+    read_private,
+    read_roster,
+    spoken,
+)
 from hedgerow.transport.interface import Connected, Disconnected, Repeats, Uplink, times
 from hedgerow.trees.ensemble import Ensemble
 
@@ -251,6 +263,8 @@ def stay(arguments: argparse.Namespace, *, is_once: bool = False, page: SitePage
         try:
             result = take_part(arguments, page)
         except HedgerowError as fault:
+            if fault.code == WireCode.ROSTER_MISMATCH and _takes_up_roster(arguments):
+                continue
             if is_once or not _may_come_again(fault):
                 raise
             note(f"{fault} ({fault.code})")
@@ -277,6 +291,38 @@ def _may_come_again(fault: HedgerowError) -> bool:
     if isinstance(fault, WireRefusal):
         return not fault.is_final
     return isinstance(fault, AggregationError) or (isinstance(fault, PolicyRefusal) and fault.code in _OF_ONE_RUN)
+
+
+def _takes_up_roster(arguments: argparse.Namespace) -> bool:
+    """Ask for the roster of the coordinator's run, and pin it if the owner wants to; whether that was done.
+
+    Raises PolicyRefusal: code "roster-denied" where the owner does not, "stopped-by-owner".
+    """
+    place, identity = Path(arguments.roster), read_private(Path(arguments.identity))
+    old, name, address = read_roster(place), identity.public.name, _address(arguments)
+    try:
+        text = first_of(Standing, ask(address, old.coordinator, Current(name).to_bytes(), identity)).roster.decode()
+        new = parse_roster(text, "the coordinator's roster")
+    except (WireRefusal, UsageError, RemoteProtocolError, UnicodeDecodeError):
+        return False
+    if not follows(new, old) or identity.public != new.site(name):
+        return False
+    change = change_of(new, old)
+    if read_policy(arguments.policy).monitors != "any" or not adds_monitors_only(new, old):
+        folder, zeros = _state_of(arguments, name), "00" * 32
+        question = Question(zeros, ROSTER, change, new.digest().hex(), new.digest().hex(), 0.0, 0.0, "", 0.0, 0.0, 0.0)
+        with closing(OwnerDesk(folder)) as desk:
+            asked = AtTheNode(desk, folder)
+            while (said := desk.ask(question)) is None:
+                if desk.take_stop():
+                    raise PolicyRefusal("stopped-by-owner")
+                asked(desk.pending() or question)
+                time.sleep(_SECONDS_BETWEEN_RUNS)
+        if not said:
+            raise PolicyRefusal("roster-denied", change=change)
+    write_atomically(place, text.encode())
+    note(f"{name} pins the roster {new.fingerprint()} from now on: {change}.")
+    return True
 
 
 def _state_of(arguments: argparse.Namespace, name: str) -> Path:

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -191,16 +191,20 @@ def serve(arguments: argparse.Namespace) -> None:
     folder = folder_of(arguments.study)
     with closing(StudyBook(folder)) as book:
         _confirm(book, arguments.confirm)
+        are_all_in = all(guest.has_all for guest in book.guests())
     last, is_over = newest_run(folder)
-    if is_over or (last and _pause_of(folder, last).exists()):
-        stands, what = ("over", "begins another") if is_over else ("paused", "goes on with it")
-        note(f"Run {last} is {stands}: {run_folder(folder, last)}. `hedgerow study run` {what}.")
-        return
-    with _page(folder, arguments) as page:
-        if not (folder / ROSTER).is_file():
+    # A run that is open has the roster with which it began.
+    is_receiving = not (folder / ROSTER).is_file() or not (are_all_in or (last and not is_over))
+    is_resting = is_over or (last > 0 and _pause_of(folder, last).exists())
+    with _page(folder, arguments) if is_receiving or not is_resting else nullcontext() as page:
+        if is_receiving:
             with closing(StudyBook(folder)) as book:
                 _receive(book, page)
-        carry_out(folder, max(last, 1), arguments, page)
+        if not is_resting:
+            carry_out(folder, max(last, 1), arguments, page)
+            return
+    stands, what = ("over", "begins another") if is_over else ("paused", "goes on with it")
+    note(f"Run {last} is {stands}: {run_folder(folder, last)}. `hedgerow study run` {what}.")
 
 
 @contextmanager
@@ -241,7 +245,7 @@ def _receive(book: StudyBook, page: Console | None) -> None:
             server.close()
     roster = book.roster
     if roster is not None:
-        write_new(book.folder / ROSTER, roster.to_toml())
+        write_atomically(book.folder / ROSTER, roster.to_toml().encode())
 
 
 class _Answering:
@@ -283,6 +287,12 @@ class _Lines:
             return False
         self._say("All parties are confirmed. Each is sent the roster.")
         if words := self._book.roster_words:
+            roster = self._book.roster
+            if roster is not None and roster.epoch > 1:
+                self._say(
+                    f"It is a new roster, the {roster.epoch}th: {roster.fingerprint()}. Read that to the sites, whose "
+                    "nodes ask their owners at the next run."
+                )
             self._say(f"The roster's words, the same at every party: {words}")
         guests = self._book.guests()
         if missing := [guest.name for guest in guests if not guest.has_all]:

@@ -22,6 +22,8 @@ from hedgerow.errors import UsageError
 from hedgerow.storage import Database, Statement, require_private
 from hedgerow.transport.identities import spoken
 
+ROSTER = "roster"
+"""The kind of a question about who takes part."""
 _FILE = "owner.db"
 _SCHEMA = """
 create table if not exists question (
@@ -42,7 +44,8 @@ class Question:
 
     Attributes:
         run_id: of the run, in hexadecimal digits.
-        kind: "training", "evaluation" or "survey".
+        kind: "training", "evaluation" or "survey"; or "roster", which has no run, costs nothing, and says in `name`
+            who comes and goes; both digests are then the roster's.
         name: of the plan.
         digest: of what the run is for, in hexadecimal digits: the plan's, or that of plan, model and cost.
         plan_digest: of the plan.
@@ -75,7 +78,7 @@ class Question:
 
     @property
     def words(self) -> str:
-        """The plan's fingerprint, as `hedgerow privacy` prints it."""
+        """The plan's fingerprint, as `hedgerow privacy` prints it; the roster's, as `hedgerow roster show` does."""
         return spoken(bytes.fromhex(self.plan_digest))
 
 

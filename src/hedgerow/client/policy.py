@@ -20,6 +20,7 @@ The owner's policy is a TOML file that never leaves the site:
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     ask = "never"                       # or "always": no answer to a run before the owner has approved it
+    monitors = "pinned"                 # or "any": the coordinator may add parties that watch, and nothing else
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
     rows_that_do_not_fit = "leave-out"  # or "refuse", which tells the others that there is such a row
     max_unlisted = 0.02                 # the largest share of a column's cells that the plan may not list, and
@@ -111,6 +112,7 @@ class Policy:
     min_colluders: int = checked(integer(0, 4096), 1)
     requires_echo: bool = checked(boolean, False)
     ask: str = checked(one_of("never", "always"), "never")
+    monitors: str = checked(one_of("pinned", "any"), "pinned")
     coordinators: tuple[str, ...] = checked(distinct_texts, ())
     rows_that_do_not_fit: str = checked(one_of("leave-out", "refuse"), "leave-out")
     max_unlisted: float = checked(number(0, 1), 1.0)

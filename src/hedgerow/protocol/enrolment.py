@@ -132,6 +132,20 @@ class Wanted(Encoded):
 
 
 @dataclass(frozen=True, slots=True)
+class Current(Encoded):
+    """Party of an earlier roster, over mutual TLS while a run goes on: it asks for the one that the run has.
+
+    The answer is a Standing with the roster alone. What the party makes of it is for its owner to say.
+
+    Attributes:
+        party: its name.
+    """
+
+    KIND = StreamKind.CURRENT
+    party: Shown
+
+
+@dataclass(frozen=True, slots=True)
 class Result(Encoded):
     """Coordinator: the file. Who takes it compares its trees with those that its own replica has made.
 

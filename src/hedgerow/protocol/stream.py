@@ -117,6 +117,7 @@ class StreamKind(IntEnum):
     STANDING = 73
     WANTED = 74
     RESULT = 75
+    CURRENT = 76
 
 
 _OF_STREAMS = tuple(head(kind) for kind in StreamKind)

@@ -207,21 +207,21 @@ class StudyBook(Notebook):
     def invite(self, invitation: Invitation) -> None:
         """Expect a party. An invitation of the same name that nobody has used, or that was not confirmed, is void.
 
-        Raises UsageError "invited-already" for a party that is confirmed, or that any roster has.
+        Raises UsageError "invited-already" for a party that is confirmed.
         """
         with self._database.transaction() as execute:
             guest = self.guest(invitation.party)
-            if self.read("roster") is not None or (guest is not None and guest.is_confirmed):
+            if guest is not None and guest.is_confirmed:
                 raise UsageError("invited-already", name=invitation.party)
             values = (invitation.party, invitation.role.value, invitation.secret, invitation.digest())
             execute("insert or replace into guests (name, role, secret, invitation) values (?, ?, ?, ?)", values)
 
     def withdraw(self, name: str) -> None:
-        """Expect a party no more; raises UsageError "not-invited", or "invited-already" once there is a roster."""
+        """Expect a party no more; raises UsageError "not-invited", or "invited-already" once a roster has it."""
         with self._database.transaction() as execute:
             if self.guest(name) is None:
                 raise UsageError("not-invited", name=name)
-            if self.read("roster") is not None:
+            if name in self._listed():
                 raise UsageError("invited-already", name=name)
             execute("delete from guests where name = ?", (name,))
 
@@ -259,7 +259,8 @@ class StudyBook(Notebook):
         roster = self.read("roster")
         if roster is None:
             return Standing()
-        guests = [guest for guest in self.guests() if guest.is_confirmed]
+        names = self._listed()
+        guests = [guest for guest in self.guests() if guest.name in names]
         nonces = tuple(guest.second for guest in guests)
         return Standing(roster, tuple(guest.sealed for guest in guests), nonces if all(nonces) else ())
 
@@ -278,21 +279,28 @@ class StudyBook(Notebook):
         self.note(guest, is_confirmed=1)
 
     def close_roster(self, coordinator: PublicIdentity) -> bool:
-        """Make the roster of all guests, once they are confirmed; from now on it stays as it is.
+        """Make the roster of all guests, once they are confirmed; it stays as it is. Where somebody has come since, and
+        all others have the roster as it was, make its next epoch.
 
-        Returns whether there is one.
+        Returns whether there is one with all guests in it.
         """
         with self._database.transaction() as execute:
-            if self.read("roster") is not None:
+            guests, previous, listed = self.guests(), self.roster, self._listed()
+            if previous is not None and {guest.name for guest in guests} == listed:
                 return True
             by_role: dict[Role, list[PublicIdentity]] = {Role.SITE: [], Role.MONITOR: []}
-            for guest in self.guests():
-                if guest.party is None or not guest.is_confirmed:
+            for guest in guests:
+                if guest.party is None or not guest.is_confirmed or (guest.name in listed and not guest.has_all):
                     return False
                 by_role[guest.role].append(guest.party)
-            roster = build_roster(coordinator, by_role[Role.SITE], None, by_role[Role.MONITOR])
-            execute("insert into notes values ('roster', ?)", (roster.to_toml().encode(),))
+            roster = build_roster(coordinator, by_role[Role.SITE], previous, by_role[Role.MONITOR])
+            execute("insert or replace into notes values ('roster', ?)", (roster.to_toml().encode(),))
         return True
+
+    def _listed(self) -> set[str]:
+        """Who is in the roster, besides the coordinator."""
+        roster = self.roster
+        return set() if roster is None else {party.name for party in (*roster.sites, *roster.monitors)}
 
     @property
     def roster(self) -> PinnedRoster | None:

@@ -24,6 +24,7 @@ from typing import Any
 
 from hedgerow import __version__
 from hedgerow.errors import EnvironmentFault
+from hedgerow.protocol.enrolment import Current, Standing
 from hedgerow.protocol.reports import (
     MAX_EVENTS,
     MAX_REPORT_BYTES,
@@ -49,6 +50,8 @@ from hedgerow.protocol.stream import (
 from hedgerow.transport.connections import Door, places
 from hedgerow.transport.grpc_link import (
     DEFAULTS,
+    ENROL_METHOD,
+    ENROL_SERVICE,
     METHOD,
     SERVICE,
     WATCH_METHOD,
@@ -355,7 +358,11 @@ class GrpcHub:
         n_places = places(address.host, n_sites + for_monitors, n_sites * SITE_CONNECTIONS + for_monitors)
         self._door = Door(n_places, self._settings.idle_seconds)
         method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._join)
-        handlers = [grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})]
+        current: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._tell_roster)
+        handlers = [
+            grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),
+            grpc.method_handlers_generic_handler(ENROL_SERVICE, {ENROL_METHOD: current}),
+        ]
         if self._monitors is not None:
             handlers.append(self._monitors.handler(self._door))
         handlers.append(_OtherVersions(self._refuse))
@@ -372,6 +379,14 @@ class GrpcHub:
             waiting = asyncio.gather(*(link.finished.wait() for link in links))
             await within(waiting, 2 * self._settings.closing_seconds)
         await self._server.stop(_STOPPING_SECONDS)
+
+    async def _tell_roster(self, raw: bytes, _: object) -> bytes:
+        """The roster of this run, for a party that pins an earlier one."""
+        try:
+            read_as(Current, unwrapped(raw, self._settings.max_message_bytes))
+        except WireRefusal as refusal:
+            return wrapped(Farewell.of(refusal).to_bytes())
+        return wrapped(Standing(self._roster.to_toml().encode()).to_bytes())
 
     async def _join(self, _: object, context: Any) -> None:
         """One stream of one node, from its first message to its last."""

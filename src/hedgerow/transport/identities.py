@@ -492,6 +492,30 @@ def build_roster(
     return PinnedRoster(epoch, coordinator, sites, monitors, rows if any(rows) else ())
 
 
+def follows(new: PinnedRoster, old: PinnedRoster) -> bool:
+    """Whether a roster can come after another one: a later epoch, with the same coordinator's keys."""
+    return new.epoch > old.epoch and new.coordinator == old.coordinator
+
+
+def adds_monitors_only(new: PinnedRoster, old: PinnedRoster) -> bool:
+    """Whether the sites, their keys and their numbers of rows are as they were, and no monitor has gone or changed."""
+    are_sites_same = (new.sites, new.max_rows) == (old.sites, old.max_rows)
+    return are_sites_same and set(old.monitors) <= set(new.monitors)
+
+
+def change_of(new: PinnedRoster, old: PinnedRoster) -> str:
+    """Who comes, who goes and who has new keys, in words."""
+    parts = []
+    for role, now, before in (("site", new.sites, old.sites), ("monitor", new.monitors, old.monitors)):
+        known, named = {party.name: party for party in before}, {party.name: party for party in now}
+        parts += [f"{role} {name} comes" for name in named if name not in known]
+        parts += [f"{role} {name} goes" for name in known if name not in named]
+        parts += [f"{role} {name} has new keys" for name in named if name in known and named[name] != known[name]]
+    if new.max_rows != old.max_rows:
+        parts.append("numbers of rows change")
+    return ", ".join(parts) or "nothing but its number changes"
+
+
 def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
     """The roster in a file's text; raises UsageError, or RemoteProtocolError for keys that are not proved."""
     try:
