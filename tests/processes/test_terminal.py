@@ -215,13 +215,15 @@ def a_table_in_another_coding(scene: Scene) -> None:
         table.write_text(text.replace("ward", "station"), encoding="ascii")
         assert room.join("site-0").ends("data-missing-column, exit code 4") == 4
         adapter.write_text('[data]\nrename = {station = "ward"}\n', encoding="ascii")
-        for _ in range(2):
-            site = room.open("join", "site-0.invitation", "--data", "site-0.csv", "--adapter", "own.toml")
-            site.sees('rename = {station = "ward"}')
-            site.sees(AGREE)
-            site.types("no\n")
-            assert site.ends("not-agreed") == 6
         policy = scene.folder / "wards-site-0" / "policy.toml"
+        for answer in ("no", "yes"):
+            site = room.open("join", "site-0.invitation", "--data", "site-0.csv", "--adapter", "own.toml")
+            site.sees("Your policy, which your node enforces")
+            assert "station" in site.sees(AGREE) and not policy.exists()
+            site.types(f"{answer}\n")
+            site.sees("not-agreed" if answer == "no" else "This end tries again.")
+        site.types(CTRL_C)
+        assert site.ends("Interrupted.") == 130
         assert policy.read_text(encoding="utf-8").count("[data]") == 1
         adapter.write_text('[data]\nrename = {other = "ward"}\n', encoding="ascii")
         site = room.open("join", "site-0.invitation", "--data", "site-0.csv", "--adapter", "own.toml")
