@@ -273,7 +273,9 @@ class Federation:
             purpose = (event.site, self.session.run.run_id, self.manifests[manifest])
             assert self.answers.setdefault(purpose, manifest) == manifest, "a purpose was answered twice"
 
-    def run(self, kill_after: int | None = None, plan: Plan | None = None) -> Outcome:
+    def run(
+        self, kill_after: int | None = None, plan: Plan | None = None, is_paused: Callable[[], bool] = lambda: False
+    ) -> Outcome:
         """One life of the coordinator's process; raises Killed when it was killed."""
         journal = WatchedJournal(self.folder / self.journal, kill_after)
         hub: PumpedHub | None = None
@@ -283,7 +285,7 @@ class Federation:
             setup = RunSetup(plan or self.plan, *keys, self.noise, self.coordinator_entropy, *watch)
             session = self.session = RunSession(setup, journal)
             hub = PumpedHub(self)
-            outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now)
+            outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now, None, is_paused)
             self.drain()
             return outcome
         finally:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hedgerow.client.budget import LEFT, BudgetBook
-from hedgerow.client.node_session import leave
+from hedgerow.client.node_session import leave, patience_of
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.messages import NO_HASH, Hello, Stop, Welcome, encode
+from hedgerow.protocol.messages import NO_HASH, Hello, Invitation, Refused, Stop, Welcome, decode, encode
 from hedgerow.server.coordinator import tell_of_the_end
 from hedgerow.server.journal import open_journal
 from hedgerow.server.run import RunEvent
@@ -352,3 +353,66 @@ def test_who_has_nothing_to_hear_of_the_end_is_not_waited_for() -> None:
     assert heard[1:] == [encode(Welcome(7)), encode(Stop("stopped-by-operator"))]
     for site in ("in-another", "in-none"):
         assert isinstance(uplinks[site].receive(0.0), Connected) and uplinks[site].receive(0.0) is None
+
+
+# Runs that rest ------------------------------------------------------------------------------------------------------
+
+
+def pause(federation: Federation, after: int) -> None:
+    """The coordinator is to rest once so many rounds are released; the nodes stay where they are."""
+    with pytest.raises(AggregationError) as paused:
+        federation.run(is_paused=lambda: len(federation.session.run.releases) >= after)  # type: ignore[union-attr]
+    assert paused.value.code == "run-paused" and f"after {after} of" in paused.value.what
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_paused_run_goes_on_to_the_same_model_at_the_same_cost(federate: Builder, after: int) -> None:
+    """Between two rounds nothing is lost: what was released stays, and no round is charged or asked for twice."""
+    whole, federation = federate(4, name="whole"), federate(4, name="paused")
+    expected = whole.model_bytes(whole.run())
+    pause(federation, after)
+    sessions = [party.session for party in federation.parties.values()]
+    # At the very start nobody has come whom it could tell.
+    assert all(session is not None and session.is_paused == (after > 0) for session in sessions)
+    assert all(patience_of(session, 600_000.0) == 600_000.0 for session in sessions if session and session.is_paused)
+    assert len(federation.uploads) == 4 * after
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == expected
+    assert len(federation.uploads) == len(whole.uploads)
+    for site, party in federation.parties.items():
+        assert lines(party) == lines(whole.parties[site])
+        assert party.session is not None and not party.session.is_paused
+
+
+def test_a_run_can_be_paused_again_and_again_while_nodes_are_killed(federate: Builder) -> None:
+    """Each time everything is on the disks of both ends."""
+    federation = federate(4)
+    for after in (1, 2, 3):
+        pause(federation, after)
+        for site in ("site-0", f"site-{after}"):
+            federation.parties[site].restart()
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert len(set(federation.session.run.survivors)) == 1  # type: ignore[union-attr]
+
+
+def test_a_paused_run_does_not_go_on_with_another_plan(federate: Builder, factory: ModuleType) -> None:
+    """Under the number of the run that rests, a dearer plan: the node that keeps its place refuses, and has lost
+    nothing by it.
+    """
+    federation = federate(4)
+    federation.pin(other(factory))
+    pause(federation, 1)
+    party = federation.parties[VICTIM]
+    charged = lines(party)
+    session = party.session
+    assert session is not None and session.is_paused
+    run_id = session.run_id
+    (hello,) = map(decode, session.connected())
+    assert isinstance(hello, Hello) and hello.run_id == run_id
+    session.receive(encode(Welcome(hello.connection)))
+    assert not session.is_paused
+    plan = json.dumps(other(factory).to_dict()).encode()
+    (refused,) = map(decode, session.receive(encode(Invitation(run_id, plan))))
+    assert isinstance(refused, Refused) and refused.code == "plan-changed"
+    assert lines(party) == charged
