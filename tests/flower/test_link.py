@@ -21,6 +21,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
+from hedgerow.client.owner import OwnerDesk
 from hedgerow.codec import head
 from hedgerow.data.site_data import read_site_data
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
@@ -400,6 +401,38 @@ def test_a_run_repeated_after_an_evaluation_forgets_no_charge(
         run(federation, office)
     assert refused.value.code == "model-exists" and federation.model() == charged
     assert not (federation.folder / "model.json.journal").exists()
+
+
+@pytest.mark.parametrize("approve", [True, False])
+def test_a_node_asks_its_owner_and_is_greeted_again_until_there_is_an_answer(office: Office, approve: bool) -> None:
+    """Each message is a process of its own, and none can wait: the coordinator does, and goes on by the answer."""
+    federation = office.federation  # type: ignore[attr-defined]
+    policy = (federation.folder / "policy.toml").read_text()
+    (federation.folder / "asks.toml").write_text(policy + 'ask = "always"\n')
+    file = federation.folder / "site-0.toml"
+    file.write_text(file.read_text().replace("policy.toml", "asks.toml"))
+    state, n_asked = federation.folder / "site-0-state", []
+
+    def answered_late(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        reply = office.plainly(node, data, answer)
+        if node == FIRST_NODE and parse(data).kind is Kind.GREETING:
+            with closing(OwnerDesk(state)) as desk:
+                question = desk.pending()
+                n_asked.extend([] if question is None else [question.id])
+                if question is not None and len(n_asked) == 3:
+                    desk.answer(question.id, approve=approve)
+        return reply
+
+    office.bend = answered_late
+    if approve:
+        model, _ = run(federation, office)
+        assert model.to_bytes() == federation.local_model()
+    else:
+        with pytest.raises(HedgerowError) as too_few:
+            run(federation, office)
+        assert "site-0 refused: policy-denied" in str(too_few.value)
+    assert len(n_asked) == 3 and len(set(n_asked)) == 1
+    assert f"hedgerow approve {state} {n_asked[0]}" in (state / "flower.log").read_text()
 
 
 def test_a_node_evaluates_only_rows_and_models_that_its_owner_named(office: Office) -> None:

@@ -338,18 +338,6 @@ def test_the_question_goes_when_the_coordinator_gives_up(node: Node, factory: Mo
         assert desk.pending() is None
 
 
-def test_a_node_that_cannot_wait_refuses_until_its_owner_has_approved(node: Node, factory: ModuleType) -> None:
-    """Over Flower each message is a process: it takes part when it is asked once more."""
-    node.told(proposed(factory.make_plan()))
-    (refused,) = map(decode, node.session.wait_no_more())
-    assert refused == Refused(0, "policy-asks") and node.session.failure is not None
-    say(node.party, approve=True)
-    node.party.restart()
-    node.greet()
-    (ready,) = node.told(proposed(factory.make_plan()))
-    assert isinstance(ready, Ready) and node.session.wait_no_more() == []
-
-
 # Stopping -------------------------------------------------------------------------------------------------------------
 
 

@@ -183,14 +183,6 @@ class NodeSession:
         except HedgerowError as fault:
             return self._stop(fault)
 
-    def wait_no_more(self) -> list[bytes]:
-        """What to send where this process cannot wait for the owner: a refusal, until the owner has approved."""
-        question = self.question
-        if question is None:
-            return []
-        self.question = self._held = None
-        return self._stop(PolicyRefusal("policy-asks", name=question.name, run=question.run_id[:12]))
-
     # What a message does -----------------------------------------------------------------------------------------
 
     def _react(self, message: Message) -> list[Message]:

@@ -127,7 +127,11 @@ def make_hub(
         return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
 
     clock = Clock(time.monotonic, time.sleep, os.urandom)
-    return FlowerHub(*keys, post, clock, lambda: greeting, needs_reply, patience)
+
+    def puts_off(message: bytes) -> bool:
+        return message[_KIND_AT] == MessageKind.DEFERRED
+
+    return FlowerHub(*keys, post, clock, lambda: greeting, needs_reply, patience, puts_off)
 
 
 @contextmanager

@@ -139,7 +139,8 @@ class FlowerHub:
 
     Args: identity: the coordinator's; roster: who may take part; post: carries the envelopes; clock; greeting: what a
         greeting carries, open for its carrier to read; needs_reply: whether what waits for a site must go now,
-        or may wait for the next message; patience.
+        or may wait for the next message; patience; puts_off: whether a message says that its node answers later. It
+        can send nothing by itself, so it is greeted again after `patience.repeat`.
     """
 
     def __init__(
@@ -151,8 +152,10 @@ class FlowerHub:
         greeting: Callable[[], list[bytes]] = list,
         needs_reply: Callable[[str, Sequence[bytes]], bool] = lambda site, messages: bool(messages),
         patience: Patience | None = None,
+        puts_off: Callable[[bytes], bool] = lambda message: False,
     ) -> None:
         require_pinned(identity, roster)
+        self._puts_off = puts_off
         self._identity, self._roster, self._post, self._clock = identity, roster, post, clock
         self._greeting, self._needs_reply = greeting, needs_reply
         self._patience = patience or Patience()
@@ -331,6 +334,9 @@ class FlowerHub:
             return
         messages = messages_in(reply, peer.keys.to_hub)
         self._events.extend(Arrived(reply.site, message) for message in messages)
+        if any(map(self._puts_off, messages)):
+            self._begin_again(peer, WireCode.CLOSED)
+            peer.rests_until = self._clock.now() + self._patience.repeat
 
     def _join(self, peer: _Peer, reply: Envelope) -> None:
         other = self._by_site.get(reply.site)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow.cli.approve import command_of, facts_of
 from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.node import (
     Load,
@@ -223,9 +224,11 @@ class FlowerNode:
                 answers = hello + stopped
             else:
                 answers = self._greet(session, messages) if is_greeting else self._go_on(session, messages, link.kept)
-                answers += session.wait_no_more()
             if session.failure is not None:
                 self._report(session.failure)
+            if session.question is not None:
+                said = "; ".join(f"{name}: {value}" for name, value in facts_of(session.question))
+                _log(self._folder, f"The owner is asked first. {said}; {command_of(session.question, self._folder)}")
             return answers, session.kept()
 
     def _greet(self, session: NodeSession, messages: Sequence[bytes]) -> list[bytes]:
