@@ -136,7 +136,11 @@ def test_the_owner_is_asked_on_the_page_and_answers_there(page: SitePage, federa
             wrong = ask(page, "do/approve", asked_by(page), json.dumps({"question": "0" * 32}).encode())
             assert wrong[0] == 409 and "does not ask that" in wrong[1] and desk.said(QUESTION.id) is None
             body = json.dumps({"question": QUESTION.id}).encode()
-            assert ask(page, "do/deny", asked_by(page), body) == (200, f"The training of run {'5d' * 6} is denied.")
+            said_by_deny = f"The training by 'wards' (run {'5d' * 6}) is denied."
+            assert ask(page, "do/deny", asked_by(page), body) == (
+                200,
+                f"The training by 'wards' (run {'5d' * 6}) is denied.",
+            )
             assert desk.said(QUESTION.id) is False
             assert ask(page, "do/approve", asked_by(page), body)[0] == 409 and desk.said(QUESTION.id) is False
             assert not desk.take_stop() and ask(page, "do/stop", asked_by(page))[0] == 200 and desk.take_stop()
@@ -146,6 +150,23 @@ def test_the_owner_is_asked_on_the_page_and_answers_there(page: SitePage, federa
     assert (shown["spent now"], shown["then spent"]) == ("epsilon 0", "epsilon 3 of 100 at delta 1e-05 of test")
     # Where no node runs there is no one to answer.
     assert ask(page, "do/stop", asked_by(page))[0] == 409
+
+
+def test_a_new_roster_is_a_question_on_the_page_between_two_runs(page: SitePage, tmp_path: Path) -> None:
+    """Who comes and goes, and the fingerprint to be compared; the same desk has the answer."""
+    digest = "77" * 32
+    question = Question("00" * 32, "roster", "site east comes", digest, digest, 0.0, 0.0, "", 0.0, 0.0, 0.0)
+    tmp_path.chmod(0o700)
+    with closing(OwnerDesk(tmp_path)) as desk:
+        desk.ask(question)
+        asked = desk.pending()
+        assert asked is not None
+        with page.asking(tmp_path, asked):
+            facts = dict(state(page)["question"]["facts"])
+            assert "site east comes" in facts["asked for"] and question.words in facts["fingerprint"]
+            body = json.dumps({"question": question.id}).encode()
+            assert ask(page, "do/approve", asked_by(page), body) == (200, "The roster (site east comes) is approved.")
+        assert desk.said(question.id) is True and state(page)["question"] is None
 
 
 def test_the_words_of_a_node_that_waits(page: SitePage, factory: ModuleType, tmp_path: Path) -> None:

@@ -81,9 +81,13 @@ def command_of(question: Question, folder: object) -> str:
 
 
 def _answer(desk: OwnerDesk, question_id: str, *, approve: bool) -> None:
-    question, became = desk.answer(question_id, approve=approve), "approved" if approve else "denied"
+    note(answered(desk.answer(question_id, approve=approve), approve=approve))
+
+
+def answered(question: Question, *, approve: bool) -> str:
+    """What is said once an owner has answered."""
     about = f"by {question.name!r} (run {question.run_id[:12]})" if question.kind != ROSTER else f"({question.name})"
-    note(f"The {question.kind} {about} is {became}.")
+    return f"The {question.kind} {about} is {'approved' if approve else 'denied'}."
 
 
 class AtTheNode:

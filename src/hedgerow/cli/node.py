@@ -263,7 +263,7 @@ def stay(arguments: argparse.Namespace, *, is_once: bool = False, page: SitePage
         try:
             result = take_part(arguments, page)
         except HedgerowError as fault:
-            if fault.code == WireCode.ROSTER_MISMATCH and _takes_up_roster(arguments):
+            if fault.code == WireCode.ROSTER_MISMATCH and _takes_up_roster(arguments, page):
                 continue
             if is_once or not _may_come_again(fault):
                 raise
@@ -293,7 +293,7 @@ def _may_come_again(fault: HedgerowError) -> bool:
     return isinstance(fault, AggregationError) or (isinstance(fault, PolicyRefusal) and fault.code in _OF_ONE_RUN)
 
 
-def _takes_up_roster(arguments: argparse.Namespace) -> bool:
+def _takes_up_roster(arguments: argparse.Namespace, page: SitePage | None) -> bool:
     """Ask for the roster of the coordinator's run, and pin it if the owner wants to; whether that was done.
 
     Raises PolicyRefusal: code "roster-denied" where the owner does not, "stopped-by-owner".
@@ -311,12 +311,15 @@ def _takes_up_roster(arguments: argparse.Namespace) -> bool:
     if read_policy(arguments.policy).monitors != "any" or not adds_monitors_only(new, old):
         folder, zeros = _state_of(arguments, name), "00" * 32
         question = Question(zeros, ROSTER, change, new.digest().hex(), new.digest().hex(), 0.0, 0.0, "", 0.0, 0.0, 0.0)
-        with closing(OwnerDesk(folder)) as desk:
+        desk = OwnerDesk(folder)
+        desk.ask(question)
+        shown = desk.pending() or question
+        with closing(desk), nullcontext() if page is None else page.asking(folder, shown):
             asked = AtTheNode(desk, folder)
             while (said := desk.ask(question)) is None:
                 if desk.take_stop():
                     raise PolicyRefusal("stopped-by-owner")
-                asked(desk.pending() or question)
+                asked(shown)
                 time.sleep(_SECONDS_BETWEEN_RUNS)
         if not said:
             raise PolicyRefusal("roster-denied", change=change)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.cli import check, privacy
-from hedgerow.cli.approve import facts_of
+from hedgerow.cli.approve import answered, facts_of
 from hedgerow.cli.output import note, number
 from hedgerow.cli.page import Page
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
@@ -163,6 +163,20 @@ class SitePage(Page):
             thread.join()
             self._folder = None
 
+    @contextmanager
+    def asking(self, folder: Path, question: Question) -> Iterator[None]:
+        """Show what is asked between two runs until the block ends, and take the answer; `folder`: the node's."""
+        self._folder = folder
+        *facts, _ = facts_of(question)
+        waiting = "The coordinator has a new roster: see below."
+        shown = {"id": question.id, "facts": facts}
+        self.say(phase="Your answer is awaited", mood="waits", waiting=waiting, question=shown, can_stop=True)
+        try:
+            yield
+        finally:
+            self._folder = None
+            self.say(question=None, can_stop=False)
+
     # What the owner may do --------------------------------------------------------------------------------------------
 
     def _approve(self, asked: Mapping[str, Any]) -> str:
@@ -175,7 +189,7 @@ class SitePage(Page):
         """Answer the question that was shown: the page names it, so no other can be slipped in between."""
         with closing(self._own_desk()) as desk:
             question = desk.answer(str(asked.get("question", "")), approve=approve)
-        return _noted(f"The {question.kind} of run {question.run_id[:12]} is {'approved' if approve else 'denied'}.")
+        return _noted(answered(question, approve=approve))
 
     def _stop(self, _: Mapping[str, Any]) -> str:
         with closing(self._own_desk()) as desk:
