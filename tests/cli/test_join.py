@@ -50,38 +50,28 @@ def joined(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_lines_that_are_printed_mend_the_table(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Put into a file as they stand, they are taken by the next `join`, though the first one has left a policy."""
+    """Put into a file as they stand, they are taken by the next `join`, whose policy then has them."""
     first = joined(capsys, invitation)
     assert "another coding at this site?" in first and "(usage, exit code" in first
     advice = first[first.index("  [data]\n") :].partition("\n\n")[0]
     Path("mended.toml").write_text(advice, encoding="utf-8")
     again = joined(capsys, invitation, "--adapter", "mended.toml")
     assert "another coding" not in again and "(usage, exit code" in again
-    policy = Path("wards/wards-north/policy.toml")
-    kept = policy.read_text(encoding="utf-8")
-    assert read_policy(str(policy)).data.recode == (("sex", (("F", "female"), ("M", "male"))),)
-    # The same file again changes nothing.
-    joined(capsys, invitation, "--adapter", "mended.toml")
-    assert policy.read_text(encoding="utf-8") == kept
-
-
-def test_an_adapter_that_the_policy_contradicts_is_refused(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It would be passed over otherwise: what the policy says of the table is what a node reads."""
-    Path("one.toml").write_text('[data]\nrecode.sex = {M = "male", F = "female"}\n', encoding="utf-8")
-    Path("other.toml").write_text('[data]\nrecode.sex = {M = "female", F = "male"}\n', encoding="utf-8")
-    joined(capsys, invitation, "--adapter", "one.toml")
-    assert "(adapter-beside-policy" in joined(capsys, invitation, "--adapter", "other.toml")
-    plain = Path("wards/wards-north/policy.toml").read_text(encoding="utf-8").partition("[data]")[0]
-    Path("own.toml").write_text(plain, encoding="utf-8")
-    assert "(adapter-beside-policy" in joined(capsys, invitation, "--policy", "own.toml", "--adapter", "one.toml")
-    assert Path("own.toml").read_text(encoding="utf-8") == plain
+    policy = read_policy("wards/wards-north/proposed-policy.toml")
+    assert policy.data.recode == (("sex", (("F", "female"), ("M", "male"))),)
 
 
 def test_a_later_adapter_is_not_passed_over(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The owner of a site that has joined starts it again with another file, having read its node's log."""
+    """A site that has joined is started again with another file: what its policy says of the table is what counts."""
     Path("one.toml").write_text('[data]\nrecode.sex = {M = "male", F = "female"}\n', encoding="utf-8")
     Path("other.toml").write_text('[data]\nmissing.sex = ["X"]\n', encoding="utf-8")
     joined(capsys, invitation, "--adapter", "one.toml")
-    with closing(Notebook(Path("wards/wards-north/enrolment.db"))) as notes:
-        notes.write(invitation=read_invitation(Path(invitation)).digest())
+    folder = Path("wards/wards-north")
+    (folder / "proposed-policy.toml").rename(folder / "policy.toml")
+    with closing(Notebook(folder / "enrolment.db")) as notes:
+        notes.keep(invitation=read_invitation(Path(invitation)).digest())
     assert "(adapter-beside-policy" in joined(capsys, invitation, "--adapter", "other.toml")
+    plain = (folder / "policy.toml").read_text(encoding="utf-8").partition("[data]")[0]
+    Path("own.toml").write_text(plain, encoding="utf-8")
+    assert "(adapter-beside-policy" in joined(capsys, invitation, "--policy", "own.toml", "--adapter", "one.toml")
+    assert Path("own.toml").read_text(encoding="utf-8") == plain

@@ -414,9 +414,38 @@ def the_demonstration(scene: Scene) -> None:
     assert command(scene, "study", "demo", "--out", "shown", code=2).error == "study-exists"
 
 
+def a_site_that_was_away(scene: Scene) -> None:
+    """A run that goes on without a site gives it the model once it is back, by the same command; and not before."""
+    begin(scene)
+    serve = ("study", "serve", "--seed", scene._wards.SEED)
+    hub = scene.start("serve", *serve)
+    joining = {site: join(scene, site) for site in SITES}
+    compare(scene, joining)
+    scene.wait_until(lambda: hub.says("released"))
+    away = joining.pop("site-3")
+    away.signal(signal.SIGKILL)
+    away.wait()
+    scene.wait_until(lambda: all(is_fetched(process) for process in joining.values()))
+    hub.signal(signal.SIGINT)
+    hub.wait()
+    kept = scene.folder / "wards-site-3"
+    assert not list(kept.glob("model-*.json"))
+    again = join(scene, "site-3")
+    hub = scene.start("serve", *serve)
+    assert hub.wait() == 0, "".join(hub.err)
+    assert hub.says("Away at its end, and told of it now: site-3.")
+    scene.wait_until(lambda: is_fetched(again))
+    (received,) = kept.glob("model-*.json")
+    assert received.read_bytes() == (scene.folder / "wards" / "run-1" / "model.json").read_bytes()
+    # There is nothing left to tell, and the others have lost nothing by it.
+    assert command(scene, *serve).says("begins another")
+    assert all(process.code is None for process in (again, *joining.values()))
+
+
 STORIES = {
     "a study": (from_invitations_to_a_model, 6),
     "a stolen invitation": (a_stolen_invitation, 6),
+    "a site that was away": (a_site_that_was_away, 40),
     "the demonstration": (the_demonstration, 6),
     "owners and a pause": (owners_are_asked_and_a_run_is_paused, 6),
     "who comes later": (who_comes_later, 6),

@@ -6,10 +6,11 @@ An evaluation over sites listens, runs and reports by the same functions.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, warn, warn_seeded, wrapped
 from hedgerow.errors import UsageError
-from hedgerow.methods.tasks import SurveyTask, TrainingTask
-from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
+from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_of_model
+from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.enrolment import Result, Wanted
@@ -380,18 +381,22 @@ def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> No
 _SECONDS_TO_HAND_OUT, _SECONDS_BETWEEN_LOOKS = 60.0, 0.3
 
 
-def hand_out(arguments: argparse.Namespace, model: Path) -> None:
+def hand_out(arguments: argparse.Namespace, model: Path, awaited: Collection[str] | None = None) -> None:
     """Give a model's file to the nodes of the roster that ask for it, for a minute at most.
 
-    Args: arguments: with `roster`, `identity` and `listen`.
+    Who has taken it is noted beside it.
+
+    Args: arguments: with `roster`, `identity` and `listen`; awaited: once these have it, it is over; None for all.
     """
     content = Result(model.read_bytes()).to_bytes()
     roster, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
-    sites, missing = {site.name for site in roster.sites}, {site.name for site in roster.sites}
+    sites, took = {site.name for site in roster.sites}, set[str]()
+    digest = digest_of_model(Model.load(model).ensemble)
+    before = set(_noted(model, digest).get("sites", ()))
 
     def answer(message: bytes) -> bytes:
         try:
-            missing.discard(read_as(Wanted, message).party)
+            took.add(read_as(Wanted, message).party)
         except WireRefusal as refusal:
             return Farewell.of(refusal).to_bytes()
         return content
@@ -400,11 +405,37 @@ def hand_out(arguments: argparse.Namespace, model: Path) -> None:
     server = StudyServer(identity, place, len(sites), answer, roster.sites)
     try:
         deadline = time.monotonic() + _SECONDS_TO_HAND_OUT
-        while missing and time.monotonic() < deadline:
+        while not took.issuperset(sites if awaited is None else awaited) and time.monotonic() < deadline:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
     finally:
         server.close()
-    note(f"The model's file was taken by {listed(sorted(sites - missing)) or 'no site'}.")
+        record = {"model": digest.hex(), "roster": roster.fingerprint(), "sites": sorted(before | took)}
+        write_atomically(_record_of(model), json.dumps(record).encode())
+    note(f"The model's file was taken by {listed(sorted(took)) or 'no site'}.")
+
+
+def late(model: Path, roster: PinnedRoster) -> set[str]:
+    """The sites of a run's roster that have not taken its model's file, whatever was on its account.
+
+    None where the roster is another one by now, with which the run cannot be taken up. Raises ModelError.
+    """
+    digest = digest_of_model(Model.load(model).ensemble)
+    noted = _noted(model, digest)
+    is_known = not noted or noted["roster"] == roster.fingerprint()
+    return {site.name for site in roster.sites} - set(noted.get("sites", ())) if is_known else set()
+
+
+def _noted(model: Path, digest: bytes) -> dict[str, Any]:
+    """What the record beside a model's file says of this model, `roster` and `sites`; nothing where it is of another."""
+    try:
+        record = json.loads(_record_of(model).read_text(encoding="utf-8"))
+        return dict(record) if record["model"] == digest.hex() else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _record_of(model: Path) -> Path:
+    return model.with_name(f"{model.name}.taken")
 
 
 def require_masks(plan: Plan) -> None:
@@ -441,7 +472,7 @@ def run(arguments: argparse.Namespace, page: Console | None = None) -> None:
         if page is not None:
             page.show_model(model)
         if arguments.hand_out:
-            hand_out(arguments, out)
+            hand_out(arguments, out, late(out, read_roster(Path(arguments.roster))))
         if page is not None:
             page.wait()
 

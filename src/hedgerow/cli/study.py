@@ -46,6 +46,7 @@ from hedgerow.transport.identities import (
     check_name,
     create_identity,
     read_private,
+    read_roster,
     write_new,
 )
 
@@ -195,7 +196,10 @@ def serve(arguments: argparse.Namespace) -> None:
     last, is_over = newest_run(folder)
     # A run that is open has the roster with which it began.
     is_receiving = not (folder / ROSTER).is_file() or not (are_all_in or (last and not is_over))
-    is_resting = is_over or (last > 0 and _pause_of(folder, last).exists())
+    late = [] if is_receiving else _late(folder, last)
+    if late:
+        note(f"Run {last} is over. Away at its end, and told of it now: {listed(late)}.")
+    is_resting = not late and (is_over or (last > 0 and _pause_of(folder, last).exists()))
     with _page(folder, arguments) if is_receiving or not is_resting else nullcontext() as page:
         if is_receiving:
             with closing(StudyBook(folder)) as book:
@@ -350,6 +354,19 @@ def carry_out(folder: Path, number: int, arguments: argparse.Namespace, page: Co
         if fault.code != "run-paused":
             raise
         note(f"{fault.what} {fault.remedy}")
+        return
+    _say_who_was_away(folder, number)
+
+
+def _say_who_was_away(folder: Path, number: int) -> None:
+    if late := _late(folder, number):
+        note(f"Not by {listed(late)}: once they are back, `hedgerow study serve` gives it to them.")
+
+
+def _late(folder: Path, number: int) -> list[str]:
+    """The sites that have not taken the model of a run, if it has made one."""
+    model = run_folder(folder, number) / "model.json"
+    return sorted(coordinator.late(model, read_roster(folder / ROSTER))) if model.is_file() else []
 
 
 def _pause_of(folder: Path, number: int) -> Path:
@@ -462,6 +479,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     command = ["evaluate", str(model), "--federated", "--hand-out", "--epsilon", str(arguments.epsilon)]
     command += [] if arguments.noise is None else ["--noise", arguments.noise]
     evaluation.run(build_parser().parse_args([*command, *as_coordinator(folder, arguments)]))
+    _say_who_was_away(folder, number)
 
 
 def abort(arguments: argparse.Namespace) -> None:
