@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, warn, warn_seeded, wrapped
@@ -417,7 +417,7 @@ def hand_out(arguments: argparse.Namespace, model: Path, awaited: Collection[str
 def late(model: Path, roster: PinnedRoster) -> set[str]:
     """The sites of a run's roster that have not taken its model's file, whatever was on its account.
 
-    None where the roster is another one by now, with which the run cannot be taken up. Raises ModelError.
+    No one where the roster is another one by now, with which the run cannot be taken up. Raises ModelError.
     """
     digest = digest_of_model(Model.load(model).ensemble)
     noted = _noted(model, digest)
@@ -426,7 +426,7 @@ def late(model: Path, roster: PinnedRoster) -> set[str]:
 
 
 def _noted(model: Path, digest: bytes) -> dict[str, Any]:
-    """What the record beside a model's file says of this model, `roster` and `sites`; nothing where it is of another."""
+    """What the record beside a model's file says of this model: `roster` and `sites`; empty for a record of another."""
     try:
         record = json.loads(_record_of(model).read_text(encoding="utf-8"))
         return dict(record) if record["model"] == digest.hex() else {}
