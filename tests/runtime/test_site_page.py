@@ -137,10 +137,7 @@ def test_the_owner_is_asked_on_the_page_and_answers_there(page: SitePage, federa
             assert wrong[0] == 409 and "does not ask that" in wrong[1] and desk.said(QUESTION.id) is None
             body = json.dumps({"question": QUESTION.id}).encode()
             said_by_deny = f"The training by 'wards' (run {'5d' * 6}) is denied."
-            assert ask(page, "do/deny", asked_by(page), body) == (
-                200,
-                f"The training by 'wards' (run {'5d' * 6}) is denied.",
-            )
+            assert ask(page, "do/deny", asked_by(page), body) == (200, said_by_deny)
             assert desk.said(QUESTION.id) is False
             assert ask(page, "do/approve", asked_by(page), body)[0] == 409 and desk.said(QUESTION.id) is False
             assert not desk.take_stop() and ask(page, "do/stop", asked_by(page))[0] == 200 and desk.take_stop()

@@ -256,6 +256,10 @@ def _enrol(
         write_atomically(folder / ROSTER, applicant.roster.to_toml().encode())
         words = (notes.read("roster_words") or b"").decode()
         note(f"The roster's words, the same at every party: {words}")
+        if applicant.roster.epoch > 1:
+            note(
+                f"Compare its fingerprint with those who were there before: {applicant.roster.fingerprint()}"
+            )
     try:
         # The coordinator waits until it has heard this from everyone. A connection that broke says nothing: it is asked
         # again, with the certificate that is wanted once the run has begun.
