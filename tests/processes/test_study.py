@@ -6,11 +6,13 @@ import json
 import re
 import shutil
 import signal
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hedgerow import __version__
 from hedgerow.cli.main import main
 from hedgerow.transport.identities import read_roster
 
@@ -406,6 +408,56 @@ def a_roster_slipped_in(scene: Scene) -> None:
     assert node.wait() == 6 and node.error == "roster-denied"
 
 
+def address_of(process: Process) -> str:
+    """Where a command serves its page; fails when it has ended instead."""
+    assert process.code is None, "".join(process.err)
+    return "".join(re.findall(r"http://127\.0\.0\.1:\d+/[\w-]{22}/", "".join(process.err))[:1])
+
+
+def on_page(url: str, action: str = "", **body: str) -> dict[str, Any]:
+    """What stands on a page, or what is said of an action."""
+    headers = {"Origin": url.rpartition("/")[0].rpartition("/")[0], "X-Hedgerow": "1"}
+    content = json.dumps(body).encode() if action else None
+    headers |= {"Content-Type": "application/json"} if action else {}
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(urllib.request.Request(url + (action or "state"), content, headers), timeout=900) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def a_study_on_its_pages(scene: Scene) -> None:
+    """The owner of a site approves a run on its page, sees what it has cost, and stops; the coordinator's has all."""
+    begin(scene)
+    hub = scene.start("serve", "study", "serve", "--seed", scene._wards.SEED, "--console", "0")
+    invitation = json.loads((scene.folder / "site-0.invitation").read_text(encoding="utf-8"))
+    own = f'version = 1\ndata_set = "wards"\nask = "always"\n{invitation["policy"]}'
+    (scene.folder / "own.toml").write_text(own, encoding="utf-8")
+    joining = {site: join(scene, site) for site in SITES[1:]}
+    joining["site-0"] = join(scene, "site-0", "--policy", "own.toml", "--console", "0")
+    scene.wait_until(lambda: all(words_at(process) for process in joining.values()))
+    site, run = address_of(joining["site-0"]), address_of(hub)
+    assert on_page(site)["phase"] == f"Your words: {words_at(joining['site-0']).strip()}"
+    scene.wait_until(lambda: {one["state"] for one in on_page(run).get("sites", [])} == {"to be confirmed"})
+    compare(scene, joining)
+    scene.wait_until(lambda: on_page(site).get("question") is not None)
+    scene.wait_until(lambda: "asking" in {one["state"] for one in on_page(run)["sites"]})
+    asked = on_page(site)
+    assert asked["tables"][0]["name"] == "site-0.csv" and dict(asked["question"]["facts"])["spent now"] == "epsilon 0"
+    assert "approved" in on_page(site, "do/approve", question=asked["question"]["id"])["said"]
+    scene.wait_until(lambda: all(is_fetched(process) for process in joining.values()))
+    scene.wait_until(lambda: bool(on_page(site).get("models")))
+    known = on_page(site)
+    assert [one[3] for one in known["runs"]] == ["finished"] and "epsilon spent" in known["report"]
+    scene.wait_until(lambda: on_page(run).get("report") == known["report"])
+    assert [one["release"] for one in on_page(run)["sites"]] == [__version__] * len(SITES)
+    # Between two runs there is no node to hear of it.
+    scene.wait_until(lambda: bool(on_page(site)["can_stop"]))
+    assert "leaves its run" in on_page(site, "do/stop")["said"]
+    assert joining["site-0"].wait() == 6 and joining["site-0"].error == "stopped-by-owner"
+    hub.signal(signal.SIGINT)
+    assert hub.wait() == 0
+
+
 def the_demonstration(scene: Scene) -> None:
     """Real tables, a process of each party's own, and the model at every site; an existing folder is kept."""
     shown = scene.start("demo", "study", "demo", "--sites", "3", "--out", "shown")
@@ -447,6 +499,7 @@ STORIES = {
     "a stolen invitation": (a_stolen_invitation, 6),
     "a site that was away": (a_site_that_was_away, 40),
     "the demonstration": (the_demonstration, 6),
+    "a study on its pages": (a_study_on_its_pages, 6),
     "owners and a pause": (owners_are_asked_and_a_run_is_paused, 6),
     "who comes later": (who_comes_later, 6),
     "a roster slipped in": (a_roster_slipped_in, 6),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hedgerow.cli.output import begin_log, end_log
 from hedgerow.cli.site_page import SitePage
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.owner import OwnerDesk, Question
@@ -126,7 +127,8 @@ def test_a_second_run_adds_to_the_curve(page: SitePage, federation: Federation) 
 
 
 def test_the_owner_is_asked_on_the_page_and_answers_there(page: SitePage, federation: Federation) -> None:
-    """Only the question that was shown is answered; a stop is left for the node."""
+    """Only the question that was shown is answered; a stop is left for the node; the log says what was done."""
+    begin_log("site-0").also = page.tell
     party = federation.parties["site-0"]
     with closing(OwnerDesk(party.folder)) as desk:
         desk.ask(QUESTION)
@@ -141,7 +143,9 @@ def test_the_owner_is_asked_on_the_page_and_answers_there(page: SitePage, federa
             assert desk.said(QUESTION.id) is False
             assert ask(page, "do/approve", asked_by(page), body)[0] == 409 and desk.said(QUESTION.id) is False
             assert not desk.take_stop() and ask(page, "do/stop", asked_by(page))[0] == 200 and desk.take_stop()
+    end_log()
     said = state(page)
+    assert ["is denied" in one["text"] for one in said["events"]] == [False, True]
     assert said["question"]["id"] == QUESTION.id and said["phase"] == "Your answer is awaited"
     shown = dict(said["question"]["facts"])
     assert (shown["spent now"], shown["then spent"]) == ("epsilon 0", "epsilon 3 of 100 at delta 1e-05 of test")

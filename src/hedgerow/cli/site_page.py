@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ class SitePage(Page):
 
     def __init__(self, place: str, site: str, study: str = "") -> None:
         self._folder: Path | None = None
+        self._context = copy_context()
         self._lines: deque[dict[str, str]] = deque(maxlen=_KEPT_LINES)
         self._connection = ""
         actions = {"approve": self._approve, "deny": self._deny, "stop": self._stop}
@@ -137,7 +139,7 @@ class SitePage(Page):
     @contextmanager
     def watching(self, session: NodeSession, store: NodeStore, book: Path, policy: Policy) -> Iterator[None]:
         """Show how a node is until the block ends, and take its owner's answers; `book`: its budget book's file."""
-        self._folder = store.folder
+        self._folder, self._context = store.folder, copy_context()
         stops = threading.Event()
 
         def watch() -> None:
@@ -189,24 +191,23 @@ class SitePage(Page):
         """Answer the question that was shown: the page names it, so no other can be slipped in between."""
         with closing(self._own_desk()) as desk:
             question = desk.answer(str(asked.get("question", "")), approve=approve)
-        return _noted(answered(question, approve=approve))
+        return self._noted(answered(question, approve=approve))
 
     def _stop(self, _: Mapping[str, Any]) -> str:
         with closing(self._own_desk()) as desk:
             desk.stop()
-        return _noted("The node leaves its run, charged for what it has answered, and ends.")
+        return self._noted("The node leaves its run, charged for what it has answered, and ends.")
+
+    def _noted(self, said: str) -> str:
+        """What was done on the page, in the log of the node as well: it is that of another thread."""
+        self._context.copy().run(note, f"On the site's page: {said}")
+        return said
 
     def _own_desk(self) -> OwnerDesk:
         """For one answer; raises UsageError (code "not-asked") where no node runs."""
         if self._folder is None:
             raise UsageError("not-asked")
         return OwnerDesk(self._folder)
-
-
-def _noted(said: str) -> str:
-    """What was done on the page, in the node's log as well."""
-    note(f"On its page: {said}")
-    return said
 
 
 class _Look:
