@@ -20,7 +20,7 @@ from hedgerow.errors import HedgerowError, ModelError, PlanError, RemoteProtocol
 from hedgerow.local.training import train
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.models.model import Model
-from hedgerow.plan.fields import MOST_VALUES, require_plain, shown
+from hedgerow.plan.fields import MOST_VALUES, parse_toml, require_plain, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.identities import Role, build_roster, create_identity, parse_roster, read_private, read_public
@@ -221,6 +221,17 @@ def test_deep_or_long_json_is_refused_by_name(model: Model, text: str) -> None:
         read_plan(text.encode())
     with pytest.raises(HedgerowError):
         _ = EvaluationTask(model.plan, text.encode(), 1.0, 1e-6, 0).ensemble
+
+
+@pytest.mark.parametrize("key", ["a." * 64 + "a", "'a' . " * 64 + "a", '"a.b"\t.\t' * 64 + "a"])
+@pytest.mark.parametrize("text", ["{} = 1", "[{}]", "[[ {} ]]", "a = {{ b = 1, {} = 1 }}"])
+def test_deep_toml_is_refused_before_it_is_read(key: str, text: str) -> None:
+    """Python's reader takes time by the square of a key's parts: an invitation of 64 kB would keep a site for 20 s,
+    one of a megabyte for hours.
+    """
+    with pytest.raises(ValueError, match="nested more than 32 deep"):
+        parse_toml(text.format(key))
+    assert parse_toml('a = "' + "1.5, " * 64 + '"\nb = [' + "1.5, " * 64 + "]\nc.d.e = 1")["c"] == {"d": {"e": 1}}
 
 
 @settings(max_examples=300)

@@ -39,11 +39,12 @@ def begin(scene: Scene, *more: str) -> None:
         shutil.copy2(invitation, scene.folder)
 
 
-def join(scene: Scene, site: str, *more: str, folder: str = "") -> Process:
+def join(scene: Scene, site: str, *more: str, folder: str = "", strike: dict[str, Any] | None = None) -> Process:
     given = [f"--folder={folder}"] if folder else []
     return scene.start(
-        f"join-{site}{folder}", "join", f"{site}.invitation", "--data", f"{site}.csv", "--yes", *given, *more
-    )
+        f"join-{site}{folder}", "join", f"{site}.invitation", "--data", f"{site}.csv", "--yes", *given, *more,
+        strike=strike,
+    )  # fmt: skip
 
 
 def is_fetched(process: Process) -> bool:

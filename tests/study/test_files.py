@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.cli.join import _rules
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
@@ -96,6 +97,18 @@ def test_an_invitation_without_end_is_refused(tmp_path: Path) -> None:
 def test_addresses_that_sites_dial(address: str) -> None:
     """Hosts by their name or number, of either version."""
     assert check_address(address, "--address") == address
+
+
+def test_a_policy_is_shown_as_it_is_read() -> None:
+    """A proposal may be written to be misread: its true lines scrolled away, and others made up below.
+
+    The budget stands right above the question.
+    """
+    proposal = 'max_epsilon = 100\n"delta" = 1e-6\nlabels = ["""\\\n  max_epsilon = 0.1"""]\n'
+    shown = _rules(policy_of(proposal + "# max_epsilon = 0.1\n" * 99, "wards"))
+    assert shown == [
+        ("data_set", "wards"), ("labels", "max_epsilon = 0.1"), ("max_epsilon", "100"), ("delta", "1e-06"),
+    ]  # fmt: skip
 
 
 def test_a_proposal_does_not_name_the_data() -> None:

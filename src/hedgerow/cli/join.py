@@ -24,7 +24,7 @@ from hedgerow.data.sources import file_of, is_url
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.local.forecast import forecast
 from hedgerow.models.model import write_atomically
-from hedgerow.plan.fields import quoted, read_toml, shown
+from hedgerow.plan.fields import read_toml, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.enrolment import Standing
 from hedgerow.protocol.stream import WireCode, WireRefusal, first_of
@@ -177,13 +177,14 @@ def _rules(policy: str) -> list[tuple[str, str]]:
     """What a policy says, the budget last, above the question. What stands beside it, and how, misleads nobody."""
     content = {name: value for name, value in read_toml(policy).items() if name != "version"}
     names = sorted(content, key=lambda name: name in ("delta", "max_epsilon"))
-    return [(shown(name), _said(content[name])) for name in names]
+    return [line for name in names for line in _lines(name, content[name])]
 
 
-def _said(value: object) -> str:
-    if isinstance(value, list):
-        return listed(map(_said, value)) or "none"
-    return shown(value) if isinstance(value, str) else quoted(value)
+def _lines(name: str, value: object) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [line for inner, each in value.items() for line in _lines(f"{name}.{inner}", each)]
+    said = [shown(str(each)) for each in (value if isinstance(value, list) else [value])]
+    return [(shown(name), listed(said) or "none")]
 
 
 def _adapt(arguments: argparse.Namespace, own: str) -> None:
@@ -257,9 +258,7 @@ def _enrol(
         words = (notes.read("roster_words") or b"").decode()
         note(f"The roster's words, the same at every party: {words}")
         if applicant.roster.epoch > 1:
-            note(
-                f"Compare its fingerprint with those who were there before: {applicant.roster.fingerprint()}"
-            )
+            note(f"Compare its fingerprint with those who were there before: {applicant.roster.fingerprint()}")
     try:
         # The coordinator waits until it has heard this from everyone. A connection that broke says nothing: it is asked
         # again, with the certificate that is wanted once the run has begun.

@@ -287,7 +287,8 @@ class _Lines:
         for guest in guests:
             if guest.party is not None and not guest.is_confirmed:
                 self._introduce(guest)
-        if not self._book.close_roster(self._coordinator):
+        # Asked again where it is written: somebody may be invited meanwhile.
+        if not all(guest.is_confirmed for guest in guests) or not self._book.close_roster(self._coordinator):
             return False
         self._say("All parties are confirmed. Each is sent the roster.")
         if words := self._book.roster_words:

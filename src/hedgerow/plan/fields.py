@@ -25,6 +25,8 @@ MOST_VALUES = 250_000
 """In a plan: 20,000 features have half as many. More would cost a node seconds to read, at every invitation."""
 LARGEST = 1 << 128
 """No bound of a plan, and no integer of a model, is as large."""
+_KEY = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
+_DEEP_KEY = re.compile(rf"(?<![\w-]){_KEY}(?:[ \t]*\.[ \t]*{_KEY}){{{DEEPEST}}}")
 _BREAKS = {"Zl", "Zp"}
 """Separators of lines and paragraphs."""
 
@@ -38,6 +40,9 @@ def read_toml(text: str) -> dict[str, Any]:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The same without the check, for who checks the table; ValueError, fit to be shown, for what is none."""
+    # A key of n parts costs Python's reader n * n steps: one of 64 kB, sent by a stranger, 20 seconds.
+    if any(line.count(".") >= DEEPEST and _DEEP_KEY.search(line) for line in text.splitlines()):
+        raise ValueError(_too_deep())
     try:
         return tomllib.loads(text)
     except RecursionError:
