@@ -190,6 +190,8 @@ def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
     for array in arrays:
         hasher.update(f"|{array.shape}|".encode())
         hasher.update(array.tobytes())
+    if ensemble.stretch != 1:
+        hasher.update(f"|{ensemble.stretch!r}|".encode())
     return hasher.digest()
 
 

@@ -22,7 +22,15 @@ from functools import cached_property
 
 import numpy as np
 
-from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, Loss
+from hedgerow.losses.tables import (
+    RECORD_NORM,
+    SCORE_LIMIT,
+    SCORE_UNIT,
+    STEP_BITS,
+    STEPS,
+    Loss,
+    logistic,
+)
 from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, Matrix, linear_loss, lower_inverse, solve
 from hedgerow.methods.adassp.program import (
     cross_question,
@@ -138,6 +146,92 @@ class CalibrationSums(Query):
         limit = facts.n_rows * LABEL_NORM + facts.reach(1)
         if (np.abs(released) > limit).any() or released[2] < -facts.reach(1):
             yield "a sum of calibration is out of range"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OddsCounts(Query):
+    """How two classes lie about finished scores: int64 [2 `ODDS_BINS`], with 2**14 to a record.
+
+    Scores from -6 to 4 are cut into bins of half a unit, with one more at either end. A record adds 2**14 to its bin,
+    and to the bin's label half of that, with its sign: negative for the first class.
+    """
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: a record's bin follows from its own score."""
+        site.take_in(self.update)
+        scores, labels = site.records.scores[0].astype(np.int64), site.records.labels
+        bins = np.clip((scores - ODDS_FIRST) // ODDS_STEP + 1, 0, ODDS_BINS - 1)
+        counts = np.bincount(bins, minlength=ODDS_BINS)
+        positive = np.bincount(bins[labels == 1], minlength=ODDS_BINS)
+        return np.concatenate([counts * LABEL_NORM, (2 * positive - counts) * (LABEL_NORM // 2)]).astype(np.int64)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        counts, labels = released[:ODDS_BINS], released[ODDS_BINS:]
+        if (counts < -reach).any() or (counts > facts.n_rows * LABEL_NORM + reach).any():
+            yield "the number of records of a score is out of range"
+        if (np.abs(labels) > np.maximum(counts, 0) / 2 + 2 * reach).any():
+            yield "the labels of a score are more than its records"
+
+
+ODDS_FIRST, ODDS_STEP, ODDS_BINS = -6 * SCORE_UNIT, SCORE_UNIT // 2, 22
+ODDS_LENGTH = 2 * ODDS_BINS
+ODDS_SENSITIVITY_SQUARED = LABEL_NORM**2 + (LABEL_NORM // 2) ** 2
+ODDS_PRIOR = (1 / 0.7**2, 1 / 0.35**2)
+"""How sure it is before any release that scores need no shift, and no stretch: 1 / variance of each."""
+_ODDS_ROUNDS, _LONGEST_STEP = 40, 1.0
+
+
+def mended_odds(released: IntVector, sigma: float) -> tuple[float, float]:
+    """Shift and stretch, a and b, such that a + (1 + b) f are log-odds where a model's scores are f.
+
+    The likeliest line for the released counts. Where their noise outweighs what the records say, it gives way to a
+    prior at no change: score equations S(t) = Y - N p(t) have the covariance of the noise, V, besides the information
+    H, so that the prior counts (H + V) / H times. The first and the last steps are the same on every machine: sums
+    are exact, and the logistic function is a table.
+
+    Args:
+        released: int64 [2 `ODDS_BINS`], an answer to `OddsCounts` with its noise.
+        sigma: the noise's standard deviation, in integer units.
+
+    Returns:
+        a, in units of score, and b, from -0.75 to 3.
+    """
+    noise = (sigma / LABEL_NORM) ** 2
+    counts = np.maximum(released[:ODDS_BINS] / LABEL_NORM, 0.0)
+    positive = np.minimum(np.maximum(released[ODDS_BINS:] / LABEL_NORM + counts / 2, 0.0), counts)
+    middles = [(ODDS_FIRST + (number - 0.5) * ODDS_STEP) / SCORE_UNIT for number in range(ODDS_BINS)]
+    table = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
+    shift, stretch = 0.0, 0.0
+    for _ in range(_ODDS_ROUNDS):
+        sums: list[list[float]] = [[] for _ in range(8)]
+        for middle, count, found in zip(middles, counts.tolist(), positive.tolist(), strict=True):
+            place = (shift + (1 + stretch) * middle) * (SCORE_UNIT >> STEP_BITS) + STEPS / 2
+            p = float(table[min(max(math.floor(place), 0), STEPS - 1)])
+            weight, spread, rest = count * p * (1 - p), noise * (1 + (p - 0.5) * (p - 0.5)), found - count * p
+            terms = (rest, rest * middle, weight, weight * middle, weight * middle * middle)
+            for own, term in zip(sums, (*terms, spread, spread * middle, spread * middle * middle), strict=True):
+                own.append(term)
+        g0, g1, h00, h01, h11, v00, v01, v11 = map(math.fsum, sums)
+        least = max(h00 * h11 - h01 * h01, 1e-9)
+        # (H + V) H^-1 P, with P diagonal.
+        w00, w01, w10, w11 = (
+            (v00 * h11 - v01 * h01) / least,
+            (v01 * h00 - v00 * h01) / least,
+            (v01 * h11 - v11 * h01) / least,
+            (v11 * h00 - v01 * h01) / least,
+        )
+        k00, k01 = (1 + w00) * ODDS_PRIOR[0], w01 * ODDS_PRIOR[1]
+        k10, k11 = w10 * ODDS_PRIOR[0], (1 + w11) * ODDS_PRIOR[1]
+        r0, r1 = g0 - k00 * shift - k01 * stretch, g1 - k10 * shift - k11 * stretch
+        a00, a01, a10, a11 = h00 + k00, h01 + k01, h01 + k10, h11 + k11
+        whole = a00 * a11 - a01 * a10
+        if not (math.isfinite(whole) and whole > 0):
+            return 0.0, 0.0
+        steps = ((r0 * a11 - r1 * a01) / whole, (r1 * a00 - r0 * a10) / whole)
+        shift += min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP)
+        stretch = min(max(stretch + min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP), -0.75), 3.0)
+    return min(max(shift, -8.0), 8.0), stretch
 
 
 def _shortened(distances: IntVector, zoom: int) -> IntVector:

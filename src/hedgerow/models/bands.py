@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -108,7 +108,17 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
     reason = why_unknown(plan, ensemble)
     if reason:
         raise ModelError("bands-unknown", reason=reason)
-    return _Source.of(plan, ensemble, ledger).all_bands()
+    stretch, fitted = ensemble.stretch, ensemble.fitted
+    if stretch == 1 or fitted is None:
+        return _Source.of(plan, ensemble, ledger).all_bands()
+    # As the trees were before the last release stretched them all; how far that one is off is not in the bands.
+    values = np.rint(fitted.values / stretch).astype(np.int32)
+    before = replace(ensemble, fitted=replace(fitted, values=values), stretch=1.0)
+    bands = _Source.of(plan, before, ledger).all_bands()
+    return tuple(
+        replace(band, scores=shape_function(ensemble, feature).centred(), deviations=band.deviations * stretch)
+        for feature, band in enumerate(bands)
+    )
 
 
 def known_deviations(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> list[FloatArray] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -87,11 +87,18 @@ def empty_ensemble(run: Run) -> Ensemble:
 
 @dataclass(eq=False)
 class Grown:
-    """What a program has of its model so far: a batch is added when all releases that it needs are there."""
+    """What a program has of its model so far: a batch is added when all releases that it needs are there.
+
+    Attributes:
+        run: what stays fixed.
+        batches, weights: trees with their values, and their leaf weights.
+        stretch: see `Ensemble`.
+    """
 
     run: Run
     batches: list[FittedTrees] = field(default_factory=list)
     weights: list[NDArray[np.int64] | None] = field(default_factory=list)
+    stretch: float = 1.0
 
     def add(self, fitted: FittedTrees, weights: NDArray[np.int64] | None) -> None:
         """Add a batch that is complete, and its leaf weights."""
@@ -105,7 +112,8 @@ class Grown:
         """
         depth = max((batch.trees.depth for batch in self.batches), default=0)
         deep = [deepened(batch, depth) for batch in self.batches]
-        return empty_ensemble(self.run).extended(deep, [_spread(weights, depth) for weights in self.weights])
+        whole = empty_ensemble(self.run).extended(deep, [_spread(weights, depth) for weights in self.weights])
+        return replace(whole, stretch=self.stretch)
 
 
 def _spread(weights: NDArray[np.int64] | None, depth: int) -> NDArray[np.int64] | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from hedgerow.trees.constraints import Directions, groups_of, keeps_apart
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.random_trees import concatenate
 
+MOST_STRETCH = 4.0
 ENSEMBLE_VERSION = 1
 SET, ALL_LEFT = -1, -2
 MAX_DEPTH = 8
@@ -62,6 +63,7 @@ class Ensemble:
         leaf_weights: int64 [n_trees, n_leaves], the released (noisy) leaf Hessians or counts, cut off at zero, in the
             integer units of their release; None when they were not kept. Only proportions within a tree mean anything;
             scores do not depend on them.
+        stretch: what all values were multiplied by after the last tree, > 0; scores do not depend on it.
     """
 
     grid: Grid
@@ -69,6 +71,7 @@ class Ensemble:
     n_outputs: int
     link: Link
     leaf_weights: NDArray[np.int64] | None = None
+    stretch: float = 1.0
 
     @property
     def n_trees(self) -> int:
@@ -91,7 +94,7 @@ class Ensemble:
         all_weights = [self.leaf_weights, *weights] if self.fitted is not None else list(weights)
         known = [part for part in all_weights if part is not None]
         kept = np.concatenate(known) if len(known) == len(all_weights) else None
-        return Ensemble(self.grid, joined, self.n_outputs, self.link, kept)
+        return replace(self, fitted=joined, leaf_weights=kept)
 
     def scores(self, codes: CodeArray) -> NDArray[np.float64]:
         """Sums of the values that records reach: float64 [n_outputs, n]; exact, in steps of 2**-16."""
@@ -120,6 +123,8 @@ def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
         "depth": 0 if fitted is None else fitted.trees.depth,
         "grid_digest": grid_digest(ensemble.grid),
         "trees": [] if fitted is None else _trees_to_dicts(ensemble.grid, fitted, ensemble.leaf_weights),
+        # Left out where it says nothing, so that models without it keep their bytes.
+        **({} if ensemble.stretch == 1 else {"stretch": ensemble.stretch}),
     }
 
 
@@ -160,7 +165,10 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
         raise ModelError("model-invalid", fault="its scores go against a direction that its plan gives a feature")
     if not keeps_apart(batches, groups_of(plan)):
         raise ModelError("model-invalid", fault="a tree brings features together that its plan keeps apart")
-    return ensemble.extended([FittedTrees(batches, values)], [_weights(read)])
+    stretch = table.get("stretch", 1.0)
+    if type(stretch) is not float or not 0 < stretch <= MOST_STRETCH:
+        raise ModelError("model-invalid", fault=f"stretch of the ensemble is not a number up to {MOST_STRETCH:g}")
+    return replace(ensemble.extended([FittedTrees(batches, values)], [_weights(read)]), stretch=stretch)
 
 
 def grid_digest(grid: Grid) -> str:

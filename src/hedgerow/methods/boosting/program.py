@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, zoom_of
-from hedgerow.methods.start import LABEL_NORM, constant_trees, released_mean
+from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
@@ -161,8 +161,8 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     order = FeatureOrder(run.structure_seed, settings, run.grid.n_features, run.groups)
     at = _Position(run, candidates, order, run.ordered_sum())
     start: list[Weighed] = []
-    own = settings if isinstance(settings, BoostingSettings) and settings.start != "none" else None
-    if own is not None:
+    own = settings if isinstance(settings, BoostingSettings) else None
+    if own is not None and own.start != "none":
         start = yield from _begin(at, own)
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.paid_rounds_before(at.n_fitted, settings.batch_size)):
@@ -174,8 +174,10 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
             grown.add(*part)
         start = []
         at.fitted(fitted)
-    if own is not None:
+    if own is not None and own.start != "none":
         yield from _calibrate(grown, at, own)
+    if own is not None and own.mends_odds:
+        yield from _mend_odds(grown, at, own)
 
 
 def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
@@ -201,6 +203,25 @@ def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Gener
         values[0, 0, 0] += 0.0 if number else shift * SCORE_UNIT
         units = np.rint(np.clip(values, -largest, largest)).astype(np.int32)
         grown.batches[number] = FittedTrees(batch.trees, ordered.add(batch.trees, units))
+
+
+def _mend_odds(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
+    """Make scores of two classes log-odds by a last release: a tree of one value more, and all others stretched.
+
+    Joint clipping biases what little is learned, and ridges shorten it; a ranking does not feel that, a probability
+    does. As in `_calibrate`, nodes have no more use for scores.
+    """
+    run = at.run
+    known = at.n_known - (at.update.trees.n_trees if at.update else 0)
+    query = replace(settings.odds_question(run.plan, at.exchange), update=at.update, ensemble_size=known)
+    shift, stretch = mended_odds((yield query), run.sigma(query))
+    largest, ordered = largest_value(run), run.ordered_sum()
+    for number, batch in enumerate(grown.batches):
+        units = np.rint(np.clip(batch.values * (1 + stretch), -largest, largest)).astype(np.int32)
+        grown.batches[number] = FittedTrees(batch.trees, ordered.add(batch.trees, units))
+    last = constant_trees(run.grid, 1, shift, largest)
+    grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
+    grown.stretch = 1 + stretch
 
 
 def _beyond(total: float, noise: float) -> float:

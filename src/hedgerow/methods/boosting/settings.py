@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import LARGEST_UNIT, Loss
 from hedgerow.methods.start import (
     LABEL_NORM,
     N_EXCHANGES,
+    ODDS_LENGTH,
+    ODDS_SENSITIVITY_SQUARED,
     CalibrationSums,
     LinearStart,
+    OddsCounts,
     SpreadSums,
     label_question,
     label_release,
@@ -58,9 +62,11 @@ class BoostingSettings(Settings):
     Attributes:
         start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
+        mends_odds: whether that release is of two classes by score; of numbers it comes with every start.
     """
 
     start: str = "none"
+    mends_odds: bool = False
     start_share: float = 0.0
     calibration_share: float = 0.0
 
@@ -96,17 +102,29 @@ class BoostingSettings(Settings):
         )
 
     def calibration_question(self, plan: Plan, exchange: int, centre: int, zoom: int) -> CalibrationSums:
-        """The question by which finished scores are mended."""
-        rows = plan.privacy.rows_per_unit
-        return CalibrationSums(
-            purpose=CalibrationSums.purpose_of(exchange, "calibration"),
-            length=3,
-            bound=LABEL_NORM,
-            sensitivity_squared=3 * (LABEL_NORM * rows) ** 2,
-            noise_multiplier=self.calibration_multiplier(plan, self.noise_multiplier),
-            centre=centre,
-            zoom=zoom,
-        )
+        """The question by which finished scores of numbers are mended."""
+        return CalibrationSums(**self._last(plan, CalibrationSums, exchange), centre=centre, zoom=zoom)
+
+    def odds_question(self, plan: Plan, exchange: int) -> OddsCounts:
+        """The question by which finished scores of two classes are mended."""
+        return OddsCounts(**self._last(plan, OddsCounts, exchange))
+
+    def _last(self, plan: Plan, kind: type[Query], exchange: int) -> dict[str, Any]:
+        length, squared = self.last_release
+        return {
+            "purpose": kind.purpose_of(exchange, "calibration"),
+            "length": length,
+            "bound": LABEL_NORM,
+            "sensitivity_squared": squared * plan.privacy.rows_per_unit**2,
+            "noise_multiplier": self.calibration_multiplier(plan, self.noise_multiplier),
+        }
+
+    @property
+    def last_release(self) -> tuple[int, int]:
+        """Length and squared sensitivity of one record of the last release; 0 and 0 without one."""
+        if self.mends_odds:
+            return ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED
+        return (3, 3 * LABEL_NORM**2) if self.start != "none" else (0, 0)
 
     def calibration_multiplier(self, plan: Plan, noise_multiplier: float) -> float:
         """Its noise multiplier."""
@@ -119,7 +137,7 @@ class BoostingSettings(Settings):
 
     def largest_length(self, plan: Plan) -> int:
         length = self.linear_start(plan).length if self.start == "linear" else 0
-        return max(length, super().largest_length(plan))
+        return max(length, self.last_release[0], super().largest_length(plan))
 
     @property
     def n_start_exchanges(self) -> int:
@@ -127,32 +145,36 @@ class BoostingSettings(Settings):
         return {"none": 0, "mean": 2, "linear": 2 + N_EXCHANGES}[self.start]
 
     def n_exchanges(self, plan: Plan) -> int:
-        return self.n_start_exchanges + super().n_exchanges(plan) + (self.start != "none")
+        return self.n_start_exchanges + super().n_exchanges(plan) + (self.last_release[0] > 0)
 
     def n_released(self, plan: Plan) -> int:
         per_exchange = self.linear_start(plan).length if self.start == "linear" else 2
-        last = 3 if self.start != "none" else 0
-        return self.n_start_exchanges * per_exchange + super().n_released(plan) + last
+        return self.n_start_exchanges * per_exchange + super().n_released(plan) + self.last_release[0]
 
     def n_start_trees(self, plan: Plan) -> int:
-        return {"none": 0, "mean": 1, "linear": 1 + self.linear_start(plan).n_trees}[self.start]
+        start = {"none": 0, "mean": 1, "linear": 1 + self.linear_start(plan).n_trees}[self.start]
+        # What mends odds adds one tree of one value.
+        return start + self.mends_odds
 
     def weight(self, plan: Plan) -> float:
         return super().weight(plan) / (1 - self.start_share - self.calibration_share)
 
     def releases_at(self, plan: Plan, noise_multiplier: float) -> list[Event]:
-        trees = super().releases_at(plan, noise_multiplier)
-        if self.start == "none":
-            return trees
-        mean, spread, linear = self.start_multipliers(plan, noise_multiplier)
+        found = super().releases_at(plan, noise_multiplier)
         rows = plan.privacy.rows_per_unit
-        sigma = integer_sigma(spread, (LABEL_NORM * rows) ** 2)
-        first = label_release(MEAN_STATISTICS, mean, rows, ROUNDING)
-        second = DiscreteGaussianEvent(spread * (1 - ROUNDING), sigma, 1)
-        start = self.linear_start(plan).releases(linear, ROUNDING) if self.start == "linear" else []
-        last = self.calibration_multiplier(plan, noise_multiplier)
-        sigma = integer_sigma(last, 3 * (LABEL_NORM * rows) ** 2)
-        return [first, second, *start, *trees, DiscreteGaussianEvent(last * (1 - ROUNDING), sigma, 3)]
+        if self.start != "none":
+            mean, spread, linear = self.start_multipliers(plan, noise_multiplier)
+            sigma = integer_sigma(spread, (LABEL_NORM * rows) ** 2)
+            first = label_release(MEAN_STATISTICS, mean, rows, ROUNDING)
+            second = DiscreteGaussianEvent(spread * (1 - ROUNDING), sigma, 1)
+            start = self.linear_start(plan).releases(linear, ROUNDING) if self.start == "linear" else []
+            found = [first, second, *start, *found]
+        length, squared = self.last_release
+        if length:
+            last = self.calibration_multiplier(plan, noise_multiplier)
+            sigma = integer_sigma(last, squared * rows * rows)
+            found = [*found, DiscreteGaussianEvent(last * (1 - ROUNDING), sigma, length)]
+        return found
 
 
 def resolve_boosting(plan: Plan) -> BoostingSettings:
@@ -199,6 +221,8 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
             interaction_share=EXPLORING_SHARE,
             partner_share=PARTNER_SHARE,
         )
+    elif interaction == "adaptive" and not averaging and plan.label.type == "binary":
+        settings = replace(settings, mends_odds=True, calibration_share=0.0 if unlimited else CALIBRATION_SHARE)
     if not unlimited:
         settings = replace(settings, noise_multiplier=calibrated(plan, settings))
     rate = _learning_rate(signal) if numbers else 0.25
