@@ -1,0 +1,170 @@
+"""The last release of two classes: what a record adds to it, what is made of it, and what the finished model keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.local.training import train
+from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.start import (
+    LABEL_NORM,
+    ODDS_BINS,
+    ODDS_LENGTH,
+    ODDS_PRIOR,
+    ODDS_SENSITIVITY_SQUARED,
+    OddsCounts,
+    mended_odds,
+)
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import SeededNoise
+
+EDGES = np.arange(-6, 4.25, 0.5)
+
+
+def odds_settings(plan: Plan) -> BoostingSettings:
+    own = resolve(plan)
+    assert isinstance(own, BoostingSettings) and own.mends_odds
+    return own
+
+
+def question(plan: Plan) -> OddsCounts:
+    return odds_settings(plan).odds_question(plan, 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(records=st.lists(st.tuples(st.booleans(), st.integers(-(2**24), 2**24)), min_size=1, max_size=6))
+def test_a_record_counts_once_in_the_bin_of_its_own_score(factory: ModuleType, records: list[tuple[bool, int]]) -> None:
+    """As the definition reads; the squared norm of one record is the stated sensitivity, whatever its score."""
+    plan = factory.make_plan("binary")
+    labels, scores = [int(label) for label, _ in records], [score for _, score in records]
+    node = Node("site", SiteData(np.zeros((len(plan.features), len(records)), np.uint8), np.array(labels, np.int32)),
+                plan, resolve(plan))  # fmt: skip
+    node.held.records.scores[0] = scores
+    expected = np.zeros((2, ODDS_BINS), dtype=np.int64)
+    for label, score in zip(labels, scores, strict=True):
+        own = int(np.digitize(score / 2**16, EDGES))
+        expected[:, own] += [LABEL_NORM, LABEL_NORM // 2 if label else -LABEL_NORM // 2]
+    found = node.answer(question(plan))
+    assert np.array_equal(found, expected.ravel())
+    if len(records) == 1:
+        assert int((found**2).sum()) == ODDS_SENSITIVITY_SQUARED and len(found) == ODDS_LENGTH
+
+
+def exact_sums(shift: float, stretch: float, n: int, seed: int) -> np.ndarray:
+    """An answer without noise over scores whose log-odds are shift + (1 + stretch) f."""
+    random = np.random.default_rng(seed)
+    scores = random.normal(-1, 1.2, n)
+    labels = random.random(n) < 1 / (1 + np.exp(-(shift + (1 + stretch) * scores)))
+    bins = np.digitize(scores, EDGES)
+    counts = np.bincount(bins, minlength=ODDS_BINS)
+    positive = np.bincount(bins[labels], minlength=ODDS_BINS)
+    return np.concatenate([counts * LABEL_NORM, (2 * positive - counts) * (LABEL_NORM // 2)]).astype(np.int64)
+
+
+@pytest.mark.parametrize(("shift", "stretch"), [(0.0, 0.0), (0.6, 0.0), (-0.8, 0.7), (0.3, -0.4)])
+def test_it_finds_the_likeliest_line(shift: float, stretch: float) -> None:
+    """Many records, no noise: the maximum of the likelihood by a general optimiser, and near the truth."""
+    sums = exact_sums(shift, stretch, 200_000, 1)
+    counts = sums[:ODDS_BINS] / LABEL_NORM
+    positive = sums[ODDS_BINS:] / LABEL_NORM + counts / 2
+    middles = np.append(EDGES[0] - 0.25, EDGES + 0.25)
+
+    def loss(line: np.ndarray) -> float:
+        log_odds = line[0] + (1 + line[1]) * middles
+        prior = (ODDS_PRIOR[0] * line[0] ** 2 + ODDS_PRIOR[1] * line[1] ** 2) / 2
+        return float((counts * np.logaddexp(0, log_odds) - positive * log_odds).sum() + prior)
+
+    best = minimize(loss, np.zeros(2)).x
+    found = mended_odds(sums, 0.0)
+    assert found == pytest.approx(best, abs=5e-3)
+    assert found == pytest.approx((shift, stretch), abs=0.08)
+
+
+def test_noise_alone_changes_little_and_more_noise_less() -> None:
+    """The prior takes over: with noise beyond all records, scores stay as they are, about."""
+    sums = exact_sums(0.6, 0.5, 2_000, 2)
+    random = np.random.default_rng(3)
+    errors = []
+    for sigma in (0.0, 10.0, 10_000.0):
+        drawn = [np.rint(sums + random.normal(size=sums.size) * sigma * LABEL_NORM).astype(np.int64) for _ in range(30)]
+        found = np.array([mended_odds(one, sigma * LABEL_NORM) for one in drawn])
+        assert np.isfinite(found).all() and (found[:, 1] >= -0.75).all() and (found[:, 1] <= 3).all()
+        errors.append(np.abs(found).mean(axis=0))
+    assert errors[0] == pytest.approx([0.6, 0.5], abs=0.25)
+    assert errors[2][0] < 0.1 and errors[2][1] < 0.1
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    released=st.lists(st.integers(-(2**62), 2**62), min_size=ODDS_LENGTH, max_size=ODDS_LENGTH),
+    sigma=st.sampled_from([0.0, 1.0, 1e6, 1e15]),
+)
+def test_any_release_gives_a_line_that_keeps_the_order(released: list[int], sigma: float) -> None:
+    """Nothing overflows, and no stretch turns scores around: a ranking stays as it was."""
+    shift, stretch = mended_odds(np.array(released, dtype=np.int64), sigma)
+    assert abs(shift) <= 8 and -0.75 <= stretch <= 3
+
+
+def skewed(factory: ModuleType, plan: Plan, n: int) -> SiteData:
+    """The first feature says all there is; one record in eight is positive."""
+    codes = factory.make_data(plan, n, 4).codes
+    place = codes[0] / max(1, codes[0].max())
+    chance = 1 / (1 + np.exp(3.2 - 2.4 * place))
+    return SiteData(codes, (np.random.default_rng(4).random(n) < chance).astype(np.int32))
+
+
+def test_probabilities_are_calibrated_and_ranks_stay(factory: ModuleType, tmp_path: Path) -> None:
+    """Mean probability near the rate, where without the release it is off; the same trees but for their scale."""
+    table = factory.make_plan("binary").to_dict()
+    table["privacy"] |= {"epsilon": 3.0, "n_records": 8000}
+    plan = Plan.from_dict({**table, "model": {"n_trees": 100, "structure_seed": 5}})
+    data = skewed(factory, plan, 8000)
+    model = train(plan, {"one": data}, noise=SeededNoise(1))
+    ensemble = model.ensemble
+    assert ensemble.n_trees == 101 and ensemble.stretch != 1
+    mended = ensemble.scores(data.codes)[0]
+    assert ensemble.fitted is not None
+    before = dataclasses.replace(
+        ensemble.fitted, values=np.rint(ensemble.fitted.values / ensemble.stretch).astype("i4")
+    )
+    before.values[-1] = 0
+    raw = dataclasses.replace(ensemble, fitted=before).scores(data.codes)[0]
+
+    def off(scores: np.ndarray) -> float:
+        return abs(float((1 / (1 + np.exp(-scores))).mean() - data.labels.mean()))
+
+    assert off(mended) < 0.01 < off(raw)
+    assert np.corrcoef(mended, raw)[0, 1] > 0.9999
+    model.save(tmp_path / "model.json")
+    again = Model.load(tmp_path / "model.json")
+    again.save(tmp_path / "again.json")
+    assert again.ensemble.stretch == ensemble.stretch
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "model.json").read_bytes()
+
+
+def test_who_has_it_and_what_it_costs(factory: ModuleType) -> None:
+    """The default of two classes, and no published method, number or count; it is 3 % of mu²."""
+    plan = factory.make_plan("binary")
+    own = odds_settings(plan)
+    assert own.calibration_share == 0.03
+    assert own.n_exchanges(plan) == own.n_trees + 1 and own.n_start_trees(plan) == 1
+    last = own.planned_releases(plan)[-1]
+    whole = own.weight(plan) / own.noise_multiplier**2
+    assert 1 / last.noise_multiplier**2 / whole == pytest.approx(0.03, rel=1e-6)  # type: ignore[union-attr]
+    others = [factory.make_plan("binary", {"interaction": "cyclical"}), factory.make_plan("multiclass")]
+    others += [factory.make_plan("regression"), factory.make_plan("binary", {"weight_update": "averaging"})]
+    assert not any(getattr(resolve(other), "mends_odds", False) for other in others)
+    assert math.isfinite(own.noise_multiplier)
