@@ -12,7 +12,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLinearRegressor
 from hedgerow.errors import DataError, UsageError
 from hedgerow.estimators.base import SECONDS_BEFORE_PROGRESS
 from hedgerow.models.model import Model
@@ -212,6 +212,64 @@ def test_names_survive_transformers() -> None:
     assert classifier.model_.plan.feature_names == ("age", "dose", "note")
     assert list(classifier.feature_names_in_) == ["age", "dose", "note"]
     assert len(pipeline.predict(frame)) == 200
+
+
+# What people know ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [[1, 0, -1], np.array([1, 0, -1]), {"b": 0, "c": -1, 0: 1}])
+@pytest.mark.parametrize("kind", [DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLinearRegressor])
+def test_predictions_go_with_features_as_declared(kind: Any, known: Any) -> None:
+    """In order, as an array, by name or by position; though the rows and the noise say otherwise."""
+    random = np.random.default_rng(3)
+    frame = pd.DataFrame(random.uniform(-1, 1, (400, 3)), columns=["a", "b", "c"])
+    score = frame["b"] - frame["a"] + frame["c"]
+    own = {"classes": [0, 1]} if issubclass(kind, DPGBDTClassifier) else {"label_bounds": (-3, 3)}
+    y = (score > 0).astype(int) if "classes" in own else score
+    model = kind(bounds=(-1, 1), n_records=400, epsilon=2, monotonic_cst=known, random_state=1, **own).fit(frame, y)
+    assert [feature.monotone for feature in model.model_.plan.features] == ["increasing", None, "decreasing"]
+    predict = model.decision_function if "classes" in own else model.predict
+    for name, sign in (("a", 1), ("c", -1)):
+        for _, row in frame.head(20).iterrows():
+            sweep = pd.DataFrame([{**row, name: value} for value in np.linspace(-1.2, 1.2, 60)])
+            assert (sign * np.diff(predict(sweep)) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("known", "groups"),
+    [
+        ([["a", "b"], [2]], (("a", "b"), ("c",))),
+        ("no_interactions", (("a",), ("b",), ("c",))),
+        ("pairwise", (("a", "b"), ("a", "c"), ("b", "c"))),
+        (None, ()),
+    ],
+)
+def test_groups_of_features_are_those_of_scikit_learn(rows: Any, known: Any, groups: Any) -> None:
+    """Names or positions, or one of its two words."""
+    frame = pd.DataFrame(rows[0], columns=["a", "b", "c"])
+    model = DPGBDTClassifier(**DECLARED, interaction_cst=known).fit(frame, rows[1])
+    assert model.model_.plan.model.interaction_constraints == groups
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "said"),
+    [
+        ("monotonic_cst", [1, 0], "3 features"),
+        ("monotonic_cst", [1, 0, 2], "3 features"),
+        ("monotonic_cst", {"x0": "increasing"}, "3 features"),
+        ("monotonic_cst", {"weight": 1}, "weight"),
+        ("monotonic_cst", 1, "3 features"),
+        ("interaction_cst", "all", "all"),
+        ("interaction_cst", ["x0", "x1"], "x0"),
+        ("interaction_cst", [[0, 7]], "7"),
+    ],
+)
+def test_constraints_that_say_nothing_are_refused(rows: Any, parameter: str, value: Any, said: str) -> None:
+    """By the parameter's name, before anything is trained."""
+    X, y = rows
+    with pytest.raises(UsageError, match=said) as fault:
+        DPGBDTClassifier(**DECLARED, **{parameter: value}).fit(X, y)
+    assert fault.value.code == parameter.replace("_", "-") or fault.value.code == parameter
 
 
 # Progress ------------------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from hedgerow.models.plots import plot_shapes
 def model_of(factory: ModuleType) -> Any:
     """Train a small model."""
 
-    def build(label: str, **fields: Any) -> Model:
-        plan = factory.make_plan(label, fields)
+    def build(label: str, features: Any = None, **fields: Any) -> Model:
+        plan = factory.make_plan(label, fields, features=features)
         outcome = factory.train(plan, [factory.make_data(plan, 200, 0)])
         return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
@@ -65,3 +65,16 @@ def test_a_picture_into_no_folder(model_of: Any, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault) as caught:
         plot_shapes(model_of("binary"), tmp_path / "nowhere" / "a.png")
     assert caught.value.code == "file-not-written"
+
+
+def test_directions_that_were_fixed_are_marked(model_of: Any, factory: ModuleType, tmp_path: Path) -> None:
+    """Else a reader takes for found what was declared; their shapes have no bands, and the picture says why."""
+    matplotlib = pytest.importorskip("matplotlib")
+    features = [{**factory.FEATURES[0], "monotone": "increasing"}, factory.FEATURES[1]]
+    model = model_of("binary", features=features, n_trees=8)
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        plot_shapes(model, tmp_path / "shapes.svg")
+    drawn = (tmp_path / "shapes.svg").read_text()
+    assert drawn.count("\N{NORTH EAST ARROW}") == 1 and "Arrows: directions that the plan has fixed" in drawn
+    assert "held to directions" in drawn
+    assert "never falls with age" in repr(model)

@@ -108,8 +108,27 @@ def test_a_sum_may_take_back_what_it_rose_by_and_no_more(factory: ModuleType) ->
     np.testing.assert_array_equal(whole.add(trees, rising), rising)
     # As much as it rose by, to the last unit.
     np.testing.assert_array_equal(whole.add(trees, falling), falling)
-    found = whole.add(trees, falling)[0, np.unique(leaves_of(trees, all_records(grid)[:, :])), 0]
-    assert len(set(found[:4].tolist())) == 1
+    leaves = np.unique(leaves_of(trees, all_records(grid)))
+    assert len(leaves) > 4
+    assert len(set(whole.add(trees, falling)[0, leaves, 0].tolist())) == 1
+
+
+def test_trees_of_several_features_take_back_what_holds_for_all_records(factory: ModuleType) -> None:
+    """What one feature's own tree has added for sure, a tree that asks for others as well may take back for some."""
+    plan = factory.make_plan(features=FEATURES)
+    grid, _, whole = ordered(plan)
+    own, mixed = tree_of(plan, grid, [0], 2, 1), tree_of(plan, grid, [0, 2], 3, 3)
+    falls = -1000 * np.arange(8).reshape(1, 8, 1).astype(np.int32)
+    flat = OrderedSum(Directions.of(plan, grid), grid.n_codes).add(mixed, falls)
+    rising = 100_000 * np.arange(4).reshape(1, 4, 1).astype(np.int32)
+    whole.add(own, rising)
+    found = whole.add(mixed, falls)
+    # Where the first tree rises, the second one falls, by itself against the direction.
+    assert (found != flat).any()
+    records = all_records(grid)
+    alone = found[0, leaves_of(mixed, records), 0]
+    together = alone + rising[0, leaves_of(own, records), 0]
+    assert broken_pairs(alone, grid, SIGNS) > 0 and broken_pairs(together, grid, SIGNS) == 0
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0, 1]))

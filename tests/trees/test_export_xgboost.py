@@ -225,3 +225,15 @@ def test_a_first_tree_of_one_leaf_changes_nothing(factory: ModuleType, model_of:
     margins = booster.predict(matrix_of(booster, records), output_margin=True)
     expected = model.decision_scores_codes(codes_of_matrix(model.ensemble.grid, records))
     assert np.abs(margins - expected).max() <= ALMOST_ZERO
+
+
+def test_what_is_known_goes_with_the_file(model_of: Any, factory: ModuleType) -> None:
+    """Directions and groups stand in the booster as its own parameters are written, and it predicts the same."""
+    features = [{**factory.FEATURES[0], "monotone": "decreasing"}, *factory.FEATURES[1:]]
+    model = {"n_trees": 20, "interaction_constraints": [["age", "region"]]}
+    trained = model_of(factory.make_plan("binary", model, features=features))
+    booster = booster_of(trained)
+    assert booster.attr("monotone_constraints") == "(-1,0,0,0)"
+    assert booster.attr("interaction_constraints") == "[[0, 2], [1, 3]]"
+    assert difference_of(trained) <= TOLERANCE
+    assert booster_of(model_of(factory.make_plan())).attr("monotone_constraints") is None

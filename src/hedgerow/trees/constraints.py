@@ -1,21 +1,21 @@
 """What a plan says people know already: how scores go with a feature, and which features may meet.
 
-**Directions.** A tree keeps an order when every two of its leaves a, b that some record enters before and after a value
-of a feature marked "increasing" was raised have value(a) <= value(b). A leaf is a box: per feature the codes that
-reach it. So a comes before b when their codes of the feature are apart, those of a first, and their boxes meet in all
-other features. A missing value has no place in a feature's order. These pairs, all features together, are a partial
-order, and a sum of trees that all keep it keeps it as well.
+**Directions.** A feature's codes are steps, from one value to the next; a missing value is on none of them. By how much
+a sum of trees rises on a step differs with the rest of the record. The sum never falls on it if the least that each
+tree rises there, over all other features, adds up to 0 or more. That is what is kept, for every step of every feature
+with a direction. So a tree may take back what earlier trees, or a linear start, have added for sure: else steps in the
+right direction could never be corrected, and the noise in them would add up.
 
-What has to keep it is the sum. So a tree on one feature alone may take back what earlier trees on that feature, and a
-linear start, have added: where their sum rises by d between two neighbouring leaves, the second may lie up to d below
-the first. Else steps in the right direction could never be corrected, and the noise in them would add up.
+For a new tree this orders pairs of its leaves: those whose boxes (per feature the codes that reach them) meet in all
+features but one, where one ends at a step and the other begins. The second may lie below the first by no more than
+the sum of all trees before rises on that step for sure.
 
 Leaf values are projected onto that order: each value counts with a weight, the released Hessian of its leaf and the
 ridge, so that the projected values minimise the same noisy second-order loss as the values did. Leaves are taken up in
-their order; one that lies below a leaf before it is pooled with it, weighted, and so on until nothing is out of order
-(generalised pool-adjacent-violators: Burdakov, Grimvall, Sysoev 2006). On a tree of one numeric feature, that is the
-exact weighted least-squares projection; on others it keeps the order as exactly and is close to it. All of it is
-post-processing of what was released, so it costs no privacy, and no split depends on it.
+their order; one that lies too low for a leaf before it is pooled with it, weighted, and so on until nothing is out of
+order (generalised pool-adjacent-violators: Burdakov, Grimvall, Sysoev 2006). On a tree of one numeric feature, that is
+the exact weighted least-squares projection; on others it is close to it, and a last pass keeps the order exactly. All
+of it is post-processing of what was released, so it costs no privacy, and no split depends on it.
 
 **Groups.** The features on one path of a tree are all in one group. Features that are in no group are one more group.
 Structures are drawn or chosen under that rule, by public things and released sums alone.
@@ -34,6 +34,7 @@ from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.binning import Grid
 
 Mask = NDArray[np.bool_]
+NEVER = 2**62
 LEAST_WEIGHT = 1e-9
 """Of a leaf whose released Hessian is lost in the noise, where no ridge counts for it."""
 _SIGNS = {None: 0, "increasing": 1, "decreasing": -1}
@@ -63,19 +64,20 @@ class Directions:
         return np.asarray(single & (self.signs[trees.feature[:, 0]] != 0))
 
     def kept_by(self, trees: TreeBatch, values: NDArray[np.int32]) -> bool:
-        """Whether the sum of the trees on each feature alone, and every other tree, keep the order."""
+        """Whether the least rises of all trees add up to 0 or more on every step."""
         whole = OrderedSum(self, trees.goes_left.shape[2])
-        # What is in order is what projecting leaves as it is, but for trees on one feature, of which the sum counts.
-        is_alone = self.bind(trees)
-        others = TreeBatch(trees.feature[~is_alone], trees.goes_left[~is_alone], trees.threshold[~is_alone])
-        if (whole.add(others, values[~is_alone]) != values[~is_alone]).any():
-            return False
-        for tree in np.flatnonzero(is_alone).tolist():
-            _count(values[tree], trees.feature[tree], trees.goes_left[tree], whole.shapes)
-        for sign, n_codes, shape in zip(self.signs, self.n_codes, whole.shapes, strict=True):
-            if (sign * np.diff(shape[: n_codes - 1], axis=0) < 0).any():
-                return False
-        return True
+        whole.add(trees, values, as_they_are=True)
+        return bool((whole.rises >= 0).all())
+
+
+def groups_of(plan: Plan) -> Mask:
+    """Which features may meet: bool [n_groups, n_features]; one group of all where nothing keeps any apart."""
+    names, groups = plan.feature_names, plan.model.interaction_constraints
+    rows = np.array([[name in group for name in names] for group in map(set, groups)], dtype=np.bool_)
+    if not groups or rows.all(axis=1).any():
+        return np.ones((1, len(names)), dtype=np.bool_)
+    others = np.asarray(~rows.any(axis=0))[None]
+    return np.concatenate([rows, others]) if others.any() else rows
 
 
 def keeps_apart(trees: TreeBatch, groups: Mask) -> bool:
@@ -94,23 +96,27 @@ def keeps_apart(trees: TreeBatch, groups: Mask) -> bool:
 
 
 class OrderedSum:
-    """A sum of trees that keeps the order, while it grows.
+    """A sum of trees that keeps directions, while it grows.
 
     Args:
         directions: None where nothing is said: then all values are as they were.
         n_codes: width of a node's table of codes.
 
     Attributes:
-        shapes: int64 [n_features, n_codes, 1], what the trees on each feature alone have added to the score of a
-            code; only of features with a direction, whose models have one output.
+        rises: int64 [n_features, n_codes], the least that the sum rises in its direction from each code to the next.
     """
 
     def __init__(self, directions: Directions | None, n_codes: int) -> None:
         self._directions = directions
-        self.shapes = np.zeros((0 if directions is None else len(directions.signs), n_codes, 1), dtype=np.int64)
+        self.rises = np.zeros((0 if directions is None else len(directions.signs), n_codes), dtype=np.int64)
 
     def add(
-        self, trees: TreeBatch, values: NDArray[np.int32], weights: NDArray[np.float64] | None = None
+        self,
+        trees: TreeBatch,
+        values: NDArray[np.int32],
+        weights: NDArray[np.float64] | None = None,
+        *,
+        as_they_are: bool = False,
     ) -> NDArray[np.int32]:
         """The values, projected so that the sum keeps the order with them; they are counted: int32 [B, n_leaves, 1].
 
@@ -118,88 +124,83 @@ class OrderedSum:
             trees: structures.
             values: int32 [B, n_leaves, 1].
             weights: float64, of a shape that fits the values, finite and at least 0; None for equal ones.
+            as_they_are: only count them.
         """
         if self._directions is None:
             return values
         # What has no weight at all still has a place in the order.
         known = np.ones(1) if weights is None else np.maximum(weights, LEAST_WEIGHT)
-        own = np.ascontiguousarray(np.broadcast_to(known, values.shape))
+        own = np.ascontiguousarray(np.broadcast_to(known, values.shape)[:, :, 0])
         schema = self._directions.signs, self._directions.n_codes
-        return np.asarray(_project(values, own, trees.feature, trees.goes_left, schema, self.shapes))
-
-
-def groups_of(plan: Plan) -> Mask:
-    """Which features may meet: bool [n_groups, n_features]; one group of all where nothing keeps any apart."""
-    names, groups = plan.feature_names, plan.model.interaction_constraints
-    rows = np.array([[name in group for name in names] for group in map(set, groups)], dtype=np.bool_)
-    if not groups or rows.all(axis=1).any():
-        return np.ones((1, len(names)), dtype=np.bool_)
-    others = np.asarray(~rows.any(axis=0))[None]
-    return np.concatenate([rows, others]) if others.any() else rows
+        flat = np.ascontiguousarray(values[:, :, 0])
+        structure = trees.feature, trees.goes_left, trees.threshold
+        return np.asarray(_project(flat, own, structure, schema, self.rises, not as_they_are))[:, :, None]
 
 
 @numba.njit(cache=True, nogil=True)
-def _project(values, weights, feature, goes_left, schema, shapes):  # type: ignore[no-untyped-def]
-    """See `OrderedSum.add`; schema: per feature its direction and its number of codes. Writes `shapes`."""
+def _project(values, weights, structure, schema, rises, moves):  # type: ignore[no-untyped-def]
+    """See `OrderedSum.add`; values: int32 [B, n_leaves]. Writes `rises`.
+
+    Args:
+        structure: feature, goes_left and threshold, as a `TreeBatch` has them.
+        schema: per feature its direction and its number of codes.
+        moves: whether values are projected.
+    """
+    features, goes_left, thresholds = structure
     signs, n_codes = schema
-    n_trees, n_leaves, n_outputs = values.shape
     result = values.copy()
-    for tree in range(n_trees):
-        asked = _asked(feature[tree], len(signs))
+    for tree in range(len(values)):
+        feature, threshold = features[tree], thresholds[tree]
+        asked = _asked(feature, len(signs))
         is_bound = False
         for place in range(len(asked)):
             is_bound |= signs[asked[place]] != 0
         if not is_bound:
             continue
-        boxes = _boxes(feature[tree], goes_left[tree], asked, n_codes)
-        order = _leaf_order(feature[tree], signs)
-        before = _before(boxes, order, feature[tree], (asked, signs, n_codes))
-        for output in range(n_outputs):
-            rises = np.zeros(n_leaves, dtype=np.int64)
-            if len(asked) == 1:
-                shape = shapes[asked[0], : n_codes[asked[0]] - 1, output]
-                _rises(goes_left[tree], order, signs[asked[0]], shape, rises)
-            _pool(values[tree, :, output], weights[tree, :, output], order, before, rises, result[tree, :, output])
-        if len(asked) == 1:
-            _count(result[tree], feature[tree], goes_left[tree], shapes)
+        boxes = _boxes(feature, goes_left[tree], asked, n_codes)
+        order = _leaf_order(feature, signs)
+        parting = _neighbours(boxes, order, feature, threshold, (asked, signs, n_codes))
+        if moves:
+            slack = np.full(parting.shape, -1, dtype=np.int64)
+            for first, second in np.argwhere(parting >= 0):
+                node = parting[first, second]
+                slack[first, second] = rises[feature[node], threshold[node]]
+            _pool(values[tree], weights[tree], order, slack, result[tree])
+        least = np.full((len(asked), rises.shape[1]), NEVER, dtype=np.int64)
+        _note_flat_steps(boxes[len(feature) :], asked, (signs, n_codes), least)
+        for first, second in np.argwhere(parting >= 0):
+            node = parting[first, second]
+            place, step = np.searchsorted(asked, feature[node]), threshold[node]
+            rise = np.int64(result[tree, order[second]]) - np.int64(result[tree, order[first]])
+            least[place, step] = min(least[place, step], rise)
+        for place in range(len(asked)):
+            for step in range(rises.shape[1]):
+                if least[place, step] != NEVER:
+                    rises[asked[place], step] += least[place, step]
     return result
 
 
 @numba.njit(cache=True, nogil=True)
-def _leaf_of(goes_left, code):  # type: ignore[no-untyped-def]
-    """The leaf that a code of a tree's only feature reaches."""
-    node = 0
-    while node < len(goes_left):
-        node = 2 * node + 2 - goes_left[node, code]
-    return node - len(goes_left)
+def _note_flat_steps(leaves, asked, schema, least):  # type: ignore[no-untyped-def]
+    """Notes in `least` that a tree does not rise on the steps within a leaf that a record can reach."""
+    signs, n_codes = schema
+    for leaf in range(len(leaves)):
+        is_reached = True
+        for place in range(len(asked)):
+            is_reached &= (leaves[leaf, place] != 0).any()
+        if not is_reached:
+            continue
+        for place in range(len(asked)):
+            if signs[asked[place]] != 0:
+                for code in range(n_codes[asked[place]] - 2):
+                    if _has(leaves[leaf, place], code) and _has(leaves[leaf, place], code + 1):
+                        least[place, code] = min(least[place, code], 0)
 
 
 @numba.njit(cache=True, nogil=True)
-def _count(values, feature, goes_left, shapes):  # type: ignore[no-untyped-def]
-    """Adds a tree on one feature to its shape; values: int32 [n_leaves, n_outputs]."""
-    for code in range(goes_left.shape[1]):
-        leaf = _leaf_of(goes_left, code)
-        for output in range(values.shape[1]):
-            shapes[feature[0], code, output] += values[leaf, output]
-
-
-@numba.njit(cache=True, nogil=True)
-def _rises(goes_left, order, sign, shape, rises):  # type: ignore[no-untyped-def]
-    """Writes by how much a shape, int64 [n_cells], has risen up to each leaf of a tree on its feature, at its borders.
-
-    Within a leaf nothing can be taken back. `rises` is by places in `order`; leaves without a cell have no part in it.
-    """
-    by_leaf, total = np.zeros(len(order), dtype=np.int64), np.int64(0)
-    last, last_leaf = -1, -1
-    for step in range(len(shape)):
-        code = step if sign > 0 else len(shape) - 1 - step
-        leaf = _leaf_of(goes_left, code)
-        if last >= 0 and leaf != last_leaf:
-            total += shape[code] - shape[last]
-        by_leaf[leaf] = total
-        last, last_leaf = code, leaf
-    for place in range(len(order)):
-        rises[place] = by_leaf[order[place]]
+def _has(words, code):  # type: ignore[no-untyped-def]
+    """Whether a code is in a set of codes, 64 to a word."""
+    return ((words[code >> 6] >> np.uint64(code & 63)) & np.uint64(1)) != 0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -260,23 +261,27 @@ def _leaf_order(feature, signs):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _before(boxes, order, feature, schema):  # type: ignore[no-untyped-def]
-    """Which leaves may lie no higher than which: bool [n_leaves, n_leaves], by their places in `order`.
+def _neighbours(boxes, order, feature, threshold, schema):  # type: ignore[no-untyped-def]
+    """Pairs of leaves with one step of a feature with a direction between them: int64 [n_leaves, n_leaves], by their
+    places in `order`, the node where their paths part; -1 for other pairs.
 
     Args: schema: the features that the tree asks for, and per feature its direction and its number of codes.
     """
     asked, signs, n_codes = schema
     n_nodes, n_leaves = len(feature), len(order)
-    before = np.zeros((n_leaves, n_leaves), dtype=np.bool_)
+    found = np.full((n_leaves, n_leaves), -1, dtype=np.int64)
     for second in range(n_leaves):
         for first in range(second):
-            one, other = n_nodes + order[first], n_nodes + order[second]
-            parted = _parting(one, other)
-            if signs[feature[parted]] != 0:
-                place = np.searchsorted(asked, feature[parted])
-                missing = n_codes[feature[parted]] - 1
-                before[first, second] = _meet_elsewhere(boxes[one], boxes[other], place, missing)
-    return before
+            # Leaves are numbered from left to right.
+            low, high = n_nodes + min(order[first], order[second]), n_nodes + max(order[first], order[second])
+            node = _parting(low, high)
+            # The step after the last value leads to missing ones, and is none.
+            if signs[feature[node]] != 0 and threshold[node] < n_codes[feature[node]] - 2:
+                place = np.searchsorted(asked, feature[node])
+                meets = _has(boxes[low, place], threshold[node]) and _has(boxes[high, place], threshold[node] + 1)
+                if meets and _meet_elsewhere(boxes[low], boxes[high], place):
+                    found[first, second] = node
+    return found
 
 
 @numba.njit(cache=True, nogil=True)
@@ -291,61 +296,56 @@ def _parting(one, other):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _meet_elsewhere(one, other, apart, missing):  # type: ignore[no-untyped-def]
-    """Whether both boxes hold a value of the feature in place `apart`, and meet in all other features."""
+def _meet_elsewhere(one, other, apart):  # type: ignore[no-untyped-def]
+    """Whether two boxes have codes in common of all features but the one in place `apart`."""
     for place in range(len(one)):
-        meets, has_value, other_has_value = False, False, False
+        meets = place == apart
         for word in range(one.shape[1]):
-            values = ~np.uint64(0)
-            if word == missing >> 6:
-                values = ~(np.uint64(1) << np.uint64(missing & 63))
             meets |= (one[place, word] & other[place, word]) != 0
-            has_value |= (one[place, word] & values) != 0
-            other_has_value |= (other[place, word] & values) != 0
-        if place == apart and not (has_value and other_has_value):
-            return False
-        if place != apart and not meets:
+        if not meets:
             return False
     return True
 
 
 @numba.njit(cache=True, nogil=True)
-def _pool(values, weights, order, before, rises, result):  # type: ignore[no-untyped-def]
-    """Projects the values of one tree, int32 [n_leaves], into `result`, with what has risen before added to them."""
+def _pool(values, weights, order, slack, result):  # type: ignore[no-untyped-def]
+    """Projects the values of one tree, int32 [n_leaves], into `result`.
+
+    Leaves of one block move together: each lies by its own offset above the block's level.
+
+    Args: slack: int64 [n_leaves, n_leaves], by places in `order`: by how much the second may lie below the first; -1
+        for pairs without an order.
+    """
     n = len(order)
-    block = np.arange(n)
-    mean, weight = np.empty(n), np.empty(n)
+    block, offset = np.arange(n), np.zeros(n)
+    level, weight = np.empty(n), np.empty(n)
     for place in range(n):
-        mean[place], weight[place] = np.float64(values[order[place]] + rises[place]), weights[order[place]]
+        level[place], weight[place] = np.float64(values[order[place]]), weights[order[place]]
         while True:
-            worst = -1
-            for first in range(place):
-                if block[first] != place and mean[block[first]] > mean[place]:
-                    if worst < 0 or mean[block[first]] > mean[worst]:
-                        if _reaches(before, block, first, place):
-                            worst = block[first]
+            most, worst = 0.0, -1
+            for second in range(place + 1):
+                if block[second] == place:
+                    for first in range(second):
+                        if slack[first, second] >= 0 and block[first] != place:
+                            above = level[block[first]] + offset[first] - slack[first, second]
+                            above -= level[place] + offset[second]
+                            if above > most:
+                                most, worst = above, block[first]
             if worst < 0:
                 break
+            # What is pooled keeps its distance, less what was too much.
+            shift = level[worst] - most - level[place]
             total = weight[place] + weight[worst]
-            mean[place] = (mean[place] * weight[place] + mean[worst] * weight[worst]) / total
+            level[place] = (level[place] * weight[place] + (level[worst] - shift) * weight[worst]) / total
             weight[place] = total
             for first in range(place):
                 if block[first] == worst:
                     block[first] = place
-    whole = np.empty(n, dtype=np.int64)
+                    offset[first] += shift
     for place in range(n):
-        whole[place] = np.int64(np.rint(mean[block[place]]))
-        # A mean may be rounded by a hair to the wrong side of another: no value falls below one before it.
+        own = np.int64(np.rint(level[block[place]] + offset[place]))
+        # What is rounded, or was pooled in passing, may be out of order still: no value stays too low.
         for first in range(place):
-            if before[first, place]:
-                whole[place] = max(whole[place], whole[first])
-        result[order[place]] = np.int32(whole[place] - rises[place])
-
-
-@numba.njit(cache=True, nogil=True)
-def _reaches(before, block, first, place):  # type: ignore[no-untyped-def]
-    """Whether a leaf may lie no higher than some leaf of the block of the leaf at `place`."""
-    for member in range(first + 1, place + 1):
-        if block[member] == place and before[first, member]:
-            return True
-    return False
+            if slack[first, place] >= 0:
+                own = max(own, np.int64(result[order[first]]) - slack[first, place])
+        result[order[place]] = np.int32(own)
