@@ -355,6 +355,8 @@ def carry_out(folder: Path, number: int, arguments: argparse.Namespace, page: Co
         if fault.code != "run-paused":
             raise
         note(f"{fault.what} {fault.remedy}")
+        if page is not None:
+            page.fail(fault)
         return
     _say_who_was_away(folder, number)
 
