@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hedgerow.cli.study import _Answering
 from hedgerow.codec import Encoded
+from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.enrolment import Standing
-from hedgerow.protocol.stream import first_of
+from hedgerow.protocol.stream import WireRefusal, first_of
 from hedgerow.study.enrolment import Reception
 from hedgerow.study.files import Notebook, StudyBook
 from hedgerow.transport.identities import Role, new_identity
@@ -138,3 +140,29 @@ def test_an_enrolment_survives_whatever_ends_it(study: Study, kinds: tuple[str, 
     for kind, least in {"coordinator": 2 * (5 * 3 + 1), "party": 2 * 4 * 3, "network": 2 * 5 * 3}.items():
         # Of every party: the coordinator's five writes, its own four, and five messages at least; each struck twice.
         assert sum(event[0] == kind for event in fate.struck) >= least * (kind in kinds)
+
+
+def test_a_full_disk_is_told_to_the_operator_alone(new_study: Callable[..., Study]) -> None:
+    """Nothing is answered that is not on the disk; parties try again, and hear nothing of the coordinator's files."""
+    study = new_study("full", *(f"site-{number}" for number in range(12)))
+    answering = _Answering(Reception(study.identity.public, study.book, os.urandom))
+    limit = study.book._database._connection.execute
+    limit("pragma max_page_count = 1")  # SQLite takes what the file has already.
+    answering.require_well()
+    refused = dict[str, WireRefusal]()
+    parties = {name: study.party(name) for name in study.invitations}
+    for name, party in parties.items():
+        try:
+            opening = party.end.opening(answering(party.end.knock().to_bytes()))
+            first_of(Standing, answering(opening.to_bytes()))
+        except WireRefusal as refusal:
+            refused[name] = refusal
+    assert refused and {refusal.code for refusal in refused.values()} == {"closed"}
+    assert not any("study.db" in f"{refusal}" or refusal.is_final for refusal in refused.values())
+    with pytest.raises(EnvironmentFault) as fault:
+        answering.require_well()
+    assert fault.value.code == "disk-full"
+    limit("pragma max_page_count = 100000")
+    assert all(study.guest(name).party is None for name in refused)
+    for name, party in parties.items():
+        assert party.enrol(study.answer) == study.words(name)
