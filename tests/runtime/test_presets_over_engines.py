@@ -49,6 +49,20 @@ def test_masked_in_process_and_over_grpc(factory: ModuleType, loopback: Loopback
     assert local.ensemble.n_trees == 4 and found.n_rounds == len(local.ledger) == resolve(plan).n_exchanges(plan)
 
 
+@pytest.mark.parametrize("label", ["binary", "regression"])
+def test_what_is_known_is_kept_alike_over_engines(factory: ModuleType, loopback: Loopback, label: str) -> None:
+    """Every party projects the values by itself: one other bit, and the nodes would sum by other scores."""
+    features = [{**factory.FEATURES[0], "monotone": "increasing"}, *factory.FEATURES[1:3]]
+    features += [{**factory.FEATURES[3], "monotone": "decreasing"}]
+    model = {"n_trees": 12, "max_depth": 3, "interaction_constraints": [["age", "income"], ["income", "change"]]}
+    plan = factory.make_plan(label, model, {"n_records": 60}, features)
+    rows = factory.make_data(plan, 60, 7)
+    data = {site: factory.take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
+    noise = SeededNoise(3)
+    local = train(plan, data, noise=noise)
+    assert loopback.run(plan, data, noise).model == local.to_bytes()
+
+
 def test_three_sites_are_summed_under_masks(factory: ModuleType, loopback: Loopback) -> None:
     """The comparison above would say little if the engine `local` added sums up in the clear."""
 
