@@ -17,7 +17,7 @@ import pytest
 from hedgerow.cli import join
 from hedgerow.codec import Encoded
 from hedgerow.protocol.enrolment import Standing
-from hedgerow.protocol.stream import Farewell, WireRefusal
+from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
 from hedgerow.study.files import Notebook
 from hedgerow.transport.grpc_hub import HubAddress
 from hedgerow.transport.grpc_link import LinkSettings
@@ -116,7 +116,10 @@ def test_who_listens_in_learns_neither_keys_nor_words(study: Study, server: Stud
 
 
 class CutAt:
-    """A coordinator whose network is cut once: at this message, before it is answered or on the answer's way."""
+    """A coordinator whose network is cut once: at this message, before it is answered or on the answer's way.
+
+    Or the coordinator "ends" there, for instance because its disk is full.
+    """
 
     def __init__(self, study: Study, number: int, moment: str) -> None:
         self._study, self._number, self._moment = study, number, moment
@@ -130,6 +133,8 @@ class CutAt:
             assert self.network is not None
             self.network.cut()
             return b""
+        if is_it and self._moment == "ends":
+            return Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()
         answer = self._study.answer(message).to_bytes()
         guest = self._study.guest("north")
         if guest.party is not None and not guest.is_confirmed:
@@ -142,7 +147,7 @@ class CutAt:
         return answer
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", "after", "ends"])
 def test_a_network_that_is_cut_at_any_message_costs_a_try(
     new_study: Callable[..., Study], tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import read_toml, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.enrolment import Standing
-from hedgerow.protocol.stream import WireCode, WireRefusal, first_of
+from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal, first_of
 from hedgerow.server.run import SMALLEST_COHORT
 from hedgerow.study.enrolment import Applicant, Ends, are_same_words
 from hedgerow.study.files import PLAN, POLICY, ROSTER, Invitation, Notebook, read_invitation
@@ -41,6 +41,10 @@ _SECONDS_BETWEEN_QUESTIONS = 1.0
 _LONGEST_PAUSE = 10.0
 _SERVES_NODES = {WireCode.VERSION_MISMATCH, WireCode.MALFORMED}
 """How a coordinator that enrols no one any more answers a party's certificate and question: the run has begun."""
+
+
+_NOT_NOW = Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()
+"""What a coordinator says that is about to end, for want of room on its disk for instance: it will be started again."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -305,7 +309,10 @@ class _Line:
         while True:
             try:
                 invitation = self._invitation
-                return ask(invitation.address, invitation.coordinator, message.to_bytes(), self._identity)
+                answer = ask(invitation.address, invitation.coordinator, message.to_bytes(), self._identity)
+                if answer == _NOT_NOW:
+                    raise WireRefusal(WireCode.CLOSED)
+                return answer
             except WireRefusal as refusal:
                 if refusal.is_final or refusal.wire_code in (WireCode.WRONG_COORDINATOR, WireCode.MALFORMED):
                     raise
