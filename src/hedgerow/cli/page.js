@@ -49,7 +49,7 @@ function head(state) {
   part("waiting", state.waiting, (text) => say("waiting", text));
   part("error", state.error, (error) => {
     say("error-what", error.what);
-    say("error-more", [error.cause, error.remedy, `(${error.code})`].filter(Boolean).join(" "));
+    say("error-more", [error.cause, error.remedy, error.code && `(${error.code})`].filter(Boolean).join(" "));
   });
   part("events-part", state.events, (events) => fill("events", events, () => events.map((event) => {
     const line = make("li", "");

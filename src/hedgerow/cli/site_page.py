@@ -79,13 +79,29 @@ class SitePage(Page):
         super().__init__(place, "site", "The page of this site", actions)
         self.say(title=site, study=study, phase="Starting", mood="waits", waiting="", events=[], tables=[])
 
+    @property
+    def _is_for_owner(self) -> bool:
+        """Whether no other machine can ask for it: over a network it goes as it is."""
+        return is_loopback(self._host)
+
     # What it is told --------------------------------------------------------------------------------------------------
 
     def tell(self, level: str, text: str) -> None:
-        """A line of the node's log."""
+        """A line of the node's log, which may hold counts of its rows."""
+        if not self._is_for_owner:
+            return
         at = time.strftime("%H:%M:%S", time.gmtime())
         self._lines.appendleft({"time": at, "text": text, "mood": _MOODS.get(level, "")})
         self.say(events=list(self._lines))
+
+    def fail(self, fault: HedgerowError) -> None:
+        """See `Page.fail`; the text, and even the code, may tell of rows."""
+        if self._is_for_owner:
+            super().fail(fault)
+        else:
+            self.say(
+                error={"what": "The node's log says why it does not go on.", "cause": "", "remedy": "", "code": ""}
+            )
 
     def wait_for(self, phase: str, waiting: str = "") -> None:
         """Something is done, or waited for, outside a run."""
@@ -113,7 +129,7 @@ class SitePage(Page):
     def show_fit(self, name: str, found: TableFit) -> None:
         """How one of the site's tables fits the plan."""
         table: dict[str, Any] = {"name": name, "rest": "", "columns": []}
-        if is_loopback(self._host):
+        if self._is_for_owner:
             columns = [[*check.cells(column), "; ".join(column.findings())] for column in found.columns]
             mending = [line for column in found.columns for line in column.mending.split("\n") if line]
             lines = ["[data]", *dict.fromkeys(mending)] if mending else []
