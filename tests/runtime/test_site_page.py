@@ -108,6 +108,11 @@ def test_the_owner_sees_a_run_and_what_it_has_cost(page: SitePage, federation: F
     assert after["ledger"]["points"] == [[0, 0], [1, spent]]
     assert after["runs"][0][:4] == [line.run_id[:12], line.begun, line.plan_name, "finished"] and line.begun
     assert [one[1:5] for one in after["invitations"]] == [["training", line.plan_name, "2", "accepted"]]
+    # How a node answers may tell of rows: no other machine is shown that.
+    with SitePage("0.0.0.0:0", "site-0") as open_page:
+        with watching(open_page, party):
+            pass
+        assert open_page.said("runs") == after["runs"] and open_page.said("invitations") == []
 
 
 def test_a_second_run_adds_to_the_curve(page: SitePage, federation: Federation) -> None:

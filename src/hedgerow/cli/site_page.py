@@ -165,7 +165,10 @@ class SitePage(Page):
                 while True:
                     is_last = stops.is_set()
                     try:
-                        self.say(**look(self._connection, is_last=is_last))
+                        found = look(self._connection, is_last=is_last)
+                        # How the node answered may tell of rows.
+                        found |= {} if self._is_for_owner else {"invitations": []}
+                        self.say(**found)
                     except HedgerowError as fault:
                         self.tell("WARNING", f"{fault.what} ({fault.code})")
                     if is_last:
