@@ -212,6 +212,7 @@ BAD_FILES: list[tuple[str, Callable[[Path], object]]] = [
     ("model-invalid", _change("ledger", "releases", 0, "length", value=1)),
     ("model-invalid", _change("ledger", "releases", 0, "sigma", value=1e9)),
     ("model-invalid", _cost_next_to_nothing),
+    ("model-invalid", _change("ledger", "releases", 0, "event", "noise_multiplier", value=1e-200)),
     ("model-report-untrue", _change("report", "n_records", value=10**9)),
     ("model-report-untrue", _change("report", "accounted_by", value="rdp")),
     ("model-report-untrue", _change("report", "epsilon_gdp", value=0.5)),

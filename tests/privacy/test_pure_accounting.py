@@ -266,7 +266,12 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch: pytest.
 
 @pytest.mark.parametrize("kind", [DiscreteLaplaceEvent, SelectionEvent])
 @pytest.mark.parametrize(
-    "values", [{"epsilon": 0.0}, {"epsilon": math.inf}, {"sampling_rate": 0.0}, {"sampling_rate": 1.5}, {"count": 0}]
+    "values",
+    [
+        *({"epsilon": bad} for bad in (0.0, 1e-200, 1e200, math.inf)),
+        *({"sampling_rate": bad} for bad in (0.0, 1.5)),
+        {"count": 0},
+    ],
 )
 def test_an_event_out_of_range_is_refused(kind: type[Any], values: dict[str, Any]) -> None:
     """And a sound one survives being written."""

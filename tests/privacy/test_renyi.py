@@ -21,6 +21,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
+    DiscreteLaplaceEvent,
     Event,
     FilteredGaussianEvent,
     GaussianEvent,
@@ -253,6 +254,25 @@ def test_loss_distributions_of_many_samples_are_between_the_library_and_renyi() 
     )
     assert get_accountant("pld").epsilon([idle], DELTA) == found
     assert get_accountant("pld").epsilon([acting], DELTA) == get_accountant("gdp").epsilon([acting], DELTA)
+
+
+@pytest.mark.parametrize("multiplier", [1e-100, 1e-3, 0.03, 0.1, 1e9])
+@pytest.mark.parametrize("rate", [1e-6, 0.5, 1.0])
+def test_any_noise_has_an_answer_of_every_accountant(multiplier: float, rate: float) -> None:
+    """Next to no noise is a large epsilon or infinity, and never a fault of arithmetic."""
+    events = [
+        SampledGaussianEvent(multiplier, rate, 2**40, 1, 8, 3),
+        FilteredGaussianEvent(multiplier, rate, 2**40, 1, 8, 3, order=2**16, budget=1e9),
+        DiscreteLaplaceEvent(1 / multiplier, rate),
+    ]
+    for event in events:
+        for name in ("gdp", "rdp", "pld"):
+            found = get_accountant(name).epsilon([event], DELTA)
+            assert found > 100 if multiplier <= 1e-3 and rate > 1e-6 else found >= 0
+    for bad in ({"noise_multiplier": 1e200}, {"noise_multiplier": 1e-200}, {"order": 2**16 + 1}):
+        with pytest.raises(PrivacyError) as caught:
+            dataclasses.replace(events[1], **bad)
+        assert caught.value.code == "malformed-event"
 
 
 def test_two_runs_have_two_filters() -> None:

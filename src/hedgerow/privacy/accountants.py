@@ -65,7 +65,8 @@ _TAIL = 1e-15
 def epsilon_pld(events: Iterable[Event], delta: float) -> float:
     """The epsilon of all events together at delta, rounded up.
 
-    Infinity for an un-noised event, and where a filter may act: its releases have a bound at one order only.
+    Infinity for an un-noised event, where losses are so large that their exponentials leave the range of doubles, and
+    where a filter may act: its releases have a bound at one order only.
 
     Raises:
         PrivacyError: code "unknown-event".
@@ -94,8 +95,12 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
         slack = sum_slack(event.share_sigma, event.n_shares, event.length, event.count)
         sampled[event.sampling_rate, event.noise_multiplier / math.sqrt(slack.mu_squared_factor)] += event.count
         total_variation += slack.total_variation
-    loss = _composed(pure, sampled, math.sqrt(cost.gdp_weight))
-    return _epsilon_of(loss, twin_delta, total_variation) * _PLD_ROUND_UP + 2 * log_ratio
+    try:
+        loss = _composed(pure, sampled, math.sqrt(cost.gdp_weight))
+        return _epsilon_of(loss, twin_delta, total_variation) * _PLD_ROUND_UP + 2 * log_ratio
+    except OverflowError:
+        # With next to no noise e^loss leaves the range of doubles.
+        return math.inf
 
 
 def least_epsilon_pld(events: Iterable[Event], delta: float) -> float:

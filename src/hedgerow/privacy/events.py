@@ -18,10 +18,15 @@ from typing import Any, ClassVar, Self, get_args
 
 from hedgerow.errors import PrivacyError
 
+LARGEST = 1e100
+"""No number of an event is larger, nor smaller than its inverse: costs are made of their squares."""
+LARGEST_ORDER = 2**16
+"""Orders that are tried go to 2**13, and what a divergence takes grows with its order."""
+
 
 @dataclass(frozen=True)
 class EventBase:
-    """What all events share: a stable type name, a dictionary form, and numbers above 0."""
+    """What all events share: a stable type name, a dictionary form, and numbers above 0, see `LARGEST`."""
 
     type_name: ClassVar[str] = ""
 
@@ -208,10 +213,10 @@ class SampledGaussianEvent(SampledEvent):
 class FilteredGaussianEvent(SampledEvent):
     """Releases over Poisson samples of the units that an individual Renyi filter lets through.
 
-    Over all releases of one filter, the Renyi divergences at `order` (>= 2) of what any one unit adds sum up to at most
-    `budget`; at the rate 1 these are order / 2 times its squared norms over the noise's, so that mu² <= 2 budget /
-    order. Events of one `scope` with one order and budget belong to one filter; a ledger is one run, whose scope is
-    empty; where runs are added up, each has a scope of its own (`scoped`).
+    Over all releases of one filter, the Renyi divergences at `order` (2 to 2**16) of what any one unit adds sum up to
+    at most `budget`; at the rate 1 these are order / 2 times its squared norms over the noise's, so that mu² <= 2
+    budget / order. Events of one `scope` with one order and budget belong to one filter; a ledger is one run, whose
+    scope is empty; where runs are added up, each has a scope of its own (`scoped`).
     """
 
     order: int = 2
@@ -221,7 +226,7 @@ class FilteredGaussianEvent(SampledEvent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.order < 2 or not isinstance(self.scope, str):
+        if not 2 <= self.order <= LARGEST_ORDER or not isinstance(self.scope, str):
             raise _malformed(f"A filter has order {self.order!r} and scope {self.scope!r}.")
 
 
@@ -289,8 +294,8 @@ def multiplier_of_integers(sigma_squared: int, sensitivity_squared: int) -> floa
 
 
 def _check_positive_float(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise _malformed(f"An event's {name} is {value!r}; it must be a finite number above 0.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 / LARGEST <= value <= LARGEST:
+        raise _malformed(f"An event's {name} is {value!r}; it must be a number from {1 / LARGEST:g} to {LARGEST:g}.")
 
 
 def _check_rate(value: float) -> None:

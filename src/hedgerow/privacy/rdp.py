@@ -218,7 +218,8 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
         return _converted(order, rho * order, delta)
 
     # Where log(1 / delta) outweighs the other terms the best order is this one.
-    middle = math.log(-math.log(delta) / rho) / 2
+    # No closer to 1 than where doubles still tell orders apart.
+    middle = max(math.log(-math.log(delta) / rho) / 2, -20.0)
     low, high = middle - _SEARCHED, middle + _SEARCHED
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(_SEARCH_STEPS):
