@@ -46,9 +46,8 @@ def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
         print("\nWill it be any good?")
         print_facts(facts)
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
-    print_facts([(name, _shown(getattr(expected.settings, name))) for name in expected.settings.shown])
-    if plan.known:
-        print_facts([("known", "; ".join(plan.known))])
+    facts = [(name, _shown(getattr(expected.settings, name))) for name in expected.settings.shown]
+    print_facts([*facts, *([("known", "; ".join(plan.known))] if plan.known else [])])
     kinds = ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
     print("\nEach site")
     print_facts(

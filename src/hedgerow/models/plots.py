@@ -122,7 +122,7 @@ def _caption(model: Model, found: Importances) -> str:
     parts = ["Pale bars: where the records are, estimated from released sums."] if found.is_weighted else []
     parts.append("Ring at the right edge: missing values. Percentages: shares of the importances.")
     if any(feature.monotone for feature in model.plan.features):
-        parts.append("Arrows: directions that the plan has fixed.")
+        parts.append("\nArrows: directions that the plan has fixed.")
     if reason:
         parts.append(f"\nNo bands of what the noise could have drawn: {reason}.")
     elif math.isfinite(model.plan.privacy.epsilon):
