@@ -127,11 +127,7 @@ def make_hub(
         return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
 
     clock = Clock(time.monotonic, time.sleep, os.urandom)
-
-    def puts_off(message: bytes) -> bool:
-        return message[_KIND_AT] == MessageKind.DEFERRED
-
-    return FlowerHub(*keys, post, clock, lambda: greeting, needs_reply, patience, puts_off)
+    return FlowerHub(*keys, post, clock, lambda: greeting, needs_reply, patience)
 
 
 @contextmanager

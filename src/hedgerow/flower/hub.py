@@ -28,11 +28,13 @@ from hedgerow.flower.envelope import (
     sealed,
     sign,
 )
+from hedgerow.protocol.messages import Deferred, encode
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
 from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 
 _log = logging.getLogger(__name__)
+_DEFERRED = encode(Deferred())
 _NO_HASH = bytes(32)
 OUTBOX_BYTES = 128 << 20
 """What may wait to be sent to one node, as with gRPC; beyond it the link begins again."""
@@ -139,8 +141,7 @@ class FlowerHub:
 
     Args: identity: the coordinator's; roster: who may take part; post: carries the envelopes; clock; greeting: what a
         greeting carries, open for its carrier to read; needs_reply: whether what waits for a site must go now,
-        or may wait for the next message; patience; puts_off: whether a message says that its node answers later. It
-        can send nothing by itself, so it is greeted again after `patience.repeat`.
+        or may wait for the next message; patience; a node that asks its owner is greeted again after `repeat`.
     """
 
     def __init__(
@@ -152,10 +153,8 @@ class FlowerHub:
         greeting: Callable[[], list[bytes]] = list,
         needs_reply: Callable[[str, Sequence[bytes]], bool] = lambda site, messages: bool(messages),
         patience: Patience | None = None,
-        puts_off: Callable[[bytes], bool] = lambda message: False,
     ) -> None:
         require_pinned(identity, roster)
-        self._puts_off = puts_off
         self._identity, self._roster, self._post, self._clock = identity, roster, post, clock
         self._greeting, self._needs_reply = greeting, needs_reply
         self._patience = patience or Patience()
@@ -334,7 +333,8 @@ class FlowerHub:
             return
         messages = messages_in(reply, peer.keys.to_hub)
         self._events.extend(Arrived(reply.site, message) for message in messages)
-        if any(map(self._puts_off, messages)):
+        if _DEFERRED in messages:
+            # Its node answers later, and can send nothing by itself: it is greeted again.
             self._begin_again(peer, WireCode.CLOSED)
             peer.rests_until = self._clock.now() + self._patience.repeat
 
