@@ -210,6 +210,40 @@ def make(name: str) -> Table:
     return _made_up(name, x, label, 4)
 
 
+def with_label(table: Table, name: str, label: str, without: tuple[str, ...] = ()) -> Table:
+    """A task of several classes: a categorical feature is the label, and the label of two classes a feature.
+
+    Args:
+        table: of two classes.
+        name: of the task.
+        label: the feature; rows whose value is not listed are not in it.
+        without: features that are left out, since they say the label.
+    """
+    feature = next(feature for feature in table.features if feature["name"] == label)
+    left = [number for number, other in enumerate(table.features) if other["name"] not in (label, *without)]
+    classes = table.columns[table.features.index(feature)].astype(np.int64)
+    known = classes >= 0
+    own = {"name": table.label_section["name"], "type": "categorical", "categories": table.label_section["classes"]}
+    section = {"name": label, "type": "multiclass", "classes": feature["categories"]}
+    features = (*(table.features[number] for number in left), own)
+    columns = (*(table.columns[number][known] for number in left), table.label[known].astype(np.int16))
+    return Table(name, features, columns, classes[known], section)
+
+
+def make_classes(n_classes: int, n_records: int = 20_000) -> Table:
+    """A synthetic task with ten numeric features in [-4, 4], of which six count; the last classes are rare."""
+    random = np.random.default_rng(n_classes)
+    x = random.normal(size=(n_records, 10))
+    ways = [x[:, 0], x[:, 1], x[:, 2], x[:, 0] * x[:, 3], np.sin(2 * x[:, 4]), np.abs(x[:, 5])]
+    log_weights = np.stack(ways, axis=1) @ random.normal(size=(6, n_classes)) - np.log(np.arange(1, n_classes + 1))
+    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    shares = (weights / weights.sum(axis=1, keepdims=True)).cumsum(axis=1)
+    label = (shares < random.random((n_records, 1))).sum(axis=1).astype(np.int64)
+    made = _made_up(f"made, {n_classes} classes", x, np.minimum(label, n_classes - 1), 4)
+    names = [f"class {number}" for number in range(n_classes)]
+    return replace(made, label_section={"name": "y", "type": "multiclass", "classes": names})
+
+
 def make_numbers(name: str, most: int = 20_000) -> Table:
     """The log-odds of a synthetic task, with normal noise of deviation 1, as numbers in [-12, 12]; `most` records."""
     random = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))

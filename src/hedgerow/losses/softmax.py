@@ -14,6 +14,14 @@ from hedgerow.plan.registry import LabelKind
 HESSIAN_SCALE = 2.0
 """Largest c for which the norm of a record never exceeds that of its gradient alone, which reaches sqrt(2)."""
 
+CLIP = 1.0
+"""The default joint clip of Newton updates.
+
+A gradient has norm sqrt(2) only where the true class has no chance and one wrong class has every chance, and such
+records would set the noise for all. Without any knowledge of K even classes it is sqrt(1 - 1/K), and less where more
+is known.
+"""
+
 
 def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
     n_classes, newton = plan.label.n_outputs, plan.model.weight_update == "newton"
@@ -71,4 +79,13 @@ def _check(label: Label) -> None:
 
 
 LABEL = LabelKind("multiclass", _check, '"multiclass" with three classes or more')
-KIND = LossKind(LABEL, LogWeights(), _build, classification_scores, averaging=shares(LABEL))
+KIND = LossKind(
+    LABEL,
+    LogWeights(),
+    _build,
+    classification_scores,
+    clipped_updates=("newton",),
+    clip=CLIP,
+    clipped_hessian_scale=HESSIAN_SCALE,
+    averaging=shares(LABEL),
+)

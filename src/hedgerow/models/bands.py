@@ -33,6 +33,7 @@ from scipy.special import ndtr
 
 from hedgerow.errors import ModelError
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS
+from hedgerow.methods.boosting.settings import filters_classes
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
 from hedgerow.privacy.events import LocalGaussianEvent
@@ -94,6 +95,8 @@ def why_unknown(plan: Plan, ensemble: Ensemble) -> str:
         return "its trees began with a private mean or a linear model"
     if any(feature.monotone for feature in plan.features):
         return "its shapes were held to directions"
+    if filters_classes(plan, resolve(plan)):
+        return "the sums of its classes were filtered together (`shrinkage = 0` turns that off)"
     if ensemble.n_trees and ensemble.leaf_weights is None:
         return "its file has no leaf weights"
     return ""

@@ -7,9 +7,11 @@
 ridge = leaf_ridge + noise_ridge * (known standard deviation of the noise in G): a leaf whose sum is mostly noise says
 little. A batch of B trees moves the scores by the average of its trees (CCS'22, section 5.2).
 
-Before sums become values, two steps can take noise out of them. Neither looks at anything but the release and the
+Before sums become values, three steps can take noise out of them. None looks at anything but the release and the
 public structure:
 
+    covariance  the gradient sums of several classes are filtered by the covariance that all releases so far have shown
+                between classes: directions in which classes differ no more than the noise does are left out
     pooling     neighbouring leaves of a tree on one numeric feature, closer in Hessian mass than the noise can tell
                 apart, share their sums
     shrinkage   the whole tree is scaled by the positive-part James-Stein factor: one that released little but noise,
@@ -33,6 +35,13 @@ from hedgerow.trees.random_trees import shapes_of
 
 JAMES_STEIN_SHARE = 0.4
 """Share of the James-Stein correction that is applied to classes; all of it takes too much from trees with signal."""
+
+MEMORY = 0.95
+"""What a tree's sums count for the covariance of classes, for each tree that came after it."""
+CLASSES_PER_TREE = 32
+"""The filter of K classes is computed anew every K // 32 + 1 trees."""
+MOST_SWEEPS, SMALL = 30, 1e-9
+"""Rotations end when what is off the diagonal is so small beside what is on it; ten sweeps do."""
 
 
 @dataclass(frozen=True)
@@ -110,24 +119,38 @@ def leaf_values(
     return values_of(read_sums(sums, sigma, loss, n_trees), trees, rule)
 
 
-def values_of(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[np.int32]:
-    """`leaf_values` of sums that were read already; not for "averaging"."""
+def values_of(
+    leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule, mixing: NDArray[np.float64] | None = None
+) -> NDArray[np.int32]:
+    """`leaf_values` of sums that were read already; not for "averaging".
+
+    Args:
+        leaves: what was read.
+        trees: the batch.
+        rule: how sums become values.
+        mixing: float64 [n_outputs, n_outputs], what leaves' gradients are multiplied by when they are smoothed; see
+            `ClassCovariance`.
+    """
     gradients, hessians, noise = leaves.gradients, leaves.hessians, leaves.gradient_noise
     ridge = rule.ridge(noise)
     if rule.smooths:
         shapes = shapes_of(trees)
         is_smooth = np.ones(trees.n_trees, dtype=np.bool_) if rule.directions is None else ~rule.directions.bind(trees)
         is_pooled, shares = shapes.is_ordered & is_smooth, np.where(is_smooth, rule.shrinkage, 0.0)
-        ratios = smoothed_ratios(gradients, hessians, shapes.reachable, is_pooled, noise, ridge, shares)
+        how = (noise, ridge, shares, _AS_THEY_ARE if mixing is None else mixing)
+        ratios = smoothed_ratios(gradients, hessians, shapes.reachable, is_pooled, *how)
     else:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
         ratios = np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
     return values_of_ratios(ratios, rule)
 
 
+_AS_THEY_ARE = np.empty((0, 0))
+
+
 @numba.njit(cache=True, nogil=True)
 def smoothed_ratios(  # type: ignore[no-untyped-def]
-    gradients, hessians, reachable, is_ordered, noise, ridge, shrinkage
+    gradients, hessians, reachable, is_ordered, noise, ridge, shrinkage, mixing
 ):
     """G / (H + ridge) of every leaf after pooling and shrinkage: float64 [B, n_leaves, n_outputs].
 
@@ -138,8 +161,10 @@ def smoothed_ratios(  # type: ignore[no-untyped-def]
         noise: standard deviation of the noise of one gradient sum.
         ridge: at least 0; where H + ridge is 0 the ratio is 0, as an empty leaf says nothing without a ridge.
         shrinkage: float64 [B], share of the James-Stein correction that is applied to each tree.
+        mixing: float64 [n_outputs, n_outputs], what a leaf's gradients are multiplied by; [0, 0] for nothing.
     """
     n_trees, n_leaves, n_outputs = gradients.shape
+    own = _mixed(gradients, mixing) if len(mixing) else gradients
     ratios = np.zeros((n_trees, n_leaves, n_outputs))
     leaves, middle = np.empty(n_leaves, dtype=np.int64), np.empty(n_leaves)
     for tree in range(n_trees):
@@ -155,12 +180,135 @@ def smoothed_ratios(  # type: ignore[no-untyped-def]
         factor = _shrinkage(gradients[tree], used, noise, shrinkage[tree])
         for i in range(n_used):
             for output in range(n_outputs):
-                g, h = gradients[tree, used[i], output], hessians[tree, used[i], output]
+                g, h = own[tree, used[i], output], hessians[tree, used[i], output]
                 if pools:
-                    g, h = _pooled(gradients[tree, :, output], hessians[tree, :, output], used, middle, i, noise)
+                    g, h = _pooled(own[tree, :, output], hessians[tree, :, output], used, middle, i, noise)
                 if h + ridge > 0:
                     ratios[tree, used[i], output] = g / (h + ridge) * factor
     return ratios
+
+
+@numba.njit(cache=True, nogil=True)
+def _mixed(gradients, mixing):  # type: ignore[no-untyped-def]
+    """Every leaf's gradients times a matrix; a library's product may add up in another order elsewhere."""
+    mixed = np.zeros_like(gradients)
+    n_trees, n_leaves, n_outputs = gradients.shape
+    for tree in range(n_trees):
+        for leaf in range(n_leaves):
+            for k in range(n_outputs):
+                for output in range(n_outputs):
+                    mixed[tree, leaf, output] += gradients[tree, leaf, k] * mixing[k, output]
+    return mixed
+
+
+class ClassCovariance:
+    """How the gradient sums of several classes go together, as all releases of a run so far have shown it.
+
+    Classes are alike in a few ways: what speaks for one manual trade speaks for others. The sums of a leaf are a vector
+    of signal and of noise of known, equal variance in every direction. In a direction in which the sums vary by v, of
+    which the noise explains n, the best linear guess at the signal is 1 - n / v of the sum, and nothing where v <= n:
+    the estimator of Efron and Morris (1972, Biometrika 59) with positive parts, by the covariance of many trees in
+    place of one. Older trees count less, since they say what is already in the model.
+
+    Args:
+        n_classes: gradients per leaf, at least 3.
+    """
+
+    def __init__(self, n_classes: int) -> None:
+        self._products, self._n_leaves = np.zeros((n_classes, n_classes)), 0.0
+        self._n_trees, self._mixing = 0, np.eye(n_classes)
+
+    def taken_in(self, leaves: NoisyLeaves, reachable: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Learn from a release, and return what its gradients are to be multiplied by: [n_classes, n_classes].
+
+        Args:
+            leaves: the release; its noise differs from that of the releases before by rounding alone.
+            reachable: bool [B, n_leaves]; the other leaves hold only noise.
+        """
+        for gradients, used in zip(leaves.gradients, reachable, strict=True):
+            self._n_leaves = MEMORY * self._n_leaves + int(used.sum())
+            add_products(self._products, gradients[used], MEMORY)
+        n_trees, interval = len(leaves.gradients), len(self._products) // CLASSES_PER_TREE + 1
+        # Many classes make the filter slow to compute, and it changes slowly.
+        if self._n_trees == 0 or (self._n_trees + n_trees) // interval > self._n_trees // interval:
+            self._mixing = wiener_filter(self._products / max(1.0, self._n_leaves), leaves.gradient_noise**2)
+        self._n_trees += n_trees
+        return self._mixing
+
+
+@numba.njit(cache=True, nogil=True)
+def add_products(products, gradients, memory):  # type: ignore[no-untyped-def]
+    """products = memory * products + the sum over leaves of d d^T, d the gradients less their mean; in place.
+
+    Gradients of softmax sum to zero, so their mean is noise.
+
+    Args:
+        products: float64 [K, K].
+        gradients: float64 [n_leaves, K].
+        memory: 0 to 1.
+    """
+    n_classes = len(products)
+    own = np.empty(n_classes)
+    products *= memory
+    for leaf in range(len(gradients)):
+        mean = 0.0
+        for k in range(n_classes):
+            mean += gradients[leaf, k]
+        mean /= n_classes
+        for k in range(n_classes):
+            own[k] = gradients[leaf, k] - mean
+        for k in range(n_classes):
+            for other in range(n_classes):
+                products[k, other] += own[k] * own[other]
+
+
+@numba.njit(cache=True, nogil=True)
+def wiener_filter(covariance, noise_squared):  # type: ignore[no-untyped-def]
+    """U max(0, 1 - noise_squared / v) U^T for the covariance U diag(v) U^T: float64 [K, K].
+
+    Eigenvectors by cyclic Jacobi rotations (Golub and Van Loan, Matrix Computations, 8.5), which take nothing but
+    elementary arithmetic in a fixed order.
+
+    Args:
+        covariance: float64 [K, K], symmetric, positive semi-definite.
+        noise_squared: the variance of the noise, at least 0.
+    """
+    n = len(covariance)
+    a, vectors = covariance.copy(), np.eye(n)
+    size = 0.0
+    for i in range(n):
+        size += a[i, i]
+    for _ in range(MOST_SWEEPS):
+        off = 0.0
+        for i in range(n):
+            for j in range(i):
+                off += a[i, j] * a[i, j]
+        if off <= (SMALL * size) ** 2:
+            break
+        for i in range(n - 1):
+            for j in range(i + 1, n):
+                if abs(a[i, j]) <= SMALL * size / n:
+                    continue
+                ratio = (a[j, j] - a[i, i]) / (2 * a[i, j])
+                tangent = (1.0 if ratio >= 0 else -1.0) / (abs(ratio) + np.sqrt(ratio * ratio + 1))
+                cosine = 1 / np.sqrt(tangent * tangent + 1)
+                sine = tangent * cosine
+                for k in range(n):
+                    left, right = a[k, i], a[k, j]
+                    a[k, i], a[k, j] = cosine * left - sine * right, sine * left + cosine * right
+                for k in range(n):
+                    left, right = a[i, k], a[j, k]
+                    a[i, k], a[j, k] = cosine * left - sine * right, sine * left + cosine * right
+                for k in range(n):
+                    left, right = vectors[k, i], vectors[k, j]
+                    vectors[k, i], vectors[k, j] = cosine * left - sine * right, sine * left + cosine * right
+    found = np.zeros((n, n))
+    for place in range(n):
+        kept = 1 - noise_squared / a[place, place] if a[place, place] > noise_squared else 0.0
+        for i in range(n):
+            for j in range(n):
+                found[i, j] += vectors[i, place] * kept * vectors[j, place]
+    return found
 
 
 @numba.njit(cache=True, nogil=True)

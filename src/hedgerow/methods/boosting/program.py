@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
-from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, zoom_of
+from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, filters_classes, zoom_of
 from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
@@ -42,9 +42,9 @@ from hedgerow.trees.constraints import OrderedSum
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, padded, sums_of_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
-from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
+from hedgerow.trees.leaves import ClassCovariance, leaf_values, leaf_weights, read_sums, values_of
 from hedgerow.trees.plausibility import PartitionSums
-from hedgerow.trees.random_trees import PublicRandom, random_trees, words_of_trees
+from hedgerow.trees.random_trees import PublicRandom, random_trees, shapes_of, words_of_trees
 
 LEAST_SQUARES, MOST_STRETCH = 4.0, 0.5
 """Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
@@ -80,6 +80,7 @@ class _Position:
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
         zoom: of the residuals, see `hedgerow.losses.tables.zoomed`.
         n_records: as released with the mean.
+        classes: what is known of how several classes go together; None where that is not used.
         update: trees that the nodes' scores do not hold yet.
         ordered: the sum of all trees so far.
     """
@@ -94,6 +95,7 @@ class _Position:
     score_bound: int = 0
     zoom: int = 0
     n_records: float = 0.0
+    classes: ClassCovariance | None = None
     update: FittedTrees | None = None
 
     def asked(self) -> None:
@@ -160,6 +162,8 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     candidates = CandidateSource(run.plan, run.grid)
     order = FeatureOrder(run.structure_seed, settings, run.grid.n_features, run.groups)
     at = _Position(run, candidates, order, run.ordered_sum())
+    if filters_classes(run.plan, settings):
+        at.classes = ClassCovariance(run.loss.n_outputs)
     start: list[Weighed] = []
     own = settings if isinstance(settings, BoostingSettings) else None
     if own is not None and own.start != "none":
@@ -267,8 +271,9 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
     at.candidates.take_leaves(trees, leaves.integer_hessians, sigma * math.sqrt(n_summed))
     at.order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
+    mixing = None if at.classes is None else at.classes.taken_in(leaves, shapes_of(trees).reachable)
     weights = leaves.hessians + rule.ridge(leaves.gradient_noise)
-    values = at.ordered.add(trees, values_of(leaves, trees, rule), weights)
+    values = at.ordered.add(trees, values_of(leaves, trees, rule, mixing), weights)
     return FittedTrees(trees, values), np.maximum(leaves.integer_hessians, 0)
 
 

@@ -38,6 +38,13 @@ GREEDY_TREES = 25
 """Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
 ADAPTIVE_SUBSET = 3
 
+# Three classes or more
+
+MIN_TREES_OF_CLASSES, MAX_TREES_OF_CLASSES = 50, 300
+SIGNAL_OF_CLASSES = 5000.0
+"""With so much signal, 100 trees: fewer and larger steps than for two classes, as each has a tree's whole noise."""
+CLASS_RATE = 0.5
+
 # A bounded number, in units in which its public range is [-1, 1]
 
 MAX_TREES_OF_NUMBERS = 400
@@ -194,7 +201,10 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     averaging = model.weight_update == "averaging"
     numbers = kind.has_start and interaction == "adaptive"
-    default_trees = GREEDY_TREES if greedy and size != 1 and not unlimited else _default_trees(signal, m, numbers)
+    classes = len(plan.label.classes) > 2 and interaction == "adaptive" and not averaging
+    default_trees = _trees_of_classes(signal, m) if classes else _default_trees(signal, m, numbers)
+    if greedy and size != 1 and not unlimited:
+        default_trees = GREEDY_TREES
     n_trees = decided(model.n_trees, default_trees)
     batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
     settings = BoostingSettings(
@@ -225,7 +235,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
         settings = replace(settings, mends_odds=True, calibration_share=0.0 if unlimited else CALIBRATION_SHARE)
     if not unlimited:
         settings = replace(settings, noise_multiplier=calibrated(plan, settings))
-    rate = _learning_rate(signal) if numbers else 0.25
+    rate = _learning_rate(signal) if numbers else CLASS_RATE if classes else 0.25
     return replace(settings, learning_rate=decided(model.learning_rate, rate))
 
 
@@ -236,6 +246,18 @@ def _default_trees(signal: float, n_features: int, numbers: bool) -> int:
         return max(2 * n_features, MIN_TREES, min(MAX_TREES_OF_NUMBERS, int(130 * root * math.sqrt(root))))
     trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
     return max(2 * n_features, MIN_TREES, min(MAX_TREES, trees))
+
+
+def _trees_of_classes(signal: float, n_features: int) -> int:
+    """As `_default_trees`, for three classes or more."""
+    trees = int(100 * math.sqrt(min(signal, 1e9) / SIGNAL_OF_CLASSES))
+    return max(2 * n_features, MIN_TREES_OF_CLASSES, min(MAX_TREES_OF_CLASSES, trees))
+
+
+def filters_classes(plan: Plan, settings: Settings) -> bool:
+    """Whether sums of several classes are filtered by their covariance: where trees are smoothed, and are shrunk."""
+    classes = settings.loss(plan).kind == "softmax"
+    return classes and settings.interaction == "adaptive" and settings.shrinkage > 0
 
 
 def zoom_of(spread: float, loss: Loss) -> int:
