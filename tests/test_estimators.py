@@ -52,7 +52,7 @@ def test_declared_model_holds_its_guarantee_and_learns(numbers: tuple[np.ndarray
     assert report.guarantee == "holds"
     assert 1.9 < report.epsilon <= 2
     assert report.delta == 1e-6
-    assert len(model.ledger_) == 20
+    assert len(model.ledger_) == 21
     assert model.score(X, y) > 0.75
 
 
@@ -120,7 +120,7 @@ def test_what_is_left_out_is_found_and_paid_for(numbers: tuple[np.ndarray, np.nd
     """Each public input that is not declared is one release more on the account, out of the same epsilon."""
     X, y = numbers
     model = declared(epsilon=5).set_params(**{left_out: None}).fit(X, y)
-    assert len(model.ledger_) == 21
+    assert len(model.ledger_) == 22
     assert model.privacy_report_.guarantee == "holds" and model.privacy_report_.epsilon <= 5
     assert model.classes_.tolist() == [0, 1]
 
