@@ -40,7 +40,11 @@ def plan_text(
     """
     privacy = {"epsilon": 1, "delta": 1e-6, "n_records": RECORDS_PER_SITE * n_sites, **sections.get("privacy", {})}
     federation = {"min_sites": 3, **sections.get("federation", {})}
-    tables = {"model": sections.get("model", {}), "privacy": privacy, "federation": federation}
+    model = dict(sections.get("model", {}))
+    if model.get("algorithm", "boosting") == "boosting":
+        # One release for each tree, and no last one.
+        model.setdefault("calibration", "none")
+    tables = {"model": model, "privacy": privacy, "federation": federation}
     lines = ["version = 1", *([f'name = "{name}"'] if name else [])]
     for section, fields in tables.items():
         values = {key: f'"{value}"' if isinstance(value, str) else f"{value}" for key, value in fields.items()}

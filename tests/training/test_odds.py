@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from types import ModuleType
 
@@ -36,7 +35,7 @@ EDGES = np.arange(-6, 4.25, 0.5)
 
 def odds_settings(plan: Plan) -> BoostingSettings:
     own = resolve(plan)
-    assert isinstance(own, BoostingSettings) and own.mends_odds
+    assert isinstance(own, BoostingSettings) and own.calibration == "odds"
     return own
 
 
@@ -48,7 +47,7 @@ def question(plan: Plan) -> OddsCounts:
 @given(records=st.lists(st.tuples(st.booleans(), st.integers(-(2**24), 2**24)), min_size=1, max_size=6))
 def test_a_record_counts_once_in_the_bin_of_its_own_score(factory: ModuleType, records: list[tuple[bool, int]]) -> None:
     """As the definition reads; the squared norm of one record is the stated sensitivity, whatever its score."""
-    plan = factory.make_plan("binary")
+    plan = factory.make_plan("binary", {"calibration": "auto"})
     labels, scores = [int(label) for label, _ in records], [score for _, score in records]
     node = Node("site", SiteData(np.zeros((len(plan.features), len(records)), np.uint8), np.array(labels, np.int32)),
                 plan, resolve(plan))  # fmt: skip
@@ -128,7 +127,7 @@ def skewed(factory: ModuleType, plan: Plan, n: int) -> SiteData:
 
 def test_probabilities_are_calibrated_and_ranks_stay(factory: ModuleType, tmp_path: Path) -> None:
     """Mean probability near the rate, where without the release it is off; the same trees but for their scale."""
-    table = factory.make_plan("binary").to_dict()
+    table = factory.make_plan("binary", {"calibration": "auto"}).to_dict()
     table["privacy"] |= {"epsilon": 3.0, "n_records": 8000}
     plan = Plan.from_dict({**table, "model": {"n_trees": 100, "structure_seed": 5}})
     data = skewed(factory, plan, 8000)
@@ -157,14 +156,17 @@ def test_probabilities_are_calibrated_and_ranks_stay(factory: ModuleType, tmp_pa
 
 def test_who_has_it_and_what_it_costs(factory: ModuleType) -> None:
     """The default of two classes, and no published method, number or count; it is 3 % of mu²."""
-    plan = factory.make_plan("binary")
+    plan = factory.make_plan("binary", {"calibration": "auto"})
     own = odds_settings(plan)
     assert own.calibration_share == 0.03
     assert own.n_exchanges(plan) == own.n_trees + 1 and own.n_start_trees(plan) == 1
     last = own.planned_releases(plan)[-1]
     whole = own.weight(plan) / own.noise_multiplier**2
     assert 1 / last.noise_multiplier**2 / whole == pytest.approx(0.03, rel=1e-6)  # type: ignore[union-attr]
-    others = [factory.make_plan("binary", {"interaction": "cyclical"}), factory.make_plan("multiclass")]
-    others += [factory.make_plan("regression"), factory.make_plan("binary", {"weight_update": "averaging"})]
-    assert not any(getattr(resolve(other), "mends_odds", False) for other in others)
-    assert math.isfinite(own.noise_multiplier)
+    others = [factory.make_plan("binary", {"calibration": "auto", "interaction": "cyclical"}), factory.make_plan("multiclass")]
+    others += [factory.make_plan("regression"), factory.make_plan("binary", {"calibration": "auto", "weight_update": "averaging"})]
+    assert not any(getattr(resolve(other), "calibration", "") == "odds" for other in others)
+    without = resolve(factory.make_plan("binary"))
+    assert 1 < own.noise_multiplier / without.noise_multiplier < 1.02
+    numbers = resolve(factory.make_plan("regression", {"calibration": "none"}))
+    assert numbers.calibration == "none" and numbers.calibration_share == 0 and numbers.start == "linear"

@@ -79,7 +79,7 @@ def test_queries_follow_from_the_plan_and_the_releases(
     assert content(ensemble) == content(same)
     declared = resolve(plan)
     begins = {"none": 0, "mean": 1, "linear": 1 + len(plan.features)}[declared.start]
-    assert ensemble.n_trees == begins + declared.n_trees + declared.mends_odds
+    assert ensemble.n_trees == begins + declared.n_trees + (declared.calibration == "odds")
 
 
 @settings(max_examples=120)
@@ -169,7 +169,7 @@ def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
             break
     if plan.model.weight_update == "averaging":
         return
-    if resolve(plan).mends_odds:
+    if resolve(plan).calibration == "odds":
         # The last question is about finished scores; the model is these, stretched, and one value more.
         scores, finished = node.held.records.scores[0] / 2**16, ensemble.scores(own.codes)[0]
         assert np.ptp(finished - ensemble.stretch * scores) <= ensemble.n_trees * 2**-15

@@ -168,6 +168,7 @@ class Model:
     hessian_scale: float | str = checked(number(0, 1000, "auto", exclusive=True), "auto")
     start: str = checked(one_of("auto", "none", "mean", "linear"), "auto")
     shrinkage: float | str = checked(number(0, 1, "auto"), "auto")
+    calibration: str = checked(one_of("auto", "none"), "auto")
     structure_seed: int | str = checked(integer(0, MAX_STRUCTURE_SEED, "joint"), 0)
     interaction_constraints: tuple[tuple[str, ...], ...] = checked(groups, ())
 
@@ -315,7 +316,7 @@ class Plan:
             del table["privacy"]["sites_per_unit"]
         if self.federation.salvage:
             del table["federation"]["salvage"]
-        for name in ("start", "shrinkage"):
+        for name in ("start", "shrinkage", "calibration"):
             if table["model"][name] == "auto":
                 del table["model"][name]
         if self.model.algorithm == DEFAULT_ALGORITHM:

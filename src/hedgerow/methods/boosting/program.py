@@ -178,9 +178,9 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
             grown.add(*part)
         start = []
         at.fitted(fitted)
-    if own is not None and own.start != "none":
+    if own is not None and own.calibration == "line":
         yield from _calibrate(grown, at, own)
-    if own is not None and own.mends_odds:
+    if own is not None and own.calibration == "odds":
         yield from _mend_odds(grown, at, own)
 
 

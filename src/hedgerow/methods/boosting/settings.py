@@ -69,11 +69,11 @@ class BoostingSettings(Settings):
     Attributes:
         start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
-        mends_odds: whether that release is of two classes by score; of numbers it comes with every start.
+        calibration: what that release mends: "none", the "line" of numbers, or the "odds" of two classes.
     """
 
     start: str = "none"
-    mends_odds: bool = False
+    calibration: str = "none"
     start_share: float = 0.0
     calibration_share: float = 0.0
 
@@ -129,9 +129,8 @@ class BoostingSettings(Settings):
     @property
     def last_release(self) -> tuple[int, int]:
         """Length and squared sensitivity of one record of the last release; 0 and 0 without one."""
-        if self.mends_odds:
-            return ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED
-        return (3, 3 * LABEL_NORM**2) if self.start != "none" else (0, 0)
+        sizes = {"none": (0, 0), "line": (3, 3 * LABEL_NORM**2), "odds": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED)}
+        return sizes[self.calibration]
 
     def calibration_multiplier(self, plan: Plan, noise_multiplier: float) -> float:
         """Its noise multiplier."""
@@ -161,7 +160,7 @@ class BoostingSettings(Settings):
     def n_start_trees(self, plan: Plan) -> int:
         start = {"none": 0, "mean": 1, "linear": 1 + self.linear_start(plan).n_trees}[self.start]
         # What mends odds adds one tree of one value.
-        return start + self.mends_odds
+        return start + (self.calibration == "odds")
 
     def weight(self, plan: Plan) -> float:
         return super().weight(plan) / (1 - self.start_share - self.calibration_share)
@@ -227,12 +226,16 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
             settings,
             start=start,
             start_share=0.0 if start == "none" or unlimited else _start_share(signal),
-            calibration_share=0.0 if start == "none" or unlimited else CALIBRATION_SHARE,
+            calibration="none" if start == "none" else "line",
             interaction_share=EXPLORING_SHARE,
             partner_share=PARTNER_SHARE,
         )
     elif interaction == "adaptive" and not averaging and plan.label.type == "binary":
-        settings = replace(settings, mends_odds=True, calibration_share=0.0 if unlimited else CALIBRATION_SHARE)
+        settings = replace(settings, calibration="odds")
+    if model.calibration == "none":
+        settings = replace(settings, calibration="none")
+    if settings.calibration != "none" and not unlimited:
+        settings = replace(settings, calibration_share=CALIBRATION_SHARE)
     if not unlimited:
         settings = replace(settings, noise_multiplier=calibrated(plan, settings))
     rate = _learning_rate(signal) if numbers else CLASS_RATE if classes else 0.25
