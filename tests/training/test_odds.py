@@ -163,8 +163,9 @@ def test_who_has_it_and_what_it_costs(factory: ModuleType) -> None:
     last = own.planned_releases(plan)[-1]
     whole = own.weight(plan) / own.noise_multiplier**2
     assert 1 / last.noise_multiplier**2 / whole == pytest.approx(0.03, rel=1e-6)  # type: ignore[union-attr]
-    others = [factory.make_plan("binary", {"calibration": "auto", "interaction": "cyclical"}), factory.make_plan("multiclass")]
-    others += [factory.make_plan("regression"), factory.make_plan("binary", {"calibration": "auto", "weight_update": "averaging"})]
+    mended = {"calibration": "auto"}
+    others = [factory.make_plan("binary", {**mended, "interaction": "cyclical"}), factory.make_plan("multiclass")]
+    others += [factory.make_plan("regression"), factory.make_plan("binary", {**mended, "weight_update": "averaging"})]
     assert not any(getattr(resolve(other), "calibration", "") == "odds" for other in others)
     without = resolve(factory.make_plan("binary"))
     assert 1 < own.noise_multiplier / without.noise_multiplier < 1.02

@@ -61,8 +61,7 @@ def test_ordinary_promises_pay_next_to_nothing_for_the_grid(
 ) -> None:
     """At epsilons that people use, integer noise costs less than a millionth over the continuous optimum."""
     plan = factory.make_plan(privacy={"epsilon": epsilon, "delta": delta, "accountant": accountant})
-    # Four trees, and what the last release takes.
-    optimum = calibrate_noise_multiplier(epsilon, delta, 4.0 / 0.97, accountant)
+    optimum = calibrate_noise_multiplier(epsilon, delta, 4.0, accountant)
     assert 1 <= resolve(plan).noise_multiplier / optimum < 1 + 1e-6
 
 
