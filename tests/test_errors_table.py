@@ -44,7 +44,7 @@ class Scene:
 
     def __init__(self, folder: Path, wards: ModuleType) -> None:
         self.folder = folder
-        shape = {"n_trees": 3, "max_depth": 2}
+        shape = {"calibration": "auto", "n_trees": 3, "max_depth": 2}
         self.text: str = wards.plan_text(1, model=shape, federation={"min_sites": 1})
         self.write("plan.toml", self.text)
         self.write("site.csv", "\n".join([HEADER, *ROWS]) + "\n")

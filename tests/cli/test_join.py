@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from hedgerow.cli.inputs import read_policy
+from hedgerow.cli.join import _book
 from hedgerow.cli.main import main
+from hedgerow.cli.study import policy_of
+from hedgerow.client.budget import BudgetBook
+from hedgerow.errors import UsageError
+from hedgerow.plan.plan import parse_plan
+from hedgerow.privacy.events import GaussianEvent
 from hedgerow.study.files import Notebook, read_invitation
 
 PLAN = """\
@@ -75,3 +81,20 @@ def test_a_later_adapter_is_not_passed_over(invitation: str, capsys: pytest.Capt
     Path("own.toml").write_text(plain, encoding="utf-8")
     assert "(adapter-beside-policy" in joined(capsys, invitation, "--policy", "own.toml", "--adapter", "one.toml")
     assert Path("own.toml").read_text(encoding="utf-8") == plain
+
+
+def test_a_site_by_another_name_begins_no_second_account(
+    invitation: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator chooses the names of invitations, so a name alone must not give rows a new budget."""
+    assert main(["study", "invite", "north-2"]) == 0
+    Path("policy.toml").write_text(policy_of(read_invitation(Path(invitation)).policy, "north"), encoding="utf-8")
+    folder, plan = Path("wards"), parse_plan(PLAN)
+    with closing(BudgetBook(folder / "north-budget.db")) as book:
+        book.reserve(b"run", "north", plan, [GaussianEvent(20.0)], (3.0, 1e-5))
+    assert _book(folder, "north", "policy.toml") == folder / "north-budget.db"
+    with pytest.raises(UsageError) as refused:
+        _book(folder, "north-2", "policy.toml")
+    assert refused.value.code == "budget-elsewhere" and "--budget wards/north-budget.db" in str(refused.value.remedy)
+    Path("policy.toml").write_text(policy_of(read_invitation(Path(invitation)).policy, "others"), encoding="utf-8")
+    assert _book(folder, "north-2", "policy.toml") == folder / "north-2-budget.db"

@@ -17,6 +17,7 @@ from hedgerow.cli.inputs import is_terminal, listed, read_policy, read_text, say
 from hedgerow.cli.output import name_log, note, print_facts
 from hedgerow.cli.parser import build_parser
 from hedgerow.cli.study import policy_of
+from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import parse_policy
 from hedgerow.codec import Encoded
 from hedgerow.data.adapters import PLAIN, read_adapter
@@ -335,7 +336,7 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
         monitor.run(build_parser().parse_args(["monitor", *common]))
         return
     policy = arguments.policy or str(folder / POLICY)
-    budget = arguments.budget or str(Path(arguments.invitation).parent / f"{invitation.party}-budget.db")
+    budget = arguments.budget or str(_book(Path(arguments.invitation).parent, invitation.party, policy))
     command = ["node", *common, "--plan", str(folder / PLAN), "--policy", policy, "--budget", budget]
     command += ["--state", str(folder / "state")]
     command += ["--log-format", arguments.log_format]
@@ -343,3 +344,19 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
         command += [] if value is None else [option, str(value)]
     command += ["--out", str(folder)] + ([] if arguments.data is None else [arguments.data])
     node.stay(build_parser().parse_args(command), is_once=arguments.once, page=page)
+
+
+def _book(folder: Path, party: str, policy: str) -> Path:
+    """This party's budget book; raises UsageError "budget-elsewhere" where another one counts for the same rows.
+
+    The coordinator chooses what a party is called. A site that is invited again under another name would otherwise
+    begin a new account for rows that have one.
+    """
+    own, data_set = folder / f"{party}-budget.db", read_policy(policy).data_set
+    for other in sorted(folder.glob("*-budget.db")):
+        if other == own:
+            continue
+        with closing(BudgetBook(other)) as book:
+            if book.lines(data_set):
+                raise UsageError("budget-elsewhere", data_set=data_set, book=other, own=own)
+    return own
