@@ -178,6 +178,14 @@ def regression_probabilities(scene: Scene) -> list[str]:
     return ["predict", scene.path("model.json"), scene.path("site.csv"), "--proba"]
 
 
+def interval(scene: Scene, *options: str, is_number: bool = True) -> list[str]:
+    """Ask a model that was never evaluated for intervals."""
+    if is_number:
+        scene.regression()
+    assert main(scene.train()) == 0
+    return ["predict", scene.path("model.json"), scene.path("site.csv"), *(options or ("--interval", "0.9"))]
+
+
 def truncated_gzip(scene: Scene) -> list[str]:
     packed = gzip.compress("\n".join([HEADER, *ROWS * 50]).encode())
     scene.write("odd.csv.gz", packed[: len(packed) // 2])
@@ -308,6 +316,9 @@ CASES: dict[str, Case] = {
     "a model that somebody edited": lambda s: s.model(changed(created_with="another")),
     "a model whose report says less than its ledger": lambda s: s.model(promising_less),
     "probabilities of a regression": regression_probabilities,
+    "intervals of a model that was not evaluated": interval,
+    "intervals of a model of classes": lambda s: interval(s, is_number=False),
+    "an interval's coverage that is no share": lambda s: interval(s, "--interval", "90"),
     "an unknown command": lambda s: ["trian"],
     "an unknown option": lambda s: [*s.train(), "--epsilon", "3"],
     "a missing argument": lambda s: ["train", s.path("plan.toml")],

@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
-from hedgerow.errors import DataError, HedgerowError, PlanError, UsageError
+from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
 
 # A large epsilon and few trees: these checks are about the interface, on some 30 to 300 rows.
 QUICK: dict[str, Any] = {"bounds": "data", "epsilon": 100, "n_trees": 20, "max_depth": 3}
@@ -453,3 +453,32 @@ def test_a_number_beyond_all_floats_is_clamped(rows_of: Any, far: int) -> None:
     with pytest.raises(DataError) as refused:
         DPGBDTRegressor(n_records=100, bounds=[(0, 10)] * 2, label_bounds=(0, 1)).fit([[1, 2], [3, 4]], [0.5, far])
     assert refused.value.code == "data-label-missing"
+
+
+def test_a_regressor_is_calibrated_on_held_out_rows(numbers: tuple[np.ndarray, np.ndarray]) -> None:
+    """Intervals come after `calibrate`, which is charged; sites change nothing; units are asked for where needed."""
+    X, _ = numbers
+    y = X[:, 0] + np.random.default_rng(2).normal(0, 0.3, len(X))
+    told: dict[str, Any] = {"bounds": (-1, 1), "label_bounds": (-2, 2), "n_records": 1000, "n_trees": 20, "epsilon": 4}
+    model = DPGBDTRegressor(**told, random_state=1).fit(X[:1000], y[:1000])
+    before = model.privacy_report_.epsilon
+    with pytest.raises(ModelError) as early:
+        model.predict_interval(X)
+    assert early.value.code == "no-interval"
+    files = []
+    for sites in (None, np.arange(1000) % 3):
+        again = model.fit(X[:1000], y[:1000]).calibrate(X[1000:], y[1000:], 2.0, sites=sites)
+        files.append(again.model_.to_bytes())
+    assert files[0] == files[1]
+    assert model.privacy_report_.epsilon > before and len(model.ledger_) == model.privacy_report_.n_releases
+    ends = model.predict_interval(X[1000:], coverage=0.8)
+    assert ends.shape == (1000, 2) and ends.min() >= -2 and ends.max() <= 2
+    assert 0.77 < ((ends[:, 0] <= y[1000:]) & (y[1000:] <= ends[:, 1])).mean() < 0.87
+    with pytest.raises(ValueError, match="numbers of samples"):
+        model.calibrate(X[1000:], y[1100:], 1.0)
+    units = np.arange(1000) // 2
+    model = DPGBDTRegressor(**told, max_rows_per_unit=2).fit(X[:1000], y[:1000], units=units)
+    with pytest.raises(UsageError) as unknown:
+        model.calibrate(X[1000:], y[1000:], 1.0)
+    assert unknown.value.code == "units-missing"
+    assert model.calibrate(X[1000:], y[1000:], 1.0, units=units).model_.errors is not None

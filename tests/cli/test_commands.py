@@ -127,6 +127,16 @@ def test_regression(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run
     values = hedgerow("predict", out, study / "test.csv", "--json")["predictions"]
     assert all(0 <= value <= 100 for value in values)
 
+    held_out = [f"--site=n={study / 'north.csv'}", f"--site=s={study / 'south.csv'}", "--epsilon", "4"]
+    found = hedgerow("evaluate", out, "--federated", *held_out, "--json")
+    assert set(found["half_widths"]) == {"0.8", "0.9", "0.95"}
+    rows = hedgerow("predict", out, study / "test.csv", "--interval", "0.8", "--json")
+    assert rows["columns"] == ["predicted_age", "lower_age", "upper_age"]
+    for value, lower, upper in rows["predictions"]:
+        half = found["half_widths"]["0.8"]
+        assert (lower, upper) == (pytest.approx(max(value - half, 0)), pytest.approx(min(value + half, 100)))
+    assert "90% interval" in hedgerow("evaluate", out, "--federated", *held_out)
+
 
 def test_privacy_forecasts_what_training_spends(study: Path, model: Path, hedgerow: Run) -> None:
     """Exchanges, epsilon and settings before a run are those after it; both accountants are told."""

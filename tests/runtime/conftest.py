@@ -336,7 +336,8 @@ class Federation:
 
     def model_bytes(self, outcome: Outcome) -> bytes:
         """The model file that a coordinator would write."""
-        return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+        errors = None if outcome.evaluation is None else outcome.evaluation.errors
+        return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, errors=errors).to_bytes()
 
     def drain(self) -> None:
         """Let the nodes handle what has reached them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -14,17 +15,17 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.data.site_data import SiteData
-from hedgerow.errors import PrivacyError, RemoteProtocolError, UsageError
-from hedgerow.evaluation.estimates import auc, mean_of, ratio, regression_estimates
-from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble
-from hedgerow.evaluation.sums import ErrorMoments, ScoreHistogram, positions
+from hedgerow.errors import ModelError, PrivacyError, RemoteProtocolError, UsageError
+from hedgerow.evaluation.estimates import ErrorHistogram, auc, mean_of, ratio, regression_estimates
+from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble, planned_evaluation
+from hedgerow.evaluation.sums import ERROR_EDGES, LARGEST_ERROR, ErrorMoments, ScoreHistogram, positions
 from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
 from hedgerow.local.training import train
 from hedgerow.losses.kinds import accuracy, log_loss
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
-from hedgerow.privacy.events import UnnoisedEvent
+from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
@@ -342,3 +343,119 @@ def test_sites_can_add_the_noise_of_an_evaluation(
         evaluate_federated(replace(model, plan=shared), sites, epsilon=1.0, noise=SeededNoise(1))
     assert caught.value.code == "noise-mode-unsupported"
     assert 0.9 < found.cost.epsilon <= 1.0
+
+
+# Prediction intervals ------------------------------------------------------------------------------------------------
+
+SHAPES = ("normal", "laplace", "student")
+
+
+def drawn_errors(random: np.random.Generator, shape: str, spread: float, n: int) -> NDArray[np.float64]:
+    """Sizes of errors, in units of 2**-16 of the scaled label, none beyond the largest that there is."""
+    draws = {"normal": random.normal(size=n), "laplace": random.laplace(size=n), "student": random.standard_t(3, n)}
+    return np.minimum(np.abs(draws[shape]) * spread * SCORE_UNIT, LARGEST_ERROR)
+
+
+def histogram_of(errors: NDArray[np.float64], noise: float, random: np.random.Generator) -> ErrorHistogram:
+    """The released histogram of some errors, in the program's bins."""
+    uppers = np.append(ERROR_EDGES, LARGEST_ERROR)
+    counts = np.bincount(np.searchsorted(ERROR_EDGES, errors), minlength=len(uppers))
+    noisy = counts + random.normal(0, noise, len(uppers))
+    return ErrorHistogram(tuple(map(float, uppers)), tuple(noisy.tolist()), noise)
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_intervals_cover_what_they_say(factory: ModuleType, shape: str, coverage: float) -> None:
+    """Epsilon 1 and 4,000 held-out rows, 300 seeds, wherever the bins lie: within 1.5 points, never far below."""
+    plan = factory.make_plan("regression", privacy={"epsilon": 1.0, "n_records": 4000})
+    event = planned_evaluation(plan, 1.0, 1e-6)[0]
+    assert isinstance(event, DiscreteGaussianEvent)
+    random = np.random.default_rng(7)
+    found = []
+    for _ in range(300):
+        spread = 0.14 * 2 ** random.uniform(-0.5, 0.5)
+        histogram = histogram_of(drawn_errors(random, shape, spread, 4000), event.noise_multiplier, random)
+        half = histogram.half_width(coverage)
+        found.append(float((drawn_errors(random, shape, spread, 20_000) <= half).mean()))
+    assert coverage < np.mean(found) < coverage + 0.015
+    assert min(found) > coverage - 0.03
+
+
+def test_without_noise_an_interval_is_split_conformal_within_a_bin() -> None:
+    """It ends in the bin that holds the error of the conformal rank, for every rank; beyond the last, nowhere."""
+    random = np.random.default_rng(3)
+    errors = np.sort(drawn_errors(random, "normal", 0.1, 300))
+    histogram = histogram_of(errors, 0.0, random)
+    uppers = np.array(histogram.uppers)
+    for rank in range(1, 301):
+        # The rank is ceil(coverage (n + 1)).
+        half = histogram.half_width((rank - 0.5) / 301)
+        place = int(np.searchsorted(uppers, errors[rank - 1]))
+        assert (uppers[place - 1] if place else 0) < half <= uppers[place]
+    assert histogram.half_width(300.5 / 301) == math.inf
+
+
+def test_more_noise_makes_intervals_wider_and_too_much_the_whole_range() -> None:
+    """The margin grows with the noise, and few records under much noise promise nothing."""
+    random = np.random.default_rng(1)
+    histogram = histogram_of(drawn_errors(random, "normal", 0.1, 4000), 0.0, random)
+    widths = [replace(histogram, noise=noise).half_width(0.9) for noise in (0.0, 5.0, 20.0, 80.0, 1000.0)]
+    assert widths == sorted(widths) and widths[0] < widths[1] and widths[-1] == math.inf
+    assert histogram.half_width(0.8) < histogram.half_width(0.9) < histogram.half_width(0.95)
+
+
+def test_an_evaluated_model_has_intervals(cases: dict[str, tuple[Model, SiteData]], tmp_path: Path) -> None:
+    """They cover, lie within the label's bounds, survive the file, and cost nothing beside the evaluation."""
+    model, data = cases["regression"]
+    with pytest.raises(ModelError) as caught:
+        model.predict_interval_codes(data.codes)
+    assert caught.value.code == "no-interval"
+    found = evaluate_federated(model, {"a": data}, epsilon=1.0, noise=SeededNoise(4))
+    assert len(found.model.ledger) == len(model.ledger) + 2
+    found.model.save(tmp_path / "model.json")
+    read = Model.load(tmp_path / "model.json")
+    assert read.to_bytes() == found.model.to_bytes() and read.errors == found.evaluation.errors
+    low, high = model.plan.label.bounds
+    labels = low + (high - low) / 2 * (1 + data.labels / SCORE_UNIT)
+    for coverage, half in found.evaluation.half_widths.items():
+        ends = read.predict_interval_codes(data.codes, coverage)
+        assert coverage - 0.02 < ((ends[:, 0] <= labels) & (labels <= ends[:, 1])).mean() < coverage + 0.035
+        assert half == read.half_width(coverage) and ends.min() >= low and ends.max() <= high
+    for coverage in (0.0, 1.0, math.nan):
+        with pytest.raises(UsageError) as refused:
+            read.half_width(coverage)
+        assert refused.value.code == "interval-coverage"
+    other, rows = cases["binary"]
+    with pytest.raises(ModelError, match="classes"):
+        other.predict_interval_codes(rows.codes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise": -1.0},
+        {"noise": "5"},
+        {"counts": [1.0]},
+        {"uppers": [2.0, 1.0], "counts": [1.0, 1.0]},
+        {"uppers": 3.0},
+        {"more": 1},
+    ],
+)
+def test_errors_that_do_not_fit_are_not_read(change: dict[str, object]) -> None:
+    """Whatever a file says of an evaluation's errors, it is a histogram or it is refused."""
+    content = {"uppers": [1.0, 2.0], "counts": [3.5, -1.0], "noise": 2.0}
+    assert ErrorHistogram.from_dict(content).to_dict() == content
+    with pytest.raises(ValueError, match="errors"):
+        ErrorHistogram.from_dict({**content, **change})
+
+
+def test_errors_without_an_evaluation_in_the_ledger_are_refused(
+    cases: dict[str, tuple[Model, SiteData]], tmp_path: Path
+) -> None:
+    """A file cannot name errors that nothing was paid for."""
+    model, _ = cases["regression"]
+    replace(model, errors=ErrorHistogram((1.0, 2.0), (3.0, 1.0), 1.0)).save(tmp_path / "model.json")
+    with pytest.raises(ModelError) as caught:
+        Model.load(tmp_path / "model.json")
+    assert caught.value.code == "model-invalid"

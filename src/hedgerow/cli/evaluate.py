@@ -9,7 +9,6 @@ import argparse
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from hedgerow.data.sources import read_records
 from hedgerow.data.units import Records
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
-from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated, plot_calibration
+from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated, evaluated, plot_calibration
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import Model, require_room
@@ -165,7 +164,7 @@ def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:
     """What a run over nodes found, and the model with it on its account."""
     if outcome.evaluation is None or outcome.cost is None:
         raise HedgerowError("no-numbers")
-    account = replace(model, ledger=outcome.ledger, report=outcome.report)
+    account = evaluated(model, outcome.evaluation, outcome.ledger, outcome.report)
     return FederatedEvaluation(outcome.evaluation, outcome.cost, account)
 
 
@@ -220,6 +219,9 @@ def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     facts += [(_title(name), estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
     if evaluation.error_clip is not None:
         facts.append(("errors", f"beyond {number(evaluation.error_clip)} counted as {number(evaluation.error_clip)}"))
+    for coverage, half in evaluation.half_widths.items():
+        said = "the label's whole range: too few records for so much noise" if math.isinf(half) else f"± {number(half)}"
+        facts.append((f"{coverage:.0%} interval", said))
     return facts
 
 

@@ -11,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from hedgerow.cli.inputs import adapted_table, check_can_write, picture_file
 from hedgerow.cli.output import note, print_json, warn, wrapped
 from hedgerow.data.sources import Location, read_records
@@ -70,13 +72,13 @@ Rows = list[list[Any]]
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    """Write one line per row: the predicted class or value, or the probabilities."""
+    """Write one line per row: the predicted class or value, the probabilities, or a value and its interval."""
     out = None if arguments.out is None else check_can_write(arguments.out)
     model = Model.load(arguments.model)
-    header = _header(model, arguments.proba)
-    chunks = _predictions(model, adapted_table(arguments.data, arguments.adapter), arguments.proba)
+    header = _header(model, arguments)
+    chunks = _predictions(model, adapted_table(arguments.data, arguments.adapter), arguments)
     if arguments.json and out is None:
-        rows = [row if arguments.proba else row[0] for chunk in chunks for row in chunk]
+        rows = [row if len(header) > 1 else row[0] for chunk in chunks for row in chunk]
         print_json({"columns": header, "predictions": rows})
         return
     with _stream(out) as stream:
@@ -92,19 +94,27 @@ def predict(arguments: argparse.Namespace) -> None:
         note(f"Wrote {n_rows:,} predictions to {out}.")
 
 
-def _header(model: Model, proba: bool) -> list[str]:
-    if not proba:
-        return [f"predicted_{model.plan.label.name}"]
+def _header(model: Model, arguments: argparse.Namespace) -> list[str]:
+    name = model.plan.label.name
+    if arguments.interval is not None:
+        # Refused here, before anything is written.
+        model.half_width(arguments.interval)
+    if not arguments.proba:
+        ends = [] if arguments.interval is None else [f"lower_{name}", f"upper_{name}"]
+        return [f"predicted_{name}", *ends]
     if model.plan.label.is_numeric:
         raise ModelError("no-probabilities-option")
     return [f"probability_{name}" for name in model.plan.label.classes]
 
 
-def _predictions(model: Model, table: Location, proba: bool) -> Iterator[Rows]:
+def _predictions(model: Model, table: Location, arguments: argparse.Namespace) -> Iterator[Rows]:
     for records in read_records(table, model.plan, with_label=False):
         codes = model.ensemble.grid.encode(records.features)
-        if proba:
+        if arguments.proba:
             yield model.predict_proba_codes(codes).tolist()
+        elif arguments.interval is not None:
+            ends = model.predict_interval_codes(codes, arguments.interval)
+            yield np.column_stack([model.predict_codes(codes), ends]).tolist()
         else:
             yield [[value] for value in model.predict_codes(codes).tolist()]
 

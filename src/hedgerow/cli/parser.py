@@ -318,10 +318,14 @@ def _add_evaluate(commands: Any) -> None:
 def _add_model(commands: Any) -> None:
     """Add `predict`, `report`, `plot` and `export`."""
     add = _command(commands, "predict", "hedgerow.cli.model:predict", "predict each row of a table")
+    command: argparse.ArgumentParser = commands.choices["predict"]
     add("model", metavar="MODEL")
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; labels are not needed")
     add("--adapter", **_ADAPTER)
-    add("--proba", action="store_true", help="one probability per class instead of the class")
+    kind = command.add_mutually_exclusive_group()
+    kind.add_argument("--proba", action="store_true", help="one probability per class instead of the class")
+    text = "beside each number the interval that a share C of labels lies within, such as 0.9; see docs/uncertainty.md"
+    kind.add_argument("--interval", type=float, metavar="C", help=text)
     add("--out", metavar="FILE", help="CSV file to write (default: print it)")
     add("--json", **_JSON)
     add = _command(commands, "report", "hedgerow.cli.model:report", "print what a model promises")

@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length
 
 from hedgerow.data.columns import category_indices, texts_of_cells
 from hedgerow.data.columns import numbers as numbers_of
@@ -34,15 +36,20 @@ from hedgerow.estimators.base import (
     Holders,
     PrivateTrees,
     Ready,
+    Rows,
     Start,
     finite_range,
     is_missing,
     keep_parameters,
+    only_rows,
     refuse_weights,
+    rows_of_sites,
     within_floats,
 )
+from hedgerow.local.evaluation import evaluate_federated
 from hedgerow.plan.fields import as_text
 from hedgerow.plan.plan import Plan
+from hedgerow.threads import threads_of_jobs, use_threads
 
 
 class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
@@ -288,14 +295,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         return self
 
     def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
-        y, kind = _read_labels(y)
-        y = within_floats(y)
-        if kind not in ("", "number"):
-            raise DataError("data-label-not-number", kind=kind)
-        table, y = self._table_and_label(X, y)
-        values = np.asarray(y, dtype=np.float64)
-        if not np.isfinite(values).all():
-            raise DataError("data-label-not-finite")
+        table, y = self._table_and_label(X, _read_numbers(y))
+        values = _finite(y)
         is_known = self.label_bounds is not None or self._reads_data
         start = self._begin(table, values, "" if is_known else "bounds", holders)
         return Ready(table, values, self._label(values, start), start)
@@ -326,6 +327,69 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         """Predicted values, float64 [n]."""
         codes = self._codes(X)
         return np.asarray(self.model_.predict_codes(codes), dtype=np.float64)
+
+    def calibrate(
+        self, X: Any, y: Any, epsilon: float, *, delta: float | None = None, sites: Any = None, units: Any = None
+    ) -> DPGBDTRegressor:
+        """Measure the errors on rows that were not trained on, with noise, for `predict_interval`.
+
+        It is a federated evaluation (`hedgerow.local.evaluation`); what it costs is added to `model_`,
+        `privacy_report_` and `ledger_`. Calling it again costs again, and the last one counts.
+
+        Args:
+            X, y, sites, units: as in `fit`; `units` are needed where the model was fitted with them.
+            epsilon: what it may cost, > 0; infinity for no noise, which voids the guarantee.
+            delta: None takes the model's.
+
+        Raises:
+            UsageError: units or sites are missing.
+            DataError: as `fit`.
+            PrivacyError: for epsilon or delta out of range.
+        """
+        model = self._fitted()
+        table, values = self._table(X), _finite(column_or_1d(_read_numbers(y)))
+        check_consistent_length(X, values)
+        rows: Rows = rows_of_sites(sites, len(values))
+        plan = model.plan
+        if units is not None:
+            rows = only_rows(rows, self._within_bound(units, len(values), plan))
+        elif plan.privacy.unit != "record":
+            raise UsageError("calibrate-units")
+        with use_threads(threads_of_jobs(self.n_jobs)) as n_threads:
+            held_out = self._site_data(plan, table, values, rows)
+            found = evaluate_federated(
+                model, held_out, epsilon=epsilon, delta=delta, noise=self._randomness()[1], n_threads=n_threads
+            )
+        self.model_, self.privacy_report_, self.ledger_ = found.model, found.model.report, found.model.ledger
+        return self
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray[np.float64]:
+        """Where labels are likely to lie: float64 [n, 2], lower and upper end, within the label's bounds.
+
+        Args:
+            coverage: the share of labels that are to lie within, in (0, 1).
+
+        Raises:
+            UsageError: code "interval-coverage".
+            ModelError: code "no-interval", before `calibrate`.
+        """
+        codes = self._codes(X)
+        return self.model_.predict_interval_codes(codes, coverage)
+
+
+def _read_numbers(y: Any) -> Any:
+    """`y` as `_read_labels` makes it an array, if it is of numbers; raises DataError."""
+    y, kind = _read_labels(y)
+    if kind not in ("", "number"):
+        raise DataError("data-label-not-number", kind=kind)
+    return within_floats(y)
+
+
+def _finite(y: Any) -> NDArray[np.float64]:
+    values = np.asarray(y, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise DataError("data-label-not-finite")
+    return values
 
 
 _PLAIN = {"b": "number", "i": "number", "u": "number", "f": "number", "U": "text", "M": "date"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,75 @@ class CalibrationCurve:
         return {"class": self.label_class, **numbers}
 
 
+COVERAGES = (0.8, 0.9, 0.95)
+"""Of the intervals that a report of an evaluation names; the histogram has those of every coverage."""
+
+
+@dataclass(frozen=True)
+class ErrorHistogram:
+    """The released counts of |prediction - label| over held-out records, from which prediction intervals follow.
+
+    Attributes:
+        uppers: upper border of each bin, in units of the label, above 0 and ascending; each bin begins where the one
+            before it ends, and no error is beyond the last.
+        counts: a noisy count of records per bin.
+        noise: standard deviation of the noise of each count, in records.
+
+    Raises:
+        ValueError: the fields do not fit each other.
+    """
+
+    uppers: tuple[float, ...]
+    counts: tuple[float, ...]
+    noise: float
+
+    def __post_init__(self) -> None:
+        ascends = all(low < high for low, high in pairwise((0.0, *self.uppers)))
+        if len(self.uppers) < 2 or len(self.uppers) != len(self.counts) or not ascends:
+            raise ValueError("the bins of its errors do not fit their counts")
+        if not all(map(math.isfinite, (*self.uppers, *self.counts, self.noise))) or self.noise < 0:
+            raise ValueError("the counts of its errors are no numbers with noise")
+
+    def half_width(self, coverage: float) -> float:
+        """How far a label may be from its prediction, in units of the label; infinity where the counts do not say.
+
+        The split-conformal quantile (Lei et al., JASA 113, 2018, algorithm 2), read off noisy counts: of n records at
+        most (1 - coverage)(n + 1) - 1 may have larger errors. To the count of those, one standard deviation of the
+        noise in the comparison is added. Between the borders of a bin the count is taken to fall evenly over the
+        logarithm of the error, which is a line above the true curve where density times error falls.
+
+        Args:
+            coverage: the share of labels that are to lie within, in (0, 1).
+        """
+        counts, uppers = np.array(self.counts), np.array(self.uppers)
+        miss, n_above = 1 - coverage, np.arange(len(counts))[::-1]
+        above = np.append(np.cumsum(counts[:0:-1])[::-1], 0.0)
+        # The noise of above - miss * total: a bin above counts with 1 - miss, another one with -miss.
+        margin = self.noise * np.sqrt(n_above * coverage**2 + (len(counts) - n_above) * miss**2)
+        excess = above + margin - miss * counts.sum() + coverage
+        # From the top, so that no border above the quantile has too many records beyond it.
+        last = int(np.flatnonzero(excess > 0).max(initial=-1))
+        if last == len(counts) - 1:
+            return math.inf
+        if last < 0:
+            return float(uppers[0])
+        share = float(excess[last] / (excess[last] - excess[last + 1]))
+        return float(uppers[last] * (uppers[last + 1] / uppers[last]) ** share)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"uppers": list(self.uppers), "counts": list(self.counts), "noise": self.noise}
+
+    @classmethod
+    def from_dict(cls, content: Any) -> ErrorHistogram:
+        """Read what `to_dict` wrote; raises ValueError for anything else."""
+        if not isinstance(content, dict) or content.keys() != {"uppers", "counts", "noise"}:
+            raise ValueError("it does not say how large its errors were")
+        lists = (content["uppers"], content["counts"], [content["noise"]])
+        if not all(isinstance(one, list) and all(type(part) in (int, float) for part in one) for one in lists):
+            raise ValueError("its errors are no lists of numbers")
+        return cls(tuple(map(float, lists[0])), tuple(map(float, lists[1])), float(content["noise"]))
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """How well a model predicts held-out records, measured with noise.
@@ -73,12 +143,19 @@ class Evaluation:
         scores: "auc", "log_loss" and "accuracy", or "rmse" (in units of the label) and "r2", or "mae" and a deviance.
         curves: one calibration curve (binary), or one per class; none for a regression.
         error_clip: regression: errors beyond this, in units of the label, counted as this much; else None.
+        errors: of numbers, how many records had errors of which size; else None.
     """
 
     n_records: Estimate
     scores: dict[str, Estimate]
     curves: tuple[CalibrationCurve, ...] = ()
     error_clip: float | None = None
+    errors: ErrorHistogram | None = None
+
+    @property
+    def half_widths(self) -> dict[float, float]:
+        """Of prediction intervals, by coverage, in units of the label; see `ErrorHistogram.half_width`."""
+        return {} if self.errors is None else {each: self.errors.half_width(each) for each in COVERAGES}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON writers that know NaN and infinity."""
@@ -87,6 +164,7 @@ class Evaluation:
             "scores": {name: estimate.to_dict() for name, estimate in self.scores.items()},
             "curves": [curve.to_dict() for curve in self.curves],
             "error_clip": self.error_clip,
+            "half_widths": {f"{coverage:g}": width for coverage, width in self.half_widths.items()},
         }
 
 

@@ -2,7 +2,8 @@
 
     yield ScoreHistogram(fine public bins, the model)      ->  roughly where the scores lie
     yield ScoreHistogram(few bins of even shares, by label) ->  AUC, log-loss, accuracy, calibration
-    (numbers: an outline of the errors, then ErrorMoments or DevianceMoments with the clip that it shows)
+    (numbers: an outline of the errors, then ErrorMoments or DevianceMoments with the clip that it shows; the outline
+    itself has the prediction intervals)
 
 Both are noised and charged like any other release. The held-out rows may be of the same units that the model was
 trained on (a patient with visits in both), so what an evaluation costs is added to what the model has cost; nothing is
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from hedgerow.evaluation.estimates import (
     CalibrationCurve,
+    ErrorHistogram,
     Estimate,
     Evaluation,
     auc,
@@ -33,6 +35,7 @@ from hedgerow.evaluation.estimates import (
 )
 from hedgerow.evaluation.sums import (
     ERROR_EDGES,
+    LARGEST_ERROR,
     MAX_BINS,
     N_OUTLINE,
     DevianceMoments,
@@ -199,7 +202,10 @@ def _evaluate_numbers(exchange: _Exchange) -> EvaluationProgram:
     half_range = (high - low) / 2
     query = exchange.histogram(0, "residual", ERROR_EDGES[None, :], by_label=False)
     outline = (yield query) / UNIT
-    clip = error_clip(outline, exchange.noise(0, query))
+    # Labels are kept to half a unit, so an error is up to a unit more than was counted.
+    uppers = (np.append(ERROR_EDGES, LARGEST_ERROR) + 1) * (half_range / SCORE_UNIT)
+    errors = ErrorHistogram(tuple(uppers.tolist()), tuple(outline.tolist()), exchange.noise(0, query))
+    clip = error_clip(outline, errors.noise)
     moments_query = exchange.moments(clip)
     moments = (yield moments_query) / UNIT
     noise = exchange.noise(1, moments_query)
@@ -209,7 +215,8 @@ def _evaluate_numbers(exchange: _Exchange) -> EvaluationProgram:
     else:
         largest = clip / SCORE_UNIT * half_range
         scores = mean_estimates(moments, noise, {"mae": largest, deviance.name: deviance.per_error * largest})
-    return Evaluation(Estimate(float(moments[0]), noise), scores, error_clip=clip / SCORE_UNIT * half_range)
+    count = Estimate(float(moments[0]), noise)
+    return Evaluation(count, scores, error_clip=clip / SCORE_UNIT * half_range, errors=errors)
 
 
 def _evaluate_classes(exchange: _Exchange) -> EvaluationProgram:

@@ -22,6 +22,7 @@ from hedgerow.local.training import build_aggregation, check_sites
 from hedgerow.models.model import Model
 from hedgerow.models.plots import CLASS_COLOURS, MUTED, add_titles, pyplot_module, save_figure, style
 from hedgerow.privacy.gdp import check_delta, check_epsilon
+from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, report_of
 from hedgerow.server.release import evaluation_context, run_evaluation
@@ -78,7 +79,14 @@ def evaluate_federated(
     aggregation = build_aggregation(plan, nodes, N_EXCHANGES, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
     report = report_of(outcome.ledger, model.report.with_evaluation(outcome.cost))
-    return FederatedEvaluation(outcome.evaluation, outcome.cost, replace(model, ledger=outcome.ledger, report=report))
+    return FederatedEvaluation(
+        outcome.evaluation, outcome.cost, evaluated(model, outcome.evaluation, outcome.ledger, report)
+    )
+
+
+def evaluated(model: Model, evaluation: Evaluation, ledger: Ledger, report: PrivacyReport) -> Model:
+    """The model with an evaluation on its account, and what that found of its errors."""
+    return replace(model, ledger=ledger, report=report, errors=evaluation.errors or model.errors)
 
 
 MAX_CURVES = 8

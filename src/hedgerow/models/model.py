@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from hedgerow import __version__
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError
+from hedgerow.evaluation.estimates import ErrorHistogram
 from hedgerow.methods.registry import method_of
 from hedgerow.models.export import to_xgboost
 from hedgerow.plan.fields import require_plain
@@ -93,6 +94,8 @@ class Model:
         created_with: the version of Hedgerow that trained it.
         salvaged: when its run could not go on: why, and of how many rounds it is. What the ledger holds beyond these
             was paid for all the same.
+        errors: of numbers, what the last evaluation on its account released of how large errors were: prediction
+            intervals follow from it. None without such an evaluation, and in files of older versions.
     """
 
     plan: Plan
@@ -102,6 +105,7 @@ class Model:
     sites: tuple[str, ...] = ()
     created_with: str = __version__
     salvaged: Salvage | None = None
+    errors: ErrorHistogram | None = None
 
     @property
     def next_round(self) -> int:
@@ -136,10 +140,12 @@ class Model:
 
     def to_bytes(self) -> bytes:
         """The model file: the same bytes for the same plan, releases and sites, whichever site held which row."""
-        salvaged = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
+        extras = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
+        if self.errors is not None:
+            extras["errors"] = self.errors.to_dict()
         return to_bytes(
             {
-                **salvaged,
+                **extras,
                 "created_with": self.created_with,
                 "plan": _plan_to_dict(self.plan),
                 "ensemble": ensemble_to_dict(self.ensemble),
@@ -198,6 +204,19 @@ class Model:
         """
         return self.predict_codes(self.encode(columns))
 
+    def predict_interval(self, columns: Columns, coverage: float = 0.9) -> NDArray[np.float64]:
+        """Where labels are likely to lie: float64 [n, 2], the lower and the upper end, within the label's bounds.
+
+        Args:
+            coverage: the share of labels that are to lie within, in (0, 1); docs/uncertainty.md says what is promised.
+
+        Raises:
+            DataError: as `encode`.
+            UsageError: code "interval-coverage".
+            ModelError: code "no-interval", for classes, or for a model of which no evaluation is known.
+        """
+        return self.predict_interval_codes(self.encode(columns), coverage)
+
     def predict_proba(self, columns: Columns) -> NDArray[np.float64]:
         """Class probabilities: float64 [n, n_classes], in the order of the plan's classes.
 
@@ -222,6 +241,22 @@ class Model:
             return self.ensemble.link.values(self.ensemble.scores(codes)[0], label)
         classes: NDArray[np.str_] = np.array(label.classes)
         return np.asarray(classes[self.predict_proba_codes(codes).argmax(axis=1)])
+
+    def predict_interval_codes(self, codes: CodeArray, coverage: float = 0.9) -> NDArray[np.float64]:
+        """As `predict_interval`, from grid codes [n_features, n]."""
+        half = self.half_width(coverage)
+        middle = self.predict_codes(codes)
+        return np.asarray(np.clip(np.stack([middle - half, middle + half], axis=1), *self.plan.label.bounds))
+
+    def half_width(self, coverage: float) -> float:
+        """Half the width of prediction intervals before they are held to the label's bounds, see `predict_interval`."""
+        if not 0 < coverage < 1:
+            raise UsageError("interval-coverage", coverage=coverage)
+        if not self.plan.label.is_numeric:
+            raise ModelError("no-interval-classes")
+        if self.errors is None:
+            raise ModelError("no-interval")
+        return self.errors.half_width(coverage)
 
     def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
         """As `predict_proba`, from grid codes [n_features, n]."""
@@ -437,7 +472,20 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in trained):
         raise ModelError("model-invalid", fault="it has trees, and its ledger no release that they could be made from")
     salvaged = _salvage_of(content.get("salvaged"), ledger)
-    return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged)
+    errors = _errors_of(content.get("errors"), plan, ledger)
+    return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged, errors)
+
+
+def _errors_of(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None:
+    """What the file says of an evaluation's errors; raises ModelError where its ledger has no such evaluation."""
+    if stored is None:
+        return None
+    if not plan.label.is_numeric or not any(release.kind in EVALUATION_KINDS for release in ledger):
+        raise ModelError("model-invalid", fault="it has errors of an evaluation that is not in its ledger")
+    try:
+        return ErrorHistogram.from_dict(stored)
+    except ValueError as fault:
+        raise ModelError("model-invalid", fault=str(fault)) from fault
 
 
 def _salvage_of(stored: Any, ledger: Ledger) -> Salvage | None:
