@@ -257,10 +257,13 @@ class Walk:
 
     def _end(self) -> str:
         printed = ""
-        for command, process, said in self._running:
+        # A node that stays is ended when all others have ended, as a person does.
+        for command, process, said in sorted(self._running, key=lambda one: "--serve" in one[0]):
+            if "--serve" in command:
+                process.send_signal(signal.SIGINT)
             code = process.wait(PATIENCE)
             text = said.read_text(encoding="utf-8")
-            assert code == 0, f"{command}\n{text}"
+            assert code == (130 if "--serve" in command else 0), f"{command}\n{text}"
             printed += text
         return printed
 

@@ -226,20 +226,26 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
             settings,
             start=start,
             start_share=0.0 if start == "none" or unlimited else _start_share(signal),
-            calibration="none" if start == "none" else "line",
             interaction_share=EXPLORING_SHARE,
             partner_share=PARTNER_SHARE,
         )
-    elif interaction == "adaptive" and not averaging and plan.label.type == "binary":
-        settings = replace(settings, calibration="odds")
-    if model.calibration == "none":
-        settings = replace(settings, calibration="none")
-    if settings.calibration != "none" and not unlimited:
-        settings = replace(settings, calibration_share=CALIBRATION_SHARE)
+    mended = _calibration(plan, settings)
+    if mended != "none":
+        settings = replace(settings, calibration=mended, calibration_share=0.0 if unlimited else CALIBRATION_SHARE)
     if not unlimited:
         settings = replace(settings, noise_multiplier=calibrated(plan, settings))
     rate = _learning_rate(signal) if numbers else CLASS_RATE if classes else 0.25
     return replace(settings, learning_rate=decided(model.learning_rate, rate))
+
+
+def _calibration(plan: Plan, settings: BoostingSettings) -> str:
+    """What a last release mends, see `BoostingSettings`."""
+    if plan.model.calibration == "none" or settings.interaction != "adaptive":
+        return "none"
+    if settings.start != "none":
+        return "line"
+    has_odds = plan.label.type == "binary" and plan.model.weight_update != "averaging"
+    return "odds" if has_odds else "none"
 
 
 def _default_trees(signal: float, n_features: int, numbers: bool) -> int:
