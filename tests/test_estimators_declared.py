@@ -167,7 +167,7 @@ def test_one_pair_of_bounds_is_for_all_columns_of_numbers() -> None:
         assert c.is_hashed and d.categories == ("false", "true")
         two = DPGBDTClassifier(bounds=bounds, classes=[0, 1], n_records=100, n_trees=2).fit(frame[["a", "b"]], y)
         assert [(own.min, own.max) for own in two.model_.plan.features] == [(0, 1)] * 2
-    assert len(model.ledger_) == 2
+    assert len(model.ledger_) == 3
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -284,5 +284,5 @@ def test_progress_is_shown_of_long_fits_only(rows: Any, capsys: Any, monkeypatch
         DPGBDTClassifier(**DECLARED, verbose=verbose).fit(X, y)
         shown = capsys.readouterr()
         assert not shown.out
-        assert ("Training: 1/10 rounds, epsilon" in shown.err) == is_shown == bool(shown.err)
+        assert ("Training: 1/11 rounds, epsilon" in shown.err) == is_shown == bool(shown.err)
     assert SECONDS_BEFORE_PROGRESS == 1

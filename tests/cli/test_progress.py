@@ -69,8 +69,8 @@ def test_lines_without_a_terminal(
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     run(plan, quiet=False)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 12
-    assert lines[-1] == "Training: 12/12 rounds, epsilon 2.00 of 2, 2 sites"
+    assert len(lines) == 13
+    assert lines[-1] == "Training: 13/13 rounds, epsilon 2.00 of 2, 2 sites"
 
 
 def test_nothing_for_machines(plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,4 +90,4 @@ def test_bar_in_a_terminal(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "Console", terminal)
     run(plan, quiet=False)
     last = [line for line in screen.getvalue().replace("\r", "\n").split("\n") if "rounds" in line][-1]
-    assert "12/12 rounds" in last and "epsilon 2.00 of 2" in last and "2 sites" in last
+    assert "13/13 rounds" in last and "epsilon 2.00 of 2" in last and "2 sites" in last

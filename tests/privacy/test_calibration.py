@@ -12,11 +12,11 @@ from hedgerow.errors import PrivacyError
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import (
     NoiseDemand,
-    _smallest,
     calibrate_noise_multiplier,
     calibrate_sigmas,
     integer_sigma,
     releases_of,
+    smallest,
 )
 from hedgerow.privacy.events import GaussianEvent
 
@@ -186,4 +186,4 @@ def plain_search(needed: float, start: float, precision: float) -> float:
 def test_a_leap_finds_what_a_search_from_the_first_step_finds(size: float, start: float, precision: float) -> None:
     """Noise is the same to the last bit, however far above the start it lies: below, at or beyond the leap."""
     needed = start * (1 + 10.0**size)
-    assert _smallest(lambda noise: noise >= needed, start, precision) == plain_search(needed, start, precision)
+    assert smallest(lambda noise: noise >= needed, start, precision) == plain_search(needed, start, precision)

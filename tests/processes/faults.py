@@ -734,7 +734,7 @@ def furnish(folder: Path) -> None:
             "features": list(features),
             "label": section,
             "privacy": {"epsilon": 4.0, "delta": DELTA, "n_records": N_RECORDS},
-            "model": {"n_trees": N_TREES, "max_depth": 2},
+            "model": {"n_trees": N_TREES, "max_depth": 2, "calibration": "none"},
             "federation": {"min_sites": 3, **TIMEOUTS},
         }
     )

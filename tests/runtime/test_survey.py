@@ -262,7 +262,7 @@ def test_a_training_by_the_found_plan_reports_both_and_every_book_has_both(feder
         party.start()
     federation.survey, federation.plan = None, plan
     made = federation.run()
-    assert len(made.ledger) == len(plan.prepared) + 2
+    assert len(made.ledger) == len(plan.prepared) + 3
     assert outcome.report.epsilon < made.report.epsilon <= plan.privacy.epsilon
     whole = get_accountant("gdp").epsilon(made.ledger.events(), 1e-5)
     for party in federation.parties.values():

@@ -64,7 +64,7 @@ class Release:
     approximate: bool = False
 
     def __post_init__(self) -> None:
-        if not self.purpose or self.round < 0 or self.length < 1:
+        if not isinstance(self.purpose, str) or not self.purpose or self.round < 0 or self.length < 1:
             raise _malformed(f"The release {self.purpose!r} has round {self.round} and length {self.length}.")
         if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
             raise _malformed(f"The release {self.purpose!r} has sensitivity {self.sensitivity!r}; it must be above 0.")
