@@ -187,8 +187,8 @@ def mended_odds(released: IntVector, sigma: float) -> tuple[float, float]:
 
     The likeliest line for the released counts. Where their noise outweighs what the records say, it gives way to a
     prior at no change: score equations S(t) = Y - N p(t) have the covariance of the noise, V, besides the information
-    H, so that the prior counts (H + V) / H times. The first and the last steps are the same on every machine: sums
-    are exact, and the logistic function is a table.
+    H, so that the prior counts (H + V) / H times. All steps are the same on every machine: sums are exact, and the
+    logistic function is a table.
 
     Args:
         released: int64 [2 `ODDS_BINS`], an answer to `OddsCounts` with its noise.

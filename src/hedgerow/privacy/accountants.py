@@ -78,7 +78,7 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
     for event in counted:
         if isinstance(event, PureEvent) and type(event) in PURE_EVENTS:
             pure[amplified_epsilon(event.epsilon, event.sampling_rate)] += event.count
-    samples = [event for event in counted if isinstance(event, SampledEvent) and is_sample(event)]
+    samples = [event for event in counted if is_sample(event)]
     cost = cost_of(event for event in counted if type(event) not in PURE_EVENTS and not is_sample(event))
     log_ratio = cost.log_ratio + math.fsum(log_ratio_of(event) for event in samples)
     if cost.gdp_weight == math.inf or log_ratio == math.inf or can_act(samples):
@@ -90,10 +90,10 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
         return math.inf
     sampled: Counter[tuple[float, float]] = Counter()
     total_variation = cost.total_variation
-    for event in samples:
+    for sample in samples:
         # As without a sample: the rounded Gaussian of a slightly smaller variance, and the distance to it.
-        slack = sum_slack(event.share_sigma, event.n_shares, event.length, event.count)
-        sampled[event.sampling_rate, event.noise_multiplier / math.sqrt(slack.mu_squared_factor)] += event.count
+        slack = sum_slack(sample.share_sigma, sample.n_shares, sample.length, sample.count)
+        sampled[sample.sampling_rate, sample.noise_multiplier / math.sqrt(slack.mu_squared_factor)] += sample.count
         total_variation += slack.total_variation
     try:
         loss = _composed(pure, sampled, math.sqrt(cost.gdp_weight))

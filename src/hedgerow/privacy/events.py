@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, TypeGuard, get_args
 
 from hedgerow.errors import PrivacyError
 
@@ -230,7 +230,7 @@ class FilteredGaussianEvent(SampledEvent):
             raise _malformed(f"A filter has order {self.order!r} and scope {self.scope!r}.")
 
 
-def is_sample(event: Event) -> bool:
+def is_sample(event: Event) -> TypeGuard[SampledEvent]:
     """Whether a release is over a Poisson sample of less than all units."""
     # By type, not by class: a subclass may mean something else than its parent.
     is_known = type(event) is SampledGaussianEvent or type(event) is FilteredGaussianEvent

@@ -128,7 +128,7 @@ def epsilon_renyi(events: Iterable[Event], delta: float) -> float:
     counted = list(events)
     if any(type(event) is UnnoisedEvent for event in counted):
         return math.inf
-    samples = [event for event in counted if isinstance(event, SampledEvent) and is_sample(event)]
+    samples = [event for event in counted if is_sample(event)]
     others = cost_of(event for event in counted if not is_sample(event))
     log_ratio = others.log_ratio + math.fsum(log_ratio_of(event) for event in samples)
     twin_delta = delta * math.exp(-log_ratio) if log_ratio < math.inf else 0.0

@@ -151,9 +151,15 @@ class _Position:
         """What all queries say."""
         return {
             "purpose": kind.purpose_of(self.exchange, subject),
+            **self.carried(),
+            "score_bound": self.score_bound,
+        }
+
+    def carried(self) -> dict[str, Any]:
+        """What a query says of the ensemble: the trees that it brings, and how many were known before them."""
+        return {
             "update": self.update,
             "ensemble_size": self.n_known - (self.update.trees.n_trees if self.update else 0),
-            "score_bound": self.score_bound,
         }
 
 
@@ -191,22 +197,29 @@ def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Gener
     changed here is the finished model; nodes have no more use for scores.
     """
     run, centre = at.run, int(grown.batches[0].values[0, 0, 0])
-    known = at.n_known - (at.update.trees.n_trees if at.update else 0)
-    question = settings.calibration_question(run.plan, at.exchange, centre, at.zoom)
-    query = replace(question, update=at.update, ensemble_size=known)
+    query = replace(settings.calibration_question(run.plan, at.exchange, centre, at.zoom), **at.carried())
     residuals, products, squares = ((yield query) / LABEL_NORM).tolist()
     noise = run.sigma(query) / LABEL_NORM
     shift = _beyond(residuals, noise) / at.n_records * 2.0**-at.zoom
     stretch = 0.0
     if squares > LEAST_SQUARES * noise:
         stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH), MOST_STRETCH)
-    # What is rounded anew may be out of order by a unit.
+    start, *others = [batch.values for batch in grown.batches]
+    shifts = np.zeros(start.shape)
+    shifts[0, 0, 0] = shift * SCORE_UNIT
+    _replace_values(grown, run, [start + shifts, *(values * (1 + stretch) for values in others)])
+
+
+def _replace_values(grown: Grown, run: Run, values: list[NDArray[np.floating[Any]]]) -> OrderedSum:
+    """Give every batch other values, in units of score; the sum of all trees then.
+
+    What is rounded once more may be out of order by a unit: `OrderedSum` mends that.
+    """
     largest, ordered = largest_value(run), run.ordered_sum()
-    for number, batch in enumerate(grown.batches):
-        values = batch.values * (1 + (stretch if number else 0.0))
-        values[0, 0, 0] += 0.0 if number else shift * SCORE_UNIT
-        units = np.rint(np.clip(values, -largest, largest)).astype(np.int32)
+    for number, (batch, given) in enumerate(zip(grown.batches, values, strict=True)):
+        units = np.rint(np.clip(given, -largest, largest)).astype(np.int32)
         grown.batches[number] = FittedTrees(batch.trees, ordered.add(batch.trees, units))
+    return ordered
 
 
 def _mend_odds(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
@@ -216,14 +229,10 @@ def _mend_odds(grown: Grown, at: _Position, settings: BoostingSettings) -> Gener
     does. As in `_calibrate`, nodes have no more use for scores.
     """
     run = at.run
-    known = at.n_known - (at.update.trees.n_trees if at.update else 0)
-    query = replace(settings.odds_question(run.plan, at.exchange), update=at.update, ensemble_size=known)
+    query = replace(settings.odds_question(run.plan, at.exchange), **at.carried())
     shift, stretch = mended_odds((yield query), run.sigma(query))
-    largest, ordered = largest_value(run), run.ordered_sum()
-    for number, batch in enumerate(grown.batches):
-        units = np.rint(np.clip(batch.values * (1 + stretch), -largest, largest)).astype(np.int32)
-        grown.batches[number] = FittedTrees(batch.trees, ordered.add(batch.trees, units))
-    last = constant_trees(run.grid, 1, shift, largest)
+    ordered = _replace_values(grown, run, [batch.values * (1 + stretch) for batch in grown.batches])
+    last = constant_trees(run.grid, 1, shift, largest_value(run))
     grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
     grown.stretch = 1 + stretch
 
