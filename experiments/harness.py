@@ -228,10 +228,10 @@ def over_splits(
 
 
 @functools.cache
-def code_digest(*modules: str) -> str:
-    """Twelve hexadecimal digits over the code that decides results, and these further modules of this folder."""
+def code_digest(*modules: str, own: bool = True) -> str:
+    """Twelve hexadecimal digits over the code that decides results (unless not `own`), and further modules here."""
     digest = hashlib.sha256()
-    for part in (*CODE, *modules):
+    for part in (*(CODE if own else ("datasets.py",)), *modules):
         place = next(root / part for root in (HERE, HERE.parent / "src" / "hedgerow") if (root / part).exists())
         for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -308,11 +308,12 @@ class ScoreBook:
     Args:
         path: a CSV file of key and score, or None to keep scores for this process only.
         modules: of this folder, the experiment's own files that decide scores, besides the library.
+        own: whether the library decides scores at all.
     """
 
-    def __init__(self, path: Path | None = None, modules: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path | None = None, modules: Sequence[str] = (), *, own: bool = True) -> None:
         self._lines = None if path is None else Lines(path)
-        self._code = code_digest(*modules)
+        self._code = code_digest(*modules, own=own)
         known = [] if self._lines is None else self._lines.read()
         self._scores = {line["key"]: float(line["score"]) for line in known}
 

@@ -1,0 +1,190 @@
+"""Other people's packages in a comparison, run as they are: the same rows, epsilon, delta and declared bounds.
+
+    scores = RIVALS[name].predict(table, train, epsilon, delta, seed)
+
+Nothing is tuned: each has its package's defaults. A rival whose package is not there says how to get it
+(`Rival.absence`), and is left out. Noise is seeded where a package lets it be.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments import harness
+from experiments.datasets import Table
+from experiments.harness import Measure, Prepared, ScoreBook
+
+Scores = NDArray[np.float64]
+Predict = Callable[[Table, NDArray[np.bool_], float, float, int], Scores]
+"""Of a table, which rows train (bool [n]), epsilon, delta and a seed: what the other rows are predicted to be.
+
+The chance of the second of two classes, float64 [n_test]; of several classes all chances [n_test, K]; or numbers.
+"""
+XGBOOST: dict[str, Any] = {
+    "n_estimators": 100, "max_depth": 6, "learning_rate": 0.1, "n_jobs": 1, "tree_method": "hist",
+}  # fmt: skip
+LABEL = "label"
+INTERPRETER = "HEDGEROW_DPMM"
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A method of another package.
+
+    Attributes:
+        predict: trains and predicts.
+        absence: how to get what it needs and is not there; "" where nothing is missing.
+        labels: types of labels that it is for.
+    """
+
+    predict: Predict
+    absence: Callable[[], str]
+    labels: tuple[str, ...]
+
+    def over_splits(
+        self, name: str, prepared: Prepared, epsilon: float, seeds: range, measure: Measure = harness.auc_or_r2,
+        book: ScoreBook | None = None, share: float = 0.7,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """As `harness.over_splits`, on the same splits, with delta = 1 / n_train; `name` is its own in the book."""
+        table, found = prepared.table, []
+        for seed in seeds:
+            train = harness.stratified_split(table.label, seed, share)
+
+            def run(train: NDArray[np.bool_] = train, seed: int = seed) -> Any:
+                scores = self.predict(table, train, epsilon, 1 / int(train.sum()), seed)
+                return measure(table, table.label[~train], scores)
+
+            found.append(run() if book is None else book.score((name, table.name, epsilon, share, seed), run))
+        return np.array(found)
+
+
+# DP-EBM ---------------------------------------------------------------------------------------------------------------
+
+
+def _no_interpret() -> str:
+    if importlib.util.find_spec("interpret"):
+        return ""
+    return "pip install 'hedgerow[experiments]'"
+
+
+def dp_ebm(table: Table, train: NDArray[np.bool_], epsilon: float, delta: float, seed: int) -> Scores:
+    """DP-EBM (Nori et al., ICML'21) of the package interpret, with its Gaussian account; see `Predict`."""
+    from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
+
+    is_number = [feature["type"] == "numeric" for feature in table.features]
+    # As text, so that the package tells categories from numbers; -1 is a category that is not listed.
+    columns = zip(is_number, table.columns, strict=True)
+    x = np.stack([column.astype(object if number else str).astype(object) for number, column in columns], axis=1)
+    options: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "random_state": seed,
+        "n_jobs": 1,
+        "feature_types": ["continuous" if number else "nominal" for number in is_number],
+        "privacy_bounds": {
+            index: (feature["min"], feature["max"])
+            for index, feature in enumerate(table.features)
+            if feature["type"] == "numeric"
+        },
+    }
+    with warnings.catch_warnings():
+        # That seeded noise protects nobody.
+        warnings.simplefilter("ignore", UserWarning)
+        if table.is_regression:
+            low, high = table.label_section["min"], table.label_section["max"]
+            model = DPExplainableBoostingRegressor(**options, privacy_target_min=low, privacy_target_max=high)
+            return np.asarray(model.fit(x[train], table.label[train]).predict(x[~train]), dtype=np.float64)
+        model = DPExplainableBoostingClassifier(**options).fit(x[train], table.label[train])
+        return np.asarray(model.predict_proba(x[~train])[:, 1], dtype=np.float64)
+
+
+# Synthetic rows -------------------------------------------------------------------------------------------------------
+
+
+def _no_dpmm() -> str:
+    if Path(os.environ.get(INTERPRETER, "")).is_file():
+        return ""
+    return f"python -m venv DIR; DIR/bin/pip install dpmm==0.1.9; and {INTERPRETER}=DIR/bin/python in the environment"
+
+
+def synthetic_rows(
+    model: str, table: Table, train: NDArray[np.bool_], epsilon: float, delta: float, seed: int
+) -> tuple[Scores, Scores]:
+    """Rows of a model of marginals by dpmm, as many as train: float64 [n_train, m], and their labels.
+
+    Args:
+        model: "mst" (McKenna, Miklau & Sheldon 2021) or "aim" (McKenna et al. 2022).
+        table, train, epsilon, delta, seed: as for `Predict`.
+
+    Raises:
+        RuntimeError: with dpmm's last line.
+    """
+    columns = {feature["name"]: _domain(feature) for feature in table.features}
+    section = table.label_section
+    own = {"lower": section["min"], "upper": section["max"]} if table.is_regression else None
+    columns[LABEL] = own or {"categories": list(range(len(section["classes"])))}
+    rows: dict[str, Any] = {LABEL: table.label[train]}
+    rows |= {feature["name"]: column[train] for feature, column in zip(table.features, table.columns, strict=True)}
+    task = {"columns": columns, "model": model, "epsilon": epsilon, "delta": delta, "seed": seed}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
+        np.savez(Path(folder) / "rows.npz", **rows)
+        command = [os.environ[INTERPRETER], str(harness.HERE / "_marginals.py"), folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"dpmm: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
+        made = np.load(Path(folder) / "synthetic.npz")
+        return np.stack([made[feature["name"]] for feature in table.features], axis=1), made[LABEL]
+
+
+def _domain(feature: Mapping[str, Any]) -> dict[str, Any]:
+    if feature["type"] == "numeric":
+        return {"lower": feature["min"], "upper": feature["max"]}
+    return {"categories": list(range(-1, len(feature["categories"])))}
+
+
+def then_xgboost(model: str, table: Table, train: NDArray[np.bool_], epsilon: float, delta: float, seed: int) -> Scores:
+    """XGBoost trained on synthetic rows, tested on real ones; see `Predict` and `synthetic_rows`."""
+    import xgboost
+
+    x, label = synthetic_rows(model, table, train, epsilon, delta, seed)
+    test = np.stack([column[~train].astype(float) for column in table.columns], axis=1)
+    if table.is_regression:
+        return np.asarray(xgboost.XGBRegressor(**XGBOOST).fit(x, label).predict(test), dtype=np.float64)
+    # A class that no synthetic row has must not move the others' numbers.
+    known, classes = np.unique(label.astype(np.int64), return_inverse=True)
+    chances = np.zeros((len(test), len(table.label_section["classes"])))
+    if len(known) == 1:
+        chances[:, known[0]] = 1
+    else:
+        chances[:, known] = xgboost.XGBClassifier(**XGBOOST).fit(x, classes).predict_proba(test)
+    return chances[:, 1] if chances.shape[1] == 2 else chances
+
+
+_ALL = ("binary", "multiclass", "regression")
+RIVALS: Mapping[str, Rival] = {
+    "DP-EBM (interpret)": Rival(dp_ebm, _no_interpret, ("binary", "regression")),
+    "MST, then XGBoost (dpmm)": Rival(partial(then_xgboost, "mst"), _no_dpmm, _ALL),
+    "AIM, then XGBoost (dpmm)": Rival(partial(then_xgboost, "aim"), _no_dpmm, _ALL),
+}
+
+
+def present() -> Mapping[str, Rival]:
+    """The rivals whose packages are there; of the others it prints how to get them."""
+    for name, rival in RIVALS.items():
+        if rival.absence():
+            print(f"skipped: {name}: {rival.absence()}")
+    return {name: rival for name, rival in RIVALS.items() if not rival.absence()}
