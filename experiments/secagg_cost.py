@@ -20,11 +20,9 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import verdict
+from hedgerow import crypto
 from hedgerow.codec import HASH_BYTES
-from hedgerow.crypto import shamir
-from hedgerow.crypto.identity import Identity, forget_verified
-from hedgerow.crypto.primitives import DTYPES, KEY_BYTES, OVERHEAD_BYTES, add_keystreams
-from hedgerow.crypto.shamir import SHARE_BYTES
+from hedgerow.crypto import DTYPES, KEY_BYTES, OVERHEAD_BYTES, SHARE_BYTES, Identity, add_keystreams, forget_verified
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.guarantees import MAX_NODES, Wishes, derive
 from hedgerow.secagg.masks import LEAST_COLLUDERS
@@ -86,7 +84,7 @@ def primitives(theirs: Flower | None) -> dict[str, tuple[float, float | None]]:
     """Ours and theirs in milliseconds: masks of 100,000 entries, and Shamir with n = 100, t = 51."""
     keys = [os.urandom(32) for _ in range(100)]
     secret, holders = os.urandom(32), list(range(1, 101))
-    shares = shamir.split(secret, holders, 51, os.urandom)
+    shares = crypto.split(secret, holders, 51, os.urandom)
     total = np.zeros(100_000, DTYPES[64])
     total32 = np.zeros(100_000, DTYPES[32])
     ours = {
@@ -94,8 +92,8 @@ def primitives(theirs: Flower | None) -> dict[str, tuple[float, float | None]]:
         "masks of 100 neighbours, 100,000 entries of 32 bits": milliseconds(
             lambda: add_keystreams(total32, keys, []), 9
         ),
-        "Shamir, 32 bytes, share 51 of 100": milliseconds(lambda: shamir.split(secret, holders, 51, os.urandom), 9),
-        "Shamir, 32 bytes, combine 51": milliseconds(lambda: shamir.combine(holders[:51], shares[:51]), 9),
+        "Shamir, 32 bytes, share 51 of 100": milliseconds(lambda: crypto.split(secret, holders, 51, os.urandom), 9),
+        "Shamir, 32 bytes, combine 51": milliseconds(lambda: crypto.combine(holders[:51], shares[:51]), 9),
     }
     if theirs is None:
         return {name: (value, None) for name, value in ours.items()}

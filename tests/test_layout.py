@@ -89,7 +89,8 @@ KEYED_GENERATORS = {"Generator", "Philox", "PCG64", "BitGenerator"}
 
 def rooms() -> list[str]:
     """Folders, and single files that have rules of their own."""
-    return sorted({path.parent.name for path in PACKAGE.glob("*/__init__.py")} | {"rounds", "storage"})
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    return sorted(folders | {"crypto", "rounds", "storage", "study"})
 
 
 def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:

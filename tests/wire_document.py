@@ -138,7 +138,7 @@ ROOMS = (
         "A party that was invited to a study asks, the coordinator answers each message with one of its own, until all "
         "have the roster, and sites ask for the model's file after a run. An enrolment goes over TLS in which a party "
         "pins the coordinator's certificate by its invitation and shows none. The HMACs and hashes are those of "
-        "`hedgerow.study.enrolment`.",
+        "`hedgerow.study`.",
         (Knock, Challenge, Opening, Asking, Standing, Wanted, Result, Current),
     ),
     Room(

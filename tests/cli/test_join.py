@@ -15,7 +15,7 @@ from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import UsageError
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.events import GaussianEvent
-from hedgerow.study.files import Notebook, read_invitation
+from hedgerow.study import Notebook, read_invitation
 
 PLAN = """\
 version = 1

@@ -20,7 +20,7 @@ import pytest
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node
 from hedgerow.codec import Integers, Source, head
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica

@@ -17,7 +17,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.client.budget import MOST_UNUSED_DRAWS
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask

@@ -14,8 +14,7 @@ import pytest
 
 from experiments import secagg_cost
 from experiments.secagg_cost import setup_sizes
-from hedgerow.crypto.primitives import KEY_BYTES
-from hedgerow.crypto.shamir import SHARE_BYTES
+from hedgerow.crypto import KEY_BYTES, SHARE_BYTES
 from hedgerow.errors import ModelError, PlanError
 from hedgerow.local.forecast import dry_run
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask

@@ -19,7 +19,7 @@ from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import NodeSetup, Policy, check_own_plan
 from hedgerow.client.state import NodeStore
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, DataError, PolicyRefusal
 from hedgerow.evaluation.sums import ScoreHistogram

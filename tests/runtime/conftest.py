@@ -17,7 +17,7 @@ from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_session import NodeSession, handle
 from hedgerow.client.policy import NodeSetup, Policy
 from hedgerow.client.state import NodeStore
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, RemoteProtocolError
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, ensemble_bytes

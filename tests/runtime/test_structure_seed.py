@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.local.training import train, without_secure_aggregation
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask

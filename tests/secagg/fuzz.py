@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from hedgerow.codec import with_hash, without_hash
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.secagg import messages
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.harness import arguments
-from hedgerow.crypto import primitives
-from hedgerow.crypto.primitives import DTYPES
+from hedgerow import crypto
+from hedgerow.crypto import DTYPES
 from hedgerow.errors import HedgerowError
 from hedgerow.secagg import aggregator, enrolment, masks, participant
 from hedgerow.secagg.aggregator import Aggregator
@@ -53,12 +53,12 @@ def every_key_bit_counts() -> None:
     """A mask depends on all 256 bits of its key."""
     key = bytes(range(32))
     reference = np.zeros(8, DTYPES[64])
-    primitives.add_keystreams(reference, [key], [])
+    crypto.add_keystreams(reference, [key], [])
     for bit in range(256):
         flipped = bytearray(key)
         flipped[bit // 8] ^= 1 << bit % 8
         other = np.zeros(8, DTYPES[64])
-        primitives.add_keystreams(other, [bytes(flipped)], [])
+        crypto.add_keystreams(other, [bytes(flipped)], [])
         require(not (other == reference).any(), f"Bit {bit} of the key does not reach the mask.")
 
 
@@ -75,7 +75,7 @@ def _views(lab: Lab, aggregator: Aggregator, upload: bytes, keys: MaskingKeys, s
         row: NDArray[Any] = rows[0].copy()
         name = vectors[0].vector_id
         taken, given = (vector_keys(side, aggregator.context, name, width) for side in (plus, minus))
-        primitives.add_keystreams(row, given, taken)
+        crypto.add_keystreams(row, given, taken)
         return row
 
     own = self_mask_secret(seed, 0, aggregator.context)
@@ -220,9 +220,9 @@ def a_purpose_is_answered_once() -> None:
 @_check
 def low_order_keys_are_refused() -> None:
     """A key bundle with a low-order slot key goes no further than the aggregator, and no node would take it."""
-    require(primitives.is_low_order(bytes(32)), "Zero is a point of low order.")
-    require(primitives.is_low_order(bytes([1]) + bytes(31)), "One is a point of low order.")
-    require(not primitives.is_low_order(bytes([9]) + bytes(31)), "The base point is not of low order.")
+    require(crypto.is_low_order(bytes(32)), "Zero is a point of low order.")
+    require(crypto.is_low_order(bytes([1]) + bytes(31)), "One is a point of low order.")
+    require(not crypto.is_low_order(bytes([9]) + bytes(31)), "The base point is not of low order.")
 
 
 @_check
@@ -240,7 +240,7 @@ def other_slot_keys_are_refused() -> None:
 def equal_shares_seal_differently() -> None:
     """The same share sealed twice under one key gives unrelated bytes, so that a rollback leaks no difference."""
     drawn = seeded_entropy(5)
-    sealed = [primitives.seal(bytes(32), bytes(33), b"", drawn) for _ in range(2)]
+    sealed = [crypto.seal(bytes(32), bytes(33), b"", drawn) for _ in range(2)]
     require(sealed[0][12:] != sealed[1][12:], "Two seals of one plaintext are equal.")
 
 
@@ -269,8 +269,8 @@ class Mutation:
 
 
 def _narrow_seed() -> Any:
-    plain = primitives._encryptor
-    return mock.patch.object(primitives, "_encryptor", lambda key, *rest: plain(key[:4] + bytes(28), *rest))
+    plain = crypto._encryptor
+    return mock.patch.object(crypto, "_encryptor", lambda key, *rest: plain(key[:4] + bytes(28), *rest))
 
 
 def _except(code: Code, plain: Callable[..., None]) -> Callable[..., None]:
@@ -369,7 +369,7 @@ def _manifest_except(code: Code) -> Any:
 
 def _unchecked_range() -> Any:
     def encode(vector: Any, length: int, entry_bound: int, width: int) -> Any:
-        return vector.astype(primitives.DTYPES[width])
+        return vector.astype(crypto.DTYPES[width])
 
     return mock.patch.object(masks, "encode", encode)
 
@@ -382,8 +382,8 @@ def _without_vector_id() -> Any:
 
 
 def _fixed_nonce() -> Any:
-    plain = primitives.seal
-    return mock.patch.object(primitives, "seal", lambda key, text, context, entropy: plain(key, text, context, bytes))
+    plain = crypto.seal
+    return mock.patch.object(crypto, "seal", lambda key, text, context, entropy: plain(key, text, context, bytes))
 
 
 def _resumes_backups() -> Any:
@@ -419,7 +419,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a purpose answered twice", "", "a_purpose_is_answered_once",
              lambda: _fresh_except(Code.PURPOSE_ANSWERED)),
     Mutation("low-order keys accepted", "", "low_order_keys_are_refused",
-             lambda: mock.patch.object(primitives, "is_low_order", lambda public: False)),
+             lambda: mock.patch.object(crypto, "is_low_order", lambda public: False)),
     Mutation("slot keys not checked", "", "other_slot_keys_are_refused",
              lambda: mock.patch.object(enrolment, "check_slot_keys", lambda *arguments: None)),
     Mutation("fixed AEAD nonce", "", "equal_shares_seal_differently", _fixed_nonce),

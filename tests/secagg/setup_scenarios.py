@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hedgerow.codec import MAGIC, VERSION, head
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (

@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hedgerow.crypto.primitives import PrimitiveFault, unseal
-from hedgerow.crypto.shamir import SHARE_BYTES
+from hedgerow.crypto import SHARE_BYTES, PrimitiveFault, unseal
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes

@@ -11,7 +11,7 @@ import pytest
 
 import hedgerow.secagg
 from hedgerow.codec import CodecFault
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.secagg.messages import HASHES, KEYS, NoiseMode, NoiseSpec, RoundSpec, VectorSpec
 from hedgerow.secagg.transitions import Code, Refusal
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes

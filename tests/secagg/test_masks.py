@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hedgerow import crypto
 from hedgerow.codec import digest
-from hedgerow.crypto import primitives
-from hedgerow.crypto.primitives import DTYPES, PrimitiveFault, SecretKey, add_keystreams, hkdf, keystream
+from hedgerow.crypto import DTYPES, PrimitiveFault, SecretKey, add_keystreams, hkdf, keystream
 from hedgerow.secagg import keys
 from hedgerow.secagg.keys import RoundContext, SlotChain
 from hedgerow.secagg.messages import sealed_share_context
@@ -135,9 +135,9 @@ def test_a_mask_made_by_several_threads_is_the_one_stream(monkeypatch, width, le
     """Each thread starts the cipher at its own block: one key stream, whole, whatever the number of threads."""
     stream = np.frombuffer(keystream(b"k" * 32, length * width // 8), DTYPES[width])
     other = np.frombuffer(keystream(b"o" * 32, length * width // 8), DTYPES[width])
-    monkeypatch.setattr(primitives, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(crypto, "_WORTH_A_THREAD", 0)
     for threads in (1, 2, 3, 7):
-        monkeypatch.setattr(primitives, "_THREADS", threads)
+        monkeypatch.setattr(crypto, "_THREADS", threads)
         total = np.zeros(length, DTYPES[width])
         add_keystreams(total, [b"k" * 32], [b"o" * 32])
         assert (total == stream - other).all()
@@ -145,7 +145,7 @@ def test_a_mask_made_by_several_threads_is_the_one_stream(monkeypatch, width, le
 
 def test_a_bad_key_is_refused_by_the_threads_too(monkeypatch):
     """A fault in a thread must not end as a vector that lacks a mask."""
-    monkeypatch.setattr(primitives, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(crypto, "_WORTH_A_THREAD", 0)
     with pytest.raises(PrimitiveFault):
         add_keystreams(np.zeros(1000, DTYPES[64]), [b"k" * 31], [])
 

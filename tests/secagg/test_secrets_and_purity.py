@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import hedgerow.secagg
-from hedgerow.crypto.identity import Identity
-from hedgerow.crypto.primitives import SecretKey
+from hedgerow.crypto import Identity, SecretKey
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.keys import SlotChain
 from hedgerow.secagg.masks import MaskingKeys

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.crypto import shamir
-from hedgerow.crypto.primitives import PrimitiveFault
+from hedgerow import crypto
+from hedgerow.crypto import PrimitiveFault
 
 P = 2**256 + 297
 
@@ -47,9 +47,9 @@ def sharings(draw):
 def test_any_threshold_of_the_shares_reconstruct_in_any_order(sharing, order):
     """Property: every choice of `threshold` shares, in every order, gives the secret, by both implementations."""
     secret, holders, threshold, entropy = sharing
-    shares = dict(zip(holders, shamir.split(secret, holders, threshold, entropy), strict=True))
+    shares = dict(zip(holders, crypto.split(secret, holders, threshold, entropy), strict=True))
     chosen = order.sample(holders, threshold)
-    assert shamir.combine(chosen, [shares[x] for x in chosen]) == secret
+    assert crypto.combine(chosen, [shares[x] for x in chosen]) == secret
     assert by_elimination([(x, int.from_bytes(shares[x], "big")) for x in chosen]) == int.from_bytes(secret, "big")
 
 
@@ -57,28 +57,28 @@ def test_any_threshold_of_the_shares_reconstruct_in_any_order(sharing, order):
 def test_every_subset_reconstructs(sharing):
     """Not only a chosen subset: all of them agree."""
     secret, holders, threshold, entropy = sharing
-    shares = dict(zip(holders, shamir.split(secret, holders, threshold, entropy), strict=True))
+    shares = dict(zip(holders, crypto.split(secret, holders, threshold, entropy), strict=True))
     for chosen in itertools.islice(itertools.combinations(holders, threshold), 40):
-        assert shamir.combine(chosen, [shares[x] for x in chosen]) == secret
+        assert crypto.combine(chosen, [shares[x] for x in chosen]) == secret
 
 
 def test_one_share_too_few_is_compatible_with_every_secret():
     """t-1 shares and any candidate secret lie on a polynomial of degree t-1, so they exclude nothing."""
     holders = [1, 2, 5, 9]
-    shares = shamir.split(b"\x07" * 32, holders, 4, seeded(1))
+    shares = crypto.split(b"\x07" * 32, holders, 4, seeded(1))
     known = [(x, int.from_bytes(s, "big")) for x, s in zip(holders[:3], shares[:3], strict=True)]
     for candidate in (0, 1, 2**256 - 1):
         shifted = [1, *[x + 1 for x, _ in known]]  # so that the secret sits at 1, a legal coordinate
-        fourth = shamir.interpolate(shamir.weights_at(10, shifted), [candidate, *[y for _, y in known]])
+        fourth = crypto.interpolate(crypto.weights_at(10, shifted), [candidate, *[y for _, y in known]])
         forged = [fourth.to_bytes(33, "big")]
-        assert shamir.combine(holders, shares[:3] + forged) == candidate.to_bytes(32, "big")
+        assert crypto.combine(holders, shares[:3] + forged) == candidate.to_bytes(32, "big")
 
 
 def test_one_share_too_few_is_uniform():
     """Chi-square over the low byte of one share of a fixed secret: no trace of the secret in t-1 = 1 share."""
     counts = [0] * 16
     for seed in range(4000):
-        share = shamir.split(bytes(32), [1, 2], 2, seeded(seed))[0]
+        share = crypto.split(bytes(32), [1, 2], 2, seeded(seed))[0]
         counts[share[-1] >> 4] += 1
     chi_square = sum((count - 250) ** 2 / 250 for count in counts)
     assert chi_square < 44.3, "0.0001 quantile of chi-square with 15 degrees of freedom"
@@ -86,7 +86,7 @@ def test_one_share_too_few_is_uniform():
 
 def test_a_golden_sharing_keeps_its_bytes():
     """The share format is on the wire: a change of the coefficients' order or width must not pass unseen."""
-    shares = shamir.split(bytes(range(32)), [1, 2, 3], 2, lambda length: bytes(range(100, 100 + length)))
+    shares = crypto.split(bytes(range(32)), [1, 2, 3], 2, lambda length: bytes(range(100, 100 + length)))
     coefficient = int.from_bytes(bytes(range(100, 148)), "big") % P
     secret = int.from_bytes(bytes(range(32)), "big")
     assert [int.from_bytes(share, "big") for share in shares] == [(secret + x * coefficient) % P for x in (1, 2, 3)]
@@ -101,17 +101,17 @@ def test_the_modulus_is_prime():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: shamir.split(bytes(31), [1, 2], 2, seeded(0)),
-        lambda: shamir.split(bytes(32), [1, 1], 2, seeded(0)),
-        lambda: shamir.split(bytes(32), [0, 1], 2, seeded(0)),
-        lambda: shamir.split(bytes(32), [1, 65_536], 2, seeded(0)),
-        lambda: shamir.split(bytes(32), [1, 2], 3, seeded(0)),
-        lambda: shamir.split(bytes(32), [1, 2], 0, seeded(0)),
-        lambda: shamir.split(bytes(32), [1, 2], 2, lambda length: bytes(length - 1)),
-        lambda: shamir.parse_share(P.to_bytes(33, "big")),
-        lambda: shamir.parse_share(bytes(32)),
-        lambda: shamir.combine([3, 3], [bytes(33), bytes(33)]),
-        lambda: shamir.secret_from([1], [2**256]),
+        lambda: crypto.split(bytes(31), [1, 2], 2, seeded(0)),
+        lambda: crypto.split(bytes(32), [1, 1], 2, seeded(0)),
+        lambda: crypto.split(bytes(32), [0, 1], 2, seeded(0)),
+        lambda: crypto.split(bytes(32), [1, 65_536], 2, seeded(0)),
+        lambda: crypto.split(bytes(32), [1, 2], 3, seeded(0)),
+        lambda: crypto.split(bytes(32), [1, 2], 0, seeded(0)),
+        lambda: crypto.split(bytes(32), [1, 2], 2, lambda length: bytes(length - 1)),
+        lambda: crypto.parse_share(P.to_bytes(33, "big")),
+        lambda: crypto.parse_share(bytes(32)),
+        lambda: crypto.combine([3, 3], [bytes(33), bytes(33)]),
+        lambda: crypto.secret_from([1], [2**256]),
     ],
 )
 def test_what_is_no_sharing_is_refused(call):
@@ -122,4 +122,4 @@ def test_what_is_no_sharing_is_refused(call):
 
 def test_the_largest_field_element_is_a_share():
     """The boundary: p-1 parses, p does not (above)."""
-    assert shamir.parse_share((P - 1).to_bytes(33, "big")) == P - 1
+    assert crypto.parse_share((P - 1).to_bytes(33, "big")) == P - 1

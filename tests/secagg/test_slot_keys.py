@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from hedgerow.crypto.primitives import KEY_BYTES
+from hedgerow.crypto import KEY_BYTES
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (

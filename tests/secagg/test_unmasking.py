@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto.primitives import PrimitiveFault
-from hedgerow.crypto.shamir import PRIME, combine, interpolate, parse_share, split, weights_at
+from hedgerow.crypto import PRIME, PrimitiveFault, combine, interpolate, parse_share, split, weights_at
 from hedgerow.secagg import masks
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.messages import Answer, Header

@@ -12,8 +12,7 @@ import pytest
 from hedgerow.codec import Encoded
 from hedgerow.protocol.enrolment import Standing
 from hedgerow.protocol.stream import first_of
-from hedgerow.study.enrolment import Applicant, Ends, Guest, Reception
-from hedgerow.study.files import Invitation, Notebook, StudyBook, new_secret
+from hedgerow.study import Applicant, Ends, Guest, Invitation, Notebook, Reception, StudyBook, new_secret
 from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
 
 PLAN = "version = 1"

@@ -19,8 +19,7 @@ from hedgerow.codec import Encoded
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.enrolment import Standing
 from hedgerow.protocol.stream import WireRefusal, first_of
-from hedgerow.study.enrolment import Reception
-from hedgerow.study.files import Notebook, StudyBook
+from hedgerow.study import Notebook, Reception, StudyBook
 from hedgerow.transport.identities import Role, new_identity
 
 if TYPE_CHECKING:

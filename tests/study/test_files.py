@@ -15,7 +15,7 @@ from hedgerow.cli.join import _rules
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
-from hedgerow.study.files import SUFFIX, Invitation, check_address, parse_invitation, read_invitation, write_private
+from hedgerow.study import SUFFIX, Invitation, check_address, parse_invitation, read_invitation, write_private
 
 if TYPE_CHECKING:
     from conftest import Study

@@ -18,7 +18,7 @@ from hedgerow.cli import join
 from hedgerow.codec import Encoded
 from hedgerow.protocol.enrolment import Standing
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
-from hedgerow.study.files import Notebook
+from hedgerow.study import Notebook
 from hedgerow.transport.grpc_hub import HubAddress
 from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_study import StudyServer, ask

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.cli.inputs import signing_roster
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.secagg.messages import Roster, Site
 from hedgerow.transport.identities import (

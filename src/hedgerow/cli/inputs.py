@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow.client.policy import Policy, parse_policy
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.secagg.messages import Roster, Site

@@ -30,8 +30,7 @@ from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.enrolment import Standing
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal, first_of
 from hedgerow.server.run import SMALLEST_COHORT
-from hedgerow.study.enrolment import Applicant, Ends, are_same_words
-from hedgerow.study.files import PLAN, POLICY, ROSTER, Invitation, Notebook, read_invitation
+from hedgerow.study import PLAN, POLICY, ROSTER, Applicant, Ends, Invitation, Notebook, are_same_words, read_invitation
 from hedgerow.transport.grpc_study import ask
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private
 

@@ -24,13 +24,14 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event, scoped
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
 from hedgerow.server.journal import Journal
-from hedgerow.study.enrolment import Guest, Reception
-from hedgerow.study.files import (
+from hedgerow.study import (
     COORDINATOR,
     PLAN,
     ROSTER,
     SUFFIX,
+    Guest,
     Invitation,
+    Reception,
     StudyBook,
     check_address,
     new_secret,

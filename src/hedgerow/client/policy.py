@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from hedgerow.client.budget import MOST_UNUSED_DRAWS, BudgetBook
 from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource
 from hedgerow.client.state import NodeStore
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.data.adapters import PLAIN, Adapter, adapter
 from hedgerow.data.fit import TableFit
 from hedgerow.data.raw_rows import digest_of_raw

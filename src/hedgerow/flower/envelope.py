@@ -18,8 +18,7 @@ from hashlib import sha256
 from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, Choice, CodecFault, Encoded, Hash, Many, Text
-from hedgerow.crypto.identity import SIGNATURE_BYTES, Identity, verify
-from hedgerow.crypto.primitives import PrimitiveFault, SecretKey, hkdf, seal, unseal
+from hedgerow.crypto import SIGNATURE_BYTES, Identity, PrimitiveFault, SecretKey, hkdf, seal, unseal, verify
 from hedgerow.protocol.stream import WireCode, WireRefusal, refused
 
 LINK_BYTES = KEY_BYTES = HASH_BYTES

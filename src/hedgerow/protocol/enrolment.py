@@ -1,6 +1,6 @@
 """What an invited party and the coordinator of a study say to each other before there is a roster.
 
-The party asks, the coordinator answers each message with one of its own; `hedgerow.study.enrolment` says what each is
+The party asks, the coordinator answers each message with one of its own; `hedgerow.study` says what each is
 for, and whom it keeps out. What is asked may be asked again after a connection broke, and has the same answer.
 """
 

@@ -14,8 +14,7 @@ from typing import Annotated
 import numpy as np
 
 from hedgerow.codec import BlobByNode, Blobs, Bytes, Choice
-from hedgerow.crypto.identity import Identity
-from hedgerow.crypto.primitives import DTYPES, Words
+from hedgerow.crypto import DTYPES, Identity, Words
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.masks import Release, check_vectors, shares_in, sum_of, unmask
 from hedgerow.secagg.messages import (

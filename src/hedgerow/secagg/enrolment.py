@@ -17,8 +17,7 @@ from hashlib import sha256
 from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Choice, Hash, digest
-from hedgerow.crypto.primitives import OVERHEAD_BYTES, PrimitiveFault, SecretKey, seal, unseal
-from hedgerow.crypto.shamir import SHARE_BYTES, parse_share, split
+from hedgerow.crypto import OVERHEAD_BYTES, SHARE_BYTES, PrimitiveFault, SecretKey, parse_share, seal, split, unseal
 from hedgerow.secagg.guarantees import derive
 from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
 from hedgerow.secagg.messages import (

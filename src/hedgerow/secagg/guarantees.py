@@ -29,7 +29,7 @@ from math import comb
 from typing import Annotated
 
 from hedgerow.codec import Record, Unsigned, YesNo, digest
-from hedgerow.crypto.primitives import keystream
+from hedgerow.crypto import keystream
 from hedgerow.secagg.transitions import Code, refuse
 
 MAX_NODES = 4096

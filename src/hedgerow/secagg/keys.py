@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hedgerow.codec import U32, Hash, Record, digest
-from hedgerow.crypto.primitives import SecretKey, expand, hkdf
+from hedgerow.crypto import SecretKey, expand, hkdf
 
 
 def _context(label: str, *parts: bytes) -> bytes:

@@ -28,9 +28,20 @@ from itertools import combinations, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.identity import Identity
-from hedgerow.crypto.primitives import DTYPES, PrimitiveFault, SecretKey, Words, add_keystreams, seal
-from hedgerow.crypto.shamir import interpolate, parse_share, secret_from, split, weights_at
+from hedgerow.crypto import (
+    DTYPES,
+    Identity,
+    PrimitiveFault,
+    SecretKey,
+    Words,
+    add_keystreams,
+    interpolate,
+    parse_share,
+    seal,
+    secret_from,
+    split,
+    weights_at,
+)
 from hedgerow.errors import PrivacyError
 from hedgerow.secagg.guarantees import Guarantees
 from hedgerow.secagg.keys import (

@@ -43,9 +43,15 @@ from hedgerow.codec import (
     with_hash,
     without_hash,
 )
-from hedgerow.crypto.identity import SIGNATURE_BYTES, Identity, require_public, verify
-from hedgerow.crypto.primitives import OVERHEAD_BYTES, PrimitiveFault
-from hedgerow.crypto.shamir import SHARE_BYTES
+from hedgerow.crypto import (
+    OVERHEAD_BYTES,
+    SHARE_BYTES,
+    SIGNATURE_BYTES,
+    Identity,
+    PrimitiveFault,
+    require_public,
+    verify,
+)
 from hedgerow.secagg.guarantees import MAX_NODES, Guarantees, Wishes, derive
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.transitions import Code, Refusal, refuse

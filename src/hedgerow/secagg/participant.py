@@ -35,9 +35,7 @@ from hedgerow.codec import (
     digest,
 )
 from hedgerow.codec import Record as Fields
-from hedgerow.crypto.identity import Identity, verify
-from hedgerow.crypto.primitives import PrimitiveFault, keystream, seal, unseal
-from hedgerow.crypto.shamir import SHARE_BYTES, parse_share
+from hedgerow.crypto import SHARE_BYTES, Identity, PrimitiveFault, keystream, parse_share, seal, unseal, verify
 from hedgerow.secagg.keys import RoundContext, SlotChain, seed_share_key, state_key
 from hedgerow.secagg.masks import Integers, MaskingKeys, check_vectors, encode_vectors, mask_upload
 from hedgerow.secagg.messages import (

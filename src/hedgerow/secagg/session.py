@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hedgerow.codec import HASH_BYTES
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import SPARSE_ABOVE, Wishes, default_colluders

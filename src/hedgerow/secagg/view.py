@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from hedgerow.codec import BlobByNode, Bytes, digest
-from hedgerow.crypto.primitives import KEY_BYTES, is_low_order
+from hedgerow.crypto import KEY_BYTES, is_low_order
 from hedgerow.secagg.guarantees import Graph, Guarantees, complete, derive, harary, origin_members
 from hedgerow.secagg.keys import nonce_commitment
 from hedgerow.secagg.messages import (

@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 
 from hedgerow.codec import HASH_BYTES
-from hedgerow.crypto.primitives import KEY_BYTES
+from hedgerow.crypto import KEY_BYTES
 from hedgerow.errors import AggregationError, HedgerowError, ModelError, PlanError, PrivacyError, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import SurveyTask, Task, TrainingTask

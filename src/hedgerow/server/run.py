@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
-from hedgerow.crypto.identity import Identity
+from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError, HedgerowError
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, checks_of
