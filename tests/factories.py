@@ -32,6 +32,7 @@ LABELS: dict[str, dict[str, Any]] = {
     "multiclass": {"name": "y", "type": "multiclass", "classes": ["a", "b", "c", "d"]},
     "regression": {"name": "y", "type": "regression", "min": -3, "max": 5},
     "count": {"name": "y", "type": "count", "max": 12},
+    "survival": {"name": "y", "type": "survival", "event": "seen", "intervals": [1, 2, 5, 9]},
 }
 
 
@@ -105,7 +106,11 @@ def plans(draw: st.DrawFn, min_epsilon: float = 0.05, max_epsilon: float = 20.0)
     }
     # Drawn from the end as well, so that a lone categorical feature occurs.
     features = draw(st.permutations(FEATURES))[:n_features]
-    return make_plan(draw(pick(sorted(LABELS))), model, privacy, features)
+    label = draw(pick(sorted(LABELS)))
+    if label == "survival":
+        candidates = "adaptive" if model["split_candidates"] == "iterative_hessian" else model["split_candidates"]
+        model |= {"weight_update": "newton", "split_candidates": candidates}
+    return make_plan(label, model, privacy, features)
 
 
 def make_data(plan: Plan, n: int, seed: int) -> SiteData:
@@ -118,7 +123,7 @@ def make_data(plan: Plan, n: int, seed: int) -> SiteData:
     if plan.label.is_numeric:
         labels = random.integers(-SCORE_UNIT, SCORE_UNIT + 1, n)
     else:
-        labels = random.integers(0, len(plan.label.classes), n)
+        labels = random.integers(0, plan.label.n_codes, n)
     return SiteData(codes, labels.astype(np.int32))
 
 

@@ -235,6 +235,9 @@ BAD_VALUES: dict[str, list[Any]] = {
     "label.classes": [*NO_LIST, [0], [0, 1, 2], []],
     "label.min": no_number(-3e38, 3e38),
     "label.max": no_number(-3e38, 3e38),
+    # On a label of two classes; those of a time to an event are below.
+    "label.event": [*NO_TEXT, "died"],
+    "label.intervals": ["1, 2", 3, {"t": 1}, [1, "2"], [1, NAN], [2, 1], [1, 1], [1, math.inf], [1, 2]],
     "privacy.epsilon": [0, -1, NAN, True, "1", -math.inf],
     "privacy.delta": no_number(0, 1, exclusive=True),
     "privacy.accountant": NO_WORD,
@@ -365,6 +368,9 @@ def with_features(*changes: Mapping[str, Any]) -> dict[str, Any]:
     return {"features": [{**first, **changes[0]}, {**second, **(changes[1] if len(changes) > 1 else {})}]}
 
 
+SURVIVAL = {"name": "time", "type": "survival", "event": "died", "intervals": [1, 2, 5]}
+PRIVACY = {"epsilon": 1, "delta": 1e-5, "n_records": 1000}
+
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"features": []}, "features"),
     ({"features": {"name": "age"}}, "features"),
@@ -390,6 +396,22 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"label": {"name": "cost", "type": "regression", "min": 1.0}}, "label.max"),
     ({"label": {"name": "cost", "type": "regression", "min": 1.0, "max": 0.0}}, "label.max"),
     ({"label": {"name": "cost", "type": "regression", "min": 0.0, "max": 1.0, "classes": [0, 1]}}, "label.classes"),
+    ({"label": {"name": "time", "type": "survival", "intervals": [1, 2]}}, "label.event"),
+    ({"label": {"name": "time", "type": "survival", "event": "time", "intervals": [1, 2]}}, "label.event"),
+    ({"label": {"name": "time", "type": "survival", "event": "died"}}, "label.intervals"),
+    ({"label": {"name": "time", "type": "survival", "event": "died", "intervals": [1]}}, "label.intervals"),
+    ({"label": {"name": "time", "type": "survival", "event": "died", "intervals": [0, 1]}}, "label.intervals[0]"),
+    ({"label": {"name": "time", "type": "survival", "event": "died", "intervals": [1, 3, 3]}}, "label.intervals[2]"),
+    ({"label": {**SURVIVAL, "intervals": list(range(1, 66))}}, "label.intervals"),
+    ({"label": {**SURVIVAL, "classes": [0, 1]}}, "label.classes"),
+    ({"label": {**SURVIVAL, "max": 9.0}}, "label.min"),
+    ({"label": {**SURVIVAL, "event": "age"}}, "features[0] (age)"),
+    ({"label": SURVIVAL, "privacy": {**PRIVACY, "unit": "died"}}, "privacy.unit"),
+    ({"label": SURVIVAL, "model": {"split_method": "hist"}}, "model.split_method"),
+    ({"label": SURVIVAL, "model": {"weight_update": "averaging"}}, "model.weight_update"),
+    ({"label": SURVIVAL, "model": {"split_candidates": "iterative_hessian"}}, "model.split_candidates"),
+    ({"label": SURVIVAL, "model": {"start": "mean"}}, "model.start"),
+    ({"label": SURVIVAL, "model": {"algorithm": "s-gbdt"}}, "label.type"),
     ({"privacy": {**valid_table()["privacy"], "max_rows_per_unit": 2}}, "privacy.max_rows_per_unit"),
     ({"privacy": {**valid_table()["privacy"], "sites_per_unit": 2}}, "privacy.sites_per_unit"),
     ({"privacy": {**valid_table()["privacy"], "unit": "age"}}, "privacy.unit"),

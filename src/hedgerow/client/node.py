@@ -269,7 +269,7 @@ def check_data(site: str, data: SiteData, plan: Plan) -> None:
     """Refuse codes or labels outside the plan (DataError); `site` is for the message."""
     grid = build_grid(plan)
     label = plan.label
-    low, high = (-SCORE_UNIT, SCORE_UNIT) if label.is_numeric else (0, len(label.classes) - 1)
+    low, high = (-SCORE_UNIT, SCORE_UNIT) if label.is_numeric else (0, label.n_codes - 1)
     fault = ""
     if data.codes.shape != (grid.n_features, data.n_records) or data.codes.dtype != grid.dtype:
         fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"

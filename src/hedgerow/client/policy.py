@@ -172,8 +172,9 @@ class Policy:
         beyond = _beyond(plan.feature_names, self.features)
         if beyond:
             raise PolicyRefusal("policy-feature", column=beyond[0])
-        if _beyond([plan.label.name], self.labels):
-            raise PolicyRefusal("policy-label", label=plan.label.name)
+        beyond = _beyond(plan.label.columns, self.labels)
+        if beyond:
+            raise PolicyRefusal("policy-label", label=beyond[0])
         if evaluation_noise is not None and evaluation_noise not in self.noise_of_evaluations:
             said = f"The coordinator asks for an evaluation with {evaluation_noise} noise"
             raise noise_refusal(said, evaluation_noise, "evaluation_noise")

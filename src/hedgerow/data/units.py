@@ -31,6 +31,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.faults import Place, missing_columns, shown
 from hedgerow.data.frames import as_columns
 from hedgerow.errors import DataError
+from hedgerow.losses.survival import survival_codes
 from hedgerow.plan.plan import Feature, Label, Plan
 
 FeatureColumn = NDArray[np.float32] | NDArray[np.int16]
@@ -58,8 +59,9 @@ class Records:
         features: in the plan's order. Numeric: float32 [n], NaN where missing, infinite values kept (binning clamps
             them). Categorical: int16 [n], the index in `Feature.categories`, -1 for a value that is not listed, -2
             where missing.
-        label: binary and multiclass: int32 [n], the index in `Label.classes`; regression: float64 [n], clamped to the
-            label's public bounds; None when it was not asked for.
+        label: binary and multiclass: int32 [n], the index in `Label.classes`; a time to an event: int32 [n], see
+            `survival_codes`; regression: float64 [n], clamped to the label's public bounds; None when it was not asked
+            for.
         unit: text [n], the identifier whose rows the plan protects together; None when that is the record itself.
         n_records: n.
     """
@@ -97,7 +99,7 @@ def needed_columns(plan: Plan, *, with_label: bool = True, with_unit: bool | Non
     """
     names = list(plan.feature_names)
     if with_label:
-        names.append(plan.label.name)
+        names += plan.label.columns
     if plan.privacy.unit != "record" and (with_label if with_unit is None else with_unit):
         names.append(plan.privacy.unit)
     return tuple(names)
@@ -142,11 +144,13 @@ def records_from_columns(
     def place(name: str) -> Place:
         return replace(table, column=name)
 
-    n_records = lengths.pop()
+    n_records, own = lengths.pop(), plan.label.columns
     fit = _Fit(n_records, left_out)
     records = Records(
         features=tuple(_feature(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
-        label=_label(columns[plan.label.name], plan.label, place(plan.label.name), fit.unfit) if with_label else None,
+        label=_label([columns[name] for name in own], plan.label, [place(name) for name in own], fit.unfit)
+        if with_label
+        else None,
         unit=(
             encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit), fit.unfit)
             if plan.privacy.unit in names
@@ -210,7 +214,37 @@ def _feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit)
         return encoders.numbers(column, place, unfit).astype(np.float32)
 
 
-def _label(column: Any, label: Label, place: Place, unfit: encoders.Unfit) -> LabelColumn:
+EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes")
+"""What the column of an event may say, besides false and true: it was not seen, or it was."""
+
+
+def _survival(columns: list[Any], label: Label, places: list[Place], unfit: encoders.Unfit) -> LabelColumn:
+    times = encoders.numbers(columns[0], places[0], unfit)
+    events = encoders.category_indices(columns[1], EVENT_WORDS, places[1], unfit)
+    absent = np.where(np.isnan(times), 0, 1)
+
+    def missing(index: int) -> DataError:
+        return DataError("data-label-missing", place=places[int(absent[index])].at(index))
+
+    def negative(index: int) -> DataError:
+        return DataError("data-time-negative", place=places[0].at(index), value=f"{times[index]:g}")
+
+    def unlisted(index: int) -> DataError:
+        value = shown(encoders.value_at(columns[1], index))
+        return DataError("data-event-outside", place=places[1].at(index), value=value)
+
+    unfit(np.isnan(times) | (events == encoders.MISSING), "data-label-missing", missing)
+    unfit(times < 0, "data-label-outside", negative)
+    unfit(events == encoders.UNKNOWN, "data-label-outside", unlisted)
+    # Rows that do not fit are left out after this.
+    return survival_codes(np.where(times >= 0, times, 0.0), events % 2 == 1, label.intervals)
+
+
+def _label(columns: list[Any], label: Label, places: list[Place], unfit: encoders.Unfit) -> LabelColumn:
+    if label.is_survival:
+        return _survival(columns, label, places, unfit)
+    column, place = columns[0], places[0]
+
     def missing(index: int) -> DataError:
         return DataError("data-label-missing", place=place.at(index))
 

@@ -16,7 +16,7 @@ from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, Loss, exp
 
 TABLE, SOFTMAX, SQUARED, CURVE = 0, 1, 2, 3
 """Kinds of loss, in the order of `KIND_NUMBER`."""
-KIND_NUMBER = {"table": TABLE, "softmax": SOFTMAX, "squared": SQUARED, "curve": CURVE}
+KIND_NUMBER = {"table": TABLE, "hazard": TABLE, "softmax": SOFTMAX, "squared": SQUARED, "curve": CURVE}
 EXP_STEPS = 4096
 EXP_BITS = 30
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hedgerow.losses import logistic, poisson, softmax, squared
+from hedgerow.losses import logistic, poisson, softmax, squared, survival
 from hedgerow.losses.kinds import LossKind
 from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Plan
@@ -21,6 +21,7 @@ add_loss(logistic.KIND)
 add_loss(softmax.KIND)
 add_loss(squared.KIND)
 add_loss(poisson.KIND)
+add_loss(survival.KIND)
 
 
 def loss_kind(plan: Plan) -> LossKind:

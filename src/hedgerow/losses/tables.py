@@ -46,12 +46,13 @@ class Loss:
     """How a record's label and scores become its integer statistics.
 
     Attributes:
-        kind: "table" (statistics depend on the class and at most one score), "softmax", "squared", or "curve" (of a
-            number whose prediction, and the last statistic with it, is a function of one score).
+        kind: "table" (statistics depend on the class and at most one score), "hazard" (the same, but of codes of times
+            to an event, and under a baseline that a run releases), "softmax", "squared", or "curve" (of a number whose
+            prediction, and the last statistic with it, is a function of one score).
         n_outputs: scores per record.
         n_statistics: integers per record and leaf.
         scales: float64 [n_statistics], integer units per 1.0 of each statistic (the Hessian's includes c).
-        table: int16 [n_classes, STEPS, n_statistics]; for kind "table", else of length 0.
+        table: int16 [n_classes, STEPS, n_statistics]; for kinds "table" and "hazard", else of length 0.
         norm_squared: largest squared L2 norm of any record's statistics, in integer units.
         clip: largest gradient magnitude, in integer units (kinds "squared" and "curve").
         is_share: the statistics are (1{y=1}, c), a share's numerator and denominator.

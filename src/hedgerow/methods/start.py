@@ -174,6 +174,57 @@ class OddsCounts(Query):
             yield "the labels of a score are more than its records"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FateCounts(Query):
+    """How many records have each code of a time to an event: int64 [2K + 1], with 2**14 to a record."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: one record is in one entry."""
+        site.take_in(self.update)
+        return np.bincount(site.records.labels, minlength=self.length).astype(np.int64) * LABEL_NORM
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        if (released < -reach).any() or (released > facts.n_rows * LABEL_NORM + reach).any():
+            yield "the number of records of a fate is out of range"
+
+
+BASELINE_DOUBT = 1.0
+"""How far an interval's log-odds may be from those of all, one standard deviation, before anything is released."""
+
+
+def released_baseline(released: IntVector, sigma: float) -> tuple[int, ...]:
+    """Log-odds of the event in each interval, in steps of 1/256, from an answer to `FateCounts` with its noise.
+
+    In an interval with e events among n at risk these are log e / (n - e). Where the noise outweighs what the records
+    say, they give way to those of all intervals together, as a normal prior has it.
+
+    Args:
+        released: int64 [2K + 1].
+        sigma: the noise's standard deviation, in integer units.
+
+    Returns:
+        K integers, within `hedgerow.losses.survival.BASELINE_LIMIT`.
+    """
+    counts = (released / LABEL_NORM).tolist()
+    noise, n_intervals = (sigma / LABEL_NORM) ** 2, len(counts) // 2
+    at_risk, events = [], []
+    for interval in range(n_intervals):
+        # An event in it, or later, or censored at its end or later.
+        at_risk.append(max(math.fsum(counts[2 * interval + 1 :]), 1.0))
+        events.append(counts[2 * interval + 1])
+    total = max(math.fsum(at_risk), 1.0)
+    overall = min(max(math.fsum(events) / total, 1 / (total + 1)), 0.5)
+    table, found = logistic(STEPS, SCORE_UNIT >> STEP_BITS), []
+    for own, n in zip(events, at_risk, strict=True):
+        expected = n * overall
+        spread = expected * BASELINE_DOUBT
+        kept = spread * spread / (spread * spread + noise + expected)
+        # The inverse of a table: a library's logarithm may round otherwise elsewhere.
+        found.append(int(np.searchsorted(table, (expected + (own - expected) * kept) / n)) - STEPS // 2)
+    return tuple(found)
+
+
 ODDS_FIRST, ODDS_STEP, ODDS_BINS = -6 * SCORE_UNIT, SCORE_UNIT // 2, 22
 ODDS_LENGTH = 2 * ODDS_BINS
 ODDS_SENSITIVITY_SQUARED = LABEL_NORM**2 + (LABEL_NORM // 2) ** 2

@@ -123,7 +123,9 @@ class Model:
 
     def _summary(self) -> list[tuple[str, str]]:
         label, ensemble = self.plan.label, self.ensemble
-        if label.is_numeric:
+        if label.is_survival:
+            values = f"event {label.event}, {len(label.intervals)} intervals to {label.intervals[-1]:g}"
+        elif label.is_numeric:
             low, high = label.bounds
             values = f"{low:g} to {high:g}"
         else:
@@ -199,6 +201,9 @@ class Model:
     def predict(self, columns: Columns) -> NDArray[Any]:
         """Class labels as text [n], or values in units of the label, float64 [n], within its bounds.
 
+        Of a time to an event it is the risk, float64 [n]: what a record adds to the log-odds of the event in every
+        interval. The larger, the sooner; `predict_survival` has chances.
+
         Raises:
             DataError: as `encode`.
         """
@@ -226,6 +231,15 @@ class Model:
         """
         return self.predict_proba_codes(self.encode(columns))
 
+    def predict_survival(self, columns: Columns) -> NDArray[np.float64]:
+        """Chances to be without the event at the end of each of the plan's intervals: float64 [n, K], not ascending.
+
+        Raises:
+            DataError: as `encode`.
+            ModelError: code "no-survival", for another label.
+        """
+        return self.predict_survival_codes(self.encode(columns))
+
     def decision_scores(self, columns: Columns) -> NDArray[np.float64]:
         """Sums of leaf values: float64 [n], or [n, n_classes] with three classes or more.
 
@@ -237,7 +251,7 @@ class Model:
     def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
         """As `predict`, from grid codes [n_features, n]."""
         label = self.plan.label
-        if label.is_numeric:
+        if label.is_numeric or label.is_survival:
             return self.ensemble.link.values(self.ensemble.scores(codes)[0], label)
         classes: NDArray[np.str_] = np.array(label.classes)
         return np.asarray(classes[self.predict_proba_codes(codes).argmax(axis=1)])
@@ -260,9 +274,15 @@ class Model:
 
     def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
         """As `predict_proba`, from grid codes [n_features, n]."""
-        if self.plan.label.is_numeric:
-            raise ModelError("no-probabilities")
+        if self.plan.label.is_numeric or self.plan.label.is_survival:
+            raise ModelError("no-survival-chances" if self.plan.label.is_survival else "no-probabilities")
         return self.ensemble.probabilities(codes)
+
+    def predict_survival_codes(self, codes: CodeArray) -> NDArray[np.float64]:
+        """As `predict_survival`, from grid codes [n_features, n]."""
+        if not self.plan.label.is_survival:
+            raise ModelError("no-survival")
+        return self.ensemble.survival(codes)
 
     def decision_scores_codes(self, codes: CodeArray) -> NDArray[np.float64]:
         """As `decision_scores`, from grid codes [n_features, n]."""

@@ -228,6 +228,17 @@ def groups(value: Any, path: str) -> tuple[tuple[str, ...], ...]:
     return found
 
 
+def ascending_numbers(value: Any, path: str) -> tuple[float, ...]:
+    """A list of finite numbers, each above the one before."""
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise refuse(path, value, "a list of numbers, each above the one before")
+    found = tuple(number(-3e38, 3e38)(item, f"{path}[{index}]") for index, item in enumerate(value))
+    for index in range(1, len(found)):
+        if found[index] <= found[index - 1]:
+            raise refuse(f"{path}[{index}]", found[index], f"a number above the one before, {found[index - 1]:g}")
+    return found
+
+
 ISO_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?$"
 """A date of ISO 8601, or a moment; one that names no time zone is taken as UTC."""
 DATE_PARTS = {"Y": "([0-9]{4})", "m": "([0-9]{1,2})", "d": "([0-9]{1,2})"} | dict.fromkeys("HMS", "([0-9]{1,2})")

@@ -23,6 +23,7 @@ from typing import Any
 from hedgerow.errors import PlanError
 from hedgerow.plan.fields import (
     MOST_VALUES,
+    ascending_numbers,
     boolean,
     checked,
     date_format,
@@ -108,13 +109,20 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """The label: its column, its type, and its public classes or bounds."""
+    """The label: its column, its type, and its public classes or bounds.
+
+    A time to an event (type "survival") has neither: `name` is the column of times, from 0 on, `event` the column that
+    says whether the event was seen then or the record was censored, and `intervals` are the public ends of the
+    intervals that time is cut into, the first of which begins at 0.
+    """
 
     name: str = checked(text)
     type: str = checked(_label_type)
     classes: tuple[str, ...] = checked(distinct_texts, ())
     min: float | None = checked(number(-3e38, 3e38), None)
     max: float | None = checked(number(-3e38, 3e38), None)
+    event: str | None = checked(text, None)
+    intervals: tuple[float, ...] = checked(ascending_numbers, ())
 
     @property
     def n_outputs(self) -> int:
@@ -123,8 +131,24 @@ class Label:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether it is a number within bounds, and not one of several classes."""
-        return not self.classes
+        """Whether it is a number within bounds, and not one of several classes or a time to an event."""
+        return not self.classes and not self.intervals
+
+    @property
+    def is_survival(self) -> bool:
+        """Whether it is a time to an event."""
+        return bool(self.intervals)
+
+    @property
+    def n_codes(self) -> int:
+        """What a node keeps of a label that is no number is a code from 0 to `n_codes` - 1: a class, or see
+        `hedgerow.losses.survival.survival_codes`."""
+        return 2 * len(self.intervals) + 1 if self.is_survival else len(self.classes)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it is read from."""
+        return (self.name,) if self.event is None else (self.name, self.event)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -461,6 +485,8 @@ def _gaps(toml_text: str, table: Mapping[str, Any]) -> list[_Gap]:
 def _idle_fields(section: str, kind: object) -> set[str]:
     if section == "label":
         classes = {"binary", "multiclass"}
+        if kind == "survival":
+            return {"min", "max", "classes"}
         return set() if kind is None else {"min", "max"} if kind in classes else {"classes"}
     return _IDLE.get(str(kind), set())
 
@@ -581,10 +607,10 @@ def check_consistency(plan: Plan) -> None:
         path = f"features[{index}] ({feature.name})"
         if names.count(feature.name) > 1:
             raise refuse(path, feature.name, "a name that no other feature has")
-        if feature.name == plan.label.name:
+        if feature.name in plan.label.columns:
             raise refuse(path, feature.name, "a column that is not the label")
         _check_feature(feature, path)
-    label_kinds()[plan.label.type].check(plan.label)
+    _check_label(plan.label)
     _check_privacy(plan)
     rules = rules_by_method()[plan.model.algorithm]
     _check_prepared(plan, rules)
@@ -605,6 +631,16 @@ def check_consistency(plan: Plan) -> None:
     batch, trees = plan.model.batch_size, plan.model.n_trees
     if isinstance(batch, int) and isinstance(trees, int) and batch > trees:
         raise refuse("model.batch_size", batch, f"at most model.n_trees = {trees}")
+
+
+def _check_label(label: Label) -> None:
+    if label.type != "survival":
+        for name, value in (("event", label.event), ("intervals", list(label.intervals))):
+            if value:
+                raise refuse(f"label.{name}", value, f'no {name} but with type = "survival"')
+    elif label.event == label.name:
+        raise refuse("label.event", label.event, "another column than that of the times")
+    label_kinds()[label.type].check(label)
 
 
 def _check_constraints(plan: Plan, rules: PlanRules) -> None:
@@ -712,5 +748,5 @@ def _check_privacy(plan: Plan) -> None:
         raise refuse("privacy.sites_per_unit", privacy.sites_per_unit, '1 when privacy.unit is "record"')
     if privacy.noise == "distributed" and not plan.federation.secure_aggregation:
         raise refuse("federation.secure_aggregation", False, 'true when privacy.noise is "distributed"')
-    if privacy.unit in plan.feature_names or privacy.unit == plan.label.name:
+    if privacy.unit in (*plan.feature_names, *plan.label.columns):
         raise refuse("privacy.unit", privacy.unit, '"record", or an identifier column that is no feature')

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import SCORE_LIMIT, Loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma
@@ -92,13 +93,14 @@ class Grown:
     Attributes:
         run: what stays fixed.
         batches, weights: trees with their values, and their leaf weights.
-        stretch: see `Ensemble`.
+        stretch, baseline: see `Ensemble`.
     """
 
     run: Run
     batches: list[FittedTrees] = field(default_factory=list)
     weights: list[NDArray[np.int64] | None] = field(default_factory=list)
     stretch: float = 1.0
+    baseline: Baseline = ()
 
     def add(self, fitted: FittedTrees, weights: NDArray[np.int64] | None) -> None:
         """Add a batch that is complete, and its leaf weights."""
@@ -113,7 +115,7 @@ class Grown:
         depth = max((batch.trees.depth for batch in self.batches), default=0)
         deep = [deepened(batch, depth) for batch in self.batches]
         whole = empty_ensemble(self.run).extended(deep, [_spread(weights, depth) for weights in self.weights])
-        return replace(whole, stretch=self.stretch)
+        return replace(whole, stretch=self.stretch, baseline=self.baseline or whole.baseline)
 
 
 def _spread(weights: NDArray[np.int64] | None, depth: int) -> NDArray[np.int64] | None:

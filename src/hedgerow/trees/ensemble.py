@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from hedgerow.errors import ModelError
 from hedgerow.losses.kinds import Link
 from hedgerow.losses.registry import loss_kind
+from hedgerow.losses.survival import BASELINE_LIMIT, Baseline, survival_curves
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
@@ -64,6 +65,7 @@ class Ensemble:
             integer units of their release; None when they were not kept. Only proportions within a tree mean anything;
             scores do not depend on them.
         stretch: what all values were multiplied by after the last tree, > 0; scores do not depend on it.
+        baseline: of a time to an event, what was released of each interval; else empty.
     """
 
     grid: Grid
@@ -72,6 +74,7 @@ class Ensemble:
     link: Link
     leaf_weights: NDArray[np.int64] | None = None
     stretch: float = 1.0
+    baseline: Baseline = ()
 
     @property
     def n_trees(self) -> int:
@@ -112,6 +115,10 @@ class Ensemble:
         """
         return self.link.probabilities(self.scores(codes))
 
+    def survival(self, codes: CodeArray) -> NDArray[np.float64]:
+        """Chances to be without the event at the end of each interval: float64 [n, K], of a time to an event."""
+        return survival_curves(self.scores(codes)[0], self.baseline)
+
 
 def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
     """The ensemble as JSON values; equal ensembles give equal values."""
@@ -125,12 +132,14 @@ def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
         "trees": [] if fitted is None else _trees_to_dicts(ensemble.grid, fitted, ensemble.leaf_weights),
         # Left out where it says nothing, so that models without it keep their bytes.
         **({} if ensemble.stretch == 1 else {"stretch": ensemble.stretch}),
+        **({"baseline": list(ensemble.baseline)} if ensemble.baseline else {}),
     }
 
 
 def no_trees(plan: Plan, grid: Grid) -> Ensemble:
     """A plan's ensemble before its first tree."""
-    return Ensemble(grid, None, plan.label.n_outputs, link_of(plan))
+    baseline = (0,) * len(plan.label.intervals)
+    return Ensemble(grid, None, plan.label.n_outputs, link_of(plan), baseline=baseline)
 
 
 def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
@@ -154,7 +163,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     trees = table.get("trees")
     if not isinstance(trees, list) or bool(trees) != bool(depth):
         raise ModelError("model-invalid", fault="the ensemble has no list of trees that fits its depth")
-    ensemble = no_trees(plan, grid)
+    ensemble = replace(no_trees(plan, grid), baseline=_baseline(table.get("baseline", []), plan))
     if not trees:
         return ensemble
     read = [_TreeReader(grid, depth, plan.label.n_outputs, number, tree) for number, tree in enumerate(trees)]
@@ -169,6 +178,15 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     if type(stretch) is not float or not 0 < stretch <= MOST_STRETCH:
         raise ModelError("model-invalid", fault=f"stretch of the ensemble is not a number up to {MOST_STRETCH:g}")
     return replace(ensemble.extended([FittedTrees(batches, values)], [_weights(read)]), stretch=stretch)
+
+
+def _baseline(found: object, plan: Plan) -> Baseline:
+    n_intervals = len(plan.label.intervals)
+    if not isinstance(found, list) or len(found) != n_intervals or not all(type(item) is int for item in found):
+        raise ModelError("model-invalid", fault=f"the ensemble's baseline is not a list of {n_intervals} integers")
+    if any(abs(item) > BASELINE_LIMIT for item in found):
+        raise ModelError("model-invalid", fault=f"a baseline of the ensemble is beyond {BASELINE_LIMIT}")
+    return tuple(found)
 
 
 def grid_digest(grid: Grid) -> str:

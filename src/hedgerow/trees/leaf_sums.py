@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import PackedLoss, packed_loss, statistics_of_block, unpack, words_for_block
+from hedgerow.losses.survival import Baseline, with_baseline
 from hedgerow.losses.tables import Loss, zoomed
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
@@ -120,12 +121,17 @@ class LeafSums(PartitionSums):
 
     Attributes:
         zoom: see `hedgerow.losses.tables.zoomed`.
+        baseline: see `hedgerow.losses.survival.with_baseline`; empty but for times to an event.
     """
 
     zoom: int = 0
+    baseline: Baseline = ()
+
+    def loss_of(self, loss: Loss) -> Loss:
+        return with_baseline(loss, self.baseline) if self.baseline else zoomed(loss, self.zoom)
 
     def answer(self, site: TrainingSite) -> IntVector:
-        return leaf_sums(site.records, self, zoomed(site.loss, self.zoom), site.n_threads)
+        return leaf_sums(site.records, self, self.loss_of(site.loss), site.n_threads)
 
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
         """See `PartitionSums.totals`: over each tree."""

@@ -121,7 +121,7 @@ def statistics_of(loss: Loss, score_bound: int) -> Statistics:
     A table is read off, so its numbers are exact. For the squared loss they are the clip and the constant; for softmax
     the bounds of `Loss.largest_statistic`, and no ratio: each record's statistics are shrunk and rounded one by one.
     """
-    if loss.kind == "table":
+    if loss.kind in ("table", "hazard"):
         reach = min(STEPS // 2, (score_bound >> STEP_BITS) + 1)
         table = loss.table[:, STEPS // 2 - reach : STEPS // 2 + reach].astype(np.int64)
         low, high = table.min(axis=(0, 1)), table.max(axis=(0, 1))
@@ -214,6 +214,10 @@ class PartitionSums(Query):
         """What no score is beyond, in units of 2**-16."""
         return self.score_bound
 
+    def loss_of(self, loss: Loss) -> Loss:
+        """The loss whose statistics are summed, of that of the run."""
+        return loss
+
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
         """Totals over each tree (and feature), and how many entries each adds up.
 
@@ -229,7 +233,7 @@ class PartitionSums(Query):
 
         All records of the sum are in each tree, and in each of its features: so all totals are those of one sum.
         """
-        loss, is_laplace = checks.loss, self.is_pure
+        loss, is_laplace = self.loss_of(checks.loss), self.is_pure
         allowed = statistics_of(loss, self.furthest_score)
         entries = released.reshape(-1, loss.n_statistics)
         totals, counts = self.totals(entries)

@@ -7,6 +7,12 @@ from hedgerow.methods.method import Method, Parts
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Plan
 
+_OF_SURVIVAL = {
+    "split_method": ("totally_random",),
+    "weight_update": ("newton",),
+    "split_candidates": ("adaptive", "uniform", "log"),
+}
+
 
 def check(plan: Plan) -> None:
     """Raise PlanError for a plan that contradicts itself."""
@@ -15,6 +21,12 @@ def check(plan: Plan) -> None:
         raise refuse("model.shrinkage", model.shrinkage, '"auto" but with interaction = "adaptive"')
     if model.start in ("mean", "linear") and not (loss_kind(plan).has_start and _is_smoothed(plan)):
         raise refuse("model.start", model.start, '"none" or "auto" but for a regression with interaction = "adaptive"')
+    if plan.label.is_survival:
+        # Their sums are asked for under the released baseline; other kinds of queries know of none.
+        for name, only in _OF_SURVIVAL.items():
+            if getattr(model, name) not in only:
+                expected = " or ".join(f'"{word}"' for word in only)
+                raise refuse(f"model.{name}", getattr(model, name), f"{expected} for a time to an event")
     if model.start == "linear" and all(feature.is_categorical for feature in plan.features):
         raise refuse("model.start", model.start, '"mean" without numeric features')
 

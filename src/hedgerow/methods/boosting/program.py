@@ -29,9 +29,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, filters_classes, zoom_of
-from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_mean
+from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_baseline, released_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
@@ -80,6 +81,7 @@ class _Position:
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
         zoom: of the residuals, see `hedgerow.losses.tables.zoomed`.
         n_records: as released with the mean.
+        baseline: of a time to an event, as released.
         classes: what is known of how several classes go together; None where that is not used.
         update: trees that the nodes' scores do not hold yet.
         ordered: the sum of all trees so far.
@@ -95,6 +97,7 @@ class _Position:
     score_bound: int = 0
     zoom: int = 0
     n_records: float = 0.0
+    baseline: Baseline = ()
     classes: ClassCovariance | None = None
     update: FittedTrees | None = None
 
@@ -172,7 +175,11 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         at.classes = ClassCovariance(run.loss.n_outputs)
     start: list[Weighed] = []
     own = settings if isinstance(settings, BoostingSettings) else None
-    if own is not None and own.start != "none":
+    if own is not None and own.start == "hazards":
+        question = own.fate_question(run.plan)
+        at.baseline = grown.baseline = released_baseline((yield question), run.sigma(question))
+        at.exchange = 1
+    elif own is not None and own.start != "none":
         start = yield from _begin(at, own)
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.paid_rounds_before(at.n_fitted, settings.batch_size)):
@@ -269,7 +276,9 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     subsets = at.order.features_of_batch(first, n_trees)
     words = words_of_trees(run.structure_seed, first, subsets, run.grid, depth)
     trees = random_trees(words, subsets, at.candidates.cut_table, run.grid, depth, run.groups)
-    query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, zoom=at.zoom)
+    query = at.ask(
+        LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, zoom=at.zoom, baseline=at.baseline
+    )
     sums = yield query
     at.asked()
     if run.plan.model.weight_update == "averaging":

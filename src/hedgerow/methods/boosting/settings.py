@@ -18,6 +18,7 @@ from hedgerow.methods.start import (
     ODDS_LENGTH,
     ODDS_SENSITIVITY_SQUARED,
     CalibrationSums,
+    FateCounts,
     LinearStart,
     OddsCounts,
     SpreadSums,
@@ -57,6 +58,8 @@ MEAN_STATISTICS = label_statistics(1.0)
 START_CLIP = 0.25
 START_SHARES = (0.1, 0.05, 0.85)
 """Of the start's share of mu^2: for the mean, for the spread about it, and for a linear model."""
+BASELINE_SHARE = 0.05
+"""Of mu^2, for the baseline of a time to an event."""
 MOST_START, CALIBRATION_SHARE = 0.6, 0.03
 MOST_ZOOM, WIDEST_ZOOMED = 8, 0.3
 """Residuals are zoomed in on by so many doublings, as long as their spread about the mean is not beyond this."""
@@ -67,7 +70,8 @@ class BoostingSettings(Settings):
     """Numbers in place of every "auto".
 
     Attributes:
-        start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it.
+        start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it;
+            of times to an event "hazards", the baseline.
         start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
         calibration: what that release mends: "none", the "line" of numbers, or the "odds" of two classes.
     """
@@ -85,6 +89,8 @@ class BoostingSettings(Settings):
         """Noise multipliers of the mean, of the spread, and of the linear start as if it were one release."""
         left = 1 - self.start_share - self.calibration_share
         whole = noise_multiplier * math.sqrt(left / (self.start_share * super().weight(plan)))
+        if self.start == "hazards":
+            return whole, 0.0, 0.0
         mean, spread, linear = START_SHARES
         if self.start == "mean":
             mean, spread = mean / (mean + spread), spread / (mean + spread)
@@ -94,6 +100,17 @@ class BoostingSettings(Settings):
         """The question for the mean label."""
         multiplier = self.start_multipliers(plan, self.noise_multiplier)[0] if self.noise_multiplier else 0.0
         return label_question(MEAN_STATISTICS, multiplier, plan.privacy.rows_per_unit)
+
+    def fate_question(self, plan: Plan) -> FateCounts:
+        """The question for the baseline of a time to an event."""
+        multiplier = self.start_multipliers(plan, self.noise_multiplier)[0] if self.noise_multiplier else 0.0
+        return FateCounts(
+            purpose=FateCounts.purpose_of(0, "baseline"),
+            length=plan.label.n_codes,
+            bound=LABEL_NORM,
+            sensitivity_squared=(LABEL_NORM * plan.privacy.rows_per_unit) ** 2,
+            noise_multiplier=multiplier,
+        )
 
     def spread_question(self, plan: Plan, update: FittedTrees) -> SpreadSums:
         """The question for the spread about the mean."""
@@ -142,23 +159,23 @@ class BoostingSettings(Settings):
         return self.linear_start(plan).loss if self.start == "linear" else super().linear_loss(plan)
 
     def largest_length(self, plan: Plan) -> int:
-        length = self.linear_start(plan).length if self.start == "linear" else 0
+        length = self.linear_start(plan).length if self.start == "linear" else plan.label.n_codes
         return max(length, self.last_release[0], super().largest_length(plan))
 
     @property
     def n_start_exchanges(self) -> int:
         """Exchanges before the first tree."""
-        return {"none": 0, "mean": 2, "linear": 2 + N_EXCHANGES}[self.start]
+        return {"none": 0, "hazards": 1, "mean": 2, "linear": 2 + N_EXCHANGES}[self.start]
 
     def n_exchanges(self, plan: Plan) -> int:
         return self.n_start_exchanges + super().n_exchanges(plan) + (self.last_release[0] > 0)
 
     def n_released(self, plan: Plan) -> int:
-        per_exchange = self.linear_start(plan).length if self.start == "linear" else 2
+        per_exchange = self.linear_start(plan).length if self.start == "linear" else max(2, plan.label.n_codes)
         return self.n_start_exchanges * per_exchange + super().n_released(plan) + self.last_release[0]
 
     def n_start_trees(self, plan: Plan) -> int:
-        start = {"none": 0, "mean": 1, "linear": 1 + self.linear_start(plan).n_trees}[self.start]
+        start = {"mean": 1, "linear": 1 + self.linear_start(plan).n_trees}.get(self.start, 0)
         # What mends odds adds one tree of one value.
         return start + (self.calibration == "odds")
 
@@ -168,7 +185,11 @@ class BoostingSettings(Settings):
     def releases_at(self, plan: Plan, noise_multiplier: float) -> list[Event]:
         found = super().releases_at(plan, noise_multiplier)
         rows = plan.privacy.rows_per_unit
-        if self.start != "none":
+        if self.start == "hazards":
+            multiplier = self.start_multipliers(plan, noise_multiplier)[0]
+            sigma = integer_sigma(multiplier, (LABEL_NORM * rows) ** 2)
+            found = [DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, plan.label.n_codes), *found]
+        elif self.start != "none":
             mean, spread, linear = self.start_multipliers(plan, noise_multiplier)
             sigma = integer_sigma(spread, (LABEL_NORM * rows) ** 2)
             first = label_release(MEAN_STATISTICS, mean, rows, ROUNDING)
@@ -229,20 +250,27 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
             interaction_share=EXPLORING_SHARE,
             partner_share=PARTNER_SHARE,
         )
-    mended = _calibration(plan, settings)
-    if mended != "none":
-        settings = replace(settings, calibration=mended, calibration_share=0.0 if unlimited else CALIBRATION_SHARE)
+    settings = _with_ends(plan, settings, unlimited)
     if not unlimited:
         settings = replace(settings, noise_multiplier=calibrated(plan, settings))
     rate = _learning_rate(signal) if numbers else CLASS_RATE if classes else 0.25
     return replace(settings, learning_rate=decided(model.learning_rate, rate))
 
 
+def _with_ends(plan: Plan, settings: BoostingSettings, unlimited: bool) -> BoostingSettings:
+    """The settings with the baseline of a time to an event, and with the last release."""
+    if plan.label.is_survival:
+        settings = replace(settings, start="hazards", start_share=0.0 if unlimited else BASELINE_SHARE)
+    mended = _calibration(plan, settings)
+    share = 0.0 if unlimited or mended == "none" else CALIBRATION_SHARE
+    return replace(settings, calibration=mended, calibration_share=share)
+
+
 def _calibration(plan: Plan, settings: BoostingSettings) -> str:
     """What a last release mends, see `BoostingSettings`."""
     if plan.model.calibration == "none" or settings.interaction != "adaptive":
         return "none"
-    if settings.start != "none":
+    if settings.start in ("mean", "linear"):
         return "line"
     has_odds = plan.label.type == "binary" and plan.model.weight_update != "averaging"
     return "odds" if has_odds else "none"

@@ -1,0 +1,191 @@
+"""The loss of a time to an event, in discrete time: chances of the event in each of K public intervals.
+
+A plan says `label.type = "survival"`, `label.event` and the ends of the intervals, t_1 < ... < t_K; the first begins at
+0. The chance h_j that a record which has come to interval j has the event in it, its hazard, is
+
+    h_j(F) = 1 / (1 + exp(-(b_j + F)))          S(t_j) = (1 - h_1) ... (1 - h_j)
+
+with one score F for a record, its risk, and a baseline b_j for each interval, which all records share: proportional
+odds of the hazards. A score of each interval would carry the noise of K sums, where one carries that of one.
+
+What is known of a record is for how many intervals it was at risk, m, and whether the event ended the last of them:
+
+    an event at t in (t_j-1, t_j]       at risk in intervals 1 .. j, the event in the last of them
+    censored at t                       at risk in those intervals that it has come to the end of: t_j <= t
+    an event after t_K                  as censored at t_K
+
+So a record counts as at risk in an interval only if its fate there is known, and a record that was followed to the end
+of an interval exactly was at risk in it. The likelihood of both is that of m independent draws, of which the last may
+be the event, so the loss of a record and its derivatives are sums over its own intervals:
+
+    g = h_1 + ... + h_m - event             h = h_1 (1 - h_1) + ... + h_m (1 - h_m)
+
+(g, c h) is shortened to the joint clip after it was summed, so that a record weighs no more for having been followed
+longer. It depends on the record's code, the score and the baseline alone, and the baseline is released before the first
+tree: a table of 2K + 1 codes, as two classes have one of two.
+
+Source: Cox 1972 for discrete time; Thompson 1977; proofs in docs/privacy.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hedgerow.losses.kinds import SQUARES, Floats, Link, LossKind, Objective
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
+from hedgerow.plan.fields import refuse
+from hedgerow.plan.plan import Label, Plan
+from hedgerow.plan.registry import LabelKind
+
+MOST_INTERVALS = 64
+HESSIAN_SCALE = 2.0
+BASELINE_LIMIT = STEPS // 2
+"""A baseline is within +-8, in steps of 1/256."""
+
+Baseline = tuple[int, ...]
+"""Per interval the log-odds of the event for a record of score 0, in steps of 1/256."""
+
+
+def survival_codes(time: ArrayLike, event: ArrayLike, intervals: ArrayLike) -> NDArray[np.int32]:
+    """What nodes keep of times and events: int32 [n], 2m for censored records and 2j - 1 for an event in interval j.
+
+    So a record was at risk in the first (code + 1) // 2 intervals, and code % 2 says whether the event was seen.
+
+    Args:
+        time: float [n], from 0 on; infinity is beyond the last interval.
+        event: bool [n], or 0 and 1: whether the event was seen then.
+        intervals: float [K], the ends of the intervals, ascending.
+
+    Raises:
+        ValueError: a time is negative or missing.
+    """
+    times, seen = np.asarray(time, dtype=np.float64), np.asarray(event).astype(np.bool_)
+    ends = np.asarray(intervals, dtype=np.float64)
+    if not (times >= 0).all():
+        raise ValueError("a time is negative, or no number")
+    has_event = seen & (times <= ends[-1])
+    ended = np.searchsorted(ends, times, side="left")
+    survived = np.searchsorted(ends, times, side="right")
+    return np.where(has_event, 2 * ended + 1, 2 * survived).astype(np.int32)
+
+
+def hazards(scores: Floats, baseline: Baseline) -> Floats:
+    """The chance of the event in each interval for those who have come to it: float64 [n, K], of scores [n]."""
+    places = scores[:, None] + np.array(baseline, dtype=np.float64) / (SCORE_UNIT >> STEP_BITS)
+    return np.asarray(1 / (1 + np.exp(-places)))
+
+
+def survival_curves(scores: Floats, baseline: Baseline) -> Floats:
+    """The chance to be without the event at the end of each interval: float64 [n, K], not ascending, of scores [n]."""
+    return np.asarray(np.cumprod(1 - hazards(scores, baseline), axis=1))
+
+
+@lru_cache(maxsize=8)
+def with_baseline(loss: Loss, baseline: Baseline) -> Loss:
+    """The same loss under other baselines: what a record has at most stays what it was."""
+    return replace(loss, table=_table(baseline, RECORD_NORM / float(loss.scales[0]), loss.scales))
+
+
+def _table(baseline: Baseline, limit: float, scales: Floats) -> NDArray[np.int16]:
+    """(g, c h) by code and step of score, int16 [2K + 1, STEPS, 2], shortened to `limit` and rounded towards zero."""
+    # Both scores and baselines move by whole steps, so hazards are places of one table.
+    every = logistic(2 * STEPS, SCORE_UNIT >> STEP_BITS)
+    first = STEPS // 2
+    chances = np.stack([every[first + shift : first + shift + STEPS] for shift in baseline])
+    at_risk = np.zeros((2, len(baseline) + 1, STEPS))
+    at_risk[0, 1:] = np.cumsum(chances, axis=0)
+    at_risk[1, 1:] = np.cumsum(chances * (1 - chances), axis=0)
+    codes = np.arange(2 * len(baseline) + 1)
+    sums, hessians = at_risk[:, (codes + 1) // 2]
+    c = float(scales[1] / scales[0])
+    pairs = np.stack([sums - (codes % 2)[:, None], c * hessians], axis=-1)
+    norms = np.sqrt(pairs[..., 0] ** 2 + pairs[..., 1] ** 2)
+    pairs *= np.minimum(1, limit / np.maximum(norms, limit))[..., None]
+    return np.trunc(pairs * float(scales[0]) * (1 - 1e-12)).astype(np.int16)
+
+
+def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
+    n_intervals = len(plan.label.intervals)
+    c = hessian_scale or HESSIAN_SCALE
+    # No h_j is above 1, and no h_j (1 - h_j) above 1/4.
+    limit = float(np.hypot(n_intervals, c * n_intervals / 4)) if joint_clip is None else joint_clip
+    scales = RECORD_NORM / limit * np.array([1.0, c])
+    check_units(*scales.tolist())
+    # One norm for all baselines, so that what a run will release is known before the first of its releases.
+    return Loss("hazard", 1, 2, scales, _table((0,) * n_intervals, limit, scales), RECORD_NORM**2)
+
+
+class LogHazard(Link):
+    """The score is what a record adds to the log-odds of the event in every interval."""
+
+    name = "hazard"
+    is_relative = True
+
+    def values(self, scores: Floats, label: Label) -> Floats:
+        """Risks: the scores themselves; what they mean for survival takes the baseline, see `Ensemble.survival`."""
+        return scores
+
+    def objective(self, label: Label) -> Objective:
+        return Objective("reg:squarederror", {"reg_loss_param": SQUARES}, base_is_margin=True)
+
+    def axis(self, label: Label) -> str:
+        return f"log-odds of {label.event} in every interval"
+
+
+def concordance(codes: NDArray[Any], risks: Floats) -> float:
+    """Harrell's C: of two records of which one is known to have had the event first, how often its risk is larger.
+
+    A pair is known where one has the event in an interval and the other was at risk in it and had it later or not yet.
+    Equal risks count half; within an interval no order is known.
+
+    Args:
+        codes: int [n], see `survival_codes`.
+        risks: float64 [n].
+
+    Returns:
+        From 0 to 1; NaN without such a pair.
+    """
+    codes, at_risk = np.asarray(codes), (np.asarray(codes) + 1) // 2
+    won = pairs = 0.0
+    for interval in range(1, int(at_risk.max(initial=0)) + 1):
+        failed = risks[codes == 2 * interval - 1]
+        others = np.sort(risks[(at_risk > interval) | (codes == 2 * interval)])
+        below, upto = np.searchsorted(others, failed, side="left"), np.searchsorted(others, failed, side="right")
+        won += float((below + upto).sum()) / 2
+        pairs += len(failed) * len(others)
+    return won / pairs if pairs else float("nan")
+
+
+def survival_scores(codes: NDArray[Any], risks: Floats, _: object = None) -> dict[str, float]:
+    """Harrell's concordance in the plan's intervals."""
+    return {"concordance": concordance(codes, risks)}
+
+
+def _check(label: Label) -> None:
+    if label.event is None:
+        raise refuse("label.event", None, "the column that says whether the event was seen (1) or not (0)")
+    if not 2 <= len(label.intervals) <= MOST_INTERVALS:
+        found = f"{len(label.intervals)} ends"
+        raise refuse("label.intervals", found, f"the ends of 2 to {MOST_INTERVALS} intervals; 8 to 16 suit most")
+    if label.intervals[0] <= 0:
+        raise refuse("label.intervals[0]", label.intervals[0], "a number above 0, where the first interval begins")
+    if label.classes:
+        raise refuse("label.classes", list(label.classes), "no classes on a time to an event")
+    if label.min is not None or label.max is not None:
+        raise refuse("label.min", label.min, "no bounds on a time to an event: intervals begin at 0, and say its end")
+
+
+LABEL = LabelKind("survival", _check, '"survival" with event and intervals, for a time to an event')
+KIND = LossKind(
+    LABEL,
+    LogHazard(),
+    _build,
+    survival_scores,
+    clipped_updates=("newton",),
+    clipped_hessian_scale=2.0,
+)

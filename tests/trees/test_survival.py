@@ -1,0 +1,174 @@
+"""Times to an event: codes, the loss's table against a slow oracle, its sensitivity, baselines, curves, concordance."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.losses.registry import build_loss
+from hedgerow.losses.survival import (
+    Baseline,
+    concordance,
+    hazards,
+    survival_codes,
+    survival_curves,
+    with_baseline,
+)
+from hedgerow.losses.tables import RECORD_NORM, STEPS
+from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.start import LABEL_NORM, released_baseline
+from hedgerow.plan.plan import Plan
+from tests.factories import make_plan
+
+BASELINES: tuple[Baseline, ...] = ((0, 0, 0), (-700, -300, -1200), (2048, -2048, 5), (-2048, -2048, -2048))
+
+
+def survival_plan(n_intervals: int = 3) -> Plan:
+    table = make_plan("survival").to_dict()
+    table["label"]["intervals"] = list(range(1, n_intervals + 1))
+    return Plan.from_dict(table)
+
+
+def at_risk_and_event(time: float, seen: bool, ends: list[float]) -> tuple[int, bool]:
+    """The convention in its own words: in how many intervals a record's fate is known, and whether it was the event."""
+    begin, known = 0.0, 0
+    for end in ends:
+        if seen and time <= end and (time > begin or begin == 0):
+            return known + 1, True
+        if time < end:
+            return known, False
+        begin, known = end, known + 1
+    return known, False
+
+
+def test_codes_say_where_a_record_was_at_risk_and_whether_it_had_the_event() -> None:
+    ends = [1.0, 2.5, 4.0]
+    for time in (0.0, 0.5, 1.0, 1.1, 2.5, 3.0, 4.0, 4.1, math.inf):
+        for seen in (False, True):
+            (code,) = survival_codes([time], [seen], ends).tolist()
+            assert ((code + 1) // 2, code % 2 == 1) == at_risk_and_event(time, seen, ends), (time, seen)
+    assert survival_codes([4.0, 5.0, 5.0], [0, 0, 1], ends).tolist() == [6, 6, 6]
+    for wrong in (-0.1, math.nan):
+        with pytest.raises(ValueError, match="negative"):
+            survival_codes([wrong], [0], ends)
+
+
+def exact_statistics(code: int, step: int, baseline: Baseline, clip: float, c: float) -> tuple[float, float]:
+    """(g, c h) of one record by the formulas of the loss, one interval after the other, shortened to the clip."""
+    score = (step - STEPS // 2 + 0.5) / 256
+    gradient = hessian = 0.0
+    for interval in range((code + 1) // 2):
+        hazard = 1 / (1 + math.exp(-(baseline[interval] / 256 + score)))
+        is_last = interval == (code + 1) // 2 - 1
+        gradient += hazard - (1.0 if is_last and code % 2 else 0.0)
+        hessian += hazard * (1 - hazard)
+    norm = math.hypot(gradient, c * hessian)
+    factor = min(1.0, clip / norm) if norm else 1.0
+    return gradient * factor, c * hessian * factor
+
+
+@pytest.mark.parametrize("clip", [0.25, 1.0, None])
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_the_table_is_what_the_formulas_say(baseline: Baseline, clip: float | None) -> None:
+    loss = with_baseline(build_loss(survival_plan(), clip, 2.0), baseline)
+    limit = math.hypot(3, 2 * 3 / 4) if clip is None else clip
+    for code in range(7):
+        for step in range(0, STEPS, 13):
+            expected = exact_statistics(code, step, baseline, limit, 2.0)
+            # Gradients and Hessians share one unit: the Hessian's c is in the statistic.
+            real = loss.table[code, step] / (RECORD_NORM / limit)
+            assert np.abs(real - expected).max() <= limit / RECORD_NORM * 1.01, (code, step)
+
+
+@pytest.mark.parametrize("clip", [0.02, 0.25, 1.0, None])
+@pytest.mark.parametrize("n_intervals", [2, 7, 64])
+def test_no_record_is_longer_than_promised_whatever_baseline_is_released(n_intervals: int, clip: float | None) -> None:
+    loss, rng = build_loss(survival_plan(n_intervals), clip, None), np.random.default_rng(n_intervals)
+    assert loss.norm_squared == RECORD_NORM**2
+    drawn = [tuple(rng.integers(-2048, 2049, size=n_intervals).tolist()) for _ in range(3)]
+    for baseline in [(-2048,) * n_intervals, (0,) * n_intervals, (2048,) * n_intervals, *drawn]:
+        own = with_baseline(loss, baseline)
+        squared = (own.table.astype(np.int64) ** 2).sum(axis=-1)
+        assert own.table.shape == (2 * n_intervals + 1, STEPS, 2)
+        assert squared.max() <= RECORD_NORM**2
+        # A run's releases are planned before the baseline is known, so the promise may not depend on it.
+        assert {own.sensitivity_squared(bound) for bound in (0, 10**5, 10**7)} == {RECORD_NORM**2}
+    if clip is not None and clip < 0.5:
+        assert squared.max() > 0.999 * RECORD_NORM**2
+
+
+def test_a_record_that_was_never_at_risk_adds_nothing() -> None:
+    loss = with_baseline(build_loss(survival_plan(), 0.25, None), (5, 6, 7))
+    assert not loss.table[0].any()
+
+
+def counts_of(codes: np.ndarray, n_intervals: int) -> np.ndarray:
+    return np.bincount(codes, minlength=2 * n_intervals + 1) * LABEL_NORM
+
+
+def test_without_noise_the_baseline_is_the_life_table() -> None:
+    """Events among those at risk, interval by interval, as an actuary counts them."""
+    rng = np.random.default_rng(3)
+    time, seen = rng.exponential(2, 20_000), rng.random(20_000) < 0.7
+    ends = [0.5, 1.0, 2.0, 4.0]
+    codes = survival_codes(time, seen, ends)
+    baseline = released_baseline(counts_of(codes, 4), 0.0)
+    begin = 0.0
+    for end, place in zip(ends, baseline, strict=True):
+        events = int((seen & (time > begin) & (time <= end)).sum())
+        known = int((time >= end).sum()) + events
+        assert abs(place / 256 - math.log(events / (known - events))) < 0.02
+        begin = end
+
+
+def test_where_noise_covers_the_counts_the_baseline_is_that_of_all_intervals() -> None:
+    counts = counts_of(survival_codes([0.5] * 5 + [3.0] * 95, [1] * 100, [1.0, 2.0, 3.0]), 3)
+    baseline = released_baseline(counts, 1e9 * LABEL_NORM)
+    assert max(baseline) - min(baseline) <= 1
+    for hostile in (-(10**12), 0, 10**12):
+        found = released_baseline(np.full(7, hostile), 1e6)
+        assert all(abs(place) <= 2048 for place in found)
+
+
+def test_survival_curves_start_below_one_and_never_rise() -> None:
+    scores = np.linspace(-30, 30, 101)
+    curves = survival_curves(scores, (-2048, 0, 100, 2048))
+    assert curves.shape == (101, 4)
+    assert curves.max() <= 1
+    assert curves.min() >= 0
+    assert (np.diff(curves, axis=1) <= 0).all()
+    assert (np.diff(curves, axis=0) <= 0).all()
+    assert np.allclose(hazards(np.array([0.3]), (256, -256)), [[1 / (1 + math.exp(-1.3)), 1 / (1 + math.exp(0.7))]])
+
+
+def test_concordance_counts_pairs_one_by_one() -> None:
+    rng = np.random.default_rng(5)
+    codes, risks = rng.integers(0, 9, 120), rng.integers(0, 6, 120).astype(float)
+    won = pairs = 0.0
+    for first in range(120):
+        for other in range(120):
+            had, ended = codes[first] % 2 == 1, (codes[first] + 1) // 2
+            known = (codes[other] + 1) // 2
+            if had and (known > ended or (known == ended and codes[other] % 2 == 0)):
+                pairs += 1
+                won += (risks[first] > risks[other]) + (risks[first] == risks[other]) / 2
+    assert concordance(codes, risks) == pytest.approx(won / pairs)
+    assert math.isnan(concordance(np.zeros(5, dtype=int), np.ones(5)))
+
+
+def test_fates_are_counted_once_for_each_record() -> None:
+    """The baseline's one release: a record is in one entry, so the norm of its vector is what was promised."""
+    plan = make_plan("survival")
+    settings = resolve(plan)
+    assert isinstance(settings, BoostingSettings)
+    query = settings.fate_question(plan)
+    for labels in ([0], [3], [8], [0, 3, 3, 8]):
+        data = SiteData(np.zeros((len(plan.features), len(labels)), np.uint8), np.array(labels, dtype=np.int32))
+        answer = Node("site", data, plan, settings).answer(query)
+        assert answer.tolist() == (np.bincount(labels, minlength=9) * LABEL_NORM).tolist()
+        assert len(answer) == query.length and (len(labels) > 1 or (answer**2).sum() == query.sensitivity_squared)
