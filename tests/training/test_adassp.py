@@ -113,7 +113,7 @@ def test_the_model_is_the_papers_formula(factory: ModuleType, loss: str, epsilon
     gram = mended(run.releases[0], basis)
     gram_query = run.queries[0]
     sigma = math.ceil(own.gram_multiplier * math.sqrt(gram_query.sensitivity_squared)) * 2**GRAM_SHIFT / basis.unit**2
-    wanted = plan.own.ridge * sigma * math.sqrt(len(gram))
+    wanted = own.noise_ridge * sigma * math.sqrt(len(gram))
     ridge = max(0.0, wanted - float(np.linalg.eigvalsh(gram)[0])) + LEAST_RIDGE
     total = np.sum(run.releases[1:], axis=0) * RECORD_NORM / basis.unit / RECORD_NORM
     theta = np.linalg.solve(gram + ridge * np.eye(len(gram)), total)

@@ -24,6 +24,8 @@ class Adassp:
         gradient_clip: largest |g| of the squared loss.
         gram_share: share of mu² that X^T X takes.
         ridge: lambda per sqrt(p) standard deviations of the noise on X^T X, before what its least eigenvalue saves.
+            Left out, 1.5 where slopes are shrunk, and else 0.5: with that little, the second of a regression's two
+            rounds can overshoot where columns hardly vary.
         learning_rate: what each round's coefficients are multiplied by.
         shrinkage: share of the noise's expected part that slopes are shrunk by, after the constant was taken out; 0
             for the paper's step. Left out, 1 for a regression and 0 for classes.
@@ -35,7 +37,7 @@ class Adassp:
     row_norm: float | str = checked(number(0.1, 1000, "auto"), "auto")
     gradient_clip: float = checked(number(0.01, 1), 1.0)
     gram_share: float = checked(number(0, 1, exclusive=True), 0.6)
-    ridge: float = checked(number(0, 100), 0.5)
+    ridge: float | None = checked(number(0, 100), None)
     learning_rate: float = checked(number(0, 10, exclusive=True), 1.0)
     shrinkage: float | None = checked(number(0, 1), None)
 

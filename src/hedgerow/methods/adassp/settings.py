@@ -105,17 +105,18 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
     if not unlimited:
         signal = privacy.n_records * mu_of(privacy.epsilon, privacy.delta) / (SIGNAL_PER_ROUND * (m + 1))
         rounds = max(1, min(MAX_ROUNDS_OF_NUMBERS if regression else MAX_ROUNDS, int(signal)))
+    shrinkage = float(regression) if own.shrinkage is None else own.shrinkage
     settings = AdasspSettings(
         n_trees=m,
         max_depth=8,
         batch_size=m,
         learning_rate=own.learning_rate,
-        noise_ridge=own.ridge,
+        noise_ridge=(1.5 if shrinkage else 0.5) if own.ridge is None else own.ridge,
         loss_kind=loss_kind,
         rounds=decided(own.rounds, rounds),
         row_norm=min(decided(own.row_norm, math.inf), math.sqrt(m + 1)),
         gram_multiplier=0.0,
-        shrinkage=float(regression) if own.shrinkage is None else own.shrinkage,
+        shrinkage=shrinkage,
     )
     if unlimited:
         return settings
