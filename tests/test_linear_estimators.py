@@ -72,7 +72,7 @@ def test_a_regression() -> None:
 
 
 def test_columns_that_hardly_vary_do_not_blow_a_regression_up() -> None:
-    """With a ridge of 0.5, which lets a second round overshoot, the mean R2 is -.27, and that of the worst seed -5.6."""
+    """With a ridge of 0.5, which lets a second round overshoot, the mean R2 is -.27, and that of the worst one -5.6."""
     scores = []
     for seed in range(24):
         generator = np.random.default_rng(seed)
