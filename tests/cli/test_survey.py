@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +50,36 @@ def test_the_files(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run)
     stored = json.loads((out / "survey.json").read_text())
     assert stored == {name: value for name, value in content.items() if name != "files"}
     assert [column["name"] for column in stored["columns"]][1:] == ["age", "ward", "ill"]
+
+
+def test_kaplan_meier_curves(tmp_path: Path, hedgerow: Run) -> None:
+    """A plan's label and one of its features give curves by group: a table, the same numbers as JSON, and a picture."""
+    draw = random.Random(3)
+    for site in ("north", "south"):
+        rows = [(draw.expovariate(1 / 10), draw.random() < 0.8, draw.choice(["new", "<old>"])) for _ in range(900)]
+        lines = [f"{days:.3f},{int(died)},{arm}" for days, died, arm in rows]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["days,died,arm", *lines]) + "\n")
+    plan = tmp_path / "part.toml"
+    plan.write_text(
+        '[label]\nname = "days"\ntype = "survival"\nevent = "died"\nintervals = [3, 6, 12, 300]\n'
+        '[[features]]\nname = "arm"\ntype = "categorical"\ncategories = ["new", "<old>"]\n'
+    )
+    asked = [f"--site={tmp_path / site}.csv" for site in ("north", "south")]
+    asked += ["--survival", plan, "--by", "arm", "--epsilon", 2, "--seed", 1]
+    out = tmp_path / "curves"
+    content = hedgerow("survey", *asked, "--out", out, "--json")
+    assert content["ends"] == [3, 6, 12, 300] and [own["group"] for own in content["curves"]] == ["new", "<old>"]
+    first, last = (content["curves"][0]["survival"][place] for place in (0, 3))
+    assert first["value"] == pytest.approx(math.exp(-0.3 * 0.8), abs=0.08) and last is None
+    assert len(content["report"]["ledger"]) == content["report"]["n_releases"] == 1
+    stored = json.loads((out / "survey.json").read_text())
+    assert stored == {name: value for name, value in content.items() if name != "files"}
+    picture, page = (out / "curves.svg").read_text(), (out / "report.html").read_text()
+    assert picture.count("<polyline") == page.count("<polyline") == 2
+    assert "&lt;old&gt;" in page and "<old>" not in page + picture
+    assert not re.search(r"(src|href)=|https?:|@import|url\(", page)
+    said = hedgerow("survey", *asked)
+    assert "Without died, by arm" in said and "at risk" in said and f"[{content['curves'][0]['low'][0]:.1%}" in said
 
 
 def test_a_unit_is_protected_in_the_statistics_and_in_the_training(

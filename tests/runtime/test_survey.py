@@ -30,7 +30,7 @@ from hedgerow.errors import (
     RemoteProtocolError,
     UsageError,
 )
-from hedgerow.local.statistics import TableSurvey, drafted_plan, survey_tables, table_survey
+from hedgerow.local.statistics import TableSurvey, curves_of, drafted_plan, survey_tables, table_survey
 from hedgerow.local.survey import survey_sites
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, survey_task, task_from_text, task_to_text
 from hedgerow.plan.plan import Plan, parse_plan
@@ -41,6 +41,7 @@ from hedgerow.privacy.prepared import prepared_events
 from hedgerow.protocol.messages import MessageKind, RoundRequest, SurveyInvitation, decode, encode
 from hedgerow.server import phases
 from hedgerow.server.release import Outcome
+from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.open_plans import OpenPlan, parse_open_plan
 from hedgerow.survey.open_tables import Asked, OpenTable
 from hedgerow.survey.program import Findings
@@ -107,6 +108,15 @@ def statistics(label: str = "y", **privacy: Any) -> OpenTable:
     columns = [AskedColumn(name) for name in ("age", "ward", "stay", "y", "n")]
     columns.append(AskedColumn("dose", "number", (0.0, 1.0)))
     return OpenTable.of(columns, label, {"epsilon": 12.0, "delta": 1e-6, **privacy})
+
+
+def curves(**privacy: Any) -> OpenTable:
+    """Kaplan-Meier curves of these tables: of stays, and whether the ward's patients were seen to leave."""
+    part = (
+        '[label]\nname = "stay"\ntype = "survival"\nevent = "y"\nintervals = [4, 8, 16, 32]\n'
+        '[[features]]\nname = "ward"\ntype = "categorical"\ncategories = ["a", "b"]\n'
+    )
+    return curves_of(part, "ward", {"epsilon": 4.0, "delta": 1e-6, **privacy})
 
 
 def found_by(federation: Federation, outcome: Outcome) -> TableSurvey:
@@ -179,6 +189,30 @@ def test_statistics_are_the_local_engines(federate: Builder, unit: str) -> None:
         (line,) = party.book.lines("test")
         assert line.status == "finished" and line.plan_name == "statistics"
         assert 0.99 * 12 < line.epsilon(1e-6) <= 12
+
+
+@pytest.mark.parametrize("noise", ["server", "distributed"])
+def test_curves_are_the_local_engines(federate: Builder, noise: str) -> None:
+    """`hedgerow survey --survival` over a network: the curves of the same files, one release in each site's book, and
+    bands of all the noise that is in it.
+    """
+    federation = begin(federate, curves(noise=noise))
+    outcome = run(federation)
+    found, promised = found_by(federation, outcome).statistics, outcome.findings
+    assert isinstance(found, SurvivalCurves) and isinstance(promised, SurvivalCurves)
+    tables = {site: read_raw(federation.folder / f"{site}.csv", curves().columns) for site in federation.parties}
+    local = survey_tables(curves(), tables, SeededNoise(1))
+    if noise == "server":
+        assert found == promised == local.statistics and outcome.ledger == local.ledger
+    else:
+        assert found.n_records.deviation > promised.n_records.deviation
+        assert isinstance(local.statistics, SurvivalCurves)
+        assert found.n_records.value == pytest.approx(local.statistics.n_records.value, abs=100)
+    assert [curve.group for curve in found.curves] == ["a", "b"] and found.curves[0].survival
+    for party in federation.parties.values():
+        assert party.is_done and party.book is not None and not party.failures
+        (line,) = party.book.lines("test")
+        assert line.status == "finished" and 0.99 * 4 < line.epsilon(1e-6) <= 4
 
 
 def test_a_training_follows_the_plan_of_statistics(federate: Builder) -> None:

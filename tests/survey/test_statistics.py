@@ -24,6 +24,7 @@ from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Purpose
 from hedgerow.survey.cells import CellCounts, JointCounts, KindCounts, NumberBins, TableSite, TextBins, TextVotes
+from hedgerow.survey.curves import SurvivalCounts
 from hedgerow.survey.open_tables import OpenTable
 from hedgerow.survey.queries import UNIT, SurveyQuery
 from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions
@@ -40,6 +41,8 @@ QUERIES: list[SurveyQuery] = [
     CellCounts(**BLANK, columns=(0, 1), bins=BINS),
     CellCounts(**BLANK, columns=(0, 1), bins=(BINS[0], TextBins((), 16))),
     JointCounts(**BLANK, columns=(0, 1), bins=BINS, label=1, classes=TextBins(("a", "b"), 0)),
+    SurvivalCounts(**BLANK, time=0, event=1, ends=(0.5, 2.5), by=None, groups=("",)),
+    SurvivalCounts(**BLANK, time=0, event=1, ends=(0.5, 2.5), by=1, groups=("a", "1")),
 ]
 CELLS = ("1", "0", "-3.5", "2.5", "1e300", "inf", "nan", "", "a", "b", "true", "a text beyond sixteen bytes", "7.0")
 

@@ -57,6 +57,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.enrolment import Current, Result, Standing, Wanted
 from hedgerow.protocol.stream import WireCode, WireRefusal, first_of, known
+from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.open_tables import Asked, Found
 from hedgerow.survey.program import Findings
 from hedgerow.survey.queries import RawSite
@@ -605,6 +606,8 @@ def _print(
         facts += survey_facts(result)
     elif isinstance(result, Evaluation):
         facts += score_facts(result)
+    elif isinstance(result, SurvivalCurves):
+        facts.append(("curves", f"of {len(result.curves)} groups"))
     else:
         facts.append(("statistics", f"of {len(result.columns)} columns"))
     budget_text = f"{policy.data_set}: epsilon {spent:.4g} of {policy.max_epsilon:g} at delta {policy.delta:g}"

@@ -150,6 +150,7 @@ _SURVEY_EXAMPLE = """\
 examples:
   hedgerow survey north.csv --epsilon 0.3
   hedgerow survey --site north=north.csv --site south=south.csv --label outcome --epsilon 0.3 --out statistics
+  hedgerow survey --site north=north.csv --site south=south.csv --survival plan.toml --by arm --epsilon 0.5 --out curves
 
 The folder then has report.html, survey.json, and, with --label, plan.toml: `hedgerow train` takes it as it is, and
 counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md, which shows it over nodes too).
@@ -233,6 +234,9 @@ def _add_survey(commands: Any) -> None:
     text = "show the shares of this column's classes by bin of each other, and draft a plan that predicts it"
     add("--label", default="", metavar="COLUMN", help=text)
     add("--schema", metavar="PLAN", help="a plan, or part of one: types, bounds and categories that are public")
+    text = "nothing but Kaplan-Meier curves, for the [label] of this plan or part of one: a time to an event"
+    add("--survival", metavar="PLAN", help=text)
+    add("--by", metavar="COLUMN", help="a curve for each category of this one of the plan's features")
     text = "a code book, as for `plan init`: types, bounds and categories are public, identifiers are left out"
     add("--codebook", metavar="CSV", help=text)
     add("--without", action="append", default=[], metavar="COLUMN", help="leave this column out; repeat")

@@ -17,15 +17,17 @@ from rich.text import Text
 from hedgerow.cli.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import status
-from hedgerow.cli.survey_page import page_of
+from hedgerow.cli.survey_page import curve_cells, page_of, picture_of
 from hedgerow.data.codebook import read_codebook
 from hedgerow.data.sources import column_names
 from hedgerow.errors import UsageError
 from hedgerow.local.statistics import (
     TableSurvey,
     columns_of,
+    curves_of,
     drafted_plan,
     plan_text,
+    read_named,
     read_site_tables,
     schema_of,
     schema_of_book,
@@ -36,6 +38,7 @@ from hedgerow.local.statistics import (
 from hedgerow.methods.tasks import SurveyTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.open_tables import OpenTable
 from hedgerow.survey.statistics import AskedColumn
 from hedgerow.survey.summaries import LEAST_RECORDS, Column, Group, Noisy, TableStatistics, short, two_digits
@@ -74,6 +77,14 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("survey-twice", data=arguments.data)
     if arguments.unit is None and arguments.max_rows_per_unit is not None:
         raise UsageError("survey-rows-without-unit")
+    if arguments.survival is not None:
+        others = [
+            name for name in ("label", "schema", "codebook", "without", "train_epsilon") if getattr(arguments, name)
+        ]
+        if others:
+            raise UsageError("survey-curves-alone", option=others[0].replace("_", "-"))
+    elif arguments.by is not None:
+        raise UsageError("survey-by-alone", column=arguments.by)
     if arguments.train_epsilon is not None and arguments.train_epsilon <= arguments.epsilon:
         raise UsageError("survey-plan-epsilon", epsilon=arguments.train_epsilon, spent=arguments.epsilon)
     if not arguments.federated:
@@ -88,7 +99,7 @@ def _check(arguments: argparse.Namespace) -> None:
     missing = [name for name in ("roster", "identity", "out") if getattr(arguments, name) is None]
     if missing:
         raise UsageError("usage-survey-missing", missing=f"--{missing[0]}")
-    if not (arguments.data or arguments.schema or arguments.codebook):
+    if not (arguments.data or arguments.schema or arguments.codebook or arguments.survival):
         raise UsageError("survey-no-columns-named")
 
 
@@ -97,7 +108,7 @@ def private_draft(arguments: argparse.Namespace) -> str:
     declares = arguments.bounds_are_public or arguments.n_records is not None or arguments.codebook
     if arguments.epsilon is None or declares:
         raise UsageError("survey-private-epsilon")
-    arguments.sites, arguments.schema, arguments.without = None, None, []
+    arguments.sites, arguments.schema, arguments.without, arguments.survival = None, None, [], None
     arguments.adapters = [] if arguments.adapter is None else [arguments.adapter]
     arguments.seed, arguments.json, arguments.unit, arguments.max_rows_per_unit = None, False, None, None
     arguments.delta = 1e-6 if arguments.delta is None else arguments.delta
@@ -114,14 +125,19 @@ def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[Ta
         # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
         new_file(str(folder / _PLAN))
     places = adapted_sites(named_sites(arguments.sites or [arguments.data]), arguments.adapters)
-    schema, without = _known(arguments, column_names(next(iter(places.values()))))
+    curves = _curves(arguments)
+    if curves is None:
+        schema, without = _known(arguments, column_names(next(iter(places.values()))))
     with status("Reading", quiet=arguments.json):
-        tables = read_site_tables(places, schema, without, arguments.unit or "record")
+        if curves is None:
+            tables = read_site_tables(places, schema, without, arguments.unit or "record")
+        else:
+            tables = read_named(places, curves)
     for site, causes in tables.left_out.items():
         said = ", ".join(f"{count:,} {code}" for code, count in sorted(causes.items()))
         note(f"Private, for the site {site} only: rows left out: {said}.")
     _say_unread(tables.unread)
-    asked = _open_table(arguments, tables.columns)
+    asked = curves or _open_table(arguments, tables.columns)
     with status("Adding up", quiet=arguments.json):
         return survey_tables(asked, tables.tables, _noise(arguments)), list(tables.tables)
 
@@ -132,6 +148,24 @@ def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
     from hedgerow.cli.coordinator import serve
     from hedgerow.cli.plan_survey import StatisticsFolder, sites_in
 
+    asked, noise = _curves(arguments) or _asked_of_nodes(arguments), _noise(arguments)
+    task, folder = SurveyTask(asked), Path(arguments.out)
+    journal = Path(arguments.journal or folder / "survey.journal")
+    file = StatisticsFolder(folder, journal, arguments.new_run, arguments.json)
+    outcome, session = serve(arguments, task.plan, noise, file, task)
+    found = asked.statistics(session.run.releases, outcome.ledger)
+    return table_survey(asked, found, outcome.ledger, noise), sites_in(session)
+
+
+def _curves(arguments: argparse.Namespace) -> OpenTable | None:
+    """The curves that are asked for instead of statistics; None where none are."""
+    if arguments.survival is None:
+        return None
+    return curves_of(read_text(arguments.survival), arguments.by, _privacy(arguments))
+
+
+def _asked_of_nodes(arguments: argparse.Namespace) -> OpenTable:
+    """The statistics that are asked for, by what is declared, or by the header of a table."""
     given = adapted_sites({} if arguments.data is None else {"": arguments.data}, arguments.adapters)
     schema, without = _known(arguments, column_names(given[""]) if given else None)
     if arguments.unit is not None:
@@ -143,13 +177,7 @@ def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
         columns = tuple(own for name, own in schema.items() if name not in without)
     if not columns:
         raise UsageError("survey-no-columns")
-    asked, noise = _open_table(arguments, columns), _noise(arguments)
-    task, folder = SurveyTask(asked), Path(arguments.out)
-    journal = Path(arguments.journal or folder / "survey.journal")
-    file = StatisticsFolder(folder, journal, arguments.new_run, arguments.json)
-    outcome, session = serve(arguments, task.plan, noise, file, task)
-    found = asked.statistics(session.run.releases, outcome.ledger)
-    return table_survey(asked, found, outcome.ledger, noise), sites_in(session)
+    return _open_table(arguments, columns)
 
 
 def _known(arguments: argparse.Namespace, names: Sequence[str] | None) -> tuple[dict[str, AskedColumn], list[str]]:
@@ -185,12 +213,17 @@ def _open_table(arguments: argparse.Namespace, columns: Sequence[AskedColumn]) -
     names = [column.name for column in columns]
     if arguments.label and arguments.label not in names:
         raise UsageError("survey-column", column=arguments.label, columns=listed(names))
+    return OpenTable.of(columns, arguments.label or "", _privacy(arguments))
+
+
+def _privacy(arguments: argparse.Namespace) -> dict[str, object]:
+    """The promise, as a plan's [privacy]."""
     privacy: dict[str, object] = {"epsilon": arguments.epsilon, "delta": arguments.delta}
     if arguments.federated:
         privacy["noise"] = arguments.noise or "distributed"
     if arguments.unit is not None:
         privacy |= {"unit": arguments.unit, "max_rows_per_unit": arguments.max_rows_per_unit or 1}
-    return OpenTable.of(columns, arguments.label or "", privacy)
+    return privacy
 
 
 def content_of(found: TableSurvey, sites: Sequence[str]) -> dict[str, object]:
@@ -204,6 +237,8 @@ def _write(folder: Path, found: TableSurvey, plan: Plan | None, sites: Sequence[
         "report.html": page_of(found, sites, SUBJECT),
         "survey.json": json_text(content_of(found, sites)) + "\n",
     }
+    if isinstance(found.statistics, SurvivalCurves):
+        texts["curves.svg"] = picture_of(found.statistics, is_file=True)
     if plan is not None:
         texts[_PLAN] = plan_text(plan)
         kept = folder / _PLAN
@@ -219,11 +254,14 @@ def _write(folder: Path, found: TableSurvey, plan: Plan | None, sites: Sequence[
 # The terminal --------------------------------------------------------------------------------------------------------
 
 
-def print_statistics(console: Console, found: TableStatistics, names: Sequence[str]) -> None:
+def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, names: Sequence[str]) -> None:
     """The statistics for a person."""
     sites = f"{len(names)} {'sites' if len(names) > 1 else 'site'}: {listed(names)}"
     print_facts([("sites", sites), ("records", f"about {count_text(found.n_records)}")])
     console.print()
+    if isinstance(found, SurvivalCurves):
+        _print_curves(console, found)
+        return
     numbers = [column for column in found.columns if column.kind == "number"]
     for title, table, row, columns in (
         ("Numbers", _numbers("mean"), _number_row, [column for column in numbers if not column.is_date]),
@@ -244,12 +282,27 @@ def print_statistics(console: Console, found: TableStatistics, names: Sequence[s
     console.print(Text(meaning + "\n", style="dim"))
 
 
+def _print_curves(console: Console, found: SurvivalCurves) -> None:
+    """By end of an interval, who is without the event, and how many were at risk in it, of each group."""
+    names = [curve.group or "all" for curve in found.curves]
+    table = _table(*(each for name in names for each in (name, "at risk")), first=f"{found.time} to")
+    table.title = f"Without {found.event}" + (f", by {found.by}" if found.by else "")
+    for place, end in enumerate(found.ends):
+        table.add_row(short(end), *(cell for curve in found.curves for cell in curve_cells(curve, place)))
+    console.print(table)
+    meaning = (
+        f"Brackets: 95 %, by the noise and the sample. {NOT_SHOWN} would rest on fewer than {LEAST_RECORDS:.0f} "
+        "records, or on noise."
+    )
+    console.print(Text(meaning + "\n", style="dim"))
+
+
 _WRAPPED = ("categories", "lowest", "highest")
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, first: str = "column") -> Table:
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 1))
-    table.add_column("column", overflow="fold", style="green", max_width=18)
+    table.add_column(first, overflow="fold", style="green", max_width=18)
     for name in columns:
         table.add_column(name, overflow="fold", no_wrap=name not in _WRAPPED)
     return table

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from html import escape
 
 from hedgerow.local.statistics import TableSurvey
+from hedgerow.models.plots import CLASS_COLOURS
+from hedgerow.survey.curves import Curve, SurvivalCurves
 from hedgerow.survey.readings import Range
 from hedgerow.survey.summaries import BAND, LEAST_RECORDS, Column, Group, Noisy, TableStatistics, short, two_digits
 
@@ -33,6 +35,8 @@ svg{width:100%;height:auto;display:block;margin:.5rem 0}
 svg text{font:9px system-ui,sans-serif;fill:var(--muted)}
 .bar{fill:var(--fill)}.err{stroke:var(--deep);stroke-width:1.1}.axis{stroke:var(--line)}.dot{fill:var(--deep)}
 dl{display:grid;grid-template-columns:auto 1fr;gap:0 .8rem;margin:0;font-size:.85rem}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}.wide{overflow-x:auto}
+th,td{padding:.15rem .7rem;text-align:right;border-bottom:1px solid var(--line)}th{color:var(--muted);font-weight:500}
 dt{color:var(--muted)}dd{margin:0;text-align:right;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);border:1px solid var(--line);border-radius:.6rem;
 padding:.8rem;font-size:.8rem}
@@ -45,23 +49,27 @@ def page_of(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
     Args: subject: what the report calls the statistics.
     """
     found, report = survey.statistics, survey.report
-    cards = "\n".join(_card(column) for column in found.columns)
+    if isinstance(found, SurvivalCurves):
+        title, body = "Kaplan-Meier curves", _curves(found)
+        reading = "Between ends of intervals curves are drawn straight. They end where too few are left."
+    else:
+        cards = "\n".join(_card(column) for column in found.columns)
+        title, body = "Statistics before training", f'<h2>Columns</h2><div class="cards">{cards}</div>' + _rates(found)
+        reading = "Means and quantiles come from the bins."
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         f"<title>Statistics</title><style>{_STYLE}</style></head><body><main>",
-        "<h1>Statistics before training</h1>",
+        f"<h1>{title}</h1>",
         f'<p class="muted">Noisy sums over {len(sites)} site{"s" if len(sites) > 1 else ""}: '
         f"{escape(', '.join(sites))}</p>",
         _facts(survey),
-        f'<h2>Columns</h2><div class="cards">{cards}</div>',
-        _rates(found),
+        body,
         f"<h2>What it cost</h2><pre>{escape(report.text(subject))}</pre>",
         f'<p class="muted">Bars have bands, and numbers brackets or ±, where the noise leaves them with a chance of '
-        f"95 %. A dash is for what rests on fewer than {LEAST_RECORDS:.0f} records, or on noise. Means and quantiles "
-        "come from the bins.</p>",
+        f"95 %. A dash is for what rests on fewer than {LEAST_RECORDS:.0f} records, or on noise. {reading}</p>",
         "</main></body></html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
@@ -70,7 +78,8 @@ def page_of(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
 def _facts(survey: TableSurvey) -> str:
     found, report = survey.statistics, survey.report
     records = _count(found.n_records)
-    facts = [("records, about", records), ("columns", str(len(found.columns)))]
+    facts = [("records, about", records)]
+    facts += [] if isinstance(found, SurvivalCurves) else [("columns", str(len(found.columns)))]
     facts += [("epsilon", short(report.epsilon)), ("delta", f"{report.delta:g}")]
     shown = "".join(f'<div><b>{escape(value)}</b><span class="muted">{name}</span></div>' for name, value in facts)
     voided = "".join(f'<p class="void">Void: {escape(reason)}.</p>' for reason in report.voided_by)
@@ -248,6 +257,80 @@ def _rate_picture(column: Column, groups: Sequence[Group], name: str, place: int
     title = f"Share of {name} by {column.name}"
     head = f'<p class="muted">{escape(name)}</p>' if top is None else ""
     return head + _lines(rows, top or 1.0, title)
+
+
+# Curves --------------------------------------------------------------------------------------------------------------
+
+_PLOT = (44.0, 26.0, 580.0, 280.0)
+"""Left, top, width and height of the area of curves."""
+
+
+def picture_of(found: SurvivalCurves, *, is_file: bool = False) -> str:
+    """Curves with their 95 % bands, as SVG within a page, or as a file of its own."""
+    left, top, width, height = _PLOT
+    muted = 'fill="#7c8781" font-family="system-ui,sans-serif" font-size="11"'
+    parts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = top + height * (1 - share)
+        parts.append(
+            f'<line x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}" stroke="#9aa69f" opacity=".35"/>'
+        )
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" {muted}>{share:.0%}</text>')
+    for place in range(5):
+        x, value = left + width * place / 4, found.ends[-1] * place / 4
+        parts.append(f'<text x="{x:.1f}" y="{top + height + 16}" text-anchor="middle" {muted}>{short(value)}</text>')
+    middle = left + width / 2
+    parts.append(f'<text x="{middle}" y="{top + height + 33}" text-anchor="middle" {muted}>{escape(found.time)}</text>')
+    names = [curve.group or f"without {found.event}" for curve in found.curves]
+    for place, (name, curve) in enumerate(zip(names, found.curves, strict=True)):
+        colour = CLASS_COLOURS[place % len(CLASS_COLOURS)]
+        parts.append(_curve(curve, found.ends, colour))
+        x = left + width * place / len(names)
+        text = escape(name if len(name) <= 18 else name[:17] + "…")
+        parts.append(f'<rect x="{x:.1f}" y="7" width="14" height="4" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 19:.1f}" y="13" {muted}>{text}</text>')
+    size = f"0 0 {left + width + 16:.0f} {top + height + 42:.0f}"
+    title = escape(f"Without {found.event}" + (f", by {found.by}" if found.by else ""))
+    namespace = 'xmlns="http://www.w3.org/2000/svg" ' if is_file else ""
+    head = f'<svg {namespace}viewBox="{size}" role="img" aria-label="{title}">'
+    return head + "".join(parts) + "</svg>\n"
+
+
+def _curve(curve: Curve, ends: Sequence[float], colour: str) -> str:
+    left, top, width, height = _PLOT
+
+    def points(values: Sequence[float]) -> list[str]:
+        places = [0.0, *ends[: len(values)]]
+        pairs = zip(places, [1.0, *values], strict=True)
+        return [f"{left + width * at / ends[-1]:.1f},{top + height * (1 - value):.1f}" for at, value in pairs]
+
+    band = " ".join([*points(curve.high), *points(curve.low)[::-1]])
+    line = " ".join(points([own.value for own in curve.survival]))
+    return (
+        f'<polygon points="{band}" fill="{colour}" opacity=".16"/>'
+        f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"/>'
+    )
+
+
+def _curves(found: SurvivalCurves) -> str:
+    """The picture, and the numbers at the ends of the intervals."""
+    names = [curve.group or "all" for curve in found.curves]
+    head = "".join(f"<th>{escape(name)}</th><th>at risk</th>" for name in names)
+    rows = []
+    for place, end in enumerate(found.ends):
+        cells = "".join(f"<td>{cell}</td>" for curve in found.curves for cell in curve_cells(curve, place))
+        rows.append(f"<tr><th>{short(end)}</th>{cells}</tr>")
+    title = escape(f"Without {found.event}" + (f", by {found.by}" if found.by else ""))
+    table = f"<table><tr><th>{escape(found.time)} to</th>{head}</tr>{''.join(rows)}</table>"
+    return f'<h2>{title}</h2><section class="card">{picture_of(found)}</section><div class="wide">{table}</div>'
+
+
+def curve_cells(curve: Curve, place: int) -> list[str]:
+    """What is said of a curve at the end of an interval: the share with its band, and the records at risk in it."""
+    if place >= len(curve.survival):
+        return ["-", "-"]
+    said = f"{curve.survival[place].value:.1%} [{curve.low[place]:.1%}, {curve.high[place]:.1%}]"
+    return [said, f"{curve.at_risk[place].value:,.0f}"]
 
 
 def _percent(share: Noisy) -> str:

@@ -16,12 +16,14 @@ from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import UsageError
 from hedgerow.local.survey import carried_out
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
-from hedgerow.plan.plan import PLAN_VERSION, Feature, Plan, read_feature
+from hedgerow.plan.plan import PLAN_VERSION, Feature, Label, Plan, read_feature
+from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.prepared import prepared_tables
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.server.release import checked_cost
+from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.open_tables import HASH_BUCKETS, OpenTable, declared_column
 from hedgerow.survey.statistics import AskedColumn
 from hedgerow.survey.summaries import Column, TableStatistics
@@ -51,12 +53,12 @@ class TableSurvey:
     """What statistics were found, and what they cost.
 
     Attributes:
-        statistics: of the table.
+        statistics: of the table, or its curves.
         ledger: the releases; they go into a plan that is made of them (`Plan.prepared`).
         report: what was promised, and spent.
     """
 
-    statistics: TableStatistics
+    statistics: TableStatistics | SurvivalCurves
     ledger: Ledger
     report: PrivacyReport
 
@@ -80,6 +82,17 @@ def read_site_tables(
             no column is called.
     """
     columns, unread = columns_of(tables, schema, [*without, *([] if unit == "record" else [unit])])
+    return _read(tables, columns, unit, unread)
+
+
+def read_named(tables: Mapping[str, Location], asked: OpenTable) -> SiteTables:
+    """Read the columns that are asked for of the tables of all sites; DataError as `read_site_tables`."""
+    return _read(tables, asked.columns, asked.carrier.privacy.unit, ())
+
+
+def _read(
+    tables: Mapping[str, Location], columns: tuple[AskedColumn, ...], unit: str, unread: tuple[str, ...]
+) -> SiteTables:
     raw = {site: read_raw(place, columns, unit) for site, place in tables.items()}
     return SiteTables(columns, raw, unread, {site: own.left_out for site, own in raw.items() if own.left_out})
 
@@ -141,6 +154,28 @@ def schema_of(toml_text: str) -> dict[str, AskedColumn]:
     return found
 
 
+def curves_of(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> OpenTable:
+    """The Kaplan-Meier curves that a plan, or a part of one, declares: its [label], and its feature of the groups.
+
+    Args:
+        by: the feature; None for all records together.
+        privacy: of the curves, as in `OpenTable.of`.
+
+    Raises:
+        PlanError: it is no TOML, a field is wrong, or its label is no time to an event.
+        UsageError: code "survey-by", where no feature with categories is called so.
+    """
+    columns = schema_of(toml_text)
+    label = read_section(Label, parse_toml(toml_text).get("label"), "label")
+    if not label.is_survival:
+        raise refuse("label.type", label.type, '"survival" with event and intervals')
+    label_kinds()[label.type].check(label)
+    if by is not None and (by not in columns or not columns[by].categories):
+        known = ", ".join(name for name, column in columns.items() if column.categories)
+        raise UsageError("survey-by", column=by, columns=known or "none")
+    return OpenTable.of_curves(label, None if by is None else columns[by], privacy)
+
+
 def schema_of_book(book: Mapping[str, Entry]) -> dict[str, AskedColumn]:
     """What a code book declares of columns by their names; nothing of identifiers and free text.
 
@@ -168,7 +203,12 @@ def survey_tables(asked: OpenTable, tables: Mapping[str, RawTable], noise: Noise
 
 
 def table_survey(
-    asked: OpenTable, found: TableStatistics, ledger: Ledger, noise: NoiseSource, *, is_clear: bool = False
+    asked: OpenTable,
+    found: TableStatistics | SurvivalCurves,
+    ledger: Ledger,
+    noise: NoiseSource,
+    *,
+    is_clear: bool = False,
 ) -> TableSurvey:
     """Statistics with the report on them; raises PrivacyError where they have cost more than they may.
 
@@ -197,6 +237,8 @@ def drafted_plan(survey: TableSurvey, n_sites: int, epsilon: float | None = None
         PlanError: what was found makes no plan.
     """
     statistics, report = survey.statistics, survey.report
+    if isinstance(statistics, SurvivalCurves):
+        return None
     label = _label_of(statistics)
     features = [own for column in statistics.columns if column.name != statistics.label for own in _feature(column)]
     if label is None or not features:

@@ -12,6 +12,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.queries import IntVector
 from hedgerow.server.release import Answering, PlainAggregation, Releaser
+from hedgerow.survey.curves import CurveQuestions
 from hedgerow.survey.program import Findings, Questions, survey
 from hedgerow.survey.queries import RawSite, SurveyQuery
 from hedgerow.survey.site import SurveyNode
@@ -40,7 +41,7 @@ def survey_sites(questions: Questions, sites: Mapping[str, RawSite], noise: Nois
 
 
 def carried_out(
-    questions: Questions | TableQuestions,
+    questions: Questions | TableQuestions | CurveQuestions,
     program: Generator[SurveyQuery, IntVector, Result],
     sites: Mapping[str, RawSite],
     noise: NoiseSource,
@@ -64,7 +65,7 @@ def carried_out(
         return Surveyed(finished.value, releaser.ledger, is_clear)
 
 
-def _carrier(questions: Questions | TableQuestions, n_sites: int) -> Plan:
+def _carrier(questions: Questions | TableQuestions | CurveQuestions, n_sites: int) -> Plan:
     """What secure sums need to know of a plan: who adds the noise, and how large a sum may be."""
     return Plan.from_dict(
         {

@@ -18,9 +18,8 @@ from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.survey.open_tables import Found
+from hedgerow.survey.open_tables import Found, TableProgram
 from hedgerow.survey.program import SurveyProgram
-from hedgerow.survey.statistics import StatisticsProgram
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble
 
@@ -43,7 +42,7 @@ class Replica:
 
     def __init__(self, task: Task) -> None:
         self.plan, self._task = task.plan, task
-        self._program: Program | EvaluationProgram | SurveyProgram | StatisticsProgram | None = None
+        self._program: Program | EvaluationProgram | SurveyProgram | TableProgram | None = None
         self._origin = b""
         self._result: Ensemble | Evaluation | Found | None = None
         self._result_digest = b""

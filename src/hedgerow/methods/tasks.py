@@ -25,9 +25,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.survey.open_plans import OpenPlan
-from hedgerow.survey.open_tables import Asked, OpenTable
+from hedgerow.survey.open_tables import Asked, OpenTable, TableProgram
 from hedgerow.survey.program import SurveyProgram
-from hedgerow.survey.statistics import StatisticsProgram
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
@@ -219,7 +218,7 @@ class SurveyTask:
         """Itself: there are no trees."""
         return self
 
-    def program(self) -> SurveyProgram | StatisticsProgram:
+    def program(self) -> SurveyProgram | TableProgram:
         """A fresh program."""
         return self.asked.program()
 

@@ -6,6 +6,10 @@
 A column is written as a plan's [[features]] are, with two liberties: a number or a date may lack both bounds, and
 where nothing but its name is known, it has no type. What is missing is found by the statistics. The label, "" for none,
 is one of the columns.
+
+With "curves": {"event": "died", "intervals": [365, 730], "by": "ward"} nothing is asked for but Kaplan-Meier curves.
+The columns are then the label's, of times, the event's, and that of the groups, "by", with its categories; without "by"
+all records are one group.
 """
 
 from __future__ import annotations
@@ -18,13 +22,15 @@ from typing import Any, ClassVar
 
 from hedgerow.errors import PlanError, PrivacyError
 from hedgerow.plan.fields import MOST_VALUES as MOST_PLAIN
-from hedgerow.plan.fields import refuse, require_plain
-from hedgerow.plan.plan import PLAN_VERSION, Feature, Plan, read_feature
+from hedgerow.plan.fields import read_section, refuse, require_plain
+from hedgerow.plan.plan import PLAN_VERSION, Feature, Label, Plan, read_feature
+from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.cells import N_KINDS
+from hedgerow.survey.curves import CurveQuestions, CurvesProgram, SurvivalCurves, survey_curves
 from hedgerow.survey.open_plans import MOST_RECORDS, OpenPlan, canonical_json
 from hedgerow.survey.program import N_ZOOMS, Findings
 from hedgerow.survey.queries import N_BITS, N_BUCKETS, N_OCTAVES, N_VALUES, N_ZOOM
@@ -35,7 +41,8 @@ HASH_BUCKETS = 32
 """Of a column of text without a list of values."""
 _NO_LABEL = "(no label)"
 _TRIAL_BOUNDS = {"min": 0.0, "max": 1.0}
-_SECTIONS = {"privacy", "federation", "label", "columns"}
+TableProgram = StatisticsProgram | CurvesProgram
+_SECTIONS = {"privacy", "federation", "label", "columns", "curves"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +82,15 @@ class OpenTable:
         """What is asked, of what is known of each column, and a plan's [privacy] without `n_records`."""
         return cls({"privacy": dict(privacy), "label": label, "columns": [_item_of(column) for column in columns]})
 
+    @classmethod
+    def of_curves(cls, label: Label, by: AskedColumn | None, privacy: Mapping[str, Any]) -> OpenTable:
+        """Kaplan-Meier curves for a label that is a time to an event, by the categories of a column, or of all."""
+        columns = [AskedColumn(name) for name in label.columns] + ([] if by is None else [by])
+        curves: dict[str, Any] = {"event": label.event, "intervals": list(label.intervals)}
+        curves |= {} if by is None else {"by": by.name}
+        items = [_item_of(column) for column in columns]
+        return cls({"privacy": dict(privacy), "label": label.name, "columns": items, "curves": curves})
+
     # What it says ----------------------------------------------------------------------------------------------------
 
     @property
@@ -100,18 +116,40 @@ class OpenTable:
         return (*(column.name for column in self.columns), *([] if unit == "record" else [unit]))
 
     @cached_property
-    def questions(self) -> TableQuestions:
+    def questions(self) -> TableQuestions | CurveQuestions:
         """The program's; PrivacyError (code "survey-pure") where there can be none."""
         privacy = self.carrier.privacy
-        return TableQuestions(
-            columns=self.columns,
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            accountant=privacy.accountant,
-            label=self.label,
-            rows_per_unit=privacy.rows_per_unit,
-            noise=privacy.noise,
-        )
+        price: dict[str, Any] = {
+            "epsilon": privacy.epsilon,
+            "delta": privacy.delta,
+            "accountant": privacy.accountant,
+            "rows_per_unit": privacy.rows_per_unit,
+            "noise": privacy.noise,
+        }
+        if "curves" not in self.table:
+            return TableQuestions(columns=self.columns, label=self.label, **price)
+        return CurveQuestions(**self._curves, **price)
+
+    @property
+    def _curves(self) -> dict[str, Any]:
+        """What `CurveQuestions` has of the columns; PlanError where they are not those of curves."""
+        section = self.table["curves"]
+        if not isinstance(section, Mapping) or not {"event", "intervals"} <= set(section) <= {
+            "event",
+            "intervals",
+            "by",
+        }:
+            raise refuse("curves", section, "an event, intervals, and by if there are groups")
+        found = {name: section[name] for name in ("event", "intervals")}
+        label = read_section(Label, {"name": self.label, "type": "survival", **found}, "curves")
+        label_kinds()["survival"].check(label)
+        names, by = [column.name for column in self.columns], section.get("by")
+        if names != [*label.columns, *([] if by is None else [by])]:
+            raise refuse("columns", names, "the columns of times, of events, and of groups if there are any")
+        groups = ("",) if by is None else self.columns[-1].categories
+        if not groups:
+            raise refuse("curves.by", by, "a column with categories")
+        return {"ends": label.intervals, "groups": groups, "names": (*label.columns, by or "")}
 
     @cached_property
     def carrier(self) -> Plan:
@@ -133,9 +171,10 @@ class OpenTable:
 
     # What is done with it --------------------------------------------------------------------------------------------
 
-    def program(self) -> StatisticsProgram:
-        """A fresh program; PrivacyError for an epsilon or delta out of range."""
-        return survey_table(self.questions)
+    def program(self, excess: float = 1.0) -> TableProgram:
+        """A fresh program; `excess` and errors as in `survey_table`."""
+        asked = self.questions
+        return survey_curves(asked, excess) if isinstance(asked, CurveQuestions) else survey_table(asked, excess)
 
     def planned_releases(self) -> list[Event]:
         """One release that costs what all may: how they share it depends on what they find. Raises as `program`."""
@@ -166,26 +205,28 @@ class OpenTable:
 
     @property
     def _lengths(self) -> tuple[int, ...]:
+        if isinstance(self.questions, CurveQuestions):
+            return (self.questions.query.length,)
         n_columns, votes = len(self.columns), N_BUCKETS * N_BITS
         n_texts = sum(column.kind != "number" and not column.categories for column in self.columns)
         n_bins = sum(_most_bins(column) for column in self.columns)
         before = (1, n_columns * N_KINDS, n_columns * (N_OCTAVES + 1), *(n_columns * N_ZOOM,) * N_ZOOMS)
         return (*before, n_texts * votes, N_VALUES, n_bins, n_bins * MAX_CLASSES if self.label else 0)
 
-    def statistics(self, releases: Sequence[IntVector], ledger: Ledger) -> TableStatistics:
+    def statistics(self, releases: Sequence[IntVector], ledger: Ledger) -> TableStatistics | SurvivalCurves:
         """What releases say, with the noise that is in them: where sites added it, the shares of all of them.
 
         The program itself reckons with the noise that is accounted for, which all parties know beforehand.
         """
         cohorts = [release.cohort for release in ledger if release.cohort is not None]
         excess = max((math.sqrt(own.n_sites / own.n_shares) for own in cohorts), default=1.0)
-        program = survey_table(self.questions, excess)
+        program = self.program(excess)
         try:
             next(program)
             for release in releases:
                 program.send(release)
         except StopIteration as finished:
-            found: TableStatistics = finished.value
+            found: TableStatistics | SurvivalCurves = finished.value
             return found
         raise ValueError("the releases are not those of all statistics")
 
@@ -196,7 +237,7 @@ class OpenTable:
 
 Asked = OpenPlan | OpenTable
 """What a survey may be about."""
-Found = Findings | TableStatistics
+Found = Findings | TableStatistics | SurvivalCurves
 """What surveys find."""
 
 
