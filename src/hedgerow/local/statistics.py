@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,9 +22,11 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.prepared import prepared_tables
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
+from hedgerow.protocol.queries import IntVector
 from hedgerow.server.release import checked_cost
 from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.open_tables import HASH_BUCKETS, OpenTable, declared_column
+from hedgerow.survey.queries import SurveyQuery
 from hedgerow.survey.statistics import AskedColumn
 from hedgerow.survey.summaries import Column, TableStatistics
 
@@ -198,7 +200,8 @@ def survey_tables(asked: OpenTable, tables: Mapping[str, RawTable], noise: Noise
     Raises:
         PrivacyError: epsilon or delta out of range.
     """
-    made = carried_out(asked.questions, asked.program(), bounded_tables(tables, asked), noise)
+    program: Generator[SurveyQuery, IntVector, TableStatistics | SurvivalCurves] = asked.program()
+    made = carried_out(asked.questions, program, bounded_tables(tables, asked), noise)
     return table_survey(asked, made.findings, made.ledger, noise, is_clear=made.is_clear)
 
 

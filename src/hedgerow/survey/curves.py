@@ -65,7 +65,7 @@ class SurvivalCounts(SurveyQuery):
 
     def answer(self, site: TableSite) -> IntVector:
         """See `Query.answer`."""
-        times = site.own(site.cells[self.time].numbers)
+        times = np.asarray(site.own(site.cells[self.time].numbers), dtype=np.float64)
         words = TextBins(EVENT_WORDS, 0).places(site, self.event)
         own = np.zeros(len(times), dtype=np.intp) if self.by is None else TextBins(self.groups, 0).places(site, self.by)
         fits = (times >= 0) & (words >= 0) & (own >= 0)
