@@ -64,8 +64,12 @@ class Table:
         return len(self.label)
 
     @property
+    def kind(self) -> str:
+        return str(self.label_section["type"])
+
+    @property
     def is_regression(self) -> bool:
-        return bool(self.label_section["type"] == "regression")
+        return self.kind == "regression"
 
 
 def load(name: str, folder: str | None = None, preparation: str = "declared") -> Table:
@@ -211,23 +215,27 @@ def make(name: str) -> Table:
 
 
 def with_label(table: Table, name: str, label: str, without: tuple[str, ...] = ()) -> Table:
-    """A task of several classes: a categorical feature is the label, and the label of two classes a feature.
+    """Another task: a feature is the label, of several classes or a number, and the label of two classes a feature.
 
     Args:
         table: of two classes.
         name: of the task.
-        label: the feature; rows whose value is not listed are not in it.
+        label: the feature; rows whose category is not listed are not in the task.
         without: features that are left out, since they say the label.
     """
     feature = next(feature for feature in table.features if feature["name"] == label)
     left = [number for number, other in enumerate(table.features) if other["name"] not in (label, *without)]
-    classes = table.columns[table.features.index(feature)].astype(np.int64)
-    known = classes >= 0
+    column = table.columns[table.features.index(feature)]
+    if feature["type"] == "numeric":
+        values, known = np.clip(column.astype(float), feature["min"], feature["max"]), np.ones(len(column), dtype=bool)
+        section = {"name": label, "type": "regression", "min": feature["min"], "max": feature["max"]}
+    else:
+        values, known = column.astype(np.int64), column >= 0
+        section = {"name": label, "type": "multiclass", "classes": feature["categories"]}
     own = {"name": table.label_section["name"], "type": "categorical", "categories": table.label_section["classes"]}
-    section = {"name": label, "type": "multiclass", "classes": feature["categories"]}
     features = (*(table.features[number] for number in left), own)
     columns = (*(table.columns[number][known] for number in left), table.label[known].astype(np.int16))
-    return Table(name, features, columns, classes[known], section)
+    return Table(name, features, columns, values[known], section)
 
 
 def make_classes(n_classes: int, n_records: int = 20_000) -> Table:

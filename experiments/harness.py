@@ -137,9 +137,9 @@ def algorithm_plan(
 
 def labels_of(table: Table) -> NDArray[np.int32]:
     """Labels as nodes hold them."""
-    if not table.is_regression:
+    if table.kind not in ("regression", "count"):
         return np.asarray(table.label, dtype=np.int32)
-    low, high = table.label_section["min"], table.label_section["max"]
+    low, high = table.label_section.get("min", 0), table.label_section["max"]
     scaled = np.clip((table.label - low) / (high - low) * 2 - 1, -1, 1)
     return np.asarray(np.rint(scaled * SCORE_UNIT), dtype=np.int32)
 
@@ -181,6 +181,14 @@ def rows_of(prepared: Prepared, plan: Plan, chosen: NDArray[np.bool_]) -> SiteDa
     return SiteData(np.ascontiguousarray(codes[:, chosen]), labels[chosen])
 
 
+def trained(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> Outcome:
+    """The outcome of one seeded run on these rows."""
+    data, noise = rows_of(prepared, plan, train), SeededNoise(seed, exact=False)
+    # Samples from the operating system would make every run of an experiment another one.
+    sampling = SeededSampling(seed, np.arange(data.n_records))
+    return run_plainly(plan, data, noise, node_noise=noise, sampling=sampling)
+
+
 def train_and_score(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> tuple[float, Outcome]:
     """One seeded run on one split: the test AUC (R2 for a regression), and the run's outcome."""
     labels, scores, outcome = held_out_scores(prepared, plan, train, seed)
@@ -191,11 +199,7 @@ def held_out_scores(
     prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Outcome]:
     """One seeded run on one split: the test part's labels (in a regression scaled to [-1, 1]), scores, the outcome."""
-    data, test = rows_of(prepared, plan, train), rows_of(prepared, plan, ~train)
-    noise = SeededNoise(seed, exact=False)
-    # Samples from the operating system would make every run of an experiment another one.
-    sampling = SeededSampling(seed, np.arange(data.n_records))
-    outcome = run_plainly(plan, data, noise, node_noise=noise, sampling=sampling)
+    outcome, test = trained(prepared, plan, train, seed), rows_of(prepared, plan, ~train)
     scores = outcome.ensemble.scores(test.codes)[0]
     return test.labels / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome
 
@@ -308,12 +312,11 @@ class ScoreBook:
     Args:
         path: a CSV file of key and score, or None to keep scores for this process only.
         modules: of this folder, the experiment's own files that decide scores, besides the library.
-        own: whether the library decides scores at all.
     """
 
-    def __init__(self, path: Path | None = None, modules: Sequence[str] = (), *, own: bool = True) -> None:
+    def __init__(self, path: Path | None = None, modules: Sequence[str] = ()) -> None:
         self._lines = None if path is None else Lines(path)
-        self._code = code_digest(*modules, own=own)
+        self._code = code_digest(*modules)
         known = [] if self._lines is None else self._lines.read()
         self._scores = {line["key"]: float(line["score"]) for line in known}
 

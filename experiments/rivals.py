@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from experiments import harness
 from experiments.datasets import Table
-from experiments.harness import Measure, Prepared, ScoreBook
 
 Scores = NDArray[np.float64]
 Predict = Callable[[Table, NDArray[np.bool_], float, float, int], Scores]
@@ -53,22 +52,6 @@ class Rival:
     predict: Predict
     absence: Callable[[], str]
     labels: tuple[str, ...]
-
-    def over_splits(
-        self, name: str, prepared: Prepared, epsilon: float, seeds: range, measure: Measure = harness.auc_or_r2,
-        book: ScoreBook | None = None, share: float = 0.7,
-    ) -> NDArray[np.float64]:  # fmt: skip
-        """As `harness.over_splits`, on the same splits, with delta = 1 / n_train; `name` is its own in the book."""
-        table, found = prepared.table, []
-        for seed in seeds:
-            train = harness.stratified_split(table.label, seed, share)
-
-            def run(train: NDArray[np.bool_] = train, seed: int = seed) -> Any:
-                scores = self.predict(table, train, epsilon, 1 / int(train.sum()), seed)
-                return measure(table, table.label[~train], scores)
-
-            found.append(run() if book is None else book.score((name, table.name, epsilon, share, seed), run))
-        return np.array(found)
 
 
 # DP-EBM ---------------------------------------------------------------------------------------------------------------
@@ -180,11 +163,3 @@ RIVALS: Mapping[str, Rival] = {
     "MST, then XGBoost (dpmm)": Rival(partial(then_xgboost, "mst"), _no_dpmm, _ALL),
     "AIM, then XGBoost (dpmm)": Rival(partial(then_xgboost, "aim"), _no_dpmm, _ALL),
 }
-
-
-def present() -> Mapping[str, Rival]:
-    """The rivals whose packages are there; of the others it prints how to get them."""
-    for name, rival in RIVALS.items():
-        if rival.absence():
-            print(f"skipped: {name}: {rival.absence()}")
-    return {name: rival for name, rival in RIVALS.items() if not rival.absence()}

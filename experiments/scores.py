@@ -6,58 +6,36 @@ Everywhere delta = 1 / n_train, rows with missing values are dropped, bounds and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import r2_score, roc_auc_score
+from sklearn.metrics import roc_auc_score
 
 from experiments import harness
 from experiments.datasets import (
     BINARY_NAMES,
-    SYNTHETIC,
     Table,
     load,
-    make,
-    make_classes,
-    make_numbers,
-    skewed_numbers,
-    with_label,
 )
-from experiments.harness import CCS22_RECIPE, MakePlan, Prepared, ScoreBook, algorithm_plan, deviation_of, plan_for
-from experiments.rivals import present
-from experiments.sgbdt import FILTERED, plan_of
+from experiments.harness import CCS22_RECIPE, MakePlan, Prepared, deviation_of, plan_for
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.evaluation.estimates import COVERAGES
 from hedgerow.local.evaluation import evaluate_federated
 from hedgerow.local.forecast import noise_factor, noise_guarantees
-from hedgerow.losses.kinds import roc_auc
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.privacy.gdp import mu_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.server.release import PlainAggregation, run_program
-from hedgerow.training.presets import apply_preset, preset_named
 
 EPSILONS = (0.1, 0.5, 1.0)
-TARGETS = {
-    "adult": (0.887, 0.903, 0.905),
-    "bank": (0.871, 0.902, 0.907),
-    "credit2": (0.753, 0.772, 0.775),
-    "credit1": (0.835, 0.846, 0.848),
-}
-"""A simulation of the gains that cost no privacy, one setting for all: the floor that the default has to reach."""
-TOLERANCE = 0.003
-DEFAULT = "Hedgerow's default"
 N_SITES = (4, 10, 50)
 
 
@@ -65,112 +43,8 @@ def _boosted(epsilon: float, model: Mapping[str, Any], **privacy: Any) -> MakePl
     return lambda table, n_train, seed: plan_for(table, epsilon, n_train, {**model, "structure_seed": seed}, **privacy)
 
 
-def main_utility(argv: list[str]) -> int:
-    """Test AUC of the default setting beside the CCS'22 recipe and the published numbers, on the papers' data sets.
-
-    One default for all data sets; nothing is tuned per set, and no test score is looked at in training. The exit code
-    is 1 when a mean falls below its floor.
-    """
-    parser = harness.arguments(
-        "utility", main_utility.__doc__, splits=(5, "random splits per cell"), first_seed=(0, "of the first split")
-    )
-    parser.add_argument("--synthetic", action="store_true", help="also many records, few features, interactions")
-    options = parser.parse_args(argv)
-    names = [*BINARY_NAMES, *(SYNTHETIC if options.synthetic else ())]
-    seeds = range(options.first_seed, options.first_seed + options.splits)
-    steps = harness.progress(len(names) * len(EPSILONS), "utility")
-    print(f"{'data set':<15} {'epsilon':>7}  {'hedgerow':>16}  {'CCS22 recipe':>16}  {'floor':>6}  verdict")
-    failures = 0
-    for name in names:
-        prepared = Prepared(load(name, options.data) if name in BINARY_NAMES else make(name))
-        for epsilon, floor in zip(EPSILONS, TARGETS.get(name, [float("nan")] * len(EPSILONS)), strict=True):
-            next(steps, None)
-            plans = _boosted(epsilon, {}), _boosted(epsilon, CCS22_RECIPE, accountant="rdp")
-            ours, recipe = (harness.over_splits(prepared, plan, seeds) for plan in plans)
-            good = not ours.mean() < floor - TOLERANCE and ours.mean() >= recipe.mean() - TOLERANCE
-            failures += not good
-            cells = f"{_cell(ours)}  {_cell(recipe)}  {floor:>6.3f}  {'ok' if good else 'BELOW'}"
-            print(f"{name:<15} {epsilon:>7}  {cells}", flush=True)
-    print(f"\n{options.splits} splits a cell, mean (sd); every cell within {TOLERANCE} of its floor: {not failures}")
-    return 1 if failures else 0
-
-
 def _cell(scores: NDArray[np.float64]) -> str:
     return f"{scores.mean():>8.4f} ({deviation_of(scores):.4f})"
-
-
-# All methods ----------------------------------------------------------------------------------------------------------
-
-
-def _preset(name: str, table: Table, n_train: int, seed: int, epsilon: float) -> Plan:
-    return apply_preset(preset_named(name), plan_for(table, epsilon, n_train, {"structure_seed": seed}))
-
-
-def _s_gbdt(table: Table, n_train: int, seed: int, epsilon: float) -> Plan:
-    return plan_of(table, FILTERED["adult"], epsilon, n_train, seed)
-
-
-def _algorithm(name: str, accountant: str, table: Table, n_train: int, seed: int, epsilon: float) -> Plan:
-    return algorithm_plan(table, epsilon, n_train, name, {"model": {"structure_seed": seed}}, accountant=accountant)
-
-
-METHODS: dict[str, Callable[..., Plan]] = {
-    DEFAULT: partial(_preset, "hedgerow"),
-    "CCS'22, batches of 25 (TR Newton IH EBM)": partial(_preset, "dp-tr-batch-newton-ih-ebm-p025"),
-    "CCS'22, TR Newton IH EBM": partial(_preset, "dp-tr-newton-ih-ebm"),
-    "S-GBDT": _s_gbdt,
-    "DP-XGBoost, leaks closed": partial(_algorithm, "dp-xgboost", "pure"),
-    "boosted AdaSSP": partial(_algorithm, "adassp", "gdp"),
-    "XGBoost-like, not private": partial(_preset, "xgboost-like"),
-}
-
-
-def main_compare(argv: list[str]) -> int:
-    """All methods in one run: test AUC of the default and of each paper's method, by data set and epsilon.
-
-    One plan per cell for the same rows, split, epsilon and delta = 1 / n_train, from public schemas, without a search
-    for parameters on the cell's data: S-GBDT has those that its authors' search found on Adult, the others their
-    defaults. DP-XGBoost's noise is pure, so the same epsilon promises more. Other packages (`experiments.rivals`) are
-    run as they are; one that is not installed is skipped with a line that says how to get it. The exit code is 1 when
-    the default is not the best of all at epsilon 0.1 and 0.5 on every data set.
-    """
-    about, splits = main_compare.__doc__, (3, "random splits per cell")
-    parser = harness.arguments("compare", about, out="the scores of single runs", splits=splits)
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="methods whose names begin so")
-    options = parser.parse_args(argv)
-    book = ScoreBook(options.out / "compare_scores.csv", ("scores.py", "sgbdt.py"))
-    # A change of ours does not change what another package predicts.
-    others = ScoreBook(options.out / "compare_rivals.csv", ("rivals.py", "_marginals.py"), own=False)
-    sets = {name: Prepared(load(name, options.data)) for name in BINARY_NAMES}
-    rivals = present()
-    chosen = [name for name in (*METHODS, *rivals) if not options.only or name.startswith(tuple(options.only))]
-    steps = harness.progress(len(chosen) * len(sets) * len(EPSILONS), "cells")
-    found: dict[tuple[str, str, float], float] = {}
-    for method in chosen:
-        for name, prepared in sets.items():
-            for epsilon in EPSILONS:
-                seeds = range(options.splits)
-                if method in rivals:
-                    scores = rivals[method].over_splits(method, prepared, epsilon, seeds, book=others)
-                else:
-                    scores = harness.over_splits(prepared, partial(METHODS[method], epsilon=epsilon), seeds, book=book)
-                found[method, name, epsilon] = float(scores.mean())
-                next(steps, None)
-    print(f"Test AUC at epsilon {' / '.join(f'{epsilon:g}' for epsilon in EPSILONS)}, {options.splits} splits\n")
-    cells = {key: f"{score:.3f}"[1:] for key, score in found.items()}
-    rows = ([method, *(" / ".join(cells[method, name, e] for e in EPSILONS) for name in sets)] for method in chosen)
-    print("\n".join(harness.table(["method", *sets], rows)))
-    if DEFAULT not in chosen:
-        return 0
-    private = [method for method in chosen if "not private" not in method]
-    missed = [
-        f"{name} at epsilon {epsilon:g}"
-        for name in sets
-        for epsilon in (0.1, 0.5)
-        if max(private, key=lambda method: found[method, name, epsilon]) != DEFAULT
-    ]
-    print(f"\n{'MISSED' if missed else 'holds '}  the default is best at epsilon 0.1 and 0.5 {', '.join(missed)}")
-    return 1 if missed else 0
 
 
 # What people know -----------------------------------------------------------------------------------------------------
@@ -252,75 +126,6 @@ def _gain(pair: Sequence[Table], plans: Sequence[MakePlan], seeds: range, most: 
     return f"{without.mean():.4f} -> {known.mean():.4f}  {gain.mean():+.4f} ± {error:.4f}"
 
 
-# Numbers --------------------------------------------------------------------------------------------------------------
-
-NUMBER_EPSILONS = (0.17, 0.54, 1.0, 3.0)
-NUMBER_TARGETS = {
-    ("abalone", 0.17): 0.44, ("abalone", 1.0): 0.515, ("bike", 0.17): 0.65, ("bike", 1.0): 0.87,
-    ("diamonds", 0.17): 0.945, ("diamonds", 1.0): 0.965,
-}  # fmt: skip
-EARLIER = "the earlier default"
-NUMBER_METHODS: dict[str, Callable[..., Plan]] = {
-    DEFAULT: partial(_preset, "hedgerow"),
-    EARLIER: lambda table, n_train, seed, epsilon: plan_for(table, epsilon, n_train, _earlier(epsilon, n_train, seed)),
-    "boosted AdaSSP": partial(_algorithm, "adassp", "gdp"),
-    "S-GBDT, linear start": partial(_preset, "s-gbdt-linear"),
-}
-
-
-def _earlier(epsilon: float, n_train: int, seed: int) -> dict[str, Any]:
-    """The default for numbers up to 0.9, as a plan can have it: that one tried interactions in the last half only."""
-    signal = n_train * mu_of(epsilon, 1 / n_train)
-    return {
-        "start": "none", "shrinkage": 0.4, "learning_rate": 0.25, "noise_ridge": 12.0, "joint_clip": 0.25,
-        "hessian_scale": 0.25, "max_depth": 4, "n_trees": max(100, min(300, int(100 * (signal / 1000) ** 0.25))),
-        "structure_seed": seed,
-    }  # fmt: skip
-
-
-def main_numbers(argv: list[str]) -> int:
-    """Test R2 of the default for numbers beside other methods, on three public data sets and on made-up ones.
-
-    Splits are 80/20, and bounds are read off the data, for a comparison. Nothing is tuned per set. The exit code is 1
-    when a mean is more than a standard error below its target, or more than .01 below another private method.
-    """
-    parser = harness.arguments(
-        "numbers", main_numbers.__doc__, splits=(3, "random splits per cell"), first_seed=(20, "of the first split")
-    )
-    parser.add_argument("--synthetic", action="store_true", help="made-up sets in place of the public ones")
-    options = parser.parse_args(argv)
-    tables = [load(name, options.data) for name in ("abalone", "bike", "diamonds")]
-    if options.synthetic:
-        tables = [*(make_numbers(name) for name in SYNTHETIC), skewed_numbers()]
-    seeds = range(options.first_seed, options.first_seed + options.splits)
-    print(f"{'data set':<15} {'epsilon':>7}  " + "  ".join(f"{method:>21}" for method in NUMBER_METHODS))
-    failures = 0
-    for table in tables:
-        prepared = Prepared(table)
-        for epsilon in NUMBER_EPSILONS:
-            found = {
-                method: np.array([_r2(prepared, plan, epsilon, seed) for seed in seeds])
-                for method, plan in NUMBER_METHODS.items()
-            }
-            ours = found.pop(DEFAULT)
-            error = deviation_of(ours) / sqrt(len(ours))
-            target = NUMBER_TARGETS.get((table.name, epsilon), -1.0)
-            best = max(float(scores.mean()) for scores in found.values())
-            good = ours.mean() + error >= target and ours.mean() + max(error, 0.01) >= best
-            failures += not good
-            cells = "  ".join(f"{own.mean():>13.4f} ({deviation_of(own):.4f})" for own in (ours, *found.values()))
-            print(f"{table.name:<15} {epsilon:>7}  {cells}  {'ok' if good else 'BELOW'}", flush=True)
-    print(f"\n{options.splits} splits a cell from {options.first_seed} on, mean (sd)")
-    return 1 if failures else 0
-
-
-def _r2(prepared: Prepared, make: Callable[..., Plan], epsilon: float, seed: int) -> float:
-    train = harness.stratified_split(prepared.table.label, seed, 0.8)
-    plan = make(prepared.table, int(train.sum()), seed, epsilon)
-    labels, scores, _ = harness.held_out_scores(prepared, plan, train, seed)
-    return float(r2_score(labels, np.clip(scores, -1, 1)))
-
-
 # Probabilities --------------------------------------------------------------------------------------------------------
 
 ECE_BINS, MOST_BEHIND = 15, 0.02
@@ -380,76 +185,6 @@ def calibration_error(labels: NDArray[Any], chances: NDArray[np.float64]) -> flo
     counts = np.bincount(bins, minlength=ECE_BINS)
     sums = np.bincount(bins, np.asarray(labels) - chances, ECE_BINS)
     return float(np.abs(sums).sum() / counts.sum())
-
-
-# Several classes ------------------------------------------------------------------------------------------------------
-
-CLASS_EPSILONS = (0.5, 1.0, 3.0)
-RARE = 100
-"""Classes of fewer records: their AUC on a few test records is chance, yet counts as much as any in the mean."""
-
-
-def main_classes(argv: list[str]) -> int:
-    """Mean one-against-rest test AUC of the default for several classes beside XGBoost, on public and made-up tasks.
-
-    Random 70/30 splits, bounds and categories as declared, delta = 1 / n_train; rows with missing values are dropped.
-    "Common" is the mean over the classes of 100 records or more. XGBoost is not private: 100 trees of depth 6, at rate
-    0.1.
-    """
-    parser = harness.arguments(
-        "classes", main_classes.__doc__, splits=(5, "random splits per cell"), first_seed=(200, "of the first split")
-    )
-    options = parser.parse_args(argv)
-    seeds = range(options.first_seed, options.first_seed + options.splits)
-    print(f"{'task':<20} {'classes':>7} {'epsilon':>8}  {'all (se)':>15}  {'common (se)':>15}")
-    for table in _tasks_of_classes(options.data):
-        prepared, counts = Prepared(table), np.bincount(table.label)
-        found: dict[str, list[tuple[float, float]]] = {}
-        for seed in seeds:
-            train = harness.stratified_split(table.label, seed)
-            for epsilon in CLASS_EPSILONS:
-                plan = plan_for(table, epsilon, int(train.sum()), {"structure_seed": seed})
-                test = harness.rows_of(prepared, plan, ~train)
-                outcome = harness.run_plainly(
-                    plan, harness.rows_of(prepared, plan, train), SeededNoise(seed, exact=False)
-                )
-                chances = outcome.ensemble.link.probabilities(outcome.ensemble.scores(test.codes))
-                found.setdefault(f"{epsilon:g}", []).append(_areas(test.labels, chances, counts))
-            found.setdefault("XGBoost", []).append(_areas(table.label[~train], _xgboost(table, train), counts))
-        for name, areas in found.items():
-            means, errors = np.mean(areas, axis=0), np.std(areas, axis=0, ddof=1) / sqrt(len(areas))
-            cells = "  ".join(f"{mean:>7.4f} ({error:.4f})" for mean, error in zip(means, errors, strict=True))
-            print(f"{table.name:<20} {len(counts):>7} {name:>8}  {cells}", flush=True)
-    print(f"\n{options.splits} splits a cell from {options.first_seed} on")
-    return 0
-
-
-def _tasks_of_classes(folder: str | None) -> list[Table]:
-    adult, bank = load("adult", folder), load("bank", folder)
-    return [
-        with_label(adult, "adult, marital", "marital-status", ("relationship",)),
-        with_label(adult, "adult, occupation", "occupation"),
-        with_label(adult, "adult, education", "education", ("education-num",)),
-        with_label(bank, "bank, marital", "marital"),
-        with_label(bank, "bank, education", "education"),
-        with_label(bank, "bank, job", "job"),
-        *(make_classes(n_classes) for n_classes in (3, 14, 26)),
-    ]
-
-
-def _areas(labels: NDArray[Any], chances: NDArray[np.float64], counts: NDArray[np.int64]) -> tuple[float, float]:
-    """The mean AUC of all classes that occur, and of the common ones."""
-    areas = np.array([roc_auc(labels == index, chances[:, index]) for index in range(len(counts))])
-    return float(np.nanmean(areas)), float(np.nanmean(areas[counts >= RARE]))
-
-
-def _xgboost(table: Table, train: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Chances of the test part's classes."""
-    import xgboost
-
-    x = np.stack([column.astype(float) for column in table.columns], axis=1)
-    model = xgboost.XGBClassifier(n_estimators=100, max_depth=6, learning_rate=0.1, n_jobs=1, tree_method="hist")
-    return np.asarray(model.fit(x[train], table.label[train]).predict_proba(x[~train]), dtype=np.float64)
 
 
 # Prediction intervals ------------------------------------------------------------------------------------------------
