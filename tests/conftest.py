@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 from types import ModuleType
 
@@ -35,7 +36,9 @@ if _keeps_files_in_memory():
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let processes that begin at the same time compile each kernel once between them."""
+    """Let processes that begin at the same time compile each kernel once between them, and Ctrl-C end each of them."""
+    # A shell starts what runs in its background deaf to Ctrl-C, and so would be the commands that tests end by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     does_nothing_itself = getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
     if not does_nothing_itself:
         _module("kernels").compile_once()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from types import ModuleType
 
+import numpy as np
 import pytest
 
-from hedgerow.client.node import warm_up
+from hedgerow.client.node import Node, warm_up
 from hedgerow.client.policy import read_early
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError
+from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
@@ -64,3 +66,13 @@ def test_a_run_that_no_node_would_hold_is_not_rehearsed(factory: ModuleType) -> 
     plan = factory.make_plan(model={"n_trees": 10_000, "batch_size": "all", "max_depth": 8})
     rehearse(TrainingTask(plan), asked.append)
     assert asked == []
+
+
+def test_chosen_rows_run_the_code_that_a_whole_table_does(factory: ModuleType) -> None:
+    """Rows of one of several sites lie in another order in memory, and their first fit would compile kernels for it."""
+    plan = factory.make_plan()
+    whole = factory.make_data(plan, 30, 1)
+    some = SiteData(whole.codes[:, ::2][:, np.arange(10)], whole.labels[:10])
+    assert not some.codes.flags.c_contiguous
+    node = Node("a", some, plan, resolve(plan))
+    assert node.held.records.codes.flags.c_contiguous and np.array_equal(node.held.records.codes, some.codes)

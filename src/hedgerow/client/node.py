@@ -262,7 +262,9 @@ class Node:
 
 def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
     """Rows under the model of no trees."""
-    return SiteRecords(data.codes, data.labels, np.zeros((n_outputs, data.n_records), dtype=np.int32))
+    # Rows that were chosen from others lie column by column: the kernels would be compiled for those once more, 9 s.
+    codes = np.ascontiguousarray(data.codes)
+    return SiteRecords(codes, data.labels, np.zeros((n_outputs, data.n_records), dtype=np.int32))
 
 
 def check_data(site: str, data: SiteData, plan: Plan) -> None:
