@@ -81,7 +81,7 @@ def local_numbers(federation: Federation, model: Model, *sites: str) -> tuple[st
     return json.dumps([found.evaluation.to_dict(), found.cost.to_dict()]), found.model.to_bytes()
 
 
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 def test_an_evaluation_is_the_local_engines(federate: Builder, factory: ModuleType, label: str) -> None:
     """Same numbers, same cost, and the same model file with both on its account, to the byte; nodes see the same."""
     federation = federate(4, factory.make_plan(label, privacy={"n_records": 2000}))

@@ -16,12 +16,23 @@ from numpy.typing import NDArray
 from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import ModelError, PrivacyError, RemoteProtocolError, UsageError
-from hedgerow.evaluation.estimates import ErrorHistogram, auc, mean_of, ratio, regression_estimates
-from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble, planned_evaluation
+from hedgerow.evaluation.estimates import (
+    ErrorHistogram,
+    auc,
+    concordance,
+    integrated_brier,
+    mean_of,
+    ratio,
+    regression_estimates,
+)
+from hedgerow.evaluation.program import UNIT, EvaluationProgram, evaluate_ensemble, planned_evaluation
 from hedgerow.evaluation.sums import ERROR_EDGES, LARGEST_ERROR, ErrorMoments, ScoreHistogram, positions
 from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
 from hedgerow.local.training import train
+from hedgerow.losses import censored as measures
+from hedgerow.losses.censored import times_of
 from hedgerow.losses.kinds import accuracy, log_loss
+from hedgerow.losses.survival import survival_codes
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
@@ -32,7 +43,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import link_of
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 
-LABELS = ("binary", "multiclass", "regression")
+LABELS = ("binary", "multiclass", "regression", "survival")
 
 
 def rows(factory: ModuleType, label: str, n: int, seed: int, update: str = "newton") -> tuple[Model, SiteData]:
@@ -43,6 +54,11 @@ def rows(factory: ModuleType, label: str, n: int, seed: int, update: str = "newt
     signal = both.codes[3] / max(1, both.codes[3].max()) + np.random.default_rng(seed).normal(0, 0.25, 2 * n)
     if label == "regression":
         labels = np.rint(np.clip(signal - 0.5, -1, 1) * SCORE_UNIT)
+    elif label == "survival":
+        # The higher the signal the sooner the event; a third is lost on the way.
+        times = np.random.default_rng(seed + 1).exponential(4 * np.exp(-2 * signal))
+        lost = np.random.default_rng(seed + 2).uniform(0, 14, 2 * n)
+        labels = survival_codes(np.minimum(times, lost), times <= lost, plan.label.intervals)
     else:
         k = len(plan.label.classes)
         labels = np.clip(np.floor(signal * k), 0, k - 1)
@@ -114,6 +130,53 @@ def test_exact_moments_give_the_textbook_numbers(factory: ModuleType, update: st
     assert found.scores["r2"].value == pytest.approx(1 - np.mean(errors**2) / np.var(truth), abs=2e-3)
 
 
+def test_exact_counts_of_times_give_the_textbook_numbers(factory: ModuleType) -> None:
+    """Without noise: the concordance of the binned risks, and nearly the integrated Brier score of the curves; the bins
+    reach as far as the scores, which takes importances that are not 0.
+    """
+    model, data = rows(factory, "survival", 2000, seed=7)
+    found = evaluate_federated(model, {"a": data}, epsilon=math.inf, noise=SeededNoise(1)).evaluation
+    detail = asked(model, data, math.inf)[1][0]
+    assert isinstance(detail, ScoreHistogram) and detail.shape[1] == 9
+    binned = np.searchsorted(detail.edges[0], places_of(model, data, "risk")[0], side="left")
+    ends = np.array(model.plan.label.intervals)
+    times, events = times_of(data.labels, ends)
+    assert found.scores["concordance"].value == pytest.approx(measures.concordance(times, events, binned), abs=1e-12)
+    assert found.scores["concordance"].value > 0.6
+    survival = model.predict_survival_codes(data.codes)
+    expected = measures.integrated_brier_score(times, events, survival, ends)
+    assert found.scores["integrated_brier"].value == pytest.approx(expected, abs=2e-3)
+    assert found.n_records.value == data.n_records
+    ends_of_outline = asked(model, data, math.inf)[0][1][[0, -1]]
+    assert ends_of_outline.sum() < 0.05 * UNIT * data.n_records
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cells=st.lists(st.lists(st.integers(0, 4), min_size=4, max_size=4), min_size=7, max_size=7), seed=st.integers(0, 99)
+)
+def test_measures_of_times_from_counts_are_those_of_the_records(cells: list[list[int]], seed: int) -> None:
+    """Counts by code and bin give the numbers that the records by themselves give, and slopes that are derivatives."""
+    table, ends = np.array(cells, dtype=np.float64), np.array([1.0, 2.0, 5.0])
+    survival = np.sort(np.random.default_rng(seed).random((4, 3)), axis=1)[:, ::-1]
+    weights = np.array([measures.mean_over_time(own, ends) for own in np.eye(3)])
+    codes, bins = (np.repeat(own.ravel(), table.ravel().astype(int)) for own in np.indices((7, 4)))
+    times, events = times_of(codes, ends)
+    found = concordance(table, 0.0)
+    assert found.value == pytest.approx(measures.concordance(times, events, bins), abs=1e-12, nan_ok=True)
+    brier = integrated_brier(table, 0.0, survival, weights)
+    if not math.isnan(brier.value):
+        assert brier.value == pytest.approx(
+            measures.integrated_brier_score(times, events, survival[bins], ends), abs=1e-12
+        )
+    # Some of every kind, so that all derivatives are there; the norm of them is what the error says.
+    full = table + 1.0
+    for measure in (lambda own: concordance(own, 1e-3), lambda own: integrated_brier(own, 1e-3, survival, weights)):
+        steps = np.eye(28).reshape(28, 7, 4) * 1e-4
+        slopes = [(measure(full + step).value - measure(full - step).value) / 2e-4 for step in steps]
+        assert 1e-3 * np.linalg.norm(slopes) == pytest.approx(measure(full).noise_error, rel=1e-4)
+
+
 @settings(max_examples=60)
 @given(cells=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=8))
 def test_the_area_counts_pairs(cells: list[tuple[int, int]]) -> None:
@@ -127,6 +190,23 @@ def test_the_area_counts_pairs(cells: list[tuple[int, int]]) -> None:
         return
     won = sum(weight * (1.0 if j > i else 0.5 if j == i else 0.0) for i, j, weight in pairs)
     assert found.value == pytest.approx(won / total)
+
+
+def test_the_sampling_errors_of_times_are_those_of_samples() -> None:
+    """Over fresh records the concordance and the Brier score spread as their sampling errors say."""
+    random, ends = np.random.default_rng(3), np.array([1.0, 2.0, 5.0])
+    survival = np.exp(-np.outer([0.1, 0.2, 0.4, 0.8], ends))
+    weights = np.array([measures.mean_over_time(own, ends) for own in np.eye(3)])
+    found = []
+    for _ in range(800):
+        bins = random.integers(0, 4, 500)
+        times, lost = random.exponential(1 / np.array([0.1, 0.2, 0.4, 0.8])[bins]), random.uniform(0, 9, 500)
+        codes = survival_codes(np.minimum(times, lost), times <= lost, ends)
+        cells = np.bincount(codes * 4 + bins, minlength=28).reshape(7, 4).astype(np.float64)
+        found.append([concordance(cells, 0.0), integrated_brier(cells, 0.0, survival, weights)])
+    for which in (0, 1):
+        spread = np.std([own[which].value for own in found])
+        assert np.mean([own[which].sampling_error for own in found]) == pytest.approx(spread, rel=0.08)
 
 
 def test_errors_of_the_estimators_are_those_of_the_noise() -> None:

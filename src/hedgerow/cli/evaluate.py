@@ -31,7 +31,10 @@ from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.threads import available_threads, use_threads
 
-_TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²", "mae": "MAE"}
+_TITLES = {
+    "auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²", "mae": "MAE",
+    "integrated_brier": "integrated Brier score",
+}  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -195,7 +198,7 @@ def _check_federated(arguments: argparse.Namespace) -> None:
 def _picture(path: str | None, model: Model) -> Path | None:
     if path is None:
         return None
-    if model.plan.label.is_numeric:
+    if model.plan.label.is_numeric or model.plan.label.is_survival:
         raise UsageError("usage-no-curve")
     return picture_file(path)
 
@@ -228,7 +231,7 @@ def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
 def estimate_text(estimate: Estimate) -> str:
     """A number with its errors, for a person."""
     if math.isnan(estimate.value):
-        return "not measurable: too few records of a class for so much noise"
+        return "not measurable: too few records, or of a class too few, for so much noise"
     text = f"{number(estimate.value)} ± {number(estimate.noise_error, 2)} from the noise"
     if not math.isnan(estimate.sampling_error):
         text += f", ± {number(estimate.sampling_error, 2)} from the sample"

@@ -140,7 +140,8 @@ class Evaluation:
 
     Attributes:
         n_records: the number of records, a noisy count.
-        scores: "auc", "log_loss" and "accuracy", or "rmse" (in units of the label) and "r2", or "mae" and a deviance.
+        scores: "auc", "log_loss" and "accuracy", or "rmse" (in units of the label) and "r2", or "mae" and a deviance,
+            or "concordance" and "integrated_brier".
         curves: one calibration curve (binary), or one per class; none for a regression.
         error_clip: regression: errors beyond this, in units of the label, counted as this much; else None.
         errors: of numbers, how many records had errors of which size; else None.
@@ -189,6 +190,87 @@ def auc(cells: Floats, noise: float) -> Estimate:
     variance = float(kept_ours @ (below - area) ** 2) / n_ours**2
     variance += float(kept_others @ (above - area) ** 2) / n_others**2
     return Estimate(min(max(area, 0.0), 1.0), noise * float(np.linalg.norm(slopes)), math.sqrt(variance))
+
+
+def concordance(cells: Floats, noise: float) -> Estimate:
+    """Harrell's concordance of times to an event from counts per bin, equal bins half.
+
+    A record with an event in interval j is compared with those that were followed through it.
+
+    Args:
+        cells: float64 [2 K + 1, n_bins], by code of the time (`hedgerow.losses.survival.survival_codes`) and in the
+            order of the risk.
+        noise: standard deviation of the noise of each count.
+    """
+    events = cells[1::2]
+    # Of each interval, those that were followed through it: codes from 2 j + 2 on.
+    longer = np.cumsum(cells[::-1], axis=0)[::-1][2::2]
+    n_longer, n_events = longer.sum(axis=1), events.sum(axis=1)
+    below = np.cumsum(longer, axis=1) - longer / 2
+    above = n_events[:, None] - np.cumsum(events, axis=1) + events / 2
+    n_pairs = float(n_events @ n_longer)
+    if n_pairs <= 0:
+        return UNMEASURABLE
+    value = float((events * below).sum()) / n_pairs
+    of_events = below - value * n_longer[:, None]
+    of_longer = np.cumsum(above - value * n_events[:, None], axis=0)
+    slopes = np.zeros(cells.shape)
+    slopes[1::2] = of_events
+    pairs = np.zeros(len(cells))
+    pairs[1::2] = n_longer
+    slopes[2::2] += of_longer
+    slopes[3::2] += of_longer[:-1]
+    pairs[2::2] += np.cumsum(n_events)
+    pairs[3::2] += np.cumsum(n_events)[:-1]
+    if n_pairs <= MEASURABLE * noise * math.sqrt(cells.shape[1]) * float(np.linalg.norm(pairs)):
+        return UNMEASURABLE
+    return within(_with_errors(value, slopes / n_pairs, cells, noise), 0.0, 1.0)
+
+
+def integrated_brier(cells: Floats, noise: float, survival: Floats, weights: Floats) -> Estimate:
+    """The integrated Brier score of times to an event from counts per bin, see `hedgerow.losses.censored`.
+
+    With r_j at risk of being lost in interval j, and c_j lost in it, the chance not to have been lost by its end is
+    G_j = (1 - c_1 / r_1) ... (1 - c_j / r_j): records count as lost in the middle of an interval and events at its end.
+
+    Args:
+        cells: as in `concordance`.
+        noise: as there.
+        survival: float64 [n_bins, K], predicted.
+        weights: float64 [K], of the score at each end.
+    """
+    n_intervals = len(weights)
+    total = float(cells.sum())
+    codes, places = np.arange(len(cells)), np.arange(n_intervals)[:, None]
+    at_risk, lost = (codes >= 2 * places).astype(np.float64), (codes == 2 * places).astype(np.float64)
+    by_code = cells.sum(axis=1)
+    n_at_risk, stayed = at_risk @ by_code, (at_risk - lost) @ by_code
+    least = max(MEASURABLE * noise * math.sqrt(cells.size), 0.0)
+    if min(total, float(stayed.min(initial=math.inf))) <= least:
+        return UNMEASURABLE
+    seen = np.cumprod(stayed / n_at_risk)
+    had, has_not = survival.T**2, (1 - survival.T) ** 2
+    # Of a record with an event in an interval, or followed through it, in the sum over all ends.
+    of_events = np.cumsum((weights[:, None] * had)[::-1], axis=0)[::-1] / seen[:, None]
+    of_longer = weights[:, None] * has_not / seen[:, None]
+    slopes = np.zeros(cells.shape)
+    slopes[1::2] = of_events
+    later = np.cumsum(of_longer, axis=0)
+    slopes[2::2] += later
+    slopes[3::2] += later[:-1]
+    value = float((slopes * cells).sum()) / total
+    # By the logarithm of each chance not to have been lost, and of that by the counts.
+    followed = np.cumsum(cells[::-1], axis=0)[::-1][2::2]
+    by_seen = (of_events * cells[1::2]).sum(axis=1) + (of_longer * followed).sum(axis=1)
+    of_seen = np.cumsum((at_risk - lost) / stayed[:, None] - at_risk / n_at_risk[:, None], axis=0)
+    slopes -= (by_seen @ of_seen)[:, None] + value
+    return _with_errors(value, slopes / total, cells, noise)
+
+
+def _with_errors(value: float, slopes: Floats, cells: Floats, noise: float) -> Estimate:
+    """A number with its errors to first order, from its derivative by each count; a ratio, so that their mean is 0."""
+    sampling = math.sqrt(float((np.maximum(cells, 0) * slopes**2).sum()))
+    return Estimate(value, noise * float(np.linalg.norm(slopes)), sampling)
 
 
 def mean_estimate(estimates: list[Estimate]) -> Estimate:

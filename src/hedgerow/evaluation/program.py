@@ -1,7 +1,8 @@
 """Federated evaluation: how well a model predicts rows that the sites held out, as a generator of two queries.
 
     yield ScoreHistogram(fine public bins, the model)      ->  roughly where the scores lie
-    yield ScoreHistogram(few bins of even shares, by label) ->  AUC, log-loss, accuracy, calibration
+    yield ScoreHistogram(few bins of even shares, by label) ->  AUC, log-loss, accuracy, calibration;
+                                                                of times to an event concordance and Brier score
     (numbers: an outline of the errors, then ErrorMoments or DevianceMoments with the clip that it shows; the outline
     itself has the prediction intervals)
 
@@ -26,6 +27,8 @@ from hedgerow.evaluation.estimates import (
     Evaluation,
     auc,
     calibration_curve,
+    concordance,
+    integrated_brier,
     mean_estimate,
     mean_estimates,
     mean_of,
@@ -44,11 +47,15 @@ from hedgerow.evaluation.sums import (
     bins_for,
     error_clip,
     even_edges,
+    in_bins,
     outline_scale,
     predicted,
+    rows_of_label,
     visible,
 )
+from hedgerow.losses.censored import mean_over_time
 from hedgerow.losses.registry import loss_kind
+from hedgerow.losses.survival import survival_curves
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas, integer_sigma
@@ -98,10 +105,11 @@ class _Exchange:
 
     def histogram(self, stage: int, position: str, edges: NDArray[np.int64], *, by_label: bool) -> ScoreHistogram:
         with_hits = by_label and len(edges) > 1
+        n_rows = rows_of_label(self.plan.label) if by_label else 1
         subject = "evaluation, detail" if stage else "evaluation, outline"
         return ScoreHistogram(
             purpose=ScoreHistogram.purpose_of(self.first_round + stage, subject),
-            length=len(edges) * (1 + by_label) * (edges.shape[1] + 1) + 2 * with_hits,
+            length=len(edges) * n_rows * (edges.shape[1] + 1) + 2 * with_hits,
             bound=UNIT,
             sensitivity_squared=self.sensitivity_squared(len(edges) + with_hits),
             noise_multiplier=self.noise_multipliers[stage],
@@ -146,6 +154,8 @@ def evaluate_ensemble(
     exchange = _Exchange(plan, ensemble, _noise_multipliers(plan, epsilon, delta), first_round)
     if plan.label.is_numeric:
         return (yield from _evaluate_numbers(exchange))
+    if plan.label.is_survival:
+        return (yield from _evaluate_times(exchange))
     return (yield from _evaluate_classes(exchange))
 
 
@@ -177,7 +187,8 @@ def _demands(plan: Plan) -> list[NoiseDemand]:
     is_numeric = plan.label.is_numeric
     n_moments = _moments_of(plan).n_statistics
     norms = (1, n_moments) if is_numeric else (n_curves, n_curves + (n_curves > 1))
-    lengths = (len(ERROR_EDGES) + 1, n_moments) if is_numeric else (n_curves * N_OUTLINE, 2 * n_curves * MAX_BINS + 2)
+    n_detail = rows_of_label(plan.label) * n_curves * MAX_BINS + 2
+    lengths = (len(ERROR_EDGES) + 1, n_moments) if is_numeric else (n_curves * N_OUTLINE, n_detail)
     return [
         NoiseDemand(norm * UNIT * UNIT * rows * rows, length, weight=weight)
         for norm, length, weight in zip(norms, lengths, (OUTLINE_SHARE, 1 - OUTLINE_SHARE), strict=True)
@@ -217,6 +228,29 @@ def _evaluate_numbers(exchange: _Exchange) -> EvaluationProgram:
         scores = mean_estimates(moments, noise, {"mae": largest, deviance.name: deviance.per_error * largest})
     count = Estimate(float(moments[0]), noise)
     return Evaluation(count, scores, error_clip=clip / SCORE_UNIT * half_range, errors=errors)
+
+
+def _evaluate_times(exchange: _Exchange) -> EvaluationProgram:
+    label, scale = exchange.plan.label, outline_scale(exchange.ensemble, "risk")
+    query = exchange.histogram(0, scale.position, scale.edges, by_label=False)
+    noisy = (yield query) / UNIT
+    outline = visible(noisy, exchange.noise(0, query))[None, :]
+    # What one bin is to two classes, a bin of all codes is here.
+    noise = exchange.noise(1, query) * math.sqrt(label.n_codes / 2)
+    edges = even_edges(scale, outline, bins_for(float(noisy.sum()), noise))
+    detail = exchange.histogram(1, scale.position, edges, by_label=True)
+    cells = ((yield detail) / UNIT).reshape(label.n_codes, -1)
+    noise = exchange.noise(1, detail)
+    survival = in_bins(scale, 0, outline, edges[0], survival_curves(scale.middles(0), exchange.ensemble.baseline))
+    real = ~np.isnan(survival[:, 0])
+    cells, survival = cells[:, real], survival[real]
+    ends = np.array(label.intervals)
+    weights = np.array([mean_over_time(own, ends) for own in np.eye(len(ends))])
+    scores = {
+        "concordance": concordance(cells, noise),
+        "integrated_brier": within(integrated_brier(cells, noise, survival, weights), 0.0, math.inf),
+    }
+    return Evaluation(Estimate(float(cells.sum()), noise * math.sqrt(cells.size)), scores)
 
 
 def _evaluate_classes(exchange: _Exchange) -> EvaluationProgram:

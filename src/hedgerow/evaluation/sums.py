@@ -4,6 +4,7 @@ Statistics are integers only, so that the same record counts the same on every m
 
     position      of a record                                              model
     score         its score, in units of 2**-16                            binary
+    risk          the same                                                 times to an event
     probability   per class, its predicted probability, in units of 2**-30 three classes or more
     residual      |prediction - label|, in units of 2**-16, label scaled   numbers
 
@@ -83,11 +84,12 @@ class ScoreHistogram(EvaluationQuery):
     to one of the two hits, so its contribution has the squared L2 norm unit**2 (n_curves + with_hits), exactly.
 
     Attributes:
-        position: what is binned, an integer (see above): "score" (one curve, binary),
-            "probability" (one curve per class against the rest) or "residual" (one curve, regression).
+        position: what is binned, an integer (see above): "score" (one curve, binary), "risk" (one curve, times to an
+            event), "probability" (one curve per class against the rest) or "residual" (one curve, regression).
         edges: int64 [n_curves, n_edges], ascending per curve, repeats allowed; bin b holds the positions above
             edges[b-1] and up to edges[b].
-        by_label: whether each curve has one row of bins per outcome (not this class, this class), else one row in all.
+        by_label: whether each curve has one row of bins per outcome (not this class, this class; of times to an event
+            one for each of their codes), else one row in all.
         with_hits: whether two counts follow: records whose class is not predicted, and those whose class is.
     """
 
@@ -99,7 +101,8 @@ class ScoreHistogram(EvaluationQuery):
     @property
     def shape(self) -> tuple[int, int, int]:
         """Curves, rows of bins per curve, bins."""
-        return len(self.edges), 1 + self.by_label, self.edges.shape[1] + 1
+        n_curves, n_bins = len(self.edges), self.edges.shape[1] + 1
+        return n_curves, (self.length - 2 * self.with_hits) // (n_curves * n_bins), n_bins
 
     def answer(self, site: Site) -> IntVector:
         site.take_in(self.update)
@@ -110,10 +113,10 @@ class ScoreHistogram(EvaluationQuery):
 
     def fits(self, plan: Plan) -> bool:
         label, (n_curves, n_rows, n_bins) = plan.label, self.shape
-        expected = "residual" if label.is_numeric else ("probability" if label.n_outputs > 1 else "score")
         is_plain = not label.is_numeric or not (self.by_label or self.with_hits)
         return (
-            self.position == expected
+            self.position == position_for(label)
+            and n_rows == (rows_of_label(label) if self.by_label else 1)
             and n_curves == label.n_outputs
             and is_plain
             and self.length == n_curves * n_rows * n_bins + 2 * self.with_hits
@@ -207,17 +210,29 @@ class DevianceMoments(_Moments):
         return deviance_moments(site.records, self, site.plan)
 
 
+def position_for(label: Label) -> str:
+    """What is binned of a model for this label."""
+    if label.is_survival:
+        return "risk"
+    return "residual" if label.is_numeric else "probability" if label.n_outputs > 1 else "score"
+
+
+def rows_of_label(label: Label) -> int:
+    """Rows of bins by label: for each code of a time to an event, else for a class and the rest."""
+    return label.n_codes if label.is_survival else 2
+
+
 def positions(records: SiteRecords, position: str, link: Link, label: Label) -> NDArray[np.int64]:
     """Where each record lies on each curve: int64 [n_curves, n].
 
     Args:
         records: with the whole model in their scores.
-        position: "score", "probability" or "residual".
+        position: "score", "risk", "probability" or "residual".
         link: what the scores mean.
         label: of the plan.
     """
     scores = records.scores.astype(np.int64)
-    if position == "score":
+    if position in ("score", "risk"):
         return scores
     if position == "residual":
         return np.abs(_errors(records, link, label))[None, :]
@@ -236,7 +251,8 @@ def score_histogram(records: SiteRecords, query: ScoreHistogram, link: Link, lab
         if query.by_label:
             # One curve is about the last class; several are about each class against the rest.
             about = 1 if n_curves == 1 else curve
-            bins = bins + n_bins * (records.labels == about)
+            rows = records.labels if label.is_survival else records.labels == about
+            bins = bins + n_bins * rows
         counts[curve] = np.bincount(bins, minlength=n_rows * n_bins).reshape(n_rows, n_bins)
     parts = [counts.ravel()]
     if query.with_hits:
@@ -300,20 +316,22 @@ class Scale:
         return self.link.threshold
 
     def probabilities(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Predicted probabilities of the curve's class at some positions."""
+        """Predicted probabilities of the curve's class at some positions; of times to an event the scores."""
+        if self.position == "risk":
+            return places / SCORE_UNIT
         chance = places / PROBABILITY_UNIT if self.position == "probability" else self.link.chance(places)
         return np.asarray(np.clip(chance, _NEAREST, 1 - _NEAREST))
 
     def middles(self, curve: int) -> NDArray[np.float64]:
-        """The predicted probability in the middle of each bin of the outline: float64 [N_OUTLINE]."""
+        """What `probabilities` says of the middle of each bin of the outline: float64 [N_OUTLINE]."""
         edges = self.edges[curve].astype(np.float64)
         inner = (edges[1:] + edges[:-1]) / 2
         low, high = edges[0] - (edges[1] - edges[0]) / 2, edges[-1] + (edges[-1] - edges[-2]) / 2
         return self.probabilities(np.concatenate([[low], inner, [high]]))
 
 
-def outline_scale(ensemble: Ensemble) -> Scale:
-    """The outline of a classifier, from nothing but the model."""
+def outline_scale(ensemble: Ensemble, position: str = "score") -> Scale:
+    """The outline of a classifier, from nothing but the model; `position` is that of models with one score."""
     if ensemble.n_outputs > 1:
         steps = np.arange(1 - N_OUTLINE // 2, N_OUTLINE // 2) * (2 * LOGIT_REACH / N_OUTLINE)
         edges = np.rint(PROBABILITY_UNIT / (1 + np.exp(-steps))).astype(np.int64)
@@ -322,9 +340,10 @@ def outline_scale(ensemble: Ensemble) -> Scale:
     # A bin is at least one unit wide, whatever the model.
     width = max(1.0, 2 * REACH * spread * SCORE_UNIT / N_OUTLINE)
     edges = np.rint(middle * SCORE_UNIT + np.arange(1 - N_OUTLINE // 2, N_OUTLINE // 2) * width).astype(np.int64)
-    scale = Scale("score", edges[None, :], ensemble.link)
-    # The threshold of the decision becomes one of the borders, so that the accuracy can be read off exactly.
-    edges[int(np.abs(edges - (scale.threshold or 0)).argmin())] = scale.threshold or 0
+    scale = Scale(position, edges[None, :], ensemble.link)
+    if scale.threshold is not None:
+        # The threshold of the decision becomes one of the borders, so that the accuracy can be read off exactly.
+        edges[int(np.abs(edges - scale.threshold).argmin())] = scale.threshold
     return scale
 
 
@@ -384,14 +403,21 @@ def even_edges(scale: Scale, outline: Counts, n_bins: int) -> Edges:
 
 def predicted(scale: Scale, curve: int, outline: Counts, edges: Edges) -> NDArray[np.float64]:
     """The mean predicted probability in each bin, by the outline's counts: float64 [n_bins], NaN for empty bins."""
+    return in_bins(scale, curve, outline, edges, scale.middles(curve)[:, None])[:, 0]
+
+
+def in_bins(
+    scale: Scale, curve: int, outline: Counts, edges: Edges, values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Means of what is said of the outline's bins, float64 [N_OUTLINE, m], in each bin: [n_bins, m], NaN if empty."""
     n_bins = len(edges) + 1
     # A bin of the outline lies in the bin of its upper border.
     bin_of_fine = np.searchsorted(edges, np.append(scale.edges[curve], np.iinfo(np.int64).max), side="left")
     # A little of every bin, so that one without visible records has its middle.
     weights = outline[curve] + 1e-9 * outline[curve].sum()
     mass = np.bincount(bin_of_fine, weights=weights, minlength=n_bins)
-    total = np.bincount(bin_of_fine, weights=weights * scale.middles(curve), minlength=n_bins)
-    return np.asarray(np.divide(total, mass, out=np.full(n_bins, np.nan), where=mass > 0))
+    sums = [np.bincount(bin_of_fine, weights=weights * own, minlength=n_bins) for own in values.T]
+    return np.array([np.divide(total, mass, out=np.full(n_bins, np.nan), where=mass > 0) for total in sums]).T
 
 
 def error_clip(outline: Counts, noise: float) -> int:

@@ -124,7 +124,6 @@ class LogHazard(Link):
     """The score is what a record adds to the log-odds of the event in every interval."""
 
     name = "hazard"
-    is_relative = True
 
     def values(self, scores: Floats, label: Label) -> Floats:
         """Risks: the scores themselves; what they mean for survival takes the baseline, see `Ensemble.survival`."""
