@@ -91,9 +91,9 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "dp-xgboost, numbers": (
         "regression",
         {
-            "model": {"algorithm": "dp-xgboost", "n_candidates": 5},
+            "model": {"algorithm": "dp-xgboost", "n_candidates": 5, "noise_ridge": 1.0},
             "privacy": {"accountant": "pure"},
-            "dp_xgboost": {"splits": "histogram", "sketch_rounds": 2},
+            "dp_xgboost": {"splits": "histogram", "sketch_rounds": 2, "start": "none", "shrinkage": 0.0},
         },
         "fb94688051f55154aeefa2dd",
     ),

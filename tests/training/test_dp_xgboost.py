@@ -385,7 +385,8 @@ def test_geometric_leaf_clipping_bounds_noisy_leaves_and_changes_no_release(fact
     found = {}
     for clips in (False, True):
         model = {"n_trees": 5, "max_depth": 4, "learning_rate": 0.4, "leaf_ridge": 0.0, "noise_ridge": 0.0}
-        plan = plan_of(factory, "regression", {"geometric_leaf_clip": clips}, model, epsilon=0.1)
+        own = {"geometric_leaf_clip": clips, "start": "none", "shrinkage": 0.0}
+        plan = plan_of(factory, "regression", own, model, epsilon=0.1)
         found[clips] = run(plan, [(factory.make_data(plan, 300, 3), None)], factory)
     free, clipped = (found[clips][0].fitted.values.astype(float) / SCORE_UNIT for clips in (False, True))
     bounds = 0.4 * 0.6 ** np.arange(5)
@@ -514,3 +515,23 @@ def test_an_audit_of_the_choices_stays_below_the_account_and_finds_faults(factor
     assert found <= accounted
     assert found > 0.3 * accounted
     assert audited(query, known, canary, 20_000, scale=0.1) > accounted
+
+
+def test_a_regression_begins_with_the_mean_and_is_not_blown_up(factory: ModuleType) -> None:
+    """The first release is the mean, one event of its own within the account; R2 is not below that of the mean."""
+    plan = plan_of(factory, "regression", {}, {"n_trees": 6, "max_depth": 3}, epsilon=0.5, n_records=4000)
+    generator = np.random.default_rng(5)
+    data = factory.make_data(plan, 4000, 5)
+    labels = np.clip(0.8 + 0.1 * generator.normal(size=4000), -1, 1)
+    data = dataclasses.replace(data, labels=np.rint(labels * SCORE_UNIT).astype(np.int32))
+    ensemble, ledger = run(plan, [(data, None)], factory)
+    assert ensemble.n_trees == 7 and ledger.releases[0].purpose.endswith("mean")
+    assert len(ledger) == resolve(plan).n_exchanges(plan)
+    start = ensemble.fitted.values[0]
+    assert start[0, 0] / SCORE_UNIT == pytest.approx(0.8, abs=0.05) and not start[1:].any()
+    scores = ensemble.scores(data.codes)[0]
+    assert np.mean((scores - labels) ** 2) < 1.5 * np.var(labels)
+    papers, ridge = {"start": "none", "shrinkage": 0.0}, {"n_trees": 6, "max_depth": 3, "noise_ridge": 1.0}
+    plain = plan_of(factory, "regression", papers, ridge, epsilon=0.5, n_records=4000)
+    worse = run(plain, [(data, None)], factory)[0].scores(data.codes)[0]
+    assert np.mean((worse - labels) ** 2) > 5 * np.var(labels)

@@ -19,10 +19,14 @@ class DpXgboost:
             "histogram": nothing is chosen from anything but noisy histograms.
         subsampling_ratio: chance of a record to be in a release, drawn by its node for each by itself.
         sketch_rounds: trees before which noisy histograms of all features place the candidates.
-        sketch_share, split_share: of the sum of (amplified) epsilons where the accountant is "pure", else of the sum of
-            rho; the leaves have the rest.
+        start: "mean": the model begins with the mean label, released once, not with the middle of the label's bounds,
+            which a rate below 1 leaves slowly; or "none", as in the paper. Left out, "mean" for a regression.
+        start_share, sketch_share, split_share: of the sum of (amplified) epsilons where the accountant is "pure", else
+            of the sum of rho; the leaves have the rest. No start takes no share.
         gradient: what happens to records whose gradient exceeds 1: "clip" or "filter" (left out, as in the paper).
         count_weight: how much a count weighs beside a gradient in a leaf's sensitivity.
+        shrinkage: share of the James-Stein correction by which a tree is scaled whose leaves released little but noise;
+            0 for the paper's values. Left out, 1 for a regression and 0 for classes.
         min_child_weight: a leaf whose noisy count is below it has the value 0.
         geometric_leaf_clip: whether the bound on a leaf's value, before the learning rate, falls by 1 - learning_rate
             with every tree, as DPBoost's does; of the noisy value, so it costs nothing and lowers no noise.
@@ -31,10 +35,13 @@ class DpXgboost:
     splits: str = checked(one_of("exponential", "histogram"), "exponential")
     subsampling_ratio: float = checked(number(1e-6, 1), 1.0)
     sketch_rounds: int = checked(integer(0, 6), 1)
+    start: str | None = checked(one_of("mean", "none"), None)
+    start_share: float = checked(number(0.01, 0.9), 0.15)
     sketch_share: float = checked(number(0, 0.9), 0.05)
     split_share: float = checked(number(0.01, 0.95), 0.45)
     gradient: str = checked(one_of("clip", "filter"), "clip")
     count_weight: float = checked(number(0.01, 4), 0.25)
+    shrinkage: float | None = checked(number(0, 1), None)
     min_child_weight: float = checked(number(0, 1e9), 0.0)
     geometric_leaf_clip: bool = checked(boolean, False)
 
@@ -42,6 +49,10 @@ class DpXgboost:
     def of(cls, plan: Plan) -> DpXgboost:
         """The section of a plan of this method; ValueError for another's."""
         return own_section(cls, plan)
+
+    def starts_with_mean(self, plan: Plan) -> bool:
+        """Whether the mean is released first."""
+        return self.start == "mean" or (self.start is None and plan.label.is_numeric)
 
 
 def check(plan: Plan) -> None:
@@ -52,7 +63,9 @@ def check(plan: Plan) -> None:
     if own.subsampling_ratio < 1 and privacy.rows_per_unit > 1:
         # A unit of several rows is in a sample more often than one row is.
         raise refuse("dp_xgboost.subsampling_ratio", own.subsampling_ratio, "1 with several rows per unit")
-    if own.sketch_share + own.split_share >= 1:
+    if own.start == "mean" and not plan.label.is_numeric:
+        raise refuse("dp_xgboost.start", own.start, '"none" for classes, whose scores begin at 0')
+    if own.sketch_share + own.split_share + own.starts_with_mean(plan) * own.start_share >= 1:
         raise refuse("dp_xgboost.split_share", own.split_share, "a share that leaves some for the leaves")
     rate = plan.model.learning_rate
     if own.geometric_leaf_clip and not isinstance(rate, str) and rate >= 1:

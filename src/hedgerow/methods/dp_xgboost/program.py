@@ -1,5 +1,6 @@
 """DP-XGBoost: greedy trees under pure differential privacy, as one generator of queries.
 
+    of a regression, once:   yield PureLeafSums         ->  the mean label, from which scores begin
     for every tree:
         in the first trees:  yield PureHistogram      ->  noisy counts per bin place candidates (the quantile sketch)
         for every level:
@@ -43,10 +44,11 @@ from hedgerow.methods.dp_xgboost.trees import (
     PureNodeHistograms,
     SplitSelection,
 )
+from hedgerow.methods.start import constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
-from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound
+from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, largest_value
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, padded
 from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
 from hedgerow.trees.random_trees import PublicRandom
@@ -70,6 +72,11 @@ def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
 def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
     run, plan = asking.run, asking.run.plan
     candidates, ordered = CandidateSource(plan, run.grid), run.ordered_sum()
+    if run.settings.n_start_trees(plan):
+        mean, count = ((yield asking.mean())[:2] / run.loss.scales).tolist()
+        start = constant_trees(run.grid, run.settings.max_depth, -mean / max(1.0, count), largest_value(run))
+        grown.add(start, None)
+        asking.starts_with(start)
     for number in range(run.settings.n_trees):
         if number < DpXgboost.of(plan).sketch_rounds:
             _take_sketch(asking, candidates, (yield asking.sketch(candidates)))
@@ -90,22 +97,33 @@ class _Asking:
 
     Attributes:
         run, settings: what stays fixed.
-        number: trees fitted so far.
+        number: trees fitted so far, without a start.
     """
 
     def __init__(self, run: Run, settings: DpXgboostSettings) -> None:
         self.run, self.settings = run, settings
         self.number = 0
-        self._exchange = 0
+        self._n_known = self._exchange = 0
         self._update: FittedTrees | None = None
         self._score_bound = 0
         self._threshold = sampling_threshold(run.plan)
-        self._sketch, self._split, self._leaf = sensitivities(run.plan, run.loss)
+        _, self._sketch, self._split, self._leaf = sensitivities(run.plan, run.loss)
 
     def fitted(self, fitted: FittedTrees) -> None:
         """A tree is complete."""
-        self._update, self.number = fitted, self.number + 1
+        self.number += 1
+        self.starts_with(fitted)
+
+    def starts_with(self, fitted: FittedTrees) -> None:
+        """The next query brings this tree."""
+        self._update, self._n_known = fitted, self._n_known + 1
         self._score_bound = grown_score_bound(self._score_bound, fitted)
+
+    def mean(self) -> PureLeafSums:
+        """The sum of gradients at a score of 0, which are the labels with the other sign, and the count of records."""
+        trees = constant_tree(self.run.grid, self.run.settings.max_depth)
+        noise = self._leaf, self.settings.start_scale
+        return PureLeafSums(**self._common(PureLeafSums, "mean", 2 * trees.n_leaves, *noise), trees=trees)
 
     def sketch(self, candidates: CandidateSource) -> PureHistogram:
         """Counts of all features' bins."""
@@ -156,7 +174,7 @@ class _Asking:
             "sensitivity_squared": changed.squared,
             "noise_multiplier": pure.scale / pure.sensitivity,
             "update": update,
-            "ensemble_size": self.number - (0 if update is None else 1),
+            "ensemble_size": self._n_known - (0 if update is None else 1),
             "score_bound": self._score_bound,
             "pure": pure,
         }
@@ -274,5 +292,7 @@ def _rule(asking: _Asking) -> LeafRule:
         noise_ridge=run.settings.noise_ridge,
         leaf_clip=_leaf_limit(asking),
         divisor=1,
-        largest=(2**31 - 1) // run.settings.n_trees,
+        smooths=asking.settings.shrinkage > 0,
+        shrinkage=asking.settings.shrinkage,
+        largest=largest_value(run),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,7 +19,9 @@ from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.protocol.queries import SAMPLING_STEPS, PureNoise
 from hedgerow.training.settings import Settings, decided, most_bins
 
-DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE, DEFAULT_NOISE_RIDGE = 20, 4, 0.3, 1.0
+DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE = 20, 4, 0.3
+NOISE_RIDGE, NOISE_RIDGE_OF_NUMBERS = 1.0, 12.0
+"""An empty leaf gets its noise over a ridge of as much: too long a step for a number, whose scores have no link."""
 _HALVINGS = 60
 _PRECISION = 1e-6
 """Of the sum of epsilons; integer scales are coarser."""
@@ -30,10 +33,12 @@ class DpXgboostSettings(Settings):
     """Numbers in place of every "auto".
 
     Attributes:
-        sketch_scale, split_scale, leaf_scale: of each kind of release's noise, in integer units; 0 without privacy.
+        start_scale, sketch_scale, split_scale, leaf_scale: of each kind of release's noise, in integer units; 0
+            without privacy.
         noise_multiplier: `leaf_scale` per unit of sensitivity.
     """
 
+    start_scale: int
     sketch_scale: int
     split_scale: int
     leaf_scale: int
@@ -55,21 +60,26 @@ class DpXgboostSettings(Settings):
         return length
 
     def n_exchanges(self, plan: Plan) -> int:
-        return self.n_trees * (self.max_depth + 1) + min(DpXgboost.of(plan).sketch_rounds, self.n_trees)
+        n_starts, n_sketches, n_levels, n_trees = _counts(plan, self)
+        return n_starts + n_sketches + n_levels + n_trees
+
+    def n_start_trees(self, plan: Plan) -> int:
+        """See `Settings.n_start_trees`: the mean."""
+        return int(DpXgboost.of(plan).starts_with_mean(plan))
 
     def n_released(self, plan: Plan) -> int:
         """See `Settings.n_released`: a choice per node, or the bins of each, then two statistics a leaf."""
         n_bins = sum(most_bins(plan))
         n_leaves: int = 2**self.max_depth
         per_node = 1 if DpXgboost.of(plan).splits == "exponential" else 2 * n_bins
-        n_sketches, _, n_trees = _counts(plan, self)
-        return n_sketches * n_bins + n_trees * ((n_leaves - 1) * per_node + 2 * n_leaves)
+        n_starts, n_sketches, _, n_trees = _counts(plan, self)
+        return n_starts * 2 * n_leaves + n_sketches * n_bins + n_trees * ((n_leaves - 1) * per_node + 2 * n_leaves)
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         """See `Settings.planned_releases`; exactly what is released."""
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
-        return _events(plan, self, (self.sketch_scale, self.split_scale, self.leaf_scale))
+        return _events(plan, self, (self.start_scale, self.sketch_scale, self.split_scale, self.leaf_scale))
 
 
 @dataclass(frozen=True)
@@ -108,8 +118,8 @@ def sampling_threshold(plan: Plan) -> int:
     return min(SAMPLING_STEPS, math.ceil(DpXgboost.of(plan).subsampling_ratio * SAMPLING_STEPS))
 
 
-def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sensitivity]:
-    """Of the sketch, of a level's splits (choices, or noisy histograms), and of the leaves."""
+def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sensitivity, Sensitivity]:
+    """Of the start, of the sketch, of a level's splits (choices, or noisy histograms), and of the leaves."""
     rows, m = plan.privacy.rows_per_unit, len(plan.features)
     count = loss.largest_statistic(1)
     leaves = Sensitivity(l1_sensitivity(loss) * rows, loss.norm_squared * rows * rows)
@@ -118,7 +128,8 @@ def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sen
     splits = Sensitivity(leaves.size * m, leaves.squared * m)
     if DpXgboost.of(plan).splits == "exponential":
         splits = Sensitivity(score_range(SCORE_UNIT_OF_GAIN, rows), splits.squared, is_choice=True)
-    return sketch, splits, leaves
+    # The start is the leaves of a tree that sends every record to the first.
+    return leaves, sketch, splits, leaves
 
 
 def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
@@ -127,32 +138,41 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
     Raises:
         PrivacyError: when no noise keeps the promise.
     """
-    model = plan.model
+    model, own = plan.model, DpXgboost.of(plan)
     settings = DpXgboostSettings(
         n_trees=decided(model.n_trees, DEFAULT_TREES),
         max_depth=decided(model.max_depth, DEFAULT_DEPTH),
         learning_rate=decided(model.learning_rate, DEFAULT_LEARNING_RATE),
         interaction_size=len(plan.features),
-        noise_ridge=decided(model.noise_ridge, DEFAULT_NOISE_RIDGE),
+        noise_ridge=decided(model.noise_ridge, NOISE_RIDGE_OF_NUMBERS if plan.label.is_numeric else NOISE_RIDGE),
+        shrinkage=float(plan.label.is_numeric) if own.shrinkage is None else own.shrinkage,
+        start_scale=0,
         sketch_scale=0,
         split_scale=0,
         leaf_scale=0,
     )
     if math.isinf(plan.privacy.epsilon):
         return settings
-    sketch, split, leaf = _scales(plan, settings)
-    sensitivity = sensitivities(plan, settings.loss(plan))[2].size
+    start, sketch, split, leaf = _scales(plan, settings)
+    sensitivity = sensitivities(plan, settings.loss(plan))[-1].size
     return replace(
-        settings, noise_multiplier=leaf / sensitivity, sketch_scale=sketch, split_scale=split, leaf_scale=leaf
+        settings,
+        noise_multiplier=leaf / sensitivity,
+        start_scale=start,
+        sketch_scale=sketch,
+        split_scale=split,
+        leaf_scale=leaf,
     )
 
 
-def _counts(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int]:
+def _counts(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int, int]:
+    """How often there is a start, a sketch, a level of splits, and leaves."""
     n_trees = settings.n_trees
-    return min(DpXgboost.of(plan).sketch_rounds, n_trees), n_trees * settings.max_depth, n_trees
+    n_sketches = min(DpXgboost.of(plan).sketch_rounds, n_trees)
+    return settings.n_start_trees(plan), n_sketches, n_trees * settings.max_depth, n_trees
 
 
-def _events(plan: Plan, settings: DpXgboostSettings, scales: tuple[int, int, int]) -> list[Event]:
+def _events(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -> list[Event]:
     threshold = sampling_threshold(plan)
     parts = zip(sensitivities(plan, settings.loss(plan)), scales, _counts(plan, settings), strict=True)
     return [
@@ -162,20 +182,21 @@ def _events(plan: Plan, settings: DpXgboostSettings, scales: tuple[int, int, int
     ]
 
 
-def _scales(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int]:
+def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
     """The smallest noise, each kind of release having its share of the sum of epsilons or of rho, by bisection."""
     privacy, own = plan.privacy, DpXgboost.of(plan)
     judge, is_pure = get_accountant(privacy.accountant), privacy.accountant == "pure"
-    shares = (own.sketch_share, own.split_share, 1 - own.sketch_share - own.split_share)
+    start_share = own.start_share if settings.n_start_trees(plan) else 0.0
+    shares = start_share, own.sketch_share, own.split_share, 1 - own.sketch_share - own.split_share - start_share
     rate = sampling_threshold(plan) / SAMPLING_STEPS
     sensitivity, counts = sensitivities(plan, settings.loss(plan)), _counts(plan, settings)
 
-    def scales_of(total: float) -> tuple[int, int, int]:
+    def scales_of(total: float) -> list[int]:
         found = []
         for share, changed, count in zip(shares, sensitivity, counts, strict=True):
             each = total * share / max(1, count)
             found.append(changed.least_scale(each, rate, is_pure=is_pure) if each > 0 else 1)
-        return found[0], found[1], found[2]
+        return found
 
     def keeps(total: float) -> bool:
         return judge.epsilon(_events(plan, settings, scales_of(total)), privacy.delta) <= privacy.epsilon
