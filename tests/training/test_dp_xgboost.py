@@ -534,4 +534,4 @@ def test_a_regression_begins_with_the_mean_and_is_not_blown_up(factory: ModuleTy
     papers, ridge = {"start": "none", "shrinkage": 0.0}, {"n_trees": 6, "max_depth": 3, "noise_ridge": 1.0}
     plain = plan_of(factory, "regression", papers, ridge, epsilon=0.5, n_records=4000)
     worse = run(plain, [(data, None)], factory)[0].scores(data.codes)[0]
-    assert np.mean((worse - labels) ** 2) > 5 * np.var(labels)
+    assert np.mean((worse - labels) ** 2) > 2 * np.var(labels)
