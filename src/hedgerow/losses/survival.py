@@ -43,7 +43,7 @@ from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelKind
 
 MOST_INTERVALS = 64
-HESSIAN_SCALE = 2.0
+HESSIAN_SCALE = 1.0
 BASELINE_LIMIT = STEPS // 2
 """A baseline is within +-8, in steps of 1/256."""
 
@@ -186,5 +186,5 @@ KIND = LossKind(
     _build,
     survival_scores,
     clipped_updates=("newton",),
-    clipped_hessian_scale=2.0,
+    clipped_hessian_scale=HESSIAN_SCALE,
 )

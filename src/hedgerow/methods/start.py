@@ -150,10 +150,10 @@ class CalibrationSums(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OddsCounts(Query):
-    """How two classes lie about finished scores: int64 [2 `ODDS_BINS`], with 2**14 to a record.
+    """How two classes, or events, lie about finished scores: int64 [2 `ODDS_BINS`], with 2**14 to a record.
 
     Scores from -6 to 4 are cut into bins of half a unit, with one more at either end. A record adds 2**14 to its bin,
-    and to the bin's label half of that, with its sign: negative for the first class.
+    and to the bin's label half of that, with its sign: negative for the first class, or without the event.
     """
 
     def answer(self, site: TrainingSite) -> IntVector:
@@ -162,7 +162,7 @@ class OddsCounts(Query):
         scores, labels = site.records.scores[0].astype(np.int64), site.records.labels
         bins = np.clip((scores - ODDS_FIRST) // ODDS_STEP + 1, 0, ODDS_BINS - 1)
         counts = np.bincount(bins, minlength=ODDS_BINS)
-        positive = np.bincount(bins[labels == 1], minlength=ODDS_BINS)
+        positive = np.bincount(bins[labels % 2 == 1], minlength=ODDS_BINS)
         return np.concatenate([counts * LABEL_NORM, (2 * positive - counts) * (LABEL_NORM // 2)]).astype(np.int64)
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
@@ -172,57 +172,6 @@ class OddsCounts(Query):
             yield "the number of records of a score is out of range"
         if (np.abs(labels) > np.maximum(counts, 0) / 2 + 2 * reach).any():
             yield "the labels of a score are more than its records"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FateCounts(Query):
-    """How many records have each code of a time to an event: int64 [2K + 1], with 2**14 to a record."""
-
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: one record is in one entry."""
-        site.take_in(self.update)
-        return np.bincount(site.records.labels, minlength=self.length).astype(np.int64) * LABEL_NORM
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        reach = facts.reach(1)
-        if (released < -reach).any() or (released > facts.n_rows * LABEL_NORM + reach).any():
-            yield "the number of records of a fate is out of range"
-
-
-BASELINE_DOUBT = 1.0
-"""How far an interval's log-odds may be from those of all, one standard deviation, before anything is released."""
-
-
-def released_baseline(released: IntVector, sigma: float) -> tuple[int, ...]:
-    """Log-odds of the event in each interval, in steps of 1/256, from an answer to `FateCounts` with its noise.
-
-    In an interval with e events among n at risk these are log e / (n - e). Where the noise outweighs what the records
-    say, they give way to those of all intervals together, as a normal prior has it.
-
-    Args:
-        released: int64 [2K + 1].
-        sigma: the noise's standard deviation, in integer units.
-
-    Returns:
-        K integers, within `hedgerow.losses.survival.BASELINE_LIMIT`.
-    """
-    counts = (released / LABEL_NORM).tolist()
-    noise, n_intervals = (sigma / LABEL_NORM) ** 2, len(counts) // 2
-    at_risk, events = [], []
-    for interval in range(n_intervals):
-        # An event in it, or later, or censored at its end or later.
-        at_risk.append(max(math.fsum(counts[2 * interval + 1 :]), 1.0))
-        events.append(counts[2 * interval + 1])
-    total = max(math.fsum(at_risk), 1.0)
-    overall = min(max(math.fsum(events) / total, 1 / (total + 1)), 0.5)
-    table, found = logistic(STEPS, SCORE_UNIT >> STEP_BITS), []
-    for own, n in zip(events, at_risk, strict=True):
-        expected = n * overall
-        spread = expected * BASELINE_DOUBT
-        kept = spread * spread / (spread * spread + noise + expected)
-        # The inverse of a table: a library's logarithm may round otherwise elsewhere.
-        found.append(int(np.searchsorted(table, (expected + (own - expected) * kept) / n)) - STEPS // 2)
-    return tuple(found)
 
 
 ODDS_FIRST, ODDS_STEP, ODDS_BINS = -6 * SCORE_UNIT, SCORE_UNIT // 2, 22

@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, filters_classes, zoom_of
-from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_baseline, released_mean
+from hedgerow.methods.hazards import LifeTable, mended_hazards
+from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
@@ -81,7 +82,8 @@ class _Position:
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
         zoom: of the residuals, see `hedgerow.losses.tables.zoomed`.
         n_records: as released with the mean.
-        baseline: of a time to an event, as released.
+        life_table: of a time to an event, as released.
+        baseline: the life table's; empty for other labels.
         classes: what is known of how several classes go together; None where that is not used.
         update: trees that the nodes' scores do not hold yet.
         ordered: the sum of all trees so far.
@@ -97,6 +99,7 @@ class _Position:
     score_bound: int = 0
     zoom: int = 0
     n_records: float = 0.0
+    life_table: LifeTable | None = None
     baseline: Baseline = ()
     classes: ClassCovariance | None = None
     update: FittedTrees | None = None
@@ -177,7 +180,8 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     own = settings if isinstance(settings, BoostingSettings) else None
     if own is not None and own.start == "hazards":
         question = own.fate_question(run.plan)
-        at.baseline = grown.baseline = released_baseline((yield question), run.sigma(question))
+        at.life_table = LifeTable.of((yield question), run.sigma(question))
+        at.baseline = grown.baseline = at.life_table.baseline
         at.exchange = 1
     elif own is not None and own.start != "none":
         start = yield from _begin(at, own)
@@ -195,6 +199,8 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         yield from _calibrate(grown, at, own)
     if own is not None and own.calibration == "odds":
         yield from _mend_odds(grown, at, own)
+    if own is not None and own.calibration == "hazards" and at.life_table is not None:
+        yield from _mend_hazards(grown, at, at.life_table, own)
 
 
 def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
@@ -242,6 +248,16 @@ def _mend_odds(grown: Grown, at: _Position, settings: BoostingSettings) -> Gener
     last = constant_trees(run.grid, 1, shift, largest_value(run))
     grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
     grown.stretch = 1 + stretch
+
+
+def _mend_hazards(
+    grown: Grown, at: _Position, table: LifeTable, settings: BoostingSettings
+) -> Generator[Query, IntVector, None]:
+    """Make hazards of the scores of times to an event by a last release: another baseline, and all values stretched."""
+    run = at.run
+    query = replace(settings.odds_question(run.plan, at.exchange), **at.carried())
+    grown.baseline, grown.stretch = mended_hazards(table, (yield query), run.sigma(query))
+    _replace_values(grown, run, [batch.values * grown.stretch for batch in grown.batches])
 
 
 def _beyond(total: float, noise: float) -> float:

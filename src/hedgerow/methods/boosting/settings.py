@@ -12,13 +12,13 @@ from typing import Any
 
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import LARGEST_UNIT, Loss
+from hedgerow.methods.hazards import FateCounts
 from hedgerow.methods.start import (
     LABEL_NORM,
     N_EXCHANGES,
     ODDS_LENGTH,
     ODDS_SENSITIVITY_SQUARED,
     CalibrationSums,
-    FateCounts,
     LinearStart,
     OddsCounts,
     SpreadSums,
@@ -73,7 +73,8 @@ class BoostingSettings(Settings):
         start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it;
             of times to an event "hazards", the baseline.
         start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
-        calibration: what that release mends: "none", the "line" of numbers, or the "odds" of two classes.
+        calibration: what that release mends: "none", the "line" of numbers, the "odds" of two classes, or the
+            "hazards" of times to an event.
     """
 
     start: str = "none"
@@ -130,7 +131,7 @@ class BoostingSettings(Settings):
         return CalibrationSums(**self._last(plan, CalibrationSums, exchange), centre=centre, zoom=zoom)
 
     def odds_question(self, plan: Plan, exchange: int) -> OddsCounts:
-        """The question by which finished scores of two classes are mended."""
+        """The question by which finished scores of two classes, or of times to an event, are mended."""
         return OddsCounts(**self._last(plan, OddsCounts, exchange))
 
     def _last(self, plan: Plan, kind: type[Query], exchange: int) -> dict[str, Any]:
@@ -146,7 +147,12 @@ class BoostingSettings(Settings):
     @property
     def last_release(self) -> tuple[int, int]:
         """Length and squared sensitivity of one record of the last release; 0 and 0 without one."""
-        sizes = {"none": (0, 0), "line": (3, 3 * LABEL_NORM**2), "odds": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED)}
+        sizes = {
+            "none": (0, 0),
+            "line": (3, 3 * LABEL_NORM**2),
+            "odds": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED),
+            "hazards": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED),
+        }
         return sizes[self.calibration]
 
     def calibration_multiplier(self, plan: Plan, noise_multiplier: float) -> float:
@@ -272,6 +278,8 @@ def _calibration(plan: Plan, settings: BoostingSettings) -> str:
         return "none"
     if settings.start in ("mean", "linear"):
         return "line"
+    if plan.label.is_survival:
+        return "hazards"
     has_odds = plan.label.type == "binary" and plan.model.weight_update != "averaging"
     return "odds" if has_odds else "none"
 
