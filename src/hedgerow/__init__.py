@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hedgerow.data.site_data import read_site_data, read_sites_data
     from hedgerow.errors import HedgerowError
-    from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor
+    from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival
     from hedgerow.estimators.linear import DPLinearClassifier, DPLinearRegressor
     from hedgerow.estimators.tuning import tune
     from hedgerow.local.forecast import forecast
@@ -28,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DPGBDTClassifier",
     "DPGBDTRegressor",
+    "DPGBDTSurvival",
     "DPLinearClassifier",
     "DPLinearRegressor",
     "HedgerowError",
@@ -48,6 +49,7 @@ __all__ = [
 _HOME = {
     "DPGBDTClassifier": "hedgerow.estimators.boosted",
     "DPGBDTRegressor": "hedgerow.estimators.boosted",
+    "DPGBDTSurvival": "hedgerow.estimators.boosted",
     "DPLinearClassifier": "hedgerow.estimators.linear",
     "DPLinearRegressor": "hedgerow.estimators.linear",
     "HedgerowError": "hedgerow.errors",

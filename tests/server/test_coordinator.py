@@ -187,7 +187,7 @@ def test_an_unknown_question_is_refused(factory: ModuleType) -> None:
         node.answer(plain)
 
 
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 def test_rows_outside_the_plan_never_reach_the_kernels(factory: ModuleType, label: str) -> None:
     """The kernels look labels and codes up without asking: a label of 7 would read foreign memory into the sum."""
     plan = factory.make_plan(label)

@@ -46,7 +46,7 @@ def test_any_plan_over_any_sites(factory: ModuleType, data: st.DataObject, n_rec
     check(factory, data.draw(factory.plans()), n_records, seed)
 
 
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("update", ["newton", "gradient", "averaging"])
 @pytest.mark.parametrize("candidates", ["adaptive", "uniform", "log", "iterative_hessian"])
 def test_every_method_over_any_sites(factory: ModuleType, label: str, update: str, candidates: str) -> None:

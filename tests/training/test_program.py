@@ -78,7 +78,7 @@ def test_queries_follow_from_the_plan_and_the_releases(
     assert content(queries) == content(again)
     assert content(ensemble) == content(same)
     declared = resolve(plan)
-    begins = {"none": 0, "mean": 1, "linear": 1 + len(plan.features)}[declared.start]
+    begins = {"none": 0, "hazards": 0, "mean": 1, "linear": 1 + len(plan.features)}[declared.start]
     assert ensemble.n_trees == begins + declared.n_trees + (declared.calibration == "odds")
 
 
@@ -146,7 +146,7 @@ def test_nodes_and_programs_agree_on_the_ensemble(factory: ModuleType, data: st.
     check_agreement(factory, data.draw(factory.plans()), seed)
 
 
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("batch_size", [1, 2, 3, "all"])
 @pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian"])
 def test_every_update_arrives_once(factory: ModuleType, label: str, batch_size: int | str, candidates: str) -> None:
@@ -169,7 +169,7 @@ def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
             break
     if plan.model.weight_update == "averaging":
         return
-    if resolve(plan).calibration == "odds":
+    if resolve(plan).calibration in ("odds", "hazards"):
         # The last question is about finished scores; the model is these, stretched, and one value more.
         scores, finished = node.held.records.scores[0] / 2**16, ensemble.scores(own.codes)[0]
         assert np.ptp(finished - ensemble.stretch * scores) <= ensemble.n_trees * 2**-15

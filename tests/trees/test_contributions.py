@@ -86,7 +86,7 @@ def test_they_are_the_shapley_values_of_the_game(
         assert np.abs(found.values[output, record] - expected).max() <= 1e-9
 
 
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("fields", [{}, INTERACTING], ids=["own", "interacting"])
 def test_they_are_those_of_xgboost(factory: ModuleType, model_of: Any, label: str, fields: dict[str, Any]) -> None:
     """`pred_contribs` of the exported model, the base included, to what single precision leaves of it."""

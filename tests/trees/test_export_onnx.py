@@ -55,8 +55,8 @@ def check(model: Model, seed: int = 0, n: int = 300) -> None:
     codes = codes_of_matrix(model.ensemble.grid, matrix)
     found = session_of(model).run(None, inputs_of(model.plan, matrix))
     label = model.plan.label
-    if label.is_numeric:
-        low, high = label.bounds
+    if label.is_numeric or label.is_survival:
+        low, high = (-1.0, 1.0) if label.is_survival else label.bounds
         (values,) = found
         assert values.shape == (n, 1)
         assert np.abs(values[:, 0] - model.predict_codes(codes)).max() <= 1e-12 * max(abs(low), abs(high))
@@ -95,8 +95,8 @@ def test_onnxruntime_predicts_the_same(
 
 
 @settings(max_examples=20)
-@given(label=st.sampled_from(["binary", "multiclass", "regression", "count"]), seed=st.integers(0, 2**32 - 1),
-       depth=st.integers(1, 6), equal=st.booleans())  # fmt: skip
+@given(label=st.sampled_from(["binary", "multiclass", "regression", "count", "survival"]),
+       seed=st.integers(0, 2**32 - 1), depth=st.integers(1, 6), equal=st.booleans())  # fmt: skip
 def test_random_leaf_values_survive(
     factory: ModuleType, model_of: Any, label: str, seed: int, depth: int, equal: bool
 ) -> None:
@@ -112,7 +112,7 @@ def test_random_leaf_values_survive(
     check(with_values(model, values), seed)
 
 
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("value", [0, 2**15])
 def test_trees_that_ask_nothing(factory: ModuleType, model_of: Any, label: str, value: int) -> None:
     """Where all leaves of all trees are equal, there is no node left, and each record still has a prediction."""

@@ -33,7 +33,7 @@ def walk(trees: TreeBatch, tree: int, codes: NDArray[Any]) -> int:
 
 def statistics_of(loss: Loss, label: int, scores: list[int]) -> list[int]:
     """One record's statistics in Python's integers; without the softmax guard, which does not act here."""
-    if loss.kind == "table":
+    if loss.kind in ("table", "hazard"):
         step = (scores[0] >> STEP_BITS) + STEPS // 2 if scores else 0
         return [int(x) for x in loss.table[label, min(max(step, 0), STEPS - 1)]]
     if loss.kind == "squared":
@@ -140,7 +140,7 @@ def test_block_and_thread_borders(factory: ModuleType, n: int, n_threads: int, m
     check(factory, records, trees, loss, update, n_threads)
 
 
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("is_extreme", [False, True])
 def test_sums_by_code_are_those_by_record(factory: ModuleType, label: str, is_extreme: bool) -> None:
     """Trees of one feature are summed by code where records are many, and nothing is lost or spills over.

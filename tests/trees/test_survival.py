@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.site_data import SiteData, site_data_from_records
+from hedgerow.data.units import records_from_columns
+from hedgerow.local.training import train
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.survival import (
     Baseline,
-    concordance,
     hazards,
     survival_codes,
     survival_curves,
@@ -20,9 +22,12 @@ from hedgerow.losses.survival import (
 )
 from hedgerow.losses.tables import RECORD_NORM, STEPS
 from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.hazards import LifeTable, mended_hazards
 from hedgerow.methods.registry import resolve
-from hedgerow.methods.start import LABEL_NORM, released_baseline
+from hedgerow.methods.start import LABEL_NORM, ODDS_BINS
+from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import SeededNoise
 from tests.factories import make_plan
 
 BASELINES: tuple[Baseline, ...] = ((0, 0, 0), (-700, -300, -1200), (2048, -2048, 5), (-2048, -2048, -2048))
@@ -117,7 +122,7 @@ def test_without_noise_the_baseline_is_the_life_table() -> None:
     time, seen = rng.exponential(2, 20_000), rng.random(20_000) < 0.7
     ends = [0.5, 1.0, 2.0, 4.0]
     codes = survival_codes(time, seen, ends)
-    baseline = released_baseline(counts_of(codes, 4), 0.0)
+    baseline = LifeTable.of(counts_of(codes, 4), 0.0).baseline
     begin = 0.0
     for end, place in zip(ends, baseline, strict=True):
         events = int((seen & (time > begin) & (time <= end)).sum())
@@ -128,10 +133,10 @@ def test_without_noise_the_baseline_is_the_life_table() -> None:
 
 def test_where_noise_covers_the_counts_the_baseline_is_that_of_all_intervals() -> None:
     counts = counts_of(survival_codes([0.5] * 5 + [3.0] * 95, [1] * 100, [1.0, 2.0, 3.0]), 3)
-    baseline = released_baseline(counts, 1e9 * LABEL_NORM)
+    baseline = LifeTable.of(counts, 1e9 * LABEL_NORM).baseline
     assert max(baseline) - min(baseline) <= 1
     for hostile in (-(10**12), 0, 10**12):
-        found = released_baseline(np.full(7, hostile), 1e6)
+        found = LifeTable.of(np.full(7, hostile), 1e6).baseline
         assert all(abs(place) <= 2048 for place in found)
 
 
@@ -146,19 +151,75 @@ def test_survival_curves_start_below_one_and_never_rise() -> None:
     assert np.allclose(hazards(np.array([0.3]), (256, -256)), [[1 / (1 + math.exp(-1.3)), 1 / (1 + math.exp(0.7))]])
 
 
-def test_concordance_counts_pairs_one_by_one() -> None:
-    rng = np.random.default_rng(5)
-    codes, risks = rng.integers(0, 9, 120), rng.integers(0, 6, 120).astype(float)
-    won = pairs = 0.0
-    for first in range(120):
-        for other in range(120):
-            had, ended = codes[first] % 2 == 1, (codes[first] + 1) // 2
-            known = (codes[other] + 1) // 2
-            if had and (known > ended or (known == ended and codes[other] % 2 == 0)):
-                pairs += 1
-                won += (risks[first] > risks[other]) + (risks[first] == risks[other]) / 2
-    assert concordance(codes, risks) == pytest.approx(won / pairs)
-    assert math.isnan(concordance(np.zeros(5, dtype=int), np.ones(5)))
+def events_by_score(slope: float, baseline: Baseline, n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes of records whose log-odds are baseline + slope * score, and both releases about them without noise."""
+    rng, n_intervals = np.random.default_rng(seed), len(baseline)
+    scores = rng.normal(-0.5, 1.0, n)
+    codes = np.full(n, 2 * n_intervals)
+    lost, is_in = rng.integers(0, 2 * n_intervals, n), np.ones(n, dtype=bool)
+    for interval, place in enumerate(baseline):
+        codes[is_in & (lost == interval)] = 2 * interval
+        is_in &= lost != interval
+        had = is_in & (rng.random(n) < 1 / (1 + np.exp(-place / 256 - slope * scores)))
+        codes[had] = 2 * interval + 1
+        is_in &= ~had
+    bins = np.digitize(scores, np.arange(-6, 4.25, 0.5))
+    counts, events = np.bincount(bins, minlength=ODDS_BINS), np.bincount(bins[codes % 2 == 1], minlength=ODDS_BINS)
+    released = np.concatenate([counts * LABEL_NORM, (2 * events - counts) * (LABEL_NORM // 2)])
+    return counts_of(codes, n_intervals), released, codes
+
+
+@pytest.mark.parametrize("slope", [0.4, 0.7, 1.0, 1.3])
+def test_the_last_release_finds_slope_and_baseline(slope: float) -> None:
+    """The life table's hazards fall as those of high risk are gone; the baseline that was true comes back."""
+    baseline = (-500, -450, -400, -350, -300, -250)
+    fates, released, _ = events_by_score(slope, baseline, 400_000, 2)
+    table = LifeTable.of(fates, 0.0)
+    found, own = mended_hazards(table, released, 0.0)
+    assert abs(own - slope) < 0.04 * max(1.0, slope)
+    assert np.abs(np.array(found) - np.array(baseline)).max() < 13
+    assert np.abs(np.array(table.baseline) - np.array(baseline)).max() > 20
+
+
+def test_under_noise_the_slope_stays_what_was_expected() -> None:
+    fates, released, _ = events_by_score(1.0, (-500, -400, -300), 1_000, 3)
+    table = LifeTable.of(fates, 0.0)
+    for sigma in (50.0, 500.0, 1e6):
+        own = [mended_hazards(table, released + noise, sigma * LABEL_NORM)[1] for noise in noises(sigma, 20)]
+        assert 0.2 <= min(own) <= max(own) <= 2.0
+        assert abs(np.mean(own) - 0.7) < 0.2
+
+
+def noises(sigma: float, n: int) -> np.ndarray:
+    return np.rint(np.random.default_rng(4).normal(0, sigma * LABEL_NORM, (n, 2 * ODDS_BINS))).astype(np.int64)
+
+
+def test_without_noise_a_known_model_of_hazards_is_learned(tmp_path: Path) -> None:
+    """Made records whose hazards are known: the curves come near, and risks are in nearly the true order."""
+    rng, n = np.random.default_rng(6), 20_000
+    x = rng.uniform(-2, 2, (n, 2))
+    scores = np.where(x[:, 0] > 0, 1.0, -0.5) + 0.5 * x[:, 1]
+    baseline, ends = (-600, -500, -450, -420), [1.0, 2.0, 3.0, 4.0]
+    time, is_in = rng.uniform(0, 6, n), np.ones(n, dtype=bool)
+    seen, lost = np.zeros(n, dtype=bool), time.copy()
+    for interval, hazard in enumerate(hazards(scores, baseline).T):
+        had = is_in & (rng.random(n) < hazard) & (lost > interval + 1)
+        time[had], seen[had], is_in = interval + 0.5, True, is_in & ~had
+    table = make_plan("survival").to_dict()
+    table |= {"features": [{"name": f"x{i}", "type": "numeric", "min": -2, "max": 2} for i in range(2)], "model": {}}
+    table["label"]["intervals"] = ends
+    table["privacy"] |= {"epsilon": math.inf, "n_records": n}
+    plan = Plan.from_dict(table)
+    columns = {"x0": x[:, 0], "x1": x[:, 1], "y": time, "seen": seen}
+    data = site_data_from_records([records_from_columns(columns, plan)], plan)[0]
+    model = train(plan, {"site": data}, noise=SeededNoise(1))
+    truth, found = survival_curves(scores, baseline), model.predict_survival(columns)
+    assert np.abs(found - truth).mean() < 0.03
+    assert np.corrcoef(model.predict(columns), scores)[0, 1] > 0.97
+    model.save(tmp_path / "model.json")
+    again = Model.load(tmp_path / "model.json")
+    assert again.ensemble.baseline == model.ensemble.baseline
+    assert np.array_equal(again.predict_survival(columns), found)
 
 
 def test_fates_are_counted_once_for_each_record() -> None:

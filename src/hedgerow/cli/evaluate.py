@@ -66,7 +66,9 @@ def _check_plain(arguments: argparse.Namespace) -> None:
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     """The number of records and the scores of a model's predictions for them."""
     labels, outputs = [], []
-    predict = model.predict_codes if model.plan.label.is_numeric else model.predict_proba_codes
+    label = model.plan.label
+    predict = model.predict_codes if label.is_numeric else model.predict_proba_codes
+    predict = model.predict_survival_codes if label.is_survival else predict
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
         outputs.append(predict(codes))

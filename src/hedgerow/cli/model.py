@@ -72,7 +72,8 @@ Rows = list[list[Any]]
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    """Write one line per row: the predicted class or value, the probabilities, or a value and its interval."""
+    """Write one line per row: the predicted class or value, the probabilities, a value and its interval, or a risk
+    and the chances to be without the event at the end of each interval."""
     out = None if arguments.out is None else check_can_write(arguments.out)
     model = Model.load(arguments.model)
     header = _header(model, arguments)
@@ -99,9 +100,13 @@ def _header(model: Model, arguments: argparse.Namespace) -> list[str]:
     if arguments.interval is not None:
         # Refused here, before anything is written.
         model.half_width(arguments.interval)
+    if model.plan.label.is_survival and not arguments.proba:
+        return [f"risk_{name}", *(f"survival_{end:g}" for end in model.plan.label.intervals)]
     if not arguments.proba:
         ends = [] if arguments.interval is None else [f"lower_{name}", f"upper_{name}"]
         return [f"predicted_{name}", *ends]
+    if model.plan.label.is_survival:
+        raise ModelError("no-survival-chances")
     if model.plan.label.is_numeric:
         raise ModelError("no-probabilities-option")
     return [f"probability_{name}" for name in model.plan.label.classes]
@@ -112,6 +117,8 @@ def _predictions(model: Model, table: Location, arguments: argparse.Namespace) -
         codes = model.ensemble.grid.encode(records.features)
         if arguments.proba:
             yield model.predict_proba_codes(codes).tolist()
+        elif model.plan.label.is_survival:
+            yield np.column_stack([model.predict_codes(codes), model.predict_survival_codes(codes)]).tolist()
         elif arguments.interval is not None:
             ends = model.predict_interval_codes(codes, arguments.interval)
             yield np.column_stack([model.predict_codes(codes), ends]).tolist()

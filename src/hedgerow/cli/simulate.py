@@ -75,8 +75,8 @@ def _epsilons(plan: Plan) -> list[float]:
 
 
 def _print(plan: Plan, found: dict[float, dict[str, float]], seconds: float, n_sites: int) -> None:
-    name = "auc" if plan.label.classes else "r2" if "r2" in next(iter(found.values())) else "mae"
-    least = 0.5 if name == "auc" else 0.0
+    name = next(each for each in ("auc", "concordance", "r2", "mae") if each in next(iter(found.values())))
+    least = 0.5 if name in ("auc", "concordance") else 0.0
     where = f"{n_sites} site{'s' * (n_sites > 1)}"
     print(f"\n{plan.privacy.n_records:,} made-up rows over {where}, {N_HELD_OUT:,} others held out")
     print(f"\n  {'epsilon':>9}  {name.upper()}")

@@ -18,7 +18,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.faults import Place
 from hedgerow.data.known_columns import looks_like_identifier
 from hedgerow.data.sources import Location, opened, place_of
-from hedgerow.data.units import MANY, RowsLeftOut, needed_columns
+from hedgerow.data.units import EVENT_WORDS, MANY, RowsLeftOut, needed_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Feature, Label, Plan
 
@@ -27,6 +27,8 @@ _WATCHED_ROWS = 10_000
 """The first rows of a column, in which an identifier's values all differ."""
 _MOST_TEXTS = 1_000
 """Distinct odd texts of a column that are counted apart."""
+_LATEST = 3e38
+"""No follow-up ends later."""
 
 
 @dataclass
@@ -137,6 +139,13 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = 65536) -> Tab
     return TableFit(columns[0].n_rows, columns, ignored, unfit)
 
 
+def _of_label(label: Label, name: str) -> Feature:
+    """What a column of a time to an event holds: times from 0 on, without an end, or whether the event was seen."""
+    if name == label.event:
+        return Feature(name=name, type="categorical", categories=EVENT_WORDS)
+    return Feature(name=name, type="numeric", min=0.0, max=_LATEST)
+
+
 class _Counted:
     """One column while its chunks come."""
 
@@ -155,6 +164,9 @@ class _Counted:
         for feature in plan.features:
             if feature.name == name:
                 return cls(ColumnFit(name, "feature", feature.type), feature)
+        if plan.label.is_survival and name in plan.label.columns:
+            item = _of_label(plan.label, name)
+            return cls(ColumnFit(name, "label", item.type), item)
         if name == plan.label.name:
             return cls(ColumnFit(name, "label", "numeric" if plan.label.is_numeric else "categorical"), plan.label)
         return cls(ColumnFit(name, "unit", "identifier"), None)

@@ -599,7 +599,7 @@ class PrivateTrees(BaseEstimator):
             structure_seed, noise, by_site if is_masked else {"site": None}, Findings(1), Ledger(),
             dict.fromkeys(columns, Range(0.0, 1.0)), has_units=holders.units is not None, is_masked=is_masked,
         )  # fmt: skip
-        label = {"name": _free_name("label", names), **_TRIAL_LABEL}
+        label = {"name": free_name("label", names), **_TRIAL_LABEL}
         trial = self._plan(table, names, label, replace(start, n_records=self._declared_n_records(n_rows) or 1))
         if holders.units is not None:
             kept = self._within_bound(holders.units, n_rows, trial)
@@ -641,7 +641,7 @@ class PrivateTrees(BaseEstimator):
 
     def _train(self, ready: Ready) -> None:
         names, table, start = self._feature_names(), ready.table, ready.start
-        plan = self._plan(table, names, {"name": _free_name("label", names), **ready.label}, start)
+        plan = self._plan(table, names, {"name": free_name("label", names), **ready.label}, start)
         with use_threads(threads_of_jobs(self.n_jobs)) as n_threads, self._shown(plan, len(start.rows)) as progress:
             site_data = self._site_data(plan, table, ready.y, start.rows)
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
@@ -669,7 +669,7 @@ class PrivateTrees(BaseEstimator):
         declaration = self._declaration(table, names)
         unit: dict[str, Any] = {}
         if start.has_units:
-            name = _free_name("unit", [*names, label["name"]])
+            name = free_name("unit", [*names, label["name"]])
             unit = {"unit": name, "max_rows_per_unit": plain(self.max_rows_per_unit)}
         sections = self._model_sections(start.structure_seed)
         groups = named_groups(getattr(self, "interaction_cst", None), names)
@@ -702,7 +702,7 @@ class PrivateTrees(BaseEstimator):
 
     def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
         """The plan's [model], and the section of its algorithm."""
-        model = {name: plain(getattr(self, name)) for name in _MODEL_PARAMETERS}
+        model = {name: plain(getattr(self, name)) for name in _MODEL_PARAMETERS if hasattr(self, name)}
         return {"model": {**model, "structure_seed": structure_seed}}
 
     def _declared_n_records(self, n_rows: int) -> Any:
@@ -848,7 +848,8 @@ def is_missing(value: Any) -> bool:
         return type(value).__name__ == "NAType"
 
 
-def _free_name(wanted: str, taken: Sequence[str]) -> str:
+def free_name(wanted: str, taken: Sequence[str]) -> str:
+    """A name for a column that has none."""
     while wanted in taken:
         wanted += "_"
     return wanted

@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 
 STRENGTH = 2.0
 """Standard deviation of the log-odds; of a number's mean in standard deviations of what is left."""
+_LOST = 0.25
+"""Of made-up records, those that are lost before the end of the follow-up, if they have not had the event by then."""
 _SHAPES: tuple[Callable[[Floats], Floats], ...] = (
     lambda x: 2 * x - 1,
     lambda x: np.sign(x - 0.4),
@@ -87,6 +89,13 @@ def _labels(effects: Floats, label: Label, noise: np.random.Generator) -> LabelC
         score = (effects[0] + noise.normal(size=effects.shape[1])) / (2 * STRENGTH)
         values: Floats = low + (high - low) / (1 + np.exp(-score))
         return np.rint(values) if label.type == "count" else values
+    if label.is_survival:
+        # The event is as likely in one interval as in another, and a quarter of the records is lost on the way.
+        n_intervals, n = len(label.intervals), effects.shape[1]
+        hazard = 1 / (1 + np.exp(-(effects[0] - np.log(2 * n_intervals - 1))))
+        survived = noise.geometric(hazard) - 1
+        lost = np.where(noise.random(n) < _LOST, noise.integers(0, n_intervals, n), n_intervals)
+        return np.where(survived < lost, 2 * survived + 1, 2 * lost).astype(np.int32)
     if len(effects) == 1:
         chance = 1 / (1 + np.exp(-effects[0]))
         return np.asarray(noise.random(effects.shape[1]) < chance, dtype=np.int32)

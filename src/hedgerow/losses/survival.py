@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hedgerow.losses.censored import concordance, integrated_brier_score, times_of
 from hedgerow.losses.kinds import SQUARES, Floats, Link, LossKind, Objective
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
 from hedgerow.plan.fields import refuse
@@ -136,33 +137,19 @@ class LogHazard(Link):
         return f"log-odds of {label.event} in every interval"
 
 
-def concordance(codes: NDArray[Any], risks: Floats) -> float:
-    """Harrell's C: of two records of which one is known to have had the event first, how often its risk is larger.
-
-    A pair is known where one has the event in an interval and the other was at risk in it and had it later or not yet.
-    Equal risks count half; within an interval no order is known.
+def survival_scores(codes: NDArray[Any], survival: Floats, label: Label) -> dict[str, float]:
+    """Harrell's concordance in the plan's intervals, and the integrated Brier score.
 
     Args:
         codes: int [n], see `survival_codes`.
-        risks: float64 [n].
-
-    Returns:
-        From 0 to 1; NaN without such a pair.
+        survival: float64 [n, K], see `survival_curves`: who has less of it at one end has less at all of them.
     """
-    codes, at_risk = np.asarray(codes), (np.asarray(codes) + 1) // 2
-    won = pairs = 0.0
-    for interval in range(1, int(at_risk.max(initial=0)) + 1):
-        failed = risks[codes == 2 * interval - 1]
-        others = np.sort(risks[(at_risk > interval) | (codes == 2 * interval)])
-        below, upto = np.searchsorted(others, failed, side="left"), np.searchsorted(others, failed, side="right")
-        won += float((below + upto).sum()) / 2
-        pairs += len(failed) * len(others)
-    return won / pairs if pairs else float("nan")
-
-
-def survival_scores(codes: NDArray[Any], risks: Floats, _: object = None) -> dict[str, float]:
-    """Harrell's concordance in the plan's intervals."""
-    return {"concordance": concordance(codes, risks)}
+    ends = np.array(label.intervals)
+    times, events = times_of(codes, ends)
+    return {
+        "concordance": concordance(times, events, -survival[:, 0]),
+        "integrated_brier": integrated_brier_score(times, events, survival, ends),
+    }
 
 
 def _check(label: Label) -> None:

@@ -87,7 +87,9 @@ class LifeTable:
         events = counts[1::2]
         total = math.fsum(at_risk)
         overall = min(max(math.fsum(events) / total, 1 / (total + 1)), 0.5)
-        chances, followed, without = [], [], 1.0
+        chances: list[float] = []
+        followed: list[float] = []
+        without = 1.0
         for own, n in zip(events, at_risk, strict=True):
             expected = n * overall
             spread = (expected * BASELINE_DOUBT) ** 2

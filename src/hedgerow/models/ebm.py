@@ -55,6 +55,8 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
     """
     require_listed(plan, "InterpretML's JSON")
     link = _LINKS.get(ensemble.link.name)
+    if plan.label.is_survival:
+        raise ModelError("export-survival")
     if link is None:
         raise ModelError("export-ebm-link")
     _check_additive(ensemble)

@@ -5,6 +5,7 @@
     multiclass              multi:softprob      the probabilities of all classes
     regression              reg:squarederror    the value in units of the label, before it is clipped to its bounds
     count                   count:poisson       the mean, before it is clipped to its bounds
+    survival                reg:squarederror    the risk, what a record adds to the log-odds of the event
     binary, averaging       reg:squarederror    the probability of the last class, before it is clipped to [0, 1]
     multiclass, averaging   refused: its shares are divided by their sum, which no objective of XGBoost does
 
@@ -346,6 +347,9 @@ def largest_difference(model: Predictor, matrix: NDArray[np.float32], theirs: ND
     """Largest difference in probability, or in value relative to the label's range, after clipping theirs."""
     codes = codes_of_matrix(model.ensemble.grid, matrix)
     label = model.plan.label
+    if label.is_survival:
+        risks = model.predict_codes(codes)
+        return float(np.abs(risks - theirs.astype(np.float64)).max() / max(1.0, np.abs(risks).max()))
     if label.is_numeric:
         low, high = label.bounds
         objective = model.ensemble.link.objective(label)

@@ -11,6 +11,7 @@ is not listed counts as such. Texts match as in a table, but for spaces around t
     classes             "label", strings [n] (whole numbers where the caller gives such classes), and "probabilities",
                         float32 [n, n_classes], in the order of the plan's classes
     numbers             "value", float64 [n, 1], in units of the label, within its bounds
+    times to an event   "value", float64 [n, 1], the risk; chances to be without the event are not in the graph
 
 Where a feature has an output's name, the output's name ends in "_".
 
@@ -359,6 +360,10 @@ def _number(graph: _Graph, scores: str, meaning: Meaning, _: Sequence[Any]) -> N
     _value(graph, graph.add("Clip", [value, graph.double(low), graph.double(high)]))
 
 
+def _risk(graph: _Graph, scores: str, _: Meaning, __: Sequence[Any]) -> None:
+    _value(graph, scores)
+
+
 def _count(graph: _Graph, scores: str, meaning: Meaning, _: Sequence[Any]) -> None:
     reach = SCORE_LIMIT / SCORE_UNIT
     within = graph.add("Clip", [scores, graph.double(-reach), graph.double(reach)])
@@ -376,5 +381,6 @@ _OUTPUTS: dict[str, Outputs] = {
     "probability": _shares,
     "identity": _number,
     "log": _count,
+    "hazard": _risk,
 }
 """What is done with the scores, by the name of their link."""
