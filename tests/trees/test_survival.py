@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
+from hedgerow import DPGBDTSurvival
+from hedgerow.cli.main import main
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import records_from_columns
+from hedgerow.errors import DataError, HedgerowError, ModelError
 from hedgerow.local.training import train
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.survival import (
@@ -233,3 +239,117 @@ def test_fates_are_counted_once_for_each_record() -> None:
         answer = Node("site", data, plan, settings).answer(query)
         assert answer.tolist() == (np.bincount(labels, minlength=9) * LABEL_NORM).tolist()
         assert len(answer) == query.length and (len(labels) > 1 or (answer**2).sum() == query.sensitivity_squared)
+
+
+# Tables, estimators, commands -----------------------------------------------------------------------------------------
+
+
+def test_both_columns_of_a_table_make_a_code_and_rows_that_do_not_fit_are_left_out() -> None:
+    plan = survival_plan()
+    times = [0.5, 1.5, 9.0, math.nan, -1.0, 1.0, 2.0, 3.0]
+    words = ["yes", "no", "true", "1", "0", "0", "perhaps", None]
+    columns: dict[str, Any] = {"y": times, "seen": words, "age": [1.0] * 8, "income": [1.0] * 8, "change": [0.0] * 8}
+    columns["region"] = ["north"] * 8
+    left_out: dict[str, int] = {}
+    records = records_from_columns(columns, plan, left_out=left_out)
+    assert records.label is not None
+    assert records.label.tolist() == [1, 2, 6, 2]
+    assert left_out == {"data-label-missing": 2, "data-label-outside": 2}
+    for row, code in ((3, "missing"), (4, "below 0"), (6, "whether the event"), (7, "missing")):
+        with pytest.raises(DataError, match=code):
+            records_from_columns({name: column[row : row + 1] for name, column in columns.items()}, plan)
+    with pytest.raises(DataError, match="seen"):
+        records_from_columns({name: column for name, column in columns.items() if name != "seen"}, plan)
+
+
+def cohort(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, whether the event was seen, and when: the first feature decides."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, 3))
+    time, lost = rng.exponential(np.exp(-2 * X[:, 0])), rng.uniform(0, 3, n)
+    return X, time <= lost, np.minimum(time, lost)
+
+
+TOLD: dict[str, Any] = {"bounds": (-1, 1), "intervals": [0.25, 0.5, 1.0, 1.5, 2.0, 3.0], "n_records": 3000}
+
+
+def test_an_estimator_reads_what_scikit_survival_makes_and_predicts_curves() -> None:
+    X, seen, time = cohort(3000, 1)
+    pairs = np.array(list(zip(seen, time, strict=True)), dtype=[("event", bool), ("time", float)])
+    private = DPGBDTSurvival(epsilon=2, **TOLD).fit(X, pairs, sites=np.arange(3000) % 3)
+    assert private.privacy_report_.guarantee == "holds"
+    assert private.privacy_report_.epsilon <= 2
+    fresh, seen_later, later = cohort(2000, 2)
+    assert private.score(fresh, np.column_stack([seen_later, later])) > 0.7
+    curves = private.predict_survival_function(fresh)
+    assert curves.shape == (2000, 6)
+    assert (np.diff(curves, axis=1) <= 0).all() and curves.min() >= 0 and curves.max() <= 1
+    # The larger the risk, the lower the whole curve.
+    order = np.argsort(private.predict(fresh))
+    assert (np.diff(curves[order], axis=0) <= 0).all()
+    # By the noise of one model; a third of those at risk is not far from its true share.
+    truth = np.exp(-np.outer(np.exp(2 * fresh[:, 0]), TOLD["intervals"]))
+    assert np.abs(curves - truth).mean() < 0.15
+
+
+def test_who_holds_which_row_does_not_matter_to_an_estimator() -> None:
+    X, seen, time = cohort(300, 3)
+    y = np.column_stack([seen, time])
+    told = {**TOLD, "n_trees": 6, "random_state": 1}
+    whole = DPGBDTSurvival(**told).fit(X, y)
+    parts = clone(DPGBDTSurvival(**told)).fit(X, y, sites=np.arange(300) % 7)
+    assert whole.model_.to_bytes() == parts.model_.to_bytes()
+    assert whole.get_params()["intervals"] == TOLD["intervals"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "y", "error"),
+    [
+        ({"intervals": None}, [[1, 0.5]] * 20, "needs public intervals"),
+        ({"intervals": [2.0, 1.0]}, [[1, 0.5]] * 20, "above the one before"),
+        ({"intervals": [1.0]}, [[1, 0.5]] * 20, "2 to 64 intervals"),
+        ({}, [0.5] * 20, "has the shape"),
+        ({}, [[0.5, 1]] * 20, "other values than 0 and 1"),
+        ({}, [[1, -1.0]] * 20, "missing or below 0"),
+        ({}, [[1, math.nan]] * 20, "missing or below 0"),
+        ({}, [["a", "b"]] * 20, "other things than numbers"),
+    ],
+)
+def test_an_estimator_says_what_is_wrong(changes: dict[str, Any], y: Any, error: str) -> None:
+    with pytest.raises(HedgerowError, match=error):
+        DPGBDTSurvival(**{**TOLD, **changes}).fit(np.zeros((20, 3)), y)
+
+
+def test_commands_check_train_predict_and_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    X, seen, time = cohort(200, 4)
+    rows = [f"{a},{b},{c},{t},{'yes' if e else 'no'}" for (a, b, c), t, e in zip(X, time, seen, strict=True)]
+    (tmp_path / "rows.csv").write_text("a,b,c,time,died\n" + "\n".join(rows))
+    features = "".join(f'[[features]]\nname = "{name}"\ntype = "numeric"\nmin = -1\nmax = 1\n' for name in "abc")
+    (tmp_path / "plan.toml").write_text(
+        "version = 1\n[model]\nn_trees = 4\n[privacy]\nepsilon = 5\ndelta = 1e-5\nn_records = 200\n[label]\n"
+        'name = "time"\ntype = "survival"\nevent = "died"\nintervals = [0.5, 1, 2]\n' + features
+    )
+    plan, table, model = (str(tmp_path / name) for name in ("plan.toml", "rows.csv", "model.json"))
+    assert main(["check", plan, table]) == 0
+    assert main(["train", plan, "--site", table, "--out", model]) == 0
+    capsys.readouterr()
+    assert main(["predict", model, table]) == 0
+    header, first, *_ = capsys.readouterr().out.splitlines()
+    assert header == "risk_time,survival_0.5,survival_1,survival_2"
+    assert [float(cell) for cell in first.split(",")[1:]] == sorted(map(float, first.split(",")[1:]), reverse=True)
+    assert main(["evaluate", model, table, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() >= {"concordance", "integrated_brier"}
+    assert main(["export", model, "--to", "xgboost", "--out", str(tmp_path / "x.json")]) == 0
+    assert main(["export", model, "--to", "ebm", "--out", str(tmp_path / "e.json")]) == 5
+    assert main(["predict", model, table, "--proba"]) == 5
+    kept = Model.load(model)
+    codes = kept.encode(dict(zip("abc", X.T, strict=True)))
+    assert np.allclose(
+        kept.predict_survival_codes(codes), survival_curves(kept.predict_codes(codes), kept.ensemble.baseline)
+    )
+    for wrong in ([0, 1], [0, 1, 2.0], [0, 0, 5000], None):
+        content = json.loads(Path(model).read_text())
+        content["ensemble"]["baseline"] = wrong
+        Path(tmp_path / "wrong.json").write_text(json.dumps(content))
+        with pytest.raises(ModelError, match="baseline"):
+            Model.load(tmp_path / "wrong.json")
