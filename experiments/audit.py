@@ -55,8 +55,7 @@ from hedgerow.privacy.rdp import has_samples
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.server.release import Releaser
 from hedgerow.survey.open_plans import OpenPlan
-from hedgerow.survey.queries import RawSite
-from hedgerow.survey.site import SurveyNode
+from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid

@@ -33,10 +33,8 @@ from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
-from hedgerow.survey.cells import TableSite, TextVotes
-from hedgerow.survey.program import blank, deviation_of
-from hedgerow.survey.queries import UNIT
-from hedgerow.survey.readings import classes_of_votes, in_records
+from hedgerow.survey.program import blank, classes_of_votes, deviation_of, in_records
+from hedgerow.survey.queries import UNIT, TableSite, TextVotes
 
 EPSILONS = (0.1, 0.5, 1.0)
 TEST_SHARE = 0.3

@@ -21,7 +21,7 @@ from experiments.harness import arguments
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.node import warm_up
 from hedgerow.errors import EnvironmentFault
-from hedgerow.flower.simulation import file_of_partition, make_federation
+from hedgerow.flower.coordinator import file_of_partition, make_federation
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.identities import read_private, read_roster

@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hedgerow.errors import EnvironmentFault
-from hedgerow.flower.simulation import make_certificates, make_node_key
+from hedgerow.flower.coordinator import make_certificates, make_node_key
 
 CONNECTION = "deployment"
 APP = Path(__file__).resolve().parent.parent

@@ -37,7 +37,7 @@ from experiments.harness import arguments, plan_for, verdict
 from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.plan.plan import Plan
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.grpc_link import GrpcUplink
 from hedgerow.transport.identities import PRIVATE_SUFFIX, read_private, read_roster
 from hedgerow.transport.interface import Arrived, Disconnected, Joined
 

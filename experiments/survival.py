@@ -22,17 +22,16 @@ from numpy.typing import NDArray
 from experiments import harness
 from experiments.datasets import Feature, Table
 from experiments.harness import Prepared, ScoreBook, plan_for, rows_of, run_plainly, stratified_split
-from hedgerow.cli.survey_page import picture_of
+from hedgerow.cli.survey import picture_of
 from hedgerow.data.faults import Place
 from hedgerow.data.raw_tables import RawColumn
-from hedgerow.local.statistics import curves_of
-from hedgerow.local.survey import carried_out
+from hedgerow.local.survey import carried_out, curves_of
 from hedgerow.losses.censored import concordance, integrated_brier_score
 from hedgerow.losses.survival import hazards, survival_codes
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.cells import TableSite
 from hedgerow.survey.curves import SurvivalCurves
+from hedgerow.survey.queries import TableSite
 
 Floats = NDArray[np.float64]
 YEAR = 365.25

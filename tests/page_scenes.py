@@ -12,17 +12,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hedgerow.cli.approve import facts_of
-from hedgerow.cli.console import Console
-from hedgerow.cli.page import Page
-from hedgerow.cli.site_page import SitePage
-from hedgerow.cli.study import PastRun
-from hedgerow.client.owner import Question
+from hedgerow.cli.owner import facts_of
+from hedgerow.cli.page import Console, Page, SitePage
+from hedgerow.cli.progress import PastRun
 from hedgerow.client.policy import Policy
+from hedgerow.client.state import Question
 from hedgerow.data.fit import ColumnFit, TableFit
 from hedgerow.errors import PolicyRefusal
 from hedgerow.models.model import Model
-from hedgerow.protocol.reports import OVER, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.stream import OVER, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.transport.identities import PinnedRoster, Role, new_identity
 from tests import factories
 

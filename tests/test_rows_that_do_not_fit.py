@@ -22,8 +22,7 @@ from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_rec
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, UsageError
-from hedgerow.local.evaluation import evaluate_federated
-from hedgerow.local.training import train
+from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise

@@ -9,12 +9,26 @@ from dataclasses import dataclass
 from typing import get_args
 
 from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
-from hedgerow.flower.envelope import Bundle, Envelope, Kind
-from hedgerow.flower.socket import HandedBack, HandedOn
+from hedgerow.flower.envelope import Bundle, Envelope, HandedBack, HandedOn, Kind
 from hedgerow.protocol import messages
-from hedgerow.protocol.enrolment import Asking, Challenge, Current, Knock, Opening, Result, Standing, Wanted
-from hedgerow.protocol.reports import EventReport, RunReport, SiteReport, Update, WatchRequest
-from hedgerow.protocol.stream import Admittance, Farewell, Introduction
+from hedgerow.protocol.stream import (
+    Admittance,
+    Asking,
+    Challenge,
+    Current,
+    EventReport,
+    Farewell,
+    Introduction,
+    Knock,
+    Opening,
+    Result,
+    RunReport,
+    SiteReport,
+    Standing,
+    Update,
+    Wanted,
+    WatchRequest,
+)
 from hedgerow.secagg import messages as secagg
 from hedgerow.secagg.aggregator import AggregatorState
 from hedgerow.secagg.enrolment import Enrolment

@@ -40,16 +40,22 @@ from typing import Any
 from hedgerow.codec import CodecFault, Encoded, digest, kind_in
 from hedgerow.crypto import Entropy, Identity, PrimitiveFault, verify
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError
-from hedgerow.protocol.enrolment import (
+from hedgerow.protocol.stream import (
     NOTHING,
     Asking,
     AskingStep,
     Challenge,
+    Farewell,
     Knock,
     Opening,
     Standing,
+    StreamKind,
+    WireCode,
+    WireRefusal,
+    first_of,
+    read_as,
+    refused,
 )
-from hedgerow.protocol.stream import Farewell, StreamKind, WireCode, WireRefusal, first_of, read_as, refused
 from hedgerow.storage import Database
 from hedgerow.transport.identities import (
     PinnedRoster,

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from hedgerow.cli import console
-from hedgerow.cli.console import Console
+from hedgerow.cli import page as pages
+from hedgerow.cli.page import Console
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.models.model import Model
-from hedgerow.protocol.reports import OVER, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.stream import OVER, EventReport, RunReport, SiteReport, SiteState
 
 STATES = [SiteState.READY, SiteState.CONNECTED, SiteState.REFUSED]
 REPORT = RunReport(
@@ -82,7 +82,7 @@ def test_a_long_run_keeps_a_short_curve(page: Console) -> None:
     for done in range(2000):
         page.show(replace(REPORT, rounds_done=done, epsilon_spent=done / 2000), since)
     curve = state(page)["curve"]
-    assert len(curve) <= console._MOST_POINTS and curve[-1] == [1999, 1999 / 2000] and curve == sorted(curve)
+    assert len(curve) <= pages._MOST_POINTS and curve[-1] == [1999, 1999 / 2000] and curve == sorted(curve)
 
 
 def test_a_run_without_privacy_and_one_that_was_given_up(page: Console) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from hedgerow.cli import output
-from hedgerow.cli.main import main
-from hedgerow.cli.parser import build_parser
+from hedgerow.cli.main import build_parser, main
 from hedgerow.errors import HedgerowError
 
 SOURCE = str(Path(__file__).parent.parent.parent / "src")

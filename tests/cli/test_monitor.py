@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 
 from hedgerow.cli.main import main
-from hedgerow.cli.monitor import MonitorView, clock_time, described, span
-from hedgerow.protocol.reports import EventReport, RunReport, SiteReport, Update
+from hedgerow.cli.monitor import MonitorView, described
+from hedgerow.cli.progress import clock_time, span
+from hedgerow.protocol.stream import EventReport, RunReport, SiteReport, Update
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress, Monitors
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected, Disconnected

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hedgerow.cli.train import made_records, split_evenly
 from hedgerow.data.site_data import site_data_from_records
 from hedgerow.local.forecast import MEASURED_SIGNAL, outlook_of
-from hedgerow.local.simulation import made_records, split_evenly
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.gdp import mu_of
 

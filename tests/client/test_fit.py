@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.cli.check import look
 from hedgerow.cli.main import main
+from hedgerow.cli.owner import look
 from hedgerow.client.policy import Policy
 from hedgerow.data import codings
 from hedgerow.data.adapters import read_adapter

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from hedgerow import __version__
-from hedgerow.cli.parser import build_parser
+from hedgerow.cli.main import build_parser
 from hedgerow.errors import RemoteProtocolError
-from hedgerow.flower import require_version
-from hedgerow.flower.files import read_coordinator_file, read_site_file
+from hedgerow.flower import read_coordinator_file, read_site_file, require_version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -90,7 +89,7 @@ def test_an_nvflare_clients_file_is_the_one_in_its_workspace(tmp_path: Path, mon
     """NVFlare gives its nodes a name and a partition; neither they nor a job's configuration lead to another file."""
     from hedgerow.errors import UsageError
     from hedgerow.flower.app import site_path
-    from hedgerow.flower.socket import NodeSocket
+    from hedgerow.flower.envelope import NodeSocket
 
     def path(name: str) -> Path:
         node = {"client-name": name, "partition-id": 0, "num-partitions": 3}

@@ -25,8 +25,8 @@ from hedgerow.cli.inputs import read_plan
 from hedgerow.client.node import Node, warm_up
 from hedgerow.codec import Integers, head
 from hedgerow.data.site_data import read_site_data
+from hedgerow.flower import read_coordinator_file
 from hedgerow.flower.envelope import Kind
-from hedgerow.flower.files import read_coordinator_file
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask

@@ -21,17 +21,28 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.owner import OwnerDesk
+from hedgerow.client.state import OwnerDesk
 from hedgerow.codec import head
 from hedgerow.data.site_data import read_site_data
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
-from hedgerow.flower import coordinator, site
-from hedgerow.flower import socket as node_socket
-from hedgerow.flower.envelope import KEY_BYTES, Envelope, Kind, LinkKeys, messages_in, parse, public_key, sealed, sign
-from hedgerow.flower.files import read_coordinator_file, read_site_file
-from hedgerow.flower.hub import Clock, Fetched, FlowerHub, Patience
+from hedgerow.flower import coordinator, read_coordinator_file, read_site_file, site
+from hedgerow.flower import envelope as node_socket
+from hedgerow.flower.coordinator import Clock, FlowerHub, Patience
+from hedgerow.flower.envelope import (
+    KEY_BYTES,
+    Envelope,
+    Fetched,
+    Kind,
+    LinkKeys,
+    NodeSocket,
+    ask,
+    messages_in,
+    parse,
+    public_key,
+    sealed,
+    sign,
+)
 from hedgerow.flower.site import LinkStore
-from hedgerow.flower.socket import NodeSocket, ask
 from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise

@@ -12,7 +12,7 @@ import pytest
 
 from hedgerow.cli.node import loader, with_rows_read
 from hedgerow.client.node import Node
-from hedgerow.client.node_run import NodeRun
+from hedgerow.client.node_session import NodeRun
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, DataError, RemoteProtocolError
 from hedgerow.local.training import MaskedAggregation, train
@@ -96,7 +96,7 @@ def lie_from(federation: Federation, site: str, first: int, times: int, monkeypa
         return sums * times if is_liar and query.purpose.round >= first else sums
 
     monkeypatch.setattr(NodeRun, "_answer", answer)
-    monkeypatch.setattr("hedgerow.client.node_run.clipped", lambda vector, *_: vector)
+    monkeypatch.setattr("hedgerow.client.node_session.clipped", lambda vector, *_: vector)
 
 
 def test_a_run_over_masks_ends_by_name_and_is_paid_for(

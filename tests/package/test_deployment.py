@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from hedgerow.cli.parser import build_parser
+from hedgerow.cli.main import build_parser
 from hedgerow.client.policy import parse_policy
 from hedgerow.plan.plan import parse_plan
 from hedgerow.protocol.stream import WireCode

@@ -18,7 +18,7 @@ from hedgerow.methods.registry import METHODS, add_method
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.registry import rules_by_method
-from hedgerow.transport.engines import ENGINES, add_engine
+from hedgerow.transport import ENGINES, add_engine
 
 sys.path.insert(0, str(Path(__file__).parent))
 import toy_method

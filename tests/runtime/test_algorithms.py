@@ -26,11 +26,9 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunSession, run_coordinator
-from hedgerow.server.journal import Journal
-from hedgerow.server.run import RunSetup
+from hedgerow.server.run import Journal, RunSetup
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.grpc_link import LinkSettings
-from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, create_identity
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 
 from hedgerow.client.policy import Policy
 from hedgerow.errors import AggregationError, UsageError
-from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.local.training import evaluate_federated
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes, task_from_text, task_to_text
 from hedgerow.models.model import Model

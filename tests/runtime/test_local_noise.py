@@ -17,9 +17,8 @@ from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.client.policy import Policy
 from hedgerow.errors import AggregationError, PlanError, PolicyRefusal, PrivacyError
 from hedgerow.evaluation.program import evaluate_ensemble
-from hedgerow.local.evaluation import evaluate_federated
 from hedgerow.local.forecast import forecast
-from hedgerow.local.training import train, without_secure_aggregation
+from hedgerow.local.training import evaluate_federated, train, without_secure_aggregation
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant

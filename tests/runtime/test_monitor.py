@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hedgerow.cli.console import Console
-from hedgerow.cli.study import PastRun
+from hedgerow.cli.page import Console
+from hedgerow.cli.progress import PastRun
 from hedgerow.client.policy import Policy
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.reports import EventReport, RunReport, event_bytes, report_bytes
+from hedgerow.protocol.stream import EventReport, RunReport, event_bytes, report_bytes
 from hedgerow.server.run import RunEvent, RunEventKind
 from hedgerow.server.status import KEPT_EVENTS, EventsSince, Publisher, RunBoard, Traffic
 

@@ -13,16 +13,15 @@ from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, PlanError, UsageError
-from hedgerow.local.evaluation import evaluate_federated
-from hedgerow.local.training import train, without_secure_aggregation
+from hedgerow.local.training import evaluate_federated, train, without_secure_aggregation
 from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, Query
-from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser, run_program
+from hedgerow.server.run import Journal
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hedgerow.cli import approve
+from hedgerow.cli import owner
 from hedgerow.cli.main import main
 from hedgerow.client.node_session import NodeSession
-from hedgerow.client.owner import OwnerDesk, Question
 from hedgerow.client.policy import Policy
-from hedgerow.client.state import NodeStore
+from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
@@ -63,7 +62,7 @@ def say(party: Party, *, approve: bool) -> Question:
     with closing(OwnerDesk(party.folder)) as desk:
         question = desk.pending()
         assert question is not None
-        return desk.answer(question.id, approve=approve)
+        return desk.answer(question.id, approve=owner)
 
 
 def when_asked(federation: Federation, act: Callable[[Party], object]) -> None:
@@ -170,13 +169,13 @@ def test_question_and_answer_survive_a_restart(federate: Builder, approve: bool)
             party.restart()
         else:
             party.kill()
-            say(party, approve=approve)
+            say(party, approve=owner)
             party.start()
 
     when_asked(federation, killed)
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
-    assert len(n_asked) == 2 and party.is_done == approve
+    assert len(n_asked) == 2 and party.is_done == owner
 
 
 def test_a_node_that_crashes_between_the_answer_and_its_ready_takes_part(
@@ -427,7 +426,7 @@ def test_the_command_shows_what_is_asked_and_what_it_would_cost(
     assert main(["approve", str(folder), "--json"]) == 0
     assert f'"id": "{QUESTION.id}"' in capsys.readouterr().out
     unbounded = dataclasses.replace(QUESTION, epsilon=math.inf)
-    assert "nothing bounds it" in dict(approve.facts_of(unbounded))["costs"]
+    assert "nothing bounds it" in dict(owner.facts_of(unbounded))["costs"]
 
 
 ANSWERS = [([QUESTION.id], True), ([QUESTION.id, "--deny"], False), (["--deny"], False)]
@@ -483,7 +482,7 @@ def test_at_the_nodes_own_terminal(
 ) -> None:
     """A yes counts with the number beside its question, so that none is meant for another that came meanwhile."""
     with closing(Terminal(monkeypatch)) as terminal, closing(OwnerDesk(folder)) as desk:
-        ask = approve.AtTheNode(desk, folder)
+        ask = owner.AtTheNode(desk, folder)
         ask(QUESTION)
         (first,) = numbers_in(capsys.readouterr().err)
         terminal.type("yes")
@@ -491,7 +490,7 @@ def test_at_the_nodes_own_terminal(
         assert answered(folder) is None
         other = dataclasses.replace(QUESTION, digest="44" * 32)
         desk.ask(other)
-        monkeypatch.setattr(approve.secrets, "randbelow", lambda _: (int(first) - 1000 + 1) % 9000)
+        monkeypatch.setattr(owner.secrets, "randbelow", lambda _: (int(first) - 1000 + 1) % 9000)
         terminal.type(f"yes {first}")
         ask(other)
         assert answered(folder) is None and desk.said(other.id) is None
@@ -504,7 +503,7 @@ def test_at_the_nodes_own_terminal(
 def test_a_no_at_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the command is used at one, which shows the question before it asks."""
     with closing(Terminal(monkeypatch)) as terminal, closing(OwnerDesk(folder)) as desk:
-        ask = approve.AtTheNode(desk, folder)
+        ask = owner.AtTheNode(desk, folder)
         terminal.type("no")
         ask(QUESTION)
         assert answered(folder) is False

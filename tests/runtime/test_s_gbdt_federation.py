@@ -29,11 +29,9 @@ from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.events import FilteredGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunSession, run_coordinator
-from hedgerow.server.journal import Journal
-from hedgerow.server.run import RunEvent, RunSetup
+from hedgerow.server.run import Journal, RunEvent, RunSetup
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.grpc_link import LinkSettings
-from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, new_identity
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow.cli.output import begin_log, end_log
-from hedgerow.cli.site_page import SitePage
+from hedgerow.cli.page import SitePage
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.owner import OwnerDesk, Question
 from hedgerow.client.policy import Policy
+from hedgerow.client.state import OwnerDesk, Question
 from hedgerow.data.fit import ColumnFit, TableFit
 from hedgerow.errors import PolicyRefusal
 from hedgerow.models.model import Model

@@ -30,8 +30,7 @@ from hedgerow.errors import (
     RemoteProtocolError,
     UsageError,
 )
-from hedgerow.local.statistics import TableSurvey, curves_of, drafted_plan, survey_tables, table_survey
-from hedgerow.local.survey import survey_sites
+from hedgerow.local.survey import TableSurvey, curves_of, drafted_plan, survey_sites, survey_tables, table_survey
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, survey_task, task_from_text, task_to_text
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.accountants import get_accountant
@@ -42,12 +41,9 @@ from hedgerow.protocol.messages import MessageKind, RoundRequest, SurveyInvitati
 from hedgerow.server import phases
 from hedgerow.server.release import Outcome
 from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.open_plans import OpenPlan, parse_open_plan
-from hedgerow.survey.open_tables import Asked, OpenTable
-from hedgerow.survey.program import Findings
-from hedgerow.survey.readings import Range
-from hedgerow.survey.statistics import AskedColumn
-from hedgerow.survey.summaries import TableStatistics
+from hedgerow.survey.open_plans import Asked, OpenPlan, OpenTable, parse_open_plan
+from hedgerow.survey.program import Findings, Range
+from hedgerow.survey.statistics import AskedColumn, TableStatistics
 from tests.memory_network import MemoryHub
 
 if TYPE_CHECKING:

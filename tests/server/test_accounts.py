@@ -19,8 +19,7 @@ from scipy.stats import norm
 
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import ModelError
-from hedgerow.local.evaluation import evaluate_federated
-from hedgerow.local.training import train
+from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import Model, canonical_bytes
 from hedgerow.plan.plan import Plan

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from hedgerow.codec import Encoded
-from hedgerow.protocol.enrolment import Standing
-from hedgerow.protocol.stream import first_of
+from hedgerow.protocol.stream import Standing, first_of
 from hedgerow.study import Applicant, Ends, Guest, Invitation, Notebook, Reception, StudyBook, new_secret
 from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
 

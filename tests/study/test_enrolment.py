@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 
 from hedgerow.codec import Encoded
 from hedgerow.errors import RemoteProtocolError, UsageError
-from hedgerow.protocol.enrolment import Asking, AskingStep, Challenge, Knock, Opening, Standing
-from hedgerow.protocol.stream import Farewell, WireRefusal, first_of
+from hedgerow.protocol.stream import (
+    Asking,
+    AskingStep,
+    Challenge,
+    Farewell,
+    Knock,
+    Opening,
+    Standing,
+    WireRefusal,
+    first_of,
+)
 from hedgerow.study import Invitation, Reception, StudyBook, are_same_words, words_of
 from hedgerow.transport.identities import Role, adds_monitors_only, build_roster, change_of, follows, new_identity
 

@@ -17,8 +17,7 @@ import pytest
 from hedgerow.cli.study import _Answering
 from hedgerow.codec import Encoded
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.enrolment import Standing
-from hedgerow.protocol.stream import WireRefusal, first_of
+from hedgerow.protocol.stream import Standing, WireRefusal, first_of
 from hedgerow.study import Notebook, Reception, StudyBook
 from hedgerow.transport.identities import Role, new_identity
 

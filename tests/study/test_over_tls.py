@@ -16,13 +16,10 @@ import pytest
 
 from hedgerow.cli import join
 from hedgerow.codec import Encoded
-from hedgerow.protocol.enrolment import Standing
-from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
+from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal
 from hedgerow.study import Notebook
-from hedgerow.transport.grpc_hub import HubAddress
-from hedgerow.transport.grpc_link import LinkSettings
-from hedgerow.transport.grpc_study import StudyServer, ask
-from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.grpc_hub import HubAddress, StudyServer, ask
+from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import PrivateIdentity, PublicIdentity, Role, build_roster, new_identity, read_roster
 from hedgerow.transport.interface import Disconnected
 

@@ -10,7 +10,7 @@ import pytest
 
 from hedgerow.data.faults import Place
 from hedgerow.data.raw_tables import RawColumn
-from hedgerow.survey.cells import TableSite
+from hedgerow.survey.queries import TableSite
 
 MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
 

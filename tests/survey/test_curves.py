@@ -14,15 +14,15 @@ from hypothesis.extra.numpy import arrays
 from hedgerow.data.raw_tables import RawTable
 from hedgerow.data.units import EVENT_WORDS as WORDS_OF_LABELS
 from hedgerow.errors import PlanError, UsageError
-from hedgerow.local.statistics import TableSurvey, curves_of, survey_tables
+from hedgerow.local.survey import TableSurvey, curves_of, survey_tables
 from hedgerow.losses.survival import survival_codes
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.cells import TableSite
 from hedgerow.survey.curves import EVENT_WORDS, SurvivalCurves, curve_of
-from hedgerow.survey.open_tables import OpenTable
-from hedgerow.survey.summaries import BAND
+from hedgerow.survey.open_plans import OpenTable
+from hedgerow.survey.queries import TableSite
+from hedgerow.survey.statistics import BAND
 
 MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
 PART = """

@@ -137,7 +137,7 @@ def test_texts_are_spelt_by_their_bits(text: str) -> None:
 @pytest.mark.parametrize("lie", [{"sensitivity_squared": 1}, {"bound": 1}, {"length": 3}])
 def test_a_site_believes_no_sensitivity_but_its_own(lie: dict[str, int]) -> None:
     """A query that claims less than a unit's contribution would have too little noise; it gets no answer."""
-    from hedgerow.survey.site import SurveyNode
+    from hedgerow.survey.queries import SurveyNode
 
     node = SurveyNode("north", site_of([]), rows_per_unit=1)
     query = filled(ValueCounts, column=0)
@@ -151,7 +151,7 @@ def test_a_site_believes_no_sensitivity_but_its_own(lie: dict[str, int]) -> None
 
 def test_nothing_but_a_survey_is_answered() -> None:
     """A raw row is for these counts only."""
-    from hedgerow.survey.site import SurveyNode
+    from hedgerow.survey.queries import SurveyNode
 
     query = Query(
         purpose=RecordCount.purpose_of(0, "x"), length=1, bound=1, sensitivity_squared=1, noise_multiplier=1.0

@@ -17,18 +17,26 @@ from hypothesis import strategies as st
 from hedgerow.data.faults import Place
 from hedgerow.data.raw_tables import RawColumn, RawTable, bounded_tables
 from hedgerow.errors import PlanError, PrivacyError
-from hedgerow.local.statistics import TableSurvey, drafted_plan, plan_text, schema_of, survey_tables
+from hedgerow.local.survey import TableSurvey, drafted_plan, plan_text, schema_of, survey_tables
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Purpose
-from hedgerow.survey.cells import CellCounts, JointCounts, KindCounts, NumberBins, TableSite, TextBins, TextVotes
 from hedgerow.survey.curves import SurvivalCounts
-from hedgerow.survey.open_tables import OpenTable
-from hedgerow.survey.queries import UNIT, SurveyQuery
-from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions
-from hedgerow.survey.summaries import counted
+from hedgerow.survey.open_plans import OpenTable
+from hedgerow.survey.queries import (
+    UNIT,
+    CellCounts,
+    JointCounts,
+    KindCounts,
+    NumberBins,
+    SurveyQuery,
+    TableSite,
+    TextBins,
+    TextVotes,
+)
+from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions, counted
 
 MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
 BLANK: dict[str, Any] = {

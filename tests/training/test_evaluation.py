@@ -27,8 +27,7 @@ from hedgerow.evaluation.estimates import (
 )
 from hedgerow.evaluation.program import UNIT, EvaluationProgram, evaluate_ensemble, planned_evaluation
 from hedgerow.evaluation.sums import ERROR_EDGES, LARGEST_ERROR, ErrorMoments, ScoreHistogram, positions
-from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
-from hedgerow.local.training import train
+from hedgerow.local.training import FederatedEvaluation, evaluate_federated, train
 from hedgerow.losses import censored as measures
 from hedgerow.losses.censored import times_of
 from hedgerow.losses.kinds import accuracy, log_loss

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from hedgerow.client.node import Node, SeededSampling, SystemSampling, seeded_samplings
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError, PrivacyError, UsageError
-from hedgerow.local.evaluation import evaluate_federated
-from hedgerow.local.training import train
+from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts

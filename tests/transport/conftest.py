@@ -18,8 +18,7 @@ import pytest
 from hedgerow.codec import CodecFault, Encoded
 from hedgerow.protocol.stream import Admittance, Farewell, Introduction, unwrapped, wrapped
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.grpc_link import JOIN, LinkSettings, grpc
-from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.grpc_link import JOIN, GrpcUplink, LinkSettings, grpc
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity
 from hedgerow.transport.interface import HubEvent, UplinkEvent
 

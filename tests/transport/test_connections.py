@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.reports import WatchRequest
-from hedgerow.protocol.stream import wrapped
+from hedgerow.protocol.stream import WatchRequest, wrapped
 from hedgerow.transport import connections
 from hedgerow.transport.connections import Door, peer_of, places
 from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, GrpcHub, HubAddress, Monitors

@@ -192,7 +192,7 @@ def test_a_process_with_an_open_hub_can_end(tmp_path: Path) -> None:
     code = (
         "from hedgerow.transport.identities import *\n"
         "from hedgerow.transport.grpc_hub import GrpcHub, HubAddress\n"
-        "from hedgerow.transport.grpc_uplink import GrpcUplink\n"
+        "from hedgerow.transport.grpc_link import GrpcUplink\n"
         "hub, site = new_identity('c', Role.COORDINATOR, bytes(32)), new_identity('s', Role.SITE, bytes([1]) * 32)\n"
         "roster = build_roster(hub.public, [site.public])\n"
         "hub = GrpcHub(hub, roster, HubAddress())\n"

@@ -14,21 +14,24 @@ from hypothesis import strategies as st
 
 from hedgerow.codec import CodecFault
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.reports import (
+from hedgerow.protocol.stream import (
     MAX_EVENTS,
     EventReport,
+    Farewell,
     RunReport,
     SiteReport,
     Update,
     WatchRequest,
+    WireCode,
+    WireRefusal,
     event_bytes,
+    read_as,
     report_bytes,
+    wrapped,
 )
-from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal, read_as, wrapped
 from hedgerow.transport import grpc_hub
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress, Monitors
-from hedgerow.transport.grpc_link import WATCH, grpc
-from hedgerow.transport.grpc_uplink import GrpcWatch
+from hedgerow.transport.grpc_link import WATCH, GrpcWatch, grpc
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity, parse_roster
 from hedgerow.transport.interface import Connected, Disconnected, Joined
 

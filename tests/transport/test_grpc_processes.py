@@ -20,7 +20,7 @@ NODE = """
 import random, sys
 from pathlib import Path
 from hedgerow.transport.grpc_link import LinkSettings
-from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.grpc_link import GrpcUplink
 from hedgerow.transport.identities import read_private, read_roster
 folder, port = Path(sys.argv[1]), sys.argv[2]
 settings = LinkSettings(ping_seconds=0.2, silence_seconds=3600.0, backoff_seconds=0.05, http_proxy=False)

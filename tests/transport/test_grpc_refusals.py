@@ -17,7 +17,7 @@ from hedgerow.codec import VERSION
 from hedgerow.errors import EnvironmentFault, entries
 from hedgerow.protocol.messages import Hello
 from hedgerow.protocol.stream import Admittance, Farewell, Introduction, WireCode, WireRefusal, wrapped
-from hedgerow.transport import grpc_uplink
+from hedgerow.transport import grpc_link
 from hedgerow.transport.identities import Role, build_roster, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
 
@@ -106,7 +106,7 @@ def test_a_wrong_later_message(federation: Any, run_beside: Any, event_of: Event
 @pytest.mark.parametrize("method", ["wire.v1.Coordinator", "wire.v99.Coordinator"])
 def test_a_node_of_another_version(federation: Any, run_beside: Any, monkeypatch: Any, method: str) -> None:
     """The version stands in the name of what it calls: both sides hear of it by name, and the node stops."""
-    monkeypatch.setattr(grpc_uplink, "JOIN", f"/hedgerow.{method}/Join")
+    monkeypatch.setattr(grpc_link, "JOIN", f"/hedgerow.{method}/Join")
     node = federation.uplink("north", run_beside.port)
     assert node.receive(300) == Disconnected("version-mismatch", is_final=True)
     run_beside.is_undisturbed()

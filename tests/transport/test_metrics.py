@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hedgerow.errors import EnvironmentFault, UsageError
-from hedgerow.protocol.reports import EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.stream import EventReport, RunReport, SiteReport, SiteState
 from hedgerow.transport import metrics
 from hedgerow.transport.metrics import MetricsServer
 

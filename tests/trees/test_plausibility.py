@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
-from hedgerow.local.evaluation import evaluate_federated
-from hedgerow.local.training import train
+from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import SCORE_LIMIT
 from hedgerow.methods.dp_xgboost.trees import SplitSelection

@@ -17,8 +17,7 @@ from hedgerow import DPGBDTRegressor
 from hedgerow.data.drafts import draft_plan
 from hedgerow.data.site_data import SiteData, scaled_label
 from hedgerow.errors import PlanError
-from hedgerow.local.evaluation import evaluate_federated
-from hedgerow.local.training import train
+from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.poisson import LARGEST_COUNT, LogMean
 from hedgerow.losses.registry import build_loss, loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS

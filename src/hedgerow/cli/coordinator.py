@@ -23,24 +23,20 @@ from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_of_model
 from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.enrolment import Result, Wanted
 from hedgerow.protocol.messages import RunState
-from hedgerow.protocol.reports import WAITING
-from hedgerow.protocol.stream import Farewell, WireRefusal, read_as
+from hedgerow.protocol.stream import WAITING, Farewell, Result, Wanted, WireRefusal, read_as
 from hedgerow.server.coordinator import RunSession, run_coordinator, tell_of_the_end
-from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.run import RunEvent, RunEventKind, RunSetup
+from hedgerow.server.run import Journal, RunEvent, RunEventKind, RunSetup, open_journal
 from hedgerow.server.status import Audience, Publisher, RunBoard, Traffic
+from hedgerow.transport import ENGINES
 from hedgerow.transport.connections import allow_many_connections
-from hedgerow.transport.engines import ENGINES
-from hedgerow.transport.grpc_hub import HubAddress, Monitors
-from hedgerow.transport.grpc_study import StudyServer
+from hedgerow.transport.grpc_hub import HubAddress, Monitors, StudyServer
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
 from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
 
 if TYPE_CHECKING:
-    from hedgerow.cli.console import Console
+    from hedgerow.cli.page import Console
 
 
 @contextmanager
@@ -460,7 +456,7 @@ def run(arguments: argparse.Namespace, page: Console | None = None) -> None:
     with ExitStack() as stack:
         if arguments.console is not None:
             # An extra: only who wants the page needs it.
-            from hedgerow.cli.console import Console
+            from hedgerow.cli.page import Console
 
             page = stack.enter_context(Console(arguments.console, plan))
         elif page is not None:

@@ -15,21 +15,26 @@ from typing import Any
 import numpy as np
 
 from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, picture_file
-from hedgerow.cli.output import number, print_facts, print_json, warn_seeded, wrapped
-from hedgerow.cli.progress import status
-from hedgerow.cli.train import read_sites
-from hedgerow.data.sources import read_records
+from hedgerow.cli.output import note, number, print_facts, print_json, warn, warn_seeded, wrapped
+from hedgerow.cli.progress import sites_of, status
+from hedgerow.client.node import available_threads, use_threads
+from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
+from hedgerow.data.sources import Location, is_url, read_records
 from hedgerow.data.units import Records
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
-from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated, evaluated, plot_calibration
+from hedgerow.local.training import (
+    FederatedEvaluation,
+    evaluate_federated,
+    evaluated,
+    plot_calibration,
+)
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import Model, require_room
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.threads import available_threads, use_threads
 
 _TITLES = {
     "auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²", "mae": "MAE",
@@ -173,11 +178,6 @@ def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:
     return FederatedEvaluation(outcome.evaluation, outcome.cost, account)
 
 
-def sites_of(session: RunSession) -> list[str]:
-    """Whose rows are in a release of the run."""
-    return sorted({site for survivors in session.run.survivors for site in survivors})
-
-
 def _check_federated(arguments: argparse.Namespace) -> None:
     over_network = arguments.roster is not None
     if over_network and arguments.sites:
@@ -250,3 +250,36 @@ def content_of(found: FederatedEvaluation, sites: Sequence[str], out: Path, pict
         "report": found.model.report.to_dict(),
         "picture": None if picture is None else str(picture),
     }
+
+
+Sites = Mapping[str, SiteData]
+
+
+def read_sites(tables: Mapping[str, Location], plan: Plan, *, quiet: bool, strict: bool = False) -> Sites:
+    """Read and bin every site's table, a file or a URL; rows of one unit are bounded at each site and over all of them.
+
+    What was left out is said on stderr, for the operator's eyes.
+
+    Args:
+        strict: refuse a row that does not fit, and a table without rows.
+
+    Raises:
+        DataError: a table cannot be read or lacks a column; if strict, also for a row.
+    """
+    rows = {}
+    for name, place in tables.items():
+        # A URL may have a password in it.
+        with status(f"Reading {name if is_url(place) else Path(place).name}", quiet=quiet):
+            rows[name] = read_site_rows(place, plan, strict=strict)
+    bounded = bounded_sites(rows, plan)
+    for name, (own, report) in bounded.items():
+        if report.unfit or report.n_dropped or not own.n_records:
+            note(f"Private, for the site {name} only: {report.text()}")
+        if report.warning:
+            note(f"Private, for the site {name} only: {report.warning}")
+    if not any(own.n_records for own, _ in bounded.values()):
+        warn(
+            "No row of any site fitted, so the model can learn nothing. Compare the plan with the tables: names, "
+            "bounds, and the classes of the label, in which upper and lower case differ."
+        )
+    return {name: own for name, (own, _) in bounded.items()}

@@ -12,10 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.cli import check, monitor, node, privacy
+from hedgerow.cli import monitor, node, owner, privacy
 from hedgerow.cli.inputs import is_terminal, listed, read_policy, read_text, says_yes
+from hedgerow.cli.main import build_parser
 from hedgerow.cli.output import name_log, note, print_facts
-from hedgerow.cli.parser import build_parser
 from hedgerow.cli.study import policy_of
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import parse_policy
@@ -27,15 +27,14 @@ from hedgerow.local.forecast import forecast
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import read_toml, shown
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.protocol.enrolment import Standing
-from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal, first_of
+from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, first_of
 from hedgerow.server.run import SMALLEST_COHORT
 from hedgerow.study import PLAN, POLICY, ROSTER, Applicant, Ends, Invitation, Notebook, are_same_words, read_invitation
-from hedgerow.transport.grpc_study import ask
+from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private
 
 if TYPE_CHECKING:
-    from hedgerow.cli.site_page import SitePage
+    from hedgerow.cli.page import SitePage
 
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _LONGEST_PAUSE = 10.0
@@ -73,7 +72,7 @@ def _page(arguments: argparse.Namespace, invitation: Invitation) -> Iterator[Sit
         yield None
         return
     # An extra: only who wants the page needs it.
-    from hedgerow.cli.site_page import SitePage
+    from hedgerow.cli.page import SitePage
 
     with SitePage(arguments.console, invitation.party, invitation.study) as page:
         yield page
@@ -170,7 +169,7 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
         _adapt(arguments, own)
     policy, text = read_policy(own), read_text(own)
     adapter = ["--adapter", own] if policy.data != PLAIN else []
-    check.run(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
+    owner.check(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
     policy.check_plan(plan)
     print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
     print_facts(_rules(text))

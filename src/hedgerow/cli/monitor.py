@@ -22,8 +22,9 @@ from rich.text import Text
 
 from hedgerow.cli.inputs import address_of
 from hedgerow.cli.output import json_text, megabytes, note, number
+from hedgerow.cli.progress import CALM, clock_time, mark_of, phase_words, span, words_of
 from hedgerow.errors import UsageError
-from hedgerow.protocol.reports import (
+from hedgerow.protocol.stream import (
     EVALUATION,
     LEAST_INTERVAL,
     LONGEST_INTERVAL,
@@ -31,11 +32,12 @@ from hedgerow.protocol.reports import (
     EventReport,
     RunReport,
     SiteReport,
-    SiteState,
     Update,
+    WireCode,
+    WireRefusal,
+    known,
 )
-from hedgerow.protocol.stream import WireCode, WireRefusal, known
-from hedgerow.transport.grpc_uplink import GrpcWatch, WatchEvent
+from hedgerow.transport.grpc_link import GrpcWatch, WatchEvent
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected, Disconnected
 
@@ -108,7 +110,7 @@ def _lines(watch: GrpcWatch) -> None:
 
 def _page(watch: GrpcWatch, place: str) -> None:
     # An extra: only who wants the page needs it.
-    from hedgerow.cli.console import Console
+    from hedgerow.cli.page import Console
 
     known_events = _NewEvents()
     with Console(place) as page:
@@ -181,43 +183,6 @@ _WIDEST = 160
 _KEPT_EVENTS = 200
 _FEW_EVENTS = 8
 _HEAD_LINES = 8
-PHASE_WORDS = {
-    "gathering": "waiting for sites to join",
-    "waiting-for-sites": "too few sites; waiting for their return",
-    "setting-up": "agreeing on keys",
-    "collecting-vectors": "collecting masked vectors",
-    "collecting-echoes": "collecting echoes",
-    "collecting-answers": "unmasking the sum",
-    "finishing": "handing the result out",
-}
-STATE_MARKS = {
-    SiteState.ABSENT: ("·", "dim"),
-    SiteState.CONNECTED: ("○", "yellow"),
-    SiteState.ASKING: ("○", "yellow"),
-    SiteState.READY: ("●", "green"),
-    SiteState.REFUSED: ("✕", "red"),
-    SiteState.SILENT: ("?", "yellow"),
-    SiteState.LEFT: ("✕", "red"),
-    SiteState.DONE: ("✓", "green"),
-}
-CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.ASKING, SiteState.DONE}
-EVENT_WORDS = {
-    "joined": ("connected", ""),
-    "left": ("is gone", "red"),
-    "deferred": ("asks its owner first", "yellow"),
-    "ready": ("is ready", "green"),
-    "refused": ("refuses", "red"),
-    "silent": ("does not answer", "yellow"),
-    "late": ("answered too late", "yellow"),
-    "complaint": ("sent what cannot be used", "red"),
-    "left-out": ("is asked no more", "red"),
-    "taken-back": ("is asked again", "yellow"),
-    "abandoned": ("round begun again", "yellow"),
-    "salvaged": ("ends early with the rounds so far", "yellow"),
-    "phase": ("", ""),
-    "finished": ("the run is finished", "green"),
-    "stopped": ("the run was given up", "red"),
-}
 
 
 class MonitorView:
@@ -375,41 +340,6 @@ def _events(events: Sequence[EventReport], width: int) -> Panel:
         said, style = words_of(event)
         table.add_row(clock_time(event.seconds), Text(said, style=style))
     return Panel(table if events else Text("nothing yet", "dim"), title="events", title_align="left", width=width)
-
-
-def phase_words(phase: str) -> str:
-    """A phase of a run as the beginning of a sentence."""
-    said = PHASE_WORDS.get(phase, phase)
-    return said[:1].upper() + said[1:]
-
-
-def mark_of(state: str) -> tuple[str, str]:
-    """A site's state as one character and a style; empty for a state that this version does not know."""
-    return STATE_MARKS[SiteState(state)] if state in set(SiteState) else ("", "")
-
-
-def words_of(event: EventReport) -> tuple[str, str]:
-    """An event in words, and its style."""
-    if event.kind == "phase":
-        return f"{event.site} {PHASE_WORDS.get(event.code, event.code)}".strip(), EVENT_WORDS["phase"][1]
-    said, style = EVENT_WORDS.get(event.kind, (event.kind, ""))
-    return f"{event.site} {said}{f' ({event.code})' if event.code else ''}".strip(), style
-
-
-def span(seconds: float) -> str:
-    """A length of time for a person."""
-    whole = int(min(seconds, 10**9))
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def clock_time(seconds: float) -> str:
-    """Hours, minutes and seconds since the coordinator began, as 1:02:03."""
-    whole = int(min(seconds, 10**9))
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def _counted(count: int, noun: str) -> str:

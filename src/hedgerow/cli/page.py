@@ -1,8 +1,8 @@
-"""A page in the browser of this machine, as ``--console`` serves it: its files, what stands on it, what it may do.
+"""Pages in the browser of this machine, as ``--console`` serves them: what stands on them, what they may do.
 
-It has no build step and asks nothing of other hosts. Python says what stands on it, in words and numbers; the scripts
-draw that, as text, so nothing that a peer or a table says can become markup. Whoever knows the address, with the
-random token in it, may read. What changes anything is asked for by POST, which this server's own page alone can do.
+A page has no build step and asks nothing of other hosts. Python says what stands on it, in words and numbers; the
+scripts draw that, as text, so nothing that a peer or a table says can become markup. Whoever knows the address, with
+the random token in it, may read. What changes anything is asked for by POST, which this server's own page alone can do.
 """
 
 from __future__ import annotations
@@ -33,6 +33,54 @@ try:
     from starlette.routing import Route
 except ImportError as error:
     raise missing_extra("starlette", "A page in the browser") from error
+
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hedgerow.cli.inputs import listed
+from hedgerow.cli.output import megabytes, number
+from hedgerow.cli.progress import CALM, clock_time, mark_of, phase_words, span, words_of
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.prepared import prepared_events
+from hedgerow.protocol.messages import RunState
+from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.transport.identities import spoken
+
+if TYPE_CHECKING:
+    from hedgerow.cli.progress import PastRun
+    from hedgerow.plan.plan import Plan
+
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from contextvars import copy_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hedgerow.cli import owner, privacy
+from hedgerow.cli.owner import answered, facts_of
+from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
+from hedgerow.client.state import OwnerDesk
+from hedgerow.errors import UsageError
+from hedgerow.local.forecast import forecast
+from hedgerow.models.model import Model
+from hedgerow.privacy.events import scoped
+from hedgerow.protocol.messages import NodeState
+from hedgerow.protocol.stream import WireRefusal, known
+from hedgerow.transport.identities import PinnedRoster
+from hedgerow.transport.interface import Connected, Disconnected
+
+if TYPE_CHECKING:
+    from hedgerow.client.node_session import NodeSession
+    from hedgerow.client.policy import Policy
+    from hedgerow.client.state import NodeStore, Question
+    from hedgerow.data.fit import TableFit
+    from hedgerow.plan.plan import Plan
 
 Action = Callable[[Mapping[str, Any]], str]
 """Does what a person asks for on the page and says what was done; raises HedgerowError, whose text is shown."""
@@ -238,3 +286,536 @@ def _drawn(model: Model) -> bytes:
     drawn = io.BytesIO()
     plot_shapes(model, drawn)
     return drawn.getvalue()
+
+
+# The page of a run ----------------------------------------------------------------------------------------------------
+# ``--console`` of its coordinator, of its study, or of a monitor; it changes nothing.
+
+EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
+
+_KEPT_EVENTS = 200
+_MOST_POINTS = 400
+"""Of a curve; beyond them every second one goes."""
+_NOT_YET = {"title": "Run", "phase": "Not begun", "mood": "waits", "waiting": "", "sites": [], "events": []}
+
+
+class Console(Page):
+    """Serves the page of a run until it is closed; an `Audience` of that run.
+
+    Args:
+        place: see `Page`.
+        plan: what the coordinator knows of the run beside its reports; None for a monitor.
+
+    Raises:
+        UsageError, EnvironmentFault: as `Page`.
+    """
+
+    def __init__(self, place: str, plan: Plan | None = None) -> None:
+        self._plan = plan
+        self._events: deque[EventReport] = deque(maxlen=_KEPT_EVENTS)
+        self._curve: list[tuple[int, float]] = []
+        self._process, self._last_event = b"", 0
+        self._waiting_since: float | None = None
+        super().__init__(place, "console", "The page of this run")
+        self.say(**_NOT_YET)
+        if plan is not None:
+            self.show_plan(plan)
+
+    # What it is shown -------------------------------------------------------------------------------------------------
+
+    def is_there(self) -> bool:
+        """Always: the curve of epsilon has to be there for those who look later."""
+        return True
+
+    def show_plan(self, plan: Plan) -> None:
+        """What is agreed on by all parties of the run."""
+        self._plan = plan
+        self.say(title=plan.name, plan=plan_facts(plan))
+
+    def show_parties(self, parties: Sequence[tuple[str, str, bool]]) -> None:
+        """Before the first run: each party's name, how far its enrolment is, and whether that is all."""
+        missing = [name for name, _, is_done in parties if not is_done]
+        self.say(
+            phase="Gathering the parties",
+            mood="waits",
+            waiting=f"Waiting for {listed(missing)}." if missing else "",
+            sites_text=f"{len(parties) - len(missing)} of {len(parties)} take part",
+            sites=[
+                {"name": name, "mark": "●" if is_done else "○", "state": state, "is_calm": is_done}
+                for name, state, is_done in parties
+            ],
+        )
+
+    def show_history(self, past: Sequence[PastRun], plan: Plan) -> None:
+        """The runs of a study before this one, and what all cost together. Args: plan: of the run that goes on."""
+        self.say(history=[_past(run) for run in past], budget=budget_facts(past, plan))
+
+    def show(self, report: RunReport, events_since: EventsSince) -> None:
+        """From now on this report is shown; see `server.status.Audience`."""
+        events, missed = events_since(self._last_event)
+        self._last_event += missed + len(events)
+        self.take(report, events)
+
+    def take(self, report: RunReport, events: Sequence[EventReport]) -> None:
+        """The same for a monitor: a report, and the events that it has not told of before."""
+        if report.process != self._process:
+            self._process, self._waiting_since = report.process, None
+            self._events.clear()
+        self._events.extend(events)
+        self._note_epsilon(report)
+        is_waiting = report.phase in (WAITING, RunState.GATHERING)
+        self._waiting_since = (self._waiting_since or report.seconds) if is_waiting else None
+        state = state_of(report, self._events, self._curve, self._waiting(report))
+        if self._plan is not None and self._plan.name:
+            state["title"] = f"{self._plan.name}, {state['title']}"
+        self.say(lost="", **state)
+
+    def lose(self, reason: str) -> None:
+        """The monitor has no connection to the coordinator; the last report stays, with a word above it."""
+        if not self.said("is_over"):
+            lost = f"No connection to the coordinator ({reason})."
+            if self.said("is_over") is None:
+                self.say(phase="No connection", mood="bad", lost=lost)
+            else:
+                self.say(mood="bad", lost=f"{lost} Below is the last that it told.")
+
+    def _note_epsilon(self, report: RunReport) -> None:
+        point = (report.rounds_done, report.epsilon_spent)
+        if math.isinf(point[1]) or (self._curve and self._curve[-1] == point):
+            return
+        if self._curve and self._curve[-1][0] >= report.rounds_done:
+            # Epsilon is computed now and then: the newest value of a round counts.
+            self._curve = [one for one in self._curve if one[0] < report.rounds_done]
+        self._curve.append(point)
+        if len(self._curve) > _MOST_POINTS:
+            self._curve = [*self._curve[:-1:2], self._curve[-1]]
+
+    def _waiting(self, report: RunReport) -> str:
+        """For whom the run waits, how many it needs, and for how long still."""
+        if self._waiting_since is None or report.is_over:
+            return ""
+        missing = [site.name for site in report.sites if site.state not in (SiteState.READY, SiteState.DONE)]
+        n_ready = sum(site.state == SiteState.READY for site in report.sites)
+        parts = [f"Waiting for {listed(missing)}." if missing else "All sites are there."]
+        if self._plan is not None:
+            federation = self._plan.federation
+            left = self._waiting_since + federation.join_timeout - report.seconds
+            parts.append(f"{n_ready} of the {federation.min_sites} that are needed are ready.")
+            if missing and left > 0:
+                parts.append(f"They have {span(left)} left.")
+        return " ".join(parts)
+
+
+# What stands on the page ----------------------------------------------------------------------------------------------
+
+
+def state_of(
+    report: RunReport, events: Sequence[EventReport], curve: Sequence[tuple[int, float]], waiting: str
+) -> dict[str, Any]:
+    """Everything on the page, in words and numbers, made of nothing but what a monitor is told."""
+    kind = report.task if report.task in (EVALUATION, SURVEY) else "run"
+    if report.failure:
+        phase, mood = f"Given up: {report.failure}", "bad"
+    elif report.is_over:
+        phase, mood = "Finished", "good"
+    else:
+        phase, mood = phase_words(report.phase), "waits" if waiting else "runs"
+    has_promise = not math.isinf(report.epsilon_limit)
+    left = report.seconds_left
+    dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
+    troubles = [(dropouts, "dropouts"), (refusals, "refusals"), (report.rounds_abandoned, "rounds begun again"),
+                (sum(report.streams_refused.values()), "streams refused")]  # fmt: skip
+    tally = Counter(site.state for site in report.sites)
+    return {
+        "title": f"{kind} {report.run_id.hex()[:8]}",
+        "phase": phase,
+        "mood": mood,
+        "waiting": waiting,
+        "is_over": report.is_over,
+        "rounds": [report.rounds_done, report.rounds_planned],
+        "pace": f"{number(report.rounds_per_second, 3)} a second" if report.rounds_per_second > 0 else "",
+        "left": "" if left is None else f"{span(left)} left",
+        "epsilon": [report.epsilon_spent, report.epsilon_limit] if has_promise else None,
+        "epsilon_text": f"{report.epsilon_spent:.3f} of {report.epsilon_limit:g}, at delta {report.delta:g}"
+        if has_promise
+        else "The plan promises no privacy.",
+        "curve": list(curve),
+        "facts": [
+            ["plan", report.plan_digest.hex()[:8]],
+            ["release", report.release],
+            ["time", span(report.seconds)],
+            ["to the sites", megabytes(report.bytes_sent)],
+            ["from the sites", megabytes(report.bytes_received)],
+            ["troubles", ", ".join(f"{count} {name}" for count, name in troubles if count) or "none"],
+        ],
+        "sites_text": ", ".join(f"{count} {state}" for state, count in tally.most_common()),
+        "sites": [_site(site) for site in report.sites],
+        "events": [_said(event) for event in reversed(events)],
+    }
+
+
+def _site(site: SiteReport) -> dict[str, Any]:
+    counts = [site.rounds, site.dropouts, site.refusals]
+    words = {"name": site.name, "mark": mark_of(site.state)[0], "state": site.state, "why": site.code}
+    return {**words, "release": site.release, "is_calm": site.state in CALM, "counts": counts}
+
+
+def _said(event: EventReport) -> dict[str, str]:
+    text, colour = words_of(event)
+    mood = {"red": "bad", "yellow": "waits", "green": "good"}.get(colour, "")
+    return {"time": clock_time(event.seconds), "text": text, "mood": mood}
+
+
+def plan_facts(plan: Plan) -> list[list[str]]:
+    """What a plan says, in the words that all parties can compare."""
+    privacy = plan.privacy
+    unit = "each record" if privacy.unit == "record" else f"each {privacy.unit}"
+    noise = {"distributed": "the sites", "server": "the coordinator"}.get(privacy.noise, "each record's node")
+    return [
+        ["plan", plan.name],
+        ["fingerprint", spoken(bytes.fromhex(plan.digest))],
+        ["predicts", f"{plan.label.name} ({plan.label.type}), from {len(plan.features)} features"],
+        ["protects", unit],
+        ["promise", f"epsilon {number(privacy.epsilon)} at delta {privacy.delta:g}"],
+        ["noise by", noise],
+        ["sites needed", str(plan.federation.min_sites)],
+    ]
+
+
+def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
+    """What runs cost together, for rows that were in all of them, before this one and with it; nothing for a first run.
+
+    By exact accounting at the delta of the plan that goes on; nothing is added up over runs that protect other units.
+    """
+    if not past:
+        return []
+    if {run.plan.privacy.unit for run in past} != {plan.privacy.unit}:
+        return [["all runs", "they protect different units, so their costs cannot be added"]]
+    before = [event for run in past for event in run.events]
+    # What a survey released before several runs was released once.
+    for prepared in {run.plan.prepared: run.plan for run in past}.values():
+        before += prepared_events(prepared)
+    known = {run.plan.prepared for run in past}
+    gdp, delta = get_accountant("gdp"), plan.privacy.delta
+    own = TrainingTask(plan).planned_releases() + ([] if plan.prepared in known else prepared_events(plan))
+    whole = gdp.epsilon([*before, *own], delta)
+    return [
+        ["before this run", f"epsilon {number(gdp.epsilon(before, delta))}"],
+        ["with this run, at most", f"epsilon {number(whole)}"],
+        ["at delta", f"{delta:g}"],
+    ]
+
+
+def _past(run: PastRun) -> list[str]:
+    delta = run.plan.privacy.delta
+    epsilon = get_accountant("gdp").epsilon([*prepared_events(run.plan), *run.events], delta)
+    return [run.name, run.state, run.plan.name, number(epsilon), run.remark]
+
+
+# The page of a site ---------------------------------------------------------------------------------------------------
+# ``--console`` of its node, or of ``hedgerow join``; for the owner of its rows, and nobody else.
+#
+# It shows what a run costs before and after, the budget book as a curve, how the table fits the plan, and the files
+# that were received; there the owner approves or denies what is asked, and ends the node's part. It sees no row: what
+# it shows of the table are the counts that `hedgerow check` prints, and only where no other machine can ask for the
+# page.
+
+_KEPT_LINES = 200
+_MOST_RUNS = 24
+"""Of the book, in the curve; those before count as one."""
+_MOST_INVITATIONS = 20
+_SECONDS_BETWEEN_COUNTS = 1.0
+_IDLE_PER_WORK = 20
+"""Costs are added up at most for a twentieth of the time: the node computes on the same machine."""
+_PHASES = {
+    NodeState.OUTSIDE: ("Waiting for the coordinator to propose a run", "waits"),
+    NodeState.INVITED: ("In a run, which waits for other sites", "waits"),
+    NodeState.ENROLLING: ("Agreeing on keys with the other sites", "runs"),
+    NodeState.WAITING: ("Taking part", "runs"),
+    NodeState.MASKED: ("Taking part", "runs"),
+    NodeState.ECHOED: ("Taking part", "runs"),
+    NodeState.FINISHED: ("Finished", "good"),
+    NodeState.STOPPED: ("Stopped", "bad"),
+}
+_MOODS = {"WARNING": "waits", "ERROR": "bad"}
+
+
+class SitePage(Page):
+    """Serves a site's page until it is closed.
+
+    Args: place: see `Page`; site: its name; study: that it takes part in, if that has a name.
+    Raises: as `Page`.
+    """
+
+    def __init__(self, place: str, site: str, study: str = "") -> None:
+        self._folder: Path | None = None
+        self._context = copy_context()
+        self._lines: deque[dict[str, str]] = deque(maxlen=_KEPT_LINES)
+        self._connection = ""
+        actions = {"approve": self._approve, "deny": self._deny, "stop": self._stop}
+        super().__init__(place, "site", "The page of this site", actions)
+        self.say(title=site, study=study, phase="Starting", mood="waits", waiting="", events=[], tables=[])
+
+    @property
+    def _is_for_owner(self) -> bool:
+        """Whether no other machine can ask for it: over a network it goes as it is."""
+        return is_loopback(self._host)
+
+    # What it is told --------------------------------------------------------------------------------------------------
+
+    def tell(self, level: str, text: str) -> None:
+        """A line of the node's log, which may hold counts of its rows."""
+        if not self._is_for_owner:
+            return
+        at = time.strftime("%H:%M:%S", time.gmtime())
+        self._lines.appendleft({"time": at, "text": text, "mood": _MOODS.get(level, "")})
+        self.say(events=list(self._lines))
+
+    def fail(self, fault: HedgerowError) -> None:
+        """See `Page.fail`; the text, and even the code, may tell of rows."""
+        if self._is_for_owner:
+            super().fail(fault)
+        else:
+            self.say(
+                error={"what": "The node's log says why it does not go on.", "cause": "", "remedy": "", "code": ""}
+            )
+
+    def wait_for(self, phase: str, waiting: str = "") -> None:
+        """Something is done, or waited for, outside a run."""
+        self.say(phase=phase, mood="waits", waiting=waiting, rounds=None, can_stop=False)
+
+    def begin(self, plan: Plan | None, policy: Policy, roster: PinnedRoster, address: str) -> None:
+        """A node starts: what it was given, and what its plan costs."""
+        self.show_cost(plan)
+        facts = [
+            ["data", policy.data_set],
+            ["coordinator", address],
+            ["roster", roster.fingerprint()],
+            ["sites of the roster", ", ".join(site.name for site in roster.sites)],
+        ]
+        self.say(about=facts, tables=[], error=None, question=None)
+
+    def show_cost(self, plan: Plan | None) -> None:
+        """What a plan asks for, and what that costs."""
+        if plan is not None:
+            about = f"{plan.label.name} ({plan.label.type}), from {len(plan.features)} features"
+            words = spoken(bytes.fromhex(plan.digest))
+            named = [("plan", plan.name), ("fingerprint", words), ("predicts", about)]
+            self.say(cost=[*named, *privacy.privacy_facts(plan, forecast(plan))])
+
+    def show_fit(self, name: str, found: TableFit) -> None:
+        """How one of the site's tables fits the plan."""
+        table: dict[str, Any] = {"name": name, "rest": "", "columns": []}
+        if self._is_for_owner:
+            columns = [[*owner.cells(column), "; ".join(column.findings())] for column in found.columns]
+            mending = [line for column in found.columns for line in column.mending.split("\n") if line]
+            lines = ["[data]", *dict.fromkeys(mending)] if mending else []
+            table |= {"rest": owner.rest(found), "columns": columns, "mending": "\n".join(lines)}
+        else:
+            table["rest"] = "Its counts are private, and this page is served to other machines: see `hedgerow check`."
+        self.say(tables=[*(self.said("tables") or []), table])
+
+    def connected(self, event: Connected | Disconnected) -> None:
+        """The connection to the coordinator has come or gone."""
+        is_there = isinstance(event, Connected)
+        self._connection = "" if is_there else WireRefusal(known(event.reason)).what  # type: ignore[union-attr]
+
+    def show_models(self, folder: Path) -> None:
+        """Where the models are that this site has received, and the newest one's report and shapes."""
+        found = sorted(folder.glob("model-*.json"), key=lambda place: -place.stat().st_mtime)
+        self.say(models=[[str(place), str(place.with_suffix(".report.txt"))] for place in found])
+        if found:
+            self.show_model(Model.load(found[0]))
+
+    # While a node runs ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self, session: NodeSession, store: NodeStore, book: Path, policy: Policy) -> Iterator[None]:
+        """Show how a node is until the block ends, and take its owner's answers; `book`: its budget book's file."""
+        self._folder, self._context = store.folder, copy_context()
+        stops = threading.Event()
+
+        def watch() -> None:
+            # Connections of its own: the node may write meanwhile.
+            with closing(BudgetBook(book)) as own:
+                look = _Look(session, store, own, policy)
+                while True:
+                    is_last = stops.is_set()
+                    try:
+                        found = look(self._connection, is_last=is_last)
+                        # How the node answered may tell of rows.
+                        found |= {} if self._is_for_owner else {"invitations": []}
+                        self.say(**found)
+                    except HedgerowError as fault:
+                        self.tell("WARNING", f"{fault.what} ({fault.code})")
+                    if is_last:
+                        return
+                    stops.wait(_SECONDS_BETWEEN_COUNTS)
+
+        thread = threading.Thread(target=watch, name="hedgerow-look", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stops.set()
+            thread.join()
+            self._folder = None
+
+    @contextmanager
+    def asking(self, folder: Path, question: Question) -> Iterator[None]:
+        """Show what is asked between two runs until the block ends, and take the answer; `folder`: the node's."""
+        self._folder = folder
+        *facts, _ = facts_of(question)
+        waiting = "The coordinator has a new roster: see below."
+        shown = {"id": question.id, "facts": facts}
+        self.say(phase="Your answer is awaited", mood="waits", waiting=waiting, question=shown, can_stop=True)
+        try:
+            yield
+        finally:
+            self._folder = None
+            self.say(question=None, can_stop=False)
+
+    # What the owner may do --------------------------------------------------------------------------------------------
+
+    def _approve(self, asked: Mapping[str, Any]) -> str:
+        return self._answered(asked, approve=True)
+
+    def _deny(self, asked: Mapping[str, Any]) -> str:
+        return self._answered(asked, approve=False)
+
+    def _answered(self, asked: Mapping[str, Any], *, approve: bool) -> str:
+        """Answer the question that was shown: the page names it, so no other can be slipped in between."""
+        with closing(self._own_desk()) as desk:
+            question = desk.answer(str(asked.get("question", "")), approve=approve)
+        return self._noted(answered(question, approve=approve))
+
+    def _stop(self, _: Mapping[str, Any]) -> str:
+        with closing(self._own_desk()) as desk:
+            desk.stop()
+        return self._noted("The node leaves its run, charged for what it has answered, and ends.")
+
+    def _noted(self, said: str) -> str:
+        """What was done on the page, in the log of the node as well: it is that of another thread."""
+        self._context.copy().run(note, f"On the site's page: {said}")
+        return said
+
+    def _own_desk(self) -> OwnerDesk:
+        """For one answer; raises UsageError (code "not-asked") where no node runs."""
+        if self._folder is None:
+            raise UsageError("not-asked")
+        return OwnerDesk(self._folder)
+
+
+class _Look:
+    """What stands on the page of a node that runs; to be called now and then, by one thread.
+
+    Args: session, store: the node's; book: opened for this; policy: the owner's.
+    """
+
+    def __init__(self, session: NodeSession, store: NodeStore, book: BudgetBook, policy: Policy) -> None:
+        self._session, self._store, self._book, self._policy = session, store, book, policy
+        self._known: tuple[tuple[str, str, str], ...] | None = None
+        self._runs: list[list[str]] = []
+        self._totals = [0.0]
+        self._after: list[list[str]] = []
+        self._in_run: list[tuple[float, float]] = []
+        self._again = -math.inf
+
+    def __call__(self, lost: str, *, is_last: bool) -> dict[str, Any]:
+        """Args: lost: why there is no connection, "" where there is one; is_last: whether no other look follows."""
+        session = self._session
+        question, (phase, mood), waiting = session.question, _PHASES[session.state], ""
+        is_over = session.state in (NodeState.FINISHED, NodeState.STOPPED)
+        if question is not None:
+            phase, waiting = "Your answer is awaited", f"The coordinator asks for a {question.kind}: see below."
+        elif lost and not is_over:
+            phase, mood, waiting = "No connection to the coordinator", "waits", f"{lost} The node tries again."
+        if session.is_paused and not is_over:
+            phase, mood, waiting = "Paused by the coordinator", "waits", "The run goes on when it is resumed there."
+        done, planned = session.progress
+        parts = {
+            "phase": phase,
+            "mood": mood,
+            "waiting": waiting,
+            "question": None if question is None else {"id": question.id, "facts": self._asked(question)},
+            "can_stop": not is_over,
+            "rounds": [done, planned] if planned else None,
+        }
+        if is_last or time.monotonic() >= self._again:
+            began = time.monotonic()
+            parts |= self._ledger()
+            ended = time.monotonic()
+            self._again = ended + _IDLE_PER_WORK * (ended - began)
+        return parts
+
+    def _asked(self, question: Question) -> list[tuple[str, str]]:
+        """What a question asks for, with what was spent before; without its number, which the page sends along."""
+        before = self._book.spent(question.data_set, question.total_delta)
+        *facts, then, _ = facts_of(question)
+        return [*facts, ("spent now", f"epsilon {before:.4g}"), then]
+
+    def _ledger(self) -> dict[str, Any]:
+        """The budget book as numbers, a table and a curve."""
+        policy, run_id = self._policy, self._session.run_id.hex()
+        lines = self._book.lines(policy.data_set)
+        known = tuple((line.run_id, line.site, line.status) for line in lines)
+        if known != self._known:
+            self._add_up(lines)
+            self._known, self._in_run = known, []
+        (*_, total), most = self._totals, policy.max_epsilon
+        last = len(self._totals) - 1
+        points = [(float(n), each) for n, each in enumerate(self._totals)]
+        facts = [["spent", f"epsilon {number(total)}"]]
+        reserved: list[tuple[float, float]] = []
+        if any(line.status == RESERVED for line in lines):
+            facts[0][0] = "spent, or reserved"
+        if lines and lines[-1].status == RESERVED and lines[-1].run_id == run_id:
+            self._note_spent(lines, last - 1)
+            if self._in_run:
+                points, reserved = [*points[:-1], *self._in_run], [points[-2], points[-1]]
+                facts.insert(0, ["spent so far", f"epsilon {number(self._in_run[-1][1])}"])
+        facts += self._after
+        facts += [["your policy allows", f"epsilon {number(most)}"], ["at delta", f"{policy.delta:g}"]]
+        limit = most if 0 < most < math.inf else max(1.1 * total, 1.0)
+        return {
+            "budget": facts,
+            "budget_text": f"{number(total)} of {number(most)}",
+            "ledger": {"points": points, "reserved": reserved, "most": max(1, last), "limit": limit},
+            "runs": self._runs,
+            "invitations": [
+                [line.last, line.kind, line.plan_name, number(line.epsilon), line.answer, str(line.count)]
+                for line in reversed(self._book.invitations()[-_MOST_INVITATIONS:])
+            ],
+        }
+
+    def _add_up(self, lines: Sequence[BudgetLine]) -> None:
+        """What the last runs of the book have cost, each and all so far, oldest first."""
+        delta, gdp = self._policy.delta, get_accountant("gdp")
+        first = max(0, len(lines) - _MOST_RUNS)
+        events = [event for line in lines[:first] for event in line.events]
+        self._totals, self._runs = [gdp.epsilon(events, delta) if events else 0.0], []
+        for line in lines[first:]:
+            events += line.events
+            self._totals.append(gdp.epsilon(events, delta) if events else 0.0)
+            name = line.run_id[:12] + (f" of {line.site}" if line.site and line.site != self._session.site else "")
+            costs = [number(line.epsilon(delta)), number(self._totals[-1])]
+            self._runs.insert(0, [name, line.begun, line.plan_name, line.status, *costs])
+        plan = self._session.plan
+        self._after = []
+        if plan is not None and not any(line.status == RESERVED for line in lines):
+            whole = gdp.epsilon([*events, *TrainingTask(plan).planned_releases()], delta)
+            self._after = [["after one more run by this plan", f"epsilon {number(whole)}, at most"]]
+
+    def _note_spent(self, lines: Sequence[BudgetLine], start: int) -> None:
+        """A point of the curve: what the run that goes on has cost by now. Args: start: where it begins."""
+        done, planned = self._session.progress
+        spent = self._store.spent(self._session.run_id)
+        if spent is None or not planned:
+            return
+        events = [event for line in lines[:-1] for event in line.events] + scoped(spent, lines[-1].run_id)
+        total = get_accountant("gdp").epsilon(events, self._policy.delta) if events else 0.0
+        point = (start + min(1.0, done / planned), total)
+        if not self._in_run or self._in_run[-1] != point:
+            self._in_run.append(point)
+        if len(self._in_run) > _MOST_POINTS:
+            self._in_run = [*self._in_run[:-1:2], self._in_run[-1]]

@@ -1,4 +1,7 @@
-"""Progress on stderr: a bar in a terminal, a line now and then elsewhere, nothing for machines."""
+"""How a run is told to a person: its progress on stderr, and the words and marks that all views of a run share.
+
+Progress is a bar in a terminal, a line now and then elsewhere, nothing for machines.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,27 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from hedgerow.cli.output import WIDEST
+from hedgerow.cli.inputs import listed
+from hedgerow.cli.output import WIDEST, number
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
+from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.queries import Query
+from hedgerow.protocol.stream import (
+    EventReport,
+    SiteState,
+)
+from hedgerow.server.coordinator import RunSession
+from hedgerow.survey.program import Findings
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_EPSILONS = 0.2
@@ -129,3 +141,118 @@ def status(text: str, *, quiet: bool = False) -> Iterator[None]:
         return
     with console.status(Text(text)):
         yield
+
+
+# Words and marks ------------------------------------------------------------------------------------------------------
+
+PHASE_WORDS = {
+    "gathering": "waiting for sites to join",
+    "waiting-for-sites": "too few sites; waiting for their return",
+    "setting-up": "agreeing on keys",
+    "collecting-vectors": "collecting masked vectors",
+    "collecting-echoes": "collecting echoes",
+    "collecting-answers": "unmasking the sum",
+    "finishing": "handing the result out",
+}
+STATE_MARKS = {
+    SiteState.ABSENT: ("·", "dim"),
+    SiteState.CONNECTED: ("○", "yellow"),
+    SiteState.ASKING: ("○", "yellow"),
+    SiteState.READY: ("●", "green"),
+    SiteState.REFUSED: ("✕", "red"),
+    SiteState.SILENT: ("?", "yellow"),
+    SiteState.LEFT: ("✕", "red"),
+    SiteState.DONE: ("✓", "green"),
+}
+CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.ASKING, SiteState.DONE}
+EVENT_WORDS = {
+    "joined": ("connected", ""),
+    "left": ("is gone", "red"),
+    "deferred": ("asks its owner first", "yellow"),
+    "ready": ("is ready", "green"),
+    "refused": ("refuses", "red"),
+    "silent": ("does not answer", "yellow"),
+    "late": ("answered too late", "yellow"),
+    "complaint": ("sent what cannot be used", "red"),
+    "left-out": ("is asked no more", "red"),
+    "taken-back": ("is asked again", "yellow"),
+    "abandoned": ("round begun again", "yellow"),
+    "salvaged": ("ends early with the rounds so far", "yellow"),
+    "phase": ("", ""),
+    "finished": ("the run is finished", "green"),
+    "stopped": ("the run was given up", "red"),
+}
+
+
+def phase_words(phase: str) -> str:
+    """A phase of a run as the beginning of a sentence."""
+    said = PHASE_WORDS.get(phase, phase)
+    return said[:1].upper() + said[1:]
+
+
+def mark_of(state: str) -> tuple[str, str]:
+    """A site's state as one character and a style; empty for a state that this version does not know."""
+    return STATE_MARKS[SiteState(state)] if state in set(SiteState) else ("", "")
+
+
+def words_of(event: EventReport) -> tuple[str, str]:
+    """An event in words, and its style."""
+    if event.kind == "phase":
+        return f"{event.site} {PHASE_WORDS.get(event.code, event.code)}".strip(), EVENT_WORDS["phase"][1]
+    said, style = EVENT_WORDS.get(event.kind, (event.kind, ""))
+    return f"{event.site} {said}{f' ({event.code})' if event.code else ''}".strip(), style
+
+
+def span(seconds: float) -> str:
+    """A length of time for a person."""
+    whole = int(min(seconds, 10**9))
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def clock_time(seconds: float) -> str:
+    """Hours, minutes and seconds since the coordinator began, as 1:02:03."""
+    whole = int(min(seconds, 10**9))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run of a study that is over, from what all its parties were given: its model's report, or its releases.
+
+    Attributes:
+        name: as people call it: "run 2".
+        state: "finished" or "ended".
+        plan: of the run.
+        events: of all its releases, evaluations of its model among them.
+        remark: what else a line has room for.
+    """
+
+    name: str
+    state: str
+    plan: Plan
+    events: tuple[Event, ...]
+    remark: str = ""
+
+
+def survey_facts(findings: Findings, names: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """What was found, for a person; a node that has no use for names leaves them out."""
+    facts = [("records", f"about {findings.n_records:,}")]
+    for index, own in enumerate(findings.ranges):
+        low, high = own.bounds
+        seen = "" if own.is_seen else " (a guess: nothing stands out of the noise)"
+        facts.append((names[index] if names else f"column {index + 1}", f"{number(low)} to {number(high)}{seen}"))
+    if findings.label is not None:
+        low, high = findings.label.bounds
+        facts.append(("label", f"{number(low)} to {number(high)}"))
+    if findings.classes:
+        facts.append(("classes", listed([str(own) for own in findings.classes])))
+    return facts
+
+
+def sites_of(session: RunSession) -> list[str]:
+    """Whose rows are in a release of the run."""
+    return sorted({site for survivors in session.run.survivors for site in survivors})

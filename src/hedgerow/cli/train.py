@@ -1,57 +1,45 @@
-"""``hedgerow train``: train over sites whose tables are all on this machine. `demo` trains by the same functions."""
+"""Training where all sites are on this machine: ``hedgerow train``, ``simulate`` and ``demo``."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
+import itertools
+import math
 import os
-from collections.abc import Mapping
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, read_plan
-from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded, wrapped
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from hedgerow.cli.evaluate import Sites, evaluate, read_sites
+from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, output_folder, read_plan
+from hedgerow.cli.output import WIDEST, note, number, print_facts, print_json, typed, warn_seeded, wrapped
+from hedgerow.cli.privacy import outlook
 from hedgerow.cli.progress import TrainingProgress, status
-from hedgerow.client.node import seeded_samplings
-from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
-from hedgerow.data.sources import Location, is_url
+from hedgerow.client.node import available_threads, seeded_samplings, use_threads
+from hedgerow.data.datasets import SiteFiles, write_rand_hie
+from hedgerow.data.site_data import site_data_from_records
+from hedgerow.data.sources import read_records
+from hedgerow.data.units import FeatureColumn, LabelColumn, Records, concatenate
 from hedgerow.local.training import check_sites, train, without_secure_aggregation
+from hedgerow.losses.kinds import roc_auc
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model, require_room, save_unless_kept
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.threads import available_threads, use_threads
-
-Sites = Mapping[str, SiteData]
-
-
-def read_sites(tables: Mapping[str, Location], plan: Plan, *, quiet: bool, strict: bool = False) -> Sites:
-    """Read and bin every site's table, a file or a URL; rows of one unit are bounded at each site and over all of them.
-
-    What was left out is said on stderr, for the operator's eyes.
-
-    Args:
-        strict: refuse a row that does not fit, and a table without rows.
-
-    Raises:
-        DataError: a table cannot be read or lacks a column; if strict, also for a row.
-    """
-    rows = {}
-    for name, place in tables.items():
-        # A URL may have a password in it.
-        with status(f"Reading {name if is_url(place) else Path(place).name}", quiet=quiet):
-            rows[name] = read_site_rows(place, plan, strict=strict)
-    bounded = bounded_sites(rows, plan)
-    for name, (own, report) in bounded.items():
-        if report.unfit or report.n_dropped or not own.n_records:
-            note(f"Private, for the site {name} only: {report.text()}")
-        if report.warning:
-            note(f"Private, for the site {name} only: {report.warning}")
-    if not any(own.n_records for own, _ in bounded.values()):
-        warn(
-            "No row of any site fitted, so the model can learn nothing. Compare the plan with the tables: names, "
-            "bounds, and the classes of the label, in which upper and lower case differ."
-        )
-    return {name: own for name, (own, _) in bounded.items()}
 
 
 def train_with_progress(
@@ -106,3 +94,365 @@ def run(arguments: argparse.Namespace) -> None:
     trees = f"{model.ensemble.n_trees} trees of depth {depth}, written to {out}"
     print_facts([("sites", f"{len(sites)}: {listed(sites)}"), ("model", trees)])
     print("\n" + wrapped(model.report.text()))
+
+
+# A rehearsal ----------------------------------------------------------------------------------------------------------
+# ``hedgerow simulate``: a plan's run on made-up rows, from the sites' tables to a score, before anyone shows a row.
+
+FACTORS = (0.1, 0.3, 1.0, 3.0)
+"""Of the plan's epsilon, at which a model is made; without noise as well."""
+N_HELD_OUT = 20_000
+_BAR = 24
+"""Columns of the longest bar."""
+
+
+def simulate(arguments: argparse.Namespace) -> None:
+    """Print how well models of made-up rows predict others, by epsilon."""
+    plan = read_plan(arguments.plan)
+    n_rows = arguments.rows or plan.privacy.n_records
+    plan = replace(
+        plan,
+        privacy=replace(plan.privacy, n_records=n_rows, unit="record", max_rows_per_unit=1, sites_per_unit=1),
+        federation=replace(plan.federation, min_sites=min(plan.federation.min_sites, arguments.sites)),
+    ).with_structure_seed(arguments.seed)
+    rows = made_records(plan, n_rows, arguments.seed)
+    tables = split_evenly(rows, arguments.sites)
+    sites = {name: site_data_from_records([table], plan)[0] for name, table in tables.items()}
+    together = {"all": site_data_from_records([rows], plan)[0]}
+    held_out = made_records(plan, N_HELD_OUT, arguments.seed, part=1)
+    found: dict[float, dict[str, float]] = {}
+    seconds = 0.0
+    for epsilon in _epsilons(plan):
+        own = replace(plan, privacy=replace(plan.privacy, epsilon=epsilon))
+        is_plans = epsilon == plan.privacy.epsilon
+        if not is_plans:
+            # What was released before is a share of the plan's own epsilon, and may be more than all of a smaller one.
+            own = replace(own, prepared=())
+        start = time.monotonic()
+        # Sums are the same however the rows are spread, so masks are shown once.
+        model = train_with_progress(
+            own if is_plans else replace(own, federation=replace(own.federation, min_sites=1)),
+            sites if is_plans else together,
+            SystemNoise(os.urandom),
+            n_threads=arguments.threads,
+            quiet=arguments.json,
+            title="Without noise" if math.isinf(epsilon) else f"At epsilon {epsilon:g}",
+        )
+        seconds = time.monotonic() - start if is_plans else seconds
+        found[epsilon] = evaluate(model, [held_out])
+    if arguments.json:
+        scores: list[dict[str, Any]] = [{"epsilon": epsilon, **own} for epsilon, own in found.items()]
+        print_json({"plan": plan.name, "rows": n_rows, "sites": arguments.sites, "seconds": seconds, "scores": scores})
+        return
+    _print(plan, found, seconds, arguments.sites)
+
+
+def _epsilons(plan: Plan) -> list[float]:
+    """The plan's and others around it, the smallest first; without noise at the end."""
+    promised = plan.privacy.epsilon
+    if math.isinf(promised):
+        return [math.inf]
+    return [promised if factor == 1 else float(f"{factor * promised:.3g}") for factor in FACTORS] + [math.inf]
+
+
+def _print(plan: Plan, found: dict[float, dict[str, float]], seconds: float, n_sites: int) -> None:
+    name = next(each for each in ("auc", "concordance", "r2", "mae") if each in next(iter(found.values())))
+    least = 0.5 if name in ("auc", "concordance") else 0.0
+    where = f"{n_sites} site{'s' * (n_sites > 1)}"
+    print(f"\n{plan.privacy.n_records:,} made-up rows over {where}, {N_HELD_OUT:,} others held out")
+    print(f"\n  {'epsilon':>9}  {name.upper()}")
+    largest = max(scores[name] for scores in found.values())
+    for epsilon, scores in found.items():
+        bar = "█" * round(_BAR * max(0.0, scores[name] - least) / max(largest - least, 1e-9))
+        who = "no noise" if math.isinf(epsilon) else f"{epsilon:g}"
+        mark = "  the plan's" if epsilon == plan.privacy.epsilon else ""
+        print(f"  {who:>9}  {scores[name]:.4f}  {bar}{mark}")
+    print()
+    time_taken = f"{number(seconds, 2)} s for the plan's model, all sites on this machine"
+    print_facts([*outlook(plan), ("time", time_taken)])
+    note(
+        "These rows are easier than real ones: nothing is missing, features are independent and a third of them "
+        "matter. Compare the lines with each other, not with what your own data will give."
+    )
+
+
+# Made-up rows ---------------------------------------------------------------------------------------------------------
+# The rows follow from the plan and a seed alone. Features are independent and even over their bounds or categories; a
+# third of them, two at least, move the label, each by a straight line, a step or a bump, and one product of two does.
+# How strongly is fixed: trees without noise reach an AUC of about .85 for two classes.
+
+Floats = NDArray[np.float64]
+
+STRENGTH = 2.0
+"""Standard deviation of the log-odds; of a number's mean in standard deviations of what is left."""
+_LOST = 0.25
+"""Of made-up records, those that are lost before the end of the follow-up, if they have not had the event by then."""
+_SHAPES: tuple[Callable[[Floats], Floats], ...] = (
+    lambda x: 2 * x - 1,
+    lambda x: np.sign(x - 0.4),
+    lambda x: 1 - 4 * (2 * x - 1) ** 2 / 3,
+)
+"""Of a feature's place between its bounds, 0 to 1: a straight line, a step, a bump."""
+
+
+def made_records(plan: Plan, n_records: int, seed: int, part: int = 0) -> Records:
+    """Rows that are like no one's.
+
+    Args:
+        plan: what their columns are.
+        n_records: how many, >= 1; each is a unit of its own.
+        seed: >= 0; what moves the label follows from it.
+        part: >= 0; parts of one seed hold other rows, whose label follows the same rule.
+    """
+    places = np.random.default_rng([seed, 1, part]).random((len(plan.features), n_records))
+    rule = np.random.default_rng([seed, 0])
+    noise = np.random.default_rng([seed, 2, part])
+    effects = np.stack([_effect(places, rule) for _ in range(plan.label.n_outputs)])
+    columns = tuple(_column(feature, place) for feature, place in zip(plan.features, places, strict=True))
+    is_record = plan.privacy.unit == "record"
+    unit = None if is_record else np.char.add(f"{part}-", np.arange(n_records).astype(np.str_))
+    return Records(columns, _labels(effects, plan.label, noise), unit, n_records)
+
+
+def split_evenly(records: Records, n_sites: int) -> dict[str, Records]:
+    """The rows over sites of the same size, to within one row."""
+    parts: Sequence[NDArray[np.intp]] = np.array_split(np.arange(records.n_records), n_sites)
+    return {f"site-{number}": records.take(rows) for number, rows in enumerate(parts, start=1)}
+
+
+def _effect(places: Floats, rule: np.random.Generator) -> Floats:
+    """What moves one output: float64 [n], of mean 0 and standard deviation `STRENGTH` over many rows."""
+    n_features = len(places)
+    chosen = rule.permutation(n_features)[: max(2, n_features // 3)]
+    weights = rule.uniform(0.5, 1.5, size=len(chosen))
+    shapes = rule.integers(len(_SHAPES), size=len(chosen))
+
+    def total(places: Floats) -> Floats:
+        product = (2 * places[chosen[0]] - 1) * (2 * places[chosen[-1]] - 1)
+        found: Floats = 1.5 * product
+        for feature, weight, shape in zip(chosen, weights, shapes, strict=True):
+            found += weight * _SHAPES[shape](places[feature])
+        return found
+
+    # Measured on rows that follow from the rule alone: all parts are to have one scale.
+    reference = total(rule.random((n_features, 4_000)))
+    effect: Floats = (total(places) - reference.mean()) / reference.std() * STRENGTH
+    return effect
+
+
+def _column(feature: Feature, places: Floats) -> FeatureColumn:
+    if feature.is_categorical:
+        return np.asarray(places * len(feature.categories), dtype=np.int16)
+    low, high = feature.min, feature.max
+    assert low is not None and high is not None
+    values = low + places * (high - low)
+    return np.asarray(np.rint(values) if feature.integer else values, dtype=np.float32)
+
+
+def _labels(effects: Floats, label: Label, noise: np.random.Generator) -> LabelColumn:
+    if label.is_numeric:
+        low, high = label.bounds
+        score = (effects[0] + noise.normal(size=effects.shape[1])) / (2 * STRENGTH)
+        values: Floats = low + (high - low) / (1 + np.exp(-score))
+        return np.rint(values) if label.type == "count" else values
+    if label.is_survival:
+        # The event is as likely in one interval as in another, and a quarter of the records is lost on the way.
+        n_intervals, n = len(label.intervals), effects.shape[1]
+        hazard = 1 / (1 + np.exp(-(effects[0] - np.log(2 * n_intervals - 1))))
+        survived = noise.geometric(hazard) - 1
+        lost = np.where(noise.random(n) < _LOST, noise.integers(0, n_intervals, n), n_intervals)
+        return np.where(survived < lost, 2 * survived + 1, 2 * lost).astype(np.int32)
+    if len(effects) == 1:
+        chance = 1 / (1 + np.exp(-effects[0]))
+        return np.asarray(noise.random(effects.shape[1]) < chance, dtype=np.int32)
+    return np.asarray(np.argmax(effects + noise.gumbel(size=effects.shape), axis=0), dtype=np.int32)
+
+
+# The demonstration ----------------------------------------------------------------------------------------------------
+# ``hedgerow demo``: six sites of a real study train one private model, in this process, from files to a report.
+# Beside it, for comparison: the same trees without noise, and XGBoost on pooled data where it is installed. Neither of
+# these is written anywhere, and neither is private.
+
+_QUESTION = (
+    "Will this person see a doctor this year? Six sites of the RAND Health Insurance Experiment hold 20,190 real "
+    "person-years and train one model together. No site shows a row to anyone: what leaves a site is summed with the "
+    "others, and what leaves the sum is noised."
+)
+_DEFAULT_FOLDER, _MODEL = "hedgerow-demo", "model.json"
+_REMEDY = "Give another folder, --out FOLDER, or move the file away first."
+
+
+@dataclass(frozen=True, eq=False)
+class _Result:
+    model: Model
+    sites: Sites
+    scores: dict[str, float]
+    others: Mapping[str, float]
+    files: dict[str, Path]
+
+
+def demo(arguments: argparse.Namespace) -> None:
+    """Train, test, write model.json, report.txt and shapes.png, and show all of it."""
+    folder = output_folder(arguments.out or _DEFAULT_FOLDER)
+    if arguments.out is not None:
+        require_room(folder / _MODEL, remedy=_REMEDY)
+    console = Console(width=min(WIDEST, Console().width), quiet=arguments.json, highlight=False)
+    console.print(Text("\nHedgerow", style="bold green") + Text("  six sites, one private model\n", style="bold"))
+    console.print(Text(_QUESTION))
+    data = write_rand_hie(folder / "data")
+    plan = read_plan(str(data.plan))
+    sites = read_sites(data.train, plan, quiet=arguments.json)
+    _print_sites(console, sites)
+    noise = SystemNoise(os.urandom)
+    model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=arguments.json)
+    model = model.with_sites(tuple(sites))
+    scores = evaluate(model, read_records(data.test, plan, with_unit=False))
+    others = compare(plan, sites, data, arguments)
+    if arguments.out is None and (aside := _set_aside(folder / _MODEL)) is not None and not arguments.json:
+        note(f"The model of an earlier demonstration, and what it has cost, is kept as {aside}.")
+    result = _Result(model, sites, scores, others, _write(folder, data, model, scores, quiet=arguments.json))
+    if arguments.json:
+        print_json(_content(result))
+    else:
+        _print_result(console, result, folder)
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Rename a model that is there, so that the demonstration can be repeated; where it is now, None for none."""
+    if not path.is_file():
+        return None
+    names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
+    return path.rename(next(name for name in names if not name.exists()))
+
+
+def _write(folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, float], *, quiet: bool) -> dict[str, Path]:
+    files = {"model": folder / _MODEL, "report": folder / "report.txt"}
+    save_unless_kept(model, files["model"], _REMEDY)
+    opening = f"Hedgerow demo: {len(model.sites)} sites, test AUC {scores['auc']:.4f} (chance 0.5)\n\n"
+    files["report"].write_text(opening + wrapped(model.report.text(), columns=WIDEST) + "\n", encoding="utf-8")
+    shapes = folder / "shapes.png"
+    if _draw_shapes(model, shapes, quiet):
+        files["shapes"] = shapes
+    return {**files, "plan": data.plan, "test data": data.test}
+
+
+def _draw_shapes(model: Model, path: Path, quiet: bool) -> bool:
+    """Draw what each feature does; False when matplotlib, an extra, is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return False
+    from hedgerow.models.plots import plot_shapes
+
+    with status("Drawing", quiet=quiet):
+        plot_shapes(model, path)
+    return True
+
+
+def _table(what: str, number: str) -> Table:
+    """A table of names, numbers, and bars for them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(what)
+    table.add_column(number, justify="right")
+    table.add_column("")
+    return table
+
+
+def _print_sites(console: Console, sites: Sites) -> None:
+    table = _table("takes part", "rows")
+    largest = max(site.n_records for site in sites.values())
+    for name, site in sites.items():
+        bar = "█" * round(_BAR * site.n_records / largest)
+        table.add_row(name, f"{site.n_records:,}", Text(bar, style="green"))
+    table.add_row("together", f"{sum(site.n_records for site in sites.values()):,}", "", style="bold")
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _print_result(console: Console, result: _Result, folder: Path) -> None:
+    report, scores = result.model.report, result.scores
+    console.print()
+    console.print(
+        Panel(
+            Text(wrapped(report.text(), columns=console.width - 6)),
+            title="what the model promises",
+            title_align="left",
+            border_style="green" if report.guarantee == "holds" else "red",
+            padding=(0, 2),
+        )
+    )
+    table = _table(f"test AUC on {scores['n_records']:,} held-out rows", "")
+    rows = {"private, over six sites": scores["auc"], **result.others, "chance": 0.5}
+    above_chance = max(rows.values()) - 0.5
+    for name, area in rows.items():
+        style = "bold" if area == scores["auc"] else ""
+        bar = "█" * round(_BAR * max(0.0, area - 0.5) / above_chance)
+        table.add_row(Text(name, style=style), Text(f"{area:.4f}", style=style), Text(bar, style="green"))
+    console.print(Padding(table, (0, 0, 0, 2)))
+    _print_files(console, result, folder)
+
+
+def _print_files(console: Console, result: _Result, folder: Path) -> None:
+    console.print(Text("Written", style="bold"))
+    for name, path in result.files.items():
+        console.print(Text(f"  {name:<10} {path}", overflow="fold"))
+    if "shapes" not in result.files:
+        line = f"""  (for shapes.png: {typed('pip install "hedgerow[plots]"')})"""
+        console.print(Text(line, style="dim"), soft_wrap=True)
+    console.print()
+    console.print(Text("Next", style="bold"))
+    model, plan = result.files["model"], result.files["plan"]
+    commands: tuple[tuple[str | Path, ...], ...] = (
+        ("hedgerow predict", model, result.files["test data"], "--proba"),
+        ("hedgerow privacy", plan),
+        ("hedgerow plan init", plan.parent / "site-1.csv", "--label visited"),
+    )
+    for command in commands:
+        words = [shlex.quote(str(word)) if isinstance(word, Path) else word for word in command]
+        # Broken by us, a line could not be copied and typed.
+        console.print(Text(f"  {typed(' '.join(words))}"), soft_wrap=True)
+    console.print()
+
+
+def _content(result: _Result) -> dict[str, Any]:
+    return {
+        "sites": {name: site.n_records for name, site in result.sites.items()},
+        "test": result.scores,
+        "compared": {name: float(number(area, 6)) for name, area in result.others.items()},
+        "files": {name: str(path) for name, path in result.files.items()},
+        "report": result.model.report.to_dict(),
+    }
+
+
+def compare(plan: Plan, sites: Sites, data: SiteFiles, arguments: argparse.Namespace) -> dict[str, float]:
+    """Test AUC of models without privacy, by what they are."""
+    # Masks would change no tree.
+    open_plan = without_secure_aggregation(replace(plan, privacy=replace(plan.privacy, epsilon=float("inf"))))
+    model = train_with_progress(
+        open_plan, sites, SystemNoise(os.urandom),
+        n_threads=arguments.threads, quiet=arguments.json, title="Without privacy",
+    )  # fmt: skip
+    scores = evaluate(model, read_records(data.test, plan, with_unit=False))
+    areas = {"the same trees without privacy": scores["auc"]}
+    try:
+        import xgboost
+    except ImportError:
+        return areas
+    with status("Training XGBoost on pooled data", quiet=arguments.json):
+        areas["XGBoost, pooled, without privacy"] = _xgboost_auc(xgboost, plan, data)
+    return areas
+
+
+def _xgboost_auc(xgboost: Any, plan: Plan, data: SiteFiles) -> float:
+    train = concatenate(chunk for path in data.train.values() for chunk in read_records(path, plan, with_unit=False))
+    test = concatenate(read_records(data.test, plan, with_unit=False))
+    booster = xgboost.train(
+        {"objective": "binary:logistic", "max_depth": 4, "eta": 0.1, "tree_method": "hist", "verbosity": 0},
+        xgboost.DMatrix(_matrix(train), label=train.label),
+        num_boost_round=100,
+    )
+    return roc_auc(np.asarray(test.label) == 1, booster.predict(xgboost.DMatrix(_matrix(test))))
+
+
+def _matrix(records: Records) -> NDArray[np.float32]:
+    """Features as numbers; categories by their index, missing ones as NaN."""
+    columns = [np.where(column == -2, np.nan, column) if column.dtype.kind == "i" else column
+               for column in records.features]  # fmt: skip
+    return np.stack(columns, axis=1).astype(np.float32)

@@ -209,7 +209,9 @@ class BudgetBook:
         events: Sequence[Event],
         limit: tuple[float, float],
         leaving: Mapping[bytes, Sequence[Event] | None] | None = None,
-    ) -> None:
+        *,
+        is_kept: bool = True,
+    ) -> float:
         """Reserve a run's whole cost for this node; nothing changes for a run that is reserved for it already.
 
         A run that was left before it cost anything may be reserved again.
@@ -218,39 +220,18 @@ class BudgetBook:
             limit: the owner's (epsilon, delta).
             leaving: the runs that the node leaves for this one, and what each has used, as `settle` takes it. They
                 are settled in the same write; where this run is refused, they stay reserved.
+            is_kept: False to ask what it would come to, without writing anything down.
+
+        Returns:
+            The epsilon of the data set with this run.
 
         Raises:
             PolicyRefusal: policy-over-budget; run-closed for a run that has ended; policy-unit when earlier runs of
                 the data set protected another unit, for then their costs cannot be added.
         """
-        self._reserve(run_id, data_set, plan, events, limit, leaving or {}, is_kept=True)
-
-    def total_with(
-        self,
-        run_id: bytes,
-        data_set: str,
-        plan: Plan,
-        events: Sequence[Event],
-        limit: tuple[float, float],
-        leaving: Mapping[bytes, Sequence[Event] | None],
-    ) -> float:
-        """The epsilon of a data set once this run is reserved as well; nothing changes. Raises as `reserve`."""
-        return self._reserve(run_id, data_set, plan, events, limit, leaving, is_kept=False)
-
-    def _reserve(
-        self,
-        run_id: bytes,
-        data_set: str,
-        plan: Plan,
-        events: Sequence[Event],
-        limit: tuple[float, float],
-        leaving: Mapping[bytes, Sequence[Event] | None],
-        *,
-        is_kept: bool,
-    ) -> float:
         # Another process may share the book: what is read here must still be so when the run is written down.
         with self._database.transaction(is_kept=is_kept) as execute:
-            for left, used in leaving.items():
+            for left, used in (leaving or {}).items():
                 execute(*self._settled(left, used, LEFT))
             if self._has_room(run_id, data_set, plan, events, limit):
                 place = (run_id.hex(), self._site, self._state)

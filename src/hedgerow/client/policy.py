@@ -70,9 +70,8 @@ from hedgerow.protocol.messages import EvaluationInvitation, Invitation, SurveyI
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.messages import NodePolicy, Roster
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.survey.open_tables import Asked
-from hedgerow.survey.queries import RawSite
-from hedgerow.survey.site import SurveyNode
+from hedgerow.survey.open_plans import Asked
+from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import spoken
 

@@ -22,10 +22,8 @@ from hedgerow.data.sources import opened, place_of
 from hedgerow.data.units import RowsLeftOut, rows_within_bound
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Feature
-from hedgerow.survey.cells import TableSite
-from hedgerow.survey.open_plans import OpenPlan
-from hedgerow.survey.open_tables import Asked, OpenTable
-from hedgerow.survey.queries import RawSite
+from hedgerow.survey.open_plans import Asked, OpenPlan, OpenTable
+from hedgerow.survey.queries import RawSite, TableSite
 
 _CHUNK_ROWS = 65536
 

@@ -21,8 +21,8 @@ from hedgerow.data.sources import Location, opened, place_of
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowsLeftOut, rows_within_bound
 from hedgerow.errors import DataError
-from hedgerow.survey.cells import TableSite
-from hedgerow.survey.open_tables import OpenTable
+from hedgerow.survey.open_plans import OpenTable
+from hedgerow.survey.queries import TableSite
 from hedgerow.survey.statistics import AskedColumn
 
 

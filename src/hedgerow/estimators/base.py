@@ -27,6 +27,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from hedgerow.client.node import threads_of_jobs, use_threads
 from hedgerow.data.columns import days, distinct_texts, identifiers, numbers, texts_of_cells
 from hedgerow.data.faults import Place
 from hedgerow.data.frames import as_columns, collected
@@ -44,10 +45,8 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.prepared import prepared_tables
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
-from hedgerow.survey.program import Findings, Questions
+from hedgerow.survey.program import Findings, Questions, Range
 from hedgerow.survey.queries import RawSite
-from hedgerow.survey.readings import Range
-from hedgerow.threads import threads_of_jobs, use_threads
 from hedgerow.trees.binning import CodeArray, Grid, build_grid
 from hedgerow.trees.importances import importances
 

@@ -26,6 +26,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length
 
+from hedgerow.client.node import threads_of_jobs, use_threads
 from hedgerow.data.columns import category_indices, texts_of_cells
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.faults import Place, shown
@@ -48,13 +49,12 @@ from hedgerow.estimators.base import (
     rows_of_sites,
     within_floats,
 )
-from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.censored import concordance
 from hedgerow.losses.survival import survival_codes
 from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import label_kinds
-from hedgerow.threads import threads_of_jobs, use_threads
 
 
 class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
@@ -238,7 +238,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         """The accuracy on rows that you may show.
 
         It is exact, so of private rows it is a release without noise, which no guarantee covers and no report counts:
-        so are the scores by which a `GridSearchCV` chooses. `hedgerow.local.evaluation.evaluate_federated` measures
+        so are the scores by which a `GridSearchCV` chooses. `hedgerow.local.training.evaluate_federated` measures
         with noise that is accounted for, and `hedgerow.tune` chooses by such measurements.
         """
         return float(super().score(X, y, sample_weight))
@@ -338,7 +338,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     ) -> DPGBDTRegressor:
         """Measure the errors on rows that were not trained on, with noise, for `predict_interval`.
 
-        It is a federated evaluation (`hedgerow.local.evaluation`); what it costs is added to `model_`,
+        It is a federated evaluation (`hedgerow.local.training`); what it costs is added to `model_`,
         `privacy_report_` and `ledger_`. Calling it again costs again, and the last one counts.
 
         Args:

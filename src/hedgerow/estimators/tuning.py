@@ -24,7 +24,7 @@ from hedgerow.data.faults import Place
 from hedgerow.errors import PrivacyError, UsageError
 from hedgerow.estimators.base import Holders, PrivateTrees, Ready, only_rows
 from hedgerow.evaluation.estimates import Estimate
-from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.local.training import evaluate_federated
 from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier

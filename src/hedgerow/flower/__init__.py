@@ -1,12 +1,28 @@
 """Hedgerow on Flower: what the app that Flower carries calls in the Hedgerow that is installed. See docs/flower.md.
 
 One version is on every machine: app, coordinator and node compare it before anything else.
+
+Here stand the two files that Flower's operators write: `site.toml` beside a SuperNode, `coordinator.toml` beside the
+SuperLink. Paths in them are relative to the file's own folder. Neither file travels, and nothing that travels can name
+others.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
 from hedgerow import __version__
-from hedgerow.errors import RemoteProtocolError
+from hedgerow.errors import PlanError, RemoteProtocolError, UsageError
+from hedgerow.plan.fields import checked, distinct_texts, integer, number, one_of, read_section, read_toml, text
+
+FILE_VERSION = 1
+_PATHS = {
+    "data", "held_out", "arrivals", "models", "identity", "roster", "policy", "plan", "state", "budget", "model", "out",
+    "scores", "journal",
+}  # fmt: skip
 
 
 def require_version(version: object, whose: str) -> None:
@@ -14,3 +30,120 @@ def require_version(version: object, whose: str) -> None:
     if version != __version__:
         said = str(version)[:32] if version else "no version"
         raise RemoteProtocolError("flower-version", whose=whose, said=said, installed=__version__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteFile:
+    """What the owner of a site writes down for its node.
+
+    Attributes:
+        data: a .csv, .csv.gz or .parquet file to train on, or a database's URL with `query`; "" for none.
+        held_out: the same, with `held_out_query`, for the rows on which models are evaluated; "" for none.
+        arrivals: a folder; tables moved there while a run of S-GBDT goes on join it; "" for none.
+        models: files of models that may be evaluated, besides those that this node helped to make.
+        identity, roster, policy: as for `hedgerow node`.
+        plan: the only plan to take part in, or "".
+        state: the node's own folder, made with mode 0700.
+        budget: the budget book's file; "" for NAME-budget.db beside the policy.
+        threads: threads to sum with; 0 for all.
+    """
+
+    version: int = checked(integer(1, FILE_VERSION))
+    identity: str = checked(text)
+    roster: str = checked(text)
+    policy: str = checked(text)
+    state: str = checked(text)
+    data: str = checked(text, "")
+    query: str = checked(text, "")
+    held_out: str = checked(text, "")
+    held_out_query: str = checked(text, "")
+    arrivals: str = checked(text, "")
+    models: tuple[str, ...] = checked(distinct_texts, ())
+    plan: str = checked(text, "")
+    budget: str = checked(text, "")
+    threads: int = checked(integer(0, 4096), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorFile:
+    """What the coordinator's operator writes down for its runs.
+
+    Attributes:
+        plan: to train a model by; "" where one is evaluated.
+        model: to be evaluated, a file; "" where one is trained.
+        epsilon, delta: what the evaluation may cost; a delta of 0 stands for the model's.
+        noise: who adds the noise to an evaluation; "" for the sites (the plan says it for training).
+        roster, identity: as for `hedgerow coordinator`.
+        out: the model file to write; "" for `model`, which is written again with the evaluation on its account.
+        scores: where an evaluation's numbers are written as JSON; "" for the log only.
+        journal: where the run is journalled; "" for OUT.journal, and OUT.evaluation-N.journal for an evaluation.
+        monitor: HOST:PORT where the roster's monitors may watch; "" for nowhere.
+        repeat: seconds before a request without a reply is sent again.
+        seed: draws the noise from a seed, for experiments only; -1 for the operating system's generator.
+    """
+
+    version: int = checked(integer(1, FILE_VERSION))
+    roster: str = checked(text)
+    identity: str = checked(text)
+    plan: str = checked(text, "")
+    model: str = checked(text, "")
+    epsilon: float = checked(number(0.0, math.inf, exclusive=True), 0.0)
+    delta: float = checked(number(0.0, 1.0, exclusive=True), 0.0)
+    noise: str = checked(one_of("distributed", "server"), "")
+    out: str = checked(text, "")
+    scores: str = checked(text, "")
+    journal: str = checked(text, "")
+    monitor: str = checked(text, "")
+    repeat: int = checked(integer(1, 3600), 30)
+    seed: int = checked(integer(-1, 1 << 62), -1)
+
+
+File = TypeVar("File", SiteFile, CoordinatorFile)
+
+
+def read_site_file(path: Path) -> SiteFile:
+    """The file of a site; raises UsageError."""
+    found = _read(SiteFile, path, "site")
+    if not found.data and not found.held_out:
+        raise UsageError("flower-file-no-rows", path=path)
+    return found
+
+
+def read_coordinator_file(path: Path) -> CoordinatorFile:
+    """The file of a coordinator; raises UsageError."""
+    found = _read(CoordinatorFile, path, "coordinator")
+    fault = ""
+    if bool(found.plan) == bool(found.model):
+        fault = "It names both a plan and a model, or neither: coordinator.plan trains, coordinator.model is evaluated."
+    elif found.plan and (not found.out or found.epsilon or found.delta or found.scores or found.noise):
+        fault = "Training needs coordinator.out; epsilon, delta, noise and scores are for an evaluation."
+    elif found.model and not found.epsilon:
+        fault = "An evaluation needs coordinator.epsilon: what it may cost."
+    if fault:
+        raise UsageError("flower-file-no-task", path=path, fault=fault)
+    return found if found.out else replace(found, out=found.model)
+
+
+def _read(kind: type[File], path: Path, name: str) -> File:
+    try:
+        content = read_toml(path.read_text(encoding="utf-8"))
+        found = read_section(kind, content, name)
+    except OSError as fault:
+        raise UsageError("flower-file-not-read", path=path, fault=fault.strerror or fault) from None
+    except PlanError as fault:
+        raise UsageError("flower-file", path=path, what=fault.what, cause=fault.cause) from None
+    except ValueError as fault:
+        raise UsageError("flower-file-not-toml", path=path, fault=fault) from None
+    here = path.parent.resolve()
+    absolute: dict[str, Any] = {
+        field.name: _absolute(here, getattr(found, field.name))
+        for field in fields(found)
+        if field.name in _PATHS and getattr(found, field.name)
+    }
+    return replace(found, **absolute)
+
+
+def _absolute(here: Path, named: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if isinstance(named, tuple):
+        return tuple(str(here / name) for name in named)
+    return named if "://" in named else str(here / named)

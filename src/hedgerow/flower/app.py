@@ -16,8 +16,8 @@ from pathlib import Path
 from hedgerow import __version__
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError, missing_extra
 from hedgerow.flower import require_version
-from hedgerow.flower.hub import Fetched, Patience
-from hedgerow.flower.socket import ask
+from hedgerow.flower.coordinator import Patience
+from hedgerow.flower.envelope import Fetched, ask
 from hedgerow.plan.fields import shown
 
 try:
@@ -101,13 +101,13 @@ SIMULATION_KEY = "simulation"
 def serve(grid: Grid, context: Context, app_version: str) -> None:
     """Run the coordinator whose file the run's configuration names; raises HedgerowError."""
     # A node's process has no use for what a coordinator imports.
+    from hedgerow.flower import read_coordinator_file
     from hedgerow.flower.coordinator import coordinate
-    from hedgerow.flower.files import read_coordinator_file
 
     require_version(app_version, "The app")
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     if folder:
-        from hedgerow.flower.simulation import simulate
+        from hedgerow.flower.coordinator import simulate
 
         simulate(grid, GridPost(grid), Path(folder), context.run_config)
         return
@@ -158,7 +158,7 @@ def site_path(context: Context) -> Path:
         return _path_of_client(str(node[CLIENT_KEY]), Path.cwd())
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     if folder and "partition-id" in node and "num-partitions" in node:
-        from hedgerow.flower.simulation import file_of_partition
+        from hedgerow.flower.coordinator import file_of_partition
 
         return file_of_partition(Path(folder), int(str(node["partition-id"])))
     raise UsageError("flower-no-site", site_key=SITE_KEY)

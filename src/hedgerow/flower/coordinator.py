@@ -1,31 +1,429 @@
-"""A coordinator's run over Flower, from its `coordinator.toml`: loop, journal, monitor and model as everywhere."""
+"""Engine `flower`, the coordinator's end: its hub, and a run from `coordinator.toml`.
+
+The hub stands over whatever posts envelopes to nodes and fetches their replies. Loop, journal, monitor and model are as
+everywhere.
+
+Nodes cannot speak first: whatever they have to say is the reply to a request. So messages for a site wait until the
+coordinator waits, and go together as one request; a site has one request at a time, and the next one waits for its
+reply. A request without a reply is posted again, byte for byte: a node answers a repeated one from its store.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import os
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import NameOID
 
 from hedgerow.cli.coordinator import ModelFile, carry_out, published, require_masks
-from hedgerow.cli.evaluate import content_of, found_by, journal_of, print_evaluation, sites_of, to_be_evaluated
+from hedgerow.cli.evaluate import content_of, found_by, journal_of, print_evaluation, to_be_evaluated
 from hedgerow.cli.inputs import address_of, check_can_write, read_plan
 from hedgerow.cli.output import end_log, json_text, note, warn
-from hedgerow.flower.files import CoordinatorFile
-from hedgerow.flower.hub import Clock, FlowerHub, Patience, Post
+from hedgerow.cli.progress import sites_of
+from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
+from hedgerow.errors import UsageError
+from hedgerow.flower import CoordinatorFile, read_coordinator_file
+from hedgerow.flower.envelope import (
+    KEY_BYTES,
+    LINK_BYTES,
+    MOST_MESSAGES,
+    Envelope,
+    Fetched,
+    Kind,
+    LinkKeys,
+    messages_in,
+    opened,
+    parse,
+    public_key,
+    require_signature,
+    sealed,
+    sign,
+)
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.messages import MessageKind, encode
+from hedgerow.protocol.messages import Deferred, MessageKind, encode
+from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.run import invitation_to
 from hedgerow.server.status import RunBoard
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
-from hedgerow.transport.interface import Hub
+from hedgerow.transport.identities import (
+    PinnedRoster,
+    PrivateIdentity,
+    Role,
+    build_roster,
+    create_identity,
+    read_private,
+    read_roster,
+    require_pinned,
+)
+from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left, Repeats, Traffic, times
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+# The hub --------------------------------------------------------------------------------------------------------------
+
+_log = logging.getLogger(__name__)
+_DEFERRED = encode(Deferred())
+_NO_HASH = bytes(32)
+OUTBOX_BYTES = 128 << 20
+"""What may wait to be sent to one node, as with gRPC; beyond it the link begins again."""
+_PER_MESSAGE = 256
+"""Counted for each message that waits, so that empty ones cannot fill the memory either."""
+
+
+class Post(Protocol):
+    """What carries envelopes: Flower's grid, or a table in memory."""
+
+    def nodes(self) -> Sequence[int]:
+        """The nodes that are there now."""
+
+    def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
+        """Post one envelope to each of these nodes; the number of each letter, None for one that was not taken."""
+
+    def pull(self, numbers: Iterable[str]) -> list[Fetched]:
+        """The replies that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the hub waits, in seconds.
+
+    Args: poll, longest_poll: between two looks for replies, longer while none comes; roll_call: between two looks for
+        new nodes; repeat: before a request without a reply is posted again, doubled each time up to longest_repeat;
+        closing: for the last messages to be taken; max_failures: of one request, before its node counts as gone.
+    """
+
+    poll: float = 0.1
+    longest_poll: float = 0.5
+    roll_call: float = 2.0
+    repeat: float = 30.0
+    longest_repeat: float = 300.0
+    closing: float = 15.0
+    max_failures: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time and chance, given from outside: seconds that never go back, a way to wait, random bytes."""
+
+    now: Callable[[], float]
+    sleep: Callable[[float], None]
+    entropy: Callable[[int], bytes]
+
+
+@dataclass(eq=False)
+class _Peer:
+    """One node: the link to it, and the request that is under way."""
+
+    node: int
+    link: bytes
+    secret: bytes = field(repr=False)
+    site: str = ""
+    keys: LinkKeys | None = None
+    number: int = 0
+    request: Envelope | None = None
+    raw: bytes = b""
+    letters: set[str] = field(default_factory=set)
+    posted_at: float = 0.0
+    repeat_after: float = 0.0
+    failures: int = 0
+    rests_until: float = 0.0
+    twin: int | None = None
+    outbox: list[bytes] = field(default_factory=list)
+    outbox_bytes: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.raw)
+
+    def put(self, message: bytes) -> bool:
+        """Keep a message until the next request; False where there is no room beside those that wait."""
+        cost = len(message) + _PER_MESSAGE
+        is_full = len(self.outbox) >= MOST_MESSAGES or self.outbox_bytes + cost > OUTBOX_BYTES
+        if self.outbox and is_full:
+            return False
+        self.outbox.append(message)
+        self.outbox_bytes += cost
+        return True
+
+    def emptied(self) -> list[bytes]:
+        """What waited; nothing does then."""
+        waited, self.outbox, self.outbox_bytes = self.outbox, [], 0
+        return waited
+
+
+class FlowerHub:
+    """See `transport.interface.Hub`.
+
+    Args: identity: the coordinator's; roster: who may take part; post: carries the envelopes; clock; greeting: what a
+        greeting carries, open for its carrier to read; needs_reply: whether what waits for a site must go now,
+        or may wait for the next message; patience; a node that asks its owner is greeted again after `repeat`.
+    """
+
+    def __init__(
+        self,
+        identity: PrivateIdentity,
+        roster: PinnedRoster,
+        post: Post,
+        clock: Clock,
+        greeting: Callable[[], list[bytes]] = list,
+        needs_reply: Callable[[str, Sequence[bytes]], bool] = lambda site, messages: bool(messages),
+        patience: Patience | None = None,
+    ) -> None:
+        require_pinned(identity, roster)
+        self._identity, self._roster, self._post, self._clock = identity, roster, post, clock
+        self._greeting, self._needs_reply = greeting, needs_reply
+        self._patience = patience or Patience()
+        self._peers: dict[int, _Peer] = {}
+        self._by_site: dict[str, _Peer] = {}
+        self._events: deque[HubEvent] = deque()
+        self._next_roll_call = -1.0
+        self._traffic = Traffic()
+        self.refusals: dict[str, int] = defaultdict(int)
+        """How many replies and nodes were refused, by code."""
+        self.releases: dict[str, str] = {}
+        """Envelopes do not say which release of Hedgerow a node is."""
+        self._repeats = Repeats()
+        self.n_requests: dict[str, int] = defaultdict(int)
+        """How many requests each site was sent, greetings included and repetitions not."""
+
+    def send(self, site: str, message: bytes) -> bool:
+        """See `Hub.send`; False as well when too much waits for the node, whose link begins again then."""
+        peer = self._by_site.get(site)
+        if peer is None:
+            return False
+        if not peer.put(message):
+            # What came over the link that is over would call for more.
+            self._events = deque(event for event in self._events if event.site != site)
+            self._begin_again(peer, WireCode.SLOW_PEER)
+            return False
+        return True
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        """See `Hub.receive`. What waits for the sites leaves when there is no event left to hand over."""
+        deadline, poll = self._clock.now() + timeout, self._patience.poll
+        while not self._events:
+            self._flush()
+            absent = self._call_roll()
+            # What a node has left behind counts: it is asked for after the node was seen to be gone.
+            self._collect()
+            self._dismiss(absent)
+            rest = deadline - self._clock.now()
+            if self._events or rest <= 0:
+                break
+            self._clock.sleep(min(poll, rest))
+            poll = min(1.2 * poll, self._patience.longest_poll)
+        return self._events.popleft() if self._events else None
+
+    def connected(self) -> tuple[str, ...]:
+        """The sites that are linked now, sorted."""
+        return tuple(sorted(self._by_site))
+
+    def traffic(self) -> Traffic:
+        """Bytes of envelopes since the hub was made."""
+        return Traffic(self._traffic.sent, self._traffic.received)
+
+    def close(self) -> None:
+        """See `Hub.close`: what was sent before is delivered first, to those who take it in time."""
+        deadline = self._clock.now() + self._patience.closing
+        while any(peer.is_busy or peer.outbox for peer in self._by_site.values()) and self._clock.now() < deadline:
+            self._flush(everything=True)
+            self._collect()
+            self._clock.sleep(self._patience.poll)
+        self._peers.clear()
+        self._by_site.clear()
+
+    # Requests ----------------------------------------------------------------------------------------------------
+
+    def _flush(self, *, everything: bool = False) -> None:
+        """Post what waits for sites whose last request was answered, and what has waited too long for a reply."""
+        now, due = self._clock.now(), []
+        for peer in self._peers.values():
+            if now < peer.rests_until or peer.twin in self._peers:
+                continue
+            if peer.is_busy:
+                if now - peer.posted_at >= peer.repeat_after:
+                    due.append(peer)
+            elif peer.site and peer.outbox and (everything or self._needs_reply(peer.site, peer.outbox)):
+                self._write_request(peer)
+                due.append(peer)
+            elif not peer.site:
+                self._write_greeting(peer)
+                due.append(peer)
+        self._post_all(due)
+
+    def _post_all(self, peers: list[_Peer]) -> None:
+        if not peers:
+            return
+        numbers = self._post.push([(peer.node, peer.raw) for peer in peers])
+        now = self._clock.now()
+        for peer, number in zip(peers, numbers, strict=True):
+            is_first = not peer.letters
+            peer.posted_at = now
+            grown = self._patience.repeat if is_first else 2 * peer.repeat_after
+            peer.repeat_after = min(grown, self._patience.longest_repeat)
+            if number is not None:
+                peer.letters.add(number)
+                self._traffic.sent += len(peer.raw)
+
+    def _write_greeting(self, peer: _Peer) -> None:
+        peer.link, peer.secret = self._clock.entropy(LINK_BYTES), self._clock.entropy(KEY_BYTES)
+        peer.number, peer.keys = 0, None
+        body = opened(self._greeting())
+        peer.request = Envelope(Kind.GREETING, "", peer.link, 0, public_key(peer.secret), _NO_HASH, body)
+        self._sign(peer)
+
+    def _write_request(self, peer: _Peer) -> None:
+        if peer.keys is None:
+            return
+        peer.number += 1
+        bare = Envelope(Kind.REQUEST, peer.site, peer.link, peer.number, public_key(peer.secret), _NO_HASH)
+        peer.request = sealed(bare, peer.keys.to_node, peer.emptied(), self._clock.entropy)
+        self._sign(peer)
+        self.n_requests[peer.site] += 1
+
+    def _sign(self, peer: _Peer) -> None:
+        if peer.request is not None:
+            peer.raw, peer.letters, peer.failures = sign(peer.request, self._identity.seed), set(), 0
+
+    def _call_roll(self) -> list[int]:
+        """Take in the nodes that are new; returns those that are not there any more."""
+        if self._clock.now() < self._next_roll_call:
+            return []
+        self._next_roll_call = self._clock.now() + self._patience.roll_call
+        there = set(self._post.nodes())
+        for node in sorted(there - set(self._peers)):
+            self._peers[node] = _Peer(node, b"", b"")
+        return sorted(set(self._peers) - there)
+
+    def _dismiss(self, absent: Iterable[int]) -> None:
+        """Nodes that have ended, or have given no sign of life for a minute: no round waits for them."""
+        for node in absent:
+            self._drop(self._peers.pop(node), WireCode.CONNECTION_LOST)
+
+    # Replies -----------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        waiting = {letter: peer for peer in self._peers.values() for letter in peer.letters}
+        if not waiting:
+            return
+        for fetched in self._post.pull(list(waiting)):
+            peer = waiting.get(fetched.number)
+            if peer is None or fetched.number not in peer.letters:
+                continue
+            peer.letters.discard(fetched.number)
+            if fetched.data is None:
+                self._failed(peer, fetched)
+                continue
+            self._traffic.received += len(fetched.data)
+            try:
+                self._take(peer, fetched.data)
+            except WireRefusal as refusal:
+                self.refusals[refusal.code] += 1
+                if count := self._repeats.note(str(peer.node), refusal.code):
+                    said = f"{refusal.what} ({refusal.code}){times(count)}"
+                    _log.warning("A reply of node %d is refused: %s", peer.node, said)
+                self._begin_again(peer, WireCode.CONNECTION_LOST)
+
+    def _take(self, peer: _Peer, data: bytes) -> None:
+        """A reply to the request that is under way; raises WireRefusal for one that cannot be."""
+        reply = parse(data)
+        site = self._roster.site(reply.site)
+        if site is None:
+            raise WireRefusal(WireCode.UNPINNED)
+        require_signature(data, site.identity_key)
+        request = peer.request
+        if request is None or reply.request != request.digest:
+            return  # It answers an earlier link; the request of this one is under way.
+        if peer.site not in ("", reply.site) or reply.link != peer.link or reply.number != peer.number:
+            raise WireRefusal(WireCode.SITE_MISMATCH)
+        peer.raw, peer.letters = b"", set()
+        if reply.kind is Kind.LOST:
+            self._begin_again(peer, WireCode.CONNECTION_LOST)
+            return
+        if reply.kind is not Kind.REPLY:
+            raise WireRefusal(WireCode.UNEXPECTED_FRAME)
+        if request.kind is Kind.GREETING:
+            self._join(peer, reply)
+        if peer.keys is None:
+            return
+        messages = messages_in(reply, peer.keys.to_hub)
+        self._events.extend(Arrived(reply.site, message) for message in messages)
+        if _DEFERRED in messages:
+            # Its node answers later, and can send nothing by itself: it is greeted again.
+            self._begin_again(peer, WireCode.CLOSED)
+            peer.rests_until = self._clock.now() + self._patience.repeat
+
+    def _join(self, peer: _Peer, reply: Envelope) -> None:
+        other = self._by_site.get(reply.site)
+        if other is not None and other is not peer:
+            # Two SuperNodes with one identity: the first one stays as long as it is there, as with every engine.
+            self.refusals[WireCode.DUPLICATE_NODE] += 1
+            if count := self._repeats.note(reply.site, WireCode.DUPLICATE_NODE):
+                said = f"{WireCode.DUPLICATE_NODE}; {count} by now"
+                _log.warning("A second node of %s is left alone (%s).", reply.site, said)
+            peer.twin = other.node
+            return
+        peer.keys = LinkKeys.agree(peer.secret, reply.key, peer.link, reply.site)
+        peer.site = reply.site
+        peer.emptied()
+        self._by_site[reply.site] = peer
+        self.n_requests[reply.site] += 1
+        self._events.append(Joined(reply.site))
+
+    def _failed(self, peer: _Peer, fetched: Fetched) -> None:
+        """The node's process failed or refuses: its request is posted again, and after some failures it is greeted."""
+        if fetched.is_away:
+            self._begin_again(peer, WireCode.CONNECTION_LOST)
+            peer.rests_until = self._clock.now() + self._patience.roll_call
+            return
+        if peer.letters:
+            return  # The same request is under way once more.
+        peer.failures += 1
+        self.refusals[fetched.code] += 1
+        who = peer.site or f"node {peer.node}"
+        if count := self._repeats.note(str(peer.node), fetched.code):
+            _log.warning("%s has not answered a request: %s (%d times).", who, fetched.code, count)
+        if peer.failures >= self._patience.max_failures:
+            self._begin_again(peer, WireCode.CONNECTION_LOST)
+            peer.rests_until = self._clock.now() + self._patience.repeat
+        else:
+            peer.posted_at, peer.repeat_after = self._clock.now(), min(peer.repeat_after, 2.0)
+
+    def _begin_again(self, peer: _Peer, reason: WireCode) -> None:
+        """The link is over; the node is greeted again."""
+        self._drop(peer, reason)
+        peer.site, peer.keys, peer.raw, peer.letters = "", None, b"", set()
+        peer.emptied()
+
+    def _drop(self, peer: _Peer, reason: WireCode) -> None:
+        if peer.site and self._by_site.get(peer.site) is peer:
+            del self._by_site[peer.site]
+            self._events.append(Left(peer.site, reason.value))
+
+
+# A run ----------------------------------------------------------------------------------------------------------------
 
 _KIND_AT = 4
 _MAY_WAIT = {MessageKind.WELCOME, MessageKind.ABANDONED}
@@ -149,3 +547,135 @@ def watched(
             yield
     finally:
         server.close()
+
+
+# Simulations ----------------------------------------------------------------------------------------------------------
+# Federations that are set up in one place: all of a simulation's, and the keys of Flower's own processes.
+# A simulation has keys, policies and rows of the shipped study for as many sites as Flower has nodes. The rows are
+# public, so everything may lie in one folder; the parties' code is the one of every run.
+
+SMALLEST_COHORT = 3
+_POLICY = 'version = 1\ndata_set = "{name}"\nmax_epsilon = 3.0\ndelta = 1e-5\nmin_sites = {n_sites}\n'
+_POLICY += 'noise = ["server"]\n'
+_SITE = """\
+version = 1
+data = "rows.csv"
+identity = "{name}.private.json"
+roster = "../roster.toml"
+policy = "policy.toml"
+plan = "../plan.toml"
+state = "state"
+threads = 1
+"""
+_COORDINATOR = """\
+version = 1
+plan = "plan.toml"
+roster = "roster.toml"
+identity = "coordinator.private.json"
+out = "model.json"
+"""
+_PATIENCE = Patience(poll=0.05, repeat=600.0, longest_repeat=3600.0)
+_JOINING_SECONDS = 120.0
+
+
+def simulate(grid: Grid, post: Post, folder: Path, config: Mapping[str, object]) -> None:
+    """Make a federation of all nodes of a simulation in `folder`, run it, and leave the model there.
+
+    Args:
+        grid: what Flower gives a ServerApp.
+        post: the same as the coordinator's hub takes it.
+        folder: where the files of all parties go.
+        config: the run's configuration: "trees", "batch" and "depth" of the plan.
+    """
+    nodes = wait_for_nodes(grid)
+    model = {name: int(str(config.get(key, default))) for name, key, default in _MODEL}
+    make_federation(folder, len(nodes), model)
+    began = time.monotonic()
+    trained, hub = coordinate(read_coordinator_file(folder / "coordinator.toml"), post, _PATIENCE)
+    print(
+        f"simulation: {len(nodes)} nodes, {trained.ensemble.n_trees} trees, {max(hub.n_requests.values())} exchanges, "
+        f"{time.monotonic() - began:.0f} s.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+_MODEL = (("n_trees", "trees", 100), ("batch_size", "batch", 25), ("max_depth", "depth", 4))
+
+
+def wait_for_nodes(grid: Grid, sleep: Callable[[float], None] = time.sleep) -> list[int]:
+    """All nodes of a simulation, when their number does not grow any more; raises UsageError for fewer than three."""
+    deadline, before = time.monotonic() + _JOINING_SECONDS, -1
+    while time.monotonic() < deadline:
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) == before and len(nodes) >= SMALLEST_COHORT:
+            return nodes
+        before = len(nodes)
+        sleep(1.0)
+    raise UsageError("simulation-too-small", n_nodes=max(before, 0), least=SMALLEST_COHORT)
+
+
+def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> None:
+    """Write the files of all parties; raises UsageError when the folder holds a federation already."""
+    if (folder / "roster.toml").exists():
+        raise UsageError("simulation-folder", folder=folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    coordinator, _, _ = create_identity(folder, "coordinator", Role.COORDINATOR)
+    columns = load_rand_hie()
+    owner = np.random.default_rng(0).permutation(len(columns["site"])) % n_sites
+    sites = []
+    for number in range(n_sites):
+        place, name = file_of_partition(folder, number).parent, f"site-{number}"
+        place.mkdir(mode=0o700)
+        sites.append(create_identity(place, name, Role.SITE)[0].public)
+        rows = pa.table({name: values[owner == number] for name, values in columns.items()})
+        arrow_csv.write_csv(rows, place / "rows.csv")
+        (place / "policy.toml").write_text(_POLICY.format(name=name, n_sites=SMALLEST_COHORT), encoding="utf-8")
+        (place / "site.toml").write_text(_SITE.format(name=name), encoding="utf-8")
+    (folder / "plan.toml").write_text(_plan(n_sites, model), encoding="utf-8")
+    (folder / "coordinator.toml").write_text(_COORDINATOR, encoding="utf-8")
+    (folder / "roster.toml").write_text(build_roster(coordinator.public, sites).to_toml(), encoding="utf-8")
+
+
+def file_of_partition(folder: Path, number: int) -> Path:
+    """The site's file of one partition."""
+    return folder / f"site-{number}" / "site.toml"
+
+
+def _plan(n_sites: int, model: Mapping[str, int]) -> str:
+    """The demonstration's plan for all rows, for so many sites, with patience for so many nodes on one machine."""
+    text = rand_hie_plan_text()
+    federation = f"min_sites = {max(SMALLEST_COHORT, n_sites * 2 // 3)}\njoin_timeout = 3600\nround_timeout = 1800"
+    for old, new in (("n_records = 14133", "n_records = 20190"), ("min_sites = 6", federation)):
+        if text.count(old) != 1:
+            raise UsageError("demonstration-plan", old=old)
+        text = text.replace(old, new)
+    return text + "\n[model]\n" + "".join(f"{name} = {value}\n" for name, value in model.items())
+
+
+def make_node_key(folder: Path, name: str) -> None:
+    """A SuperNode's key in the form that `ssh-keygen -t ecdsa -b 384` gives it: `name` and `name.pub`."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = folder / name
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    private.chmod(0o600)
+    (folder / f"{name}.pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+
+
+def make_certificates(folder: Path, host: str = "localhost", days: int = 1) -> None:
+    """A certificate authority and a certificate of `host` and 127.0.0.1: ca.pem, server.pem, server.key."""
+    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    ca = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hedgerow")])
+    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName(host)])
+    is_ca = x509.BasicConstraints(ca=True, path_length=None)
+    for file, subject, key, extension in (("ca", ca, authority, is_ca), ("server", own, server, names)):
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(ca).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=1))
+        builder = builder.not_valid_after(now + timedelta(days=days)).add_extension(extension, critical=file == "ca")
+        certificate = builder.sign(authority, hashes.SHA256())
+        (folder / f"{file}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    secret = server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "server.key").touch(0o600)
+    (folder / "server.key").write_bytes(secret)

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.cli.approve import command_of, facts_of
 from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.node import (
     Load,
@@ -37,8 +36,9 @@ from hedgerow.cli.node import (
     with_rows_read,
 )
 from hedgerow.cli.output import begin_log, note, tell
+from hedgerow.cli.owner import command_of, facts_of
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import warm_up
+from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import (
     NodeSetup,
@@ -55,12 +55,13 @@ from hedgerow.data.adapters import PLAIN
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.sources import file_of, is_url
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
-from hedgerow.flower import require_version
+from hedgerow.flower import SiteFile, read_site_file, require_version
 from hedgerow.flower.envelope import (
     KEY_BYTES,
     Envelope,
     Kind,
     LinkKeys,
+    NodeSocket,
     messages_in,
     parse,
     public_key,
@@ -68,8 +69,6 @@ from hedgerow.flower.envelope import (
     sealed,
     sign,
 )
-from hedgerow.flower.files import SiteFile, read_site_file
-from hedgerow.flower.socket import NodeSocket
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.messages import (
@@ -86,7 +85,6 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.storage import Database
-from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster, require_pinned
 
 _SCHEMA = """

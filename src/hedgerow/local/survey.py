@@ -1,22 +1,37 @@
-"""Survey sites that are objects in this process: sums over all of them, noise, a ledger; what estimators call."""
+"""Survey sites that are objects in this process: sums over all of them, noise, a ledger; what estimators call.
+
+Statistics over tables of this machine are found likewise, and make a plan.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
+from hedgerow.data.codebook import Entry
+from hedgerow.data.drafts import plan_toml
+from hedgerow.data.raw_tables import RawTable, bounded_tables, read_raw, types_of
+from hedgerow.data.sources import Location, opened
+from hedgerow.data.tables import require_columns
+from hedgerow.data.units import RowsLeftOut
+from hedgerow.errors import UsageError
 from hedgerow.local.training import build_aggregation
-from hedgerow.plan.plan import PLAN_VERSION, Plan
+from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
+from hedgerow.plan.plan import PLAN_VERSION, Feature, Label, Plan, read_feature
+from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.prepared import prepared_tables
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.queries import IntVector
-from hedgerow.server.release import Answering, PlainAggregation, Releaser
-from hedgerow.survey.curves import CurveQuestions
+from hedgerow.server.release import Answering, PlainAggregation, Releaser, checked_cost
+from hedgerow.survey.curves import CurveQuestions, SurvivalCurves
+from hedgerow.survey.open_plans import HASH_BUCKETS, OpenTable, declared_column
 from hedgerow.survey.program import Findings, Questions, survey
-from hedgerow.survey.queries import RawSite, SurveyQuery
-from hedgerow.survey.site import SurveyNode
-from hedgerow.survey.statistics import TableQuestions
+from hedgerow.survey.queries import RawSite, SurveyNode, SurveyQuery
+from hedgerow.survey.statistics import AskedColumn, Column, TableQuestions, TableStatistics
 
 MOST_ROWS = 2**33
 """Rows that all sites together may have at most: masked sums have words for so many."""
@@ -77,3 +92,289 @@ def _carrier(questions: Questions | TableQuestions | CurveQuestions, n_sites: in
             "features": [{"name": "feature", "type": "numeric", "min": 0, "max": 1}],
         }
     )
+
+
+# Statistics of tables -------------------------------------------------------------------------------------------------
+
+USUAL_EPSILON = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class SiteTables:
+    """Tables of sites, ready to be asked.
+
+    Attributes:
+        columns: what is known of each column without looking at a row.
+        tables: of each site, by name.
+        unread: columns of types that Hedgerow does not read.
+        left_out: by site, rows with another number of fields; for its operator.
+    """
+
+    columns: tuple[AskedColumn, ...]
+    tables: Mapping[str, RawTable]
+    unread: tuple[str, ...] = ()
+    left_out: Mapping[str, RowsLeftOut] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class TableSurvey:
+    """What statistics were found, and what they cost.
+
+    Attributes:
+        statistics: of the table, or its curves.
+        ledger: the releases; they go into a plan that is made of them (`Plan.prepared`).
+        report: what was promised, and spent.
+    """
+
+    statistics: TableStatistics | SurvivalCurves
+    ledger: Ledger
+    report: PrivacyReport
+
+
+def read_site_tables(
+    tables: Mapping[str, Location],
+    schema: Mapping[str, AskedColumn],
+    without: Sequence[str] = (),
+    unit: str = "record",
+) -> SiteTables:
+    """Read the tables of all sites, by name; the columns are those of the first one, but for those to be left out.
+
+    Args:
+        schema: declared columns by name (`schema_of`).
+        without: columns that are not read.
+        unit: the column that says whom a row is about; "record" for none. No statistics are made of it.
+
+    Raises:
+        DataError: a table cannot be read, or lacks a column; never because of a cell.
+        UsageError: code "survey-no-columns"; code "survey-column" for a name in `schema` or `without`, or a unit, that
+            no column is called.
+    """
+    columns, unread = columns_of(tables, schema, [*without, *([] if unit == "record" else [unit])])
+    return _read(tables, columns, unit, unread)
+
+
+def read_named(tables: Mapping[str, Location], asked: OpenTable) -> SiteTables:
+    """Read the columns that are asked for of the tables of all sites; DataError as `read_site_tables`."""
+    return _read(tables, asked.columns, asked.carrier.privacy.unit, ())
+
+
+def _read(
+    tables: Mapping[str, Location], columns: tuple[AskedColumn, ...], unit: str, unread: tuple[str, ...]
+) -> SiteTables:
+    raw = {site: read_raw(place, columns, unit) for site, place in tables.items()}
+    return SiteTables(columns, raw, unread, {site: own.left_out for site, own in raw.items() if own.left_out})
+
+
+def columns_of(
+    tables: Mapping[str, Location], schema: Mapping[str, AskedColumn], without: Sequence[str]
+) -> tuple[tuple[AskedColumn, ...], tuple[str, ...]]:
+    """What is known of each column by the headers alone, and the columns of types that Hedgerow does not read.
+
+    Arguments and errors as in `read_site_tables`.
+    """
+    types = {site: types_of(place) for site, place in tables.items()}
+    names = [name for name in opened(next(iter(tables.values()))).names() if name.strip() and "\n" not in name]
+    for name in (*schema, *without):
+        if name not in names:
+            raise UsageError("survey-column", column=name, columns=", ".join(names[:12]))
+    wanted = [name for name in names if name not in without]
+    for place in tables.values():
+        table = opened(place)
+        require_columns(table.source, wanted, table.names())
+    read = [name for name in wanted if all(name in own for own in types.values())]
+    if not read:
+        raise UsageError("survey-no-columns")
+    found = tuple(_asked(name, [own[name] for own in types.values()], schema) for name in read)
+    return found, tuple(name for name in wanted if name not in read)
+
+
+def _asked(name: str, types: Sequence[str], schema: Mapping[str, AskedColumn]) -> AskedColumn:
+    if name in schema:
+        return schema[name]
+    kinds = {"text" if kind == "moment" else kind for kind in types}
+    if kinds == {"date"}:
+        return AskedColumn(name, "number", is_date=True)
+    return AskedColumn(name, kinds.pop() if len(kinds) == 1 and "date" not in kinds else "")
+
+
+def schema_of(toml_text: str) -> dict[str, AskedColumn]:
+    """What a plan, or a draft or part of one, declares of its columns: [[features]], and [label] if it has a type.
+
+    Raises:
+        PlanError: it is no TOML, or a field is wrong.
+    """
+    try:
+        table = parse_toml(toml_text)
+    except ValueError as error:
+        raise refuse("schema", str(error), "TOML with [[features]] tables") from None
+    features = table.get("features", [])
+    if not isinstance(features, list):
+        raise refuse("features", features, "[[features]] tables")
+    found = {}
+    for index, item in enumerate(features):
+        if isinstance(item, Mapping) and "type" in item:
+            feature = read_feature(item, f"features[{index}]")
+            found[feature.name] = declared_column(feature)
+    label = table.get("label")
+    if isinstance(label, Mapping) and isinstance(label.get("name"), str) and label.get("classes"):
+        kind = {"name": label["name"], "type": "categorical", "categories": label["classes"]}
+        found[label["name"]] = declared_column(read_section(Feature, kind, "label"))
+    return found
+
+
+def curves_of(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> OpenTable:
+    """The Kaplan-Meier curves that a plan, or a part of one, declares: its [label], and its feature of the groups.
+
+    Args:
+        by: the feature; None for all records together.
+        privacy: of the curves, as in `OpenTable.of`.
+
+    Raises:
+        PlanError: it is no TOML, a field is wrong, or its label is no time to an event.
+        UsageError: code "survey-by", where no feature with categories is called so.
+    """
+    columns = schema_of(toml_text)
+    label = read_section(Label, parse_toml(toml_text).get("label"), "label")
+    if not label.is_survival:
+        raise refuse("label.type", label.type, '"survival" with event and intervals')
+    label_kinds()[label.type].check(label)
+    if by is not None and (by not in columns or not columns[by].categories):
+        known = ", ".join(name for name, column in columns.items() if column.categories)
+        raise UsageError("survey-by", column=by, columns=known or "none")
+    return OpenTable.of_curves(label, None if by is None else columns[by], privacy)
+
+
+def schema_of_book(book: Mapping[str, Entry]) -> dict[str, AskedColumn]:
+    """What a code book declares of columns by their names; nothing of identifiers and free text.
+
+    One bound without the other says nothing here: both are found.
+    """
+    found = {}
+    for name, entry in book.items():
+        if entry.kind == "categorical":
+            found[name] = AskedColumn(name, "text", categories=entry.categories)
+        elif entry.kind in ("numeric", "date"):
+            low, high = entry.low, entry.high
+            bounds = (low, high) if low is not None and high is not None and low < high else None
+            found[name] = AskedColumn(name, "number", bounds, entry.is_integer, is_date=entry.kind == "date")
+    return found
+
+
+def survey_tables(asked: OpenTable, tables: Mapping[str, RawTable], noise: NoiseSource) -> TableSurvey:
+    """Make the statistics over all sites, with masked sums where masks hide anything; deterministic but for `noise`.
+
+    Raises:
+        PrivacyError: epsilon or delta out of range.
+    """
+    program: Generator[SurveyQuery, IntVector, TableStatistics | SurvivalCurves] = asked.program()
+    made = carried_out(asked.questions, program, bounded_tables(tables, asked), noise)
+    return table_survey(asked, made.findings, made.ledger, noise, is_clear=made.is_clear)
+
+
+def table_survey(
+    asked: OpenTable,
+    found: TableStatistics | SurvivalCurves,
+    ledger: Ledger,
+    noise: NoiseSource,
+    *,
+    is_clear: bool = False,
+) -> TableSurvey:
+    """Statistics with the report on them; raises PrivacyError where they have cost more than they may.
+
+    Args: is_clear: whether sums of several sites were added up without masks.
+    """
+    context = replace(
+        PrivacyContext.of(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),
+        n_records=max(1, round(found.n_records.value)),
+        sums_in_clear=is_clear,
+    )
+    report = checked_cost(ledger, context) if asked.epsilon < math.inf else report_of(ledger, context)
+    return TableSurvey(found, ledger, report)
+
+
+# The plan that follows -----------------------------------------------------------------------------------------------
+
+
+def drafted_plan(survey: TableSurvey, n_sites: int, epsilon: float | None = None) -> Plan | None:
+    """A plan for the label of the statistics, with all that they found, and what they cost; None where it has no label.
+
+    Args:
+        n_sites: sites that take part at least.
+        epsilon: the promise of the training, with these statistics on its account; None for `usual_epsilon`.
+
+    Raises:
+        PlanError: what was found makes no plan.
+    """
+    statistics, report = survey.statistics, survey.report
+    if isinstance(statistics, SurvivalCurves):
+        return None
+    label = _label_of(statistics)
+    features = [own for column in statistics.columns if column.name != statistics.label for own in _feature(column)]
+    if label is None or not features:
+        return None
+    return Plan.from_dict(
+        {
+            "version": PLAN_VERSION,
+            "name": statistics.label,
+            "privacy": {
+                "epsilon": usual_epsilon(report) if epsilon is None else epsilon,
+                "delta": report.delta,
+                "n_records": max(1, round(statistics.n_records.value)),
+                "noise": report.noise_mode,
+                "unit": report.unit,
+                "max_rows_per_unit": report.max_rows_per_unit,
+                "sites_per_unit": report.sites_per_unit,
+            },
+            "model": {"structure_seed": "joint"},
+            "federation": {"min_sites": n_sites},
+            "label": label,
+            "features": features,
+            "prepared": prepared_tables(survey.ledger, report.unit, report.max_rows_per_unit * report.sites_per_unit),
+        }
+    )
+
+
+def usual_epsilon(report: PrivacyReport) -> float:
+    """1, or twice what the statistics have spent if that is more."""
+    return max(USUAL_EPSILON, 2 * (report.epsilon_requested or 0.0))
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan's TOML, with a word on where it comes from."""
+    return (
+        "# A plan of Hedgerow: the one public file that all parties agree on.\n"
+        "# Its bounds, categories, classes and number of records were found by noisy sums, which [[prepared]] names\n"
+        "# below: privacy.epsilon is for them and the training together, and must stay above what they have cost.\n"
+        "# They protect this plan's unit, by its kind of noise: a plan with another unit or noise is refused.\n"
+        "# Correct by hand what you know better from a code book.\n" + plan_toml(plan)
+    )
+
+
+def _label_of(statistics: TableStatistics) -> dict[str, Any] | None:
+    own = next((column for column in statistics.columns if column.name == statistics.label), None)
+    if own is None:
+        return None
+    if statistics.classes:
+        kind = "binary" if len(statistics.classes) == 2 else "multiclass"
+        return {"name": own.name, "type": kind, "classes": list(statistics.classes)}
+    if own.kind != "number" or own.range is None or own.is_date:
+        return None
+    low, high = own.range.bounds
+    return {"name": own.name, "type": "regression", "min": low, "max": high}
+
+
+def _feature(column: Column) -> list[dict[str, Any]]:
+    """The [[features]] table of a column; none for one of which too little was seen."""
+    if column.kind == "number" and column.range is not None:
+        low, high = column.range.bounds
+        integer = column.range.is_whole
+        if column.is_date:
+            first, last = days_between(low, high)
+            own = {"name": column.name, "type": "date", "min": first, "max": last, "integer": integer}
+            return [own | ({} if column.layout is None else {"format": column.layout})]
+        return [{"name": column.name, "type": "numeric", "min": low, "max": high, "integer": integer}]
+    if column.categories:
+        return [{"name": column.name, "type": "categorical", "categories": list(column.categories)}]
+    if column.kind == "text":
+        return [{"name": column.name, "type": "hashed", "buckets": HASH_BUCKETS}]
+    return []

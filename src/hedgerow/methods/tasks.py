@@ -24,8 +24,7 @@ from hedgerow.plan.fields import MOST_VALUES, read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
-from hedgerow.survey.open_plans import OpenPlan
-from hedgerow.survey.open_tables import Asked, OpenTable, TableProgram
+from hedgerow.survey.open_plans import Asked, OpenPlan, OpenTable, TableProgram
 from hedgerow.survey.program import SurveyProgram
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program

@@ -40,7 +40,7 @@ from hedgerow.privacy.events import (
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.prepared import prepared_ledger
 from hedgerow.privacy.report import EVALUATION_KINDS, PrivacyContext, PrivacyReport, check_claims, unread_report_of
-from hedgerow.protocol.reports import Salvage
+from hedgerow.protocol.stream import Salvage
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.contributions import contributions
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict

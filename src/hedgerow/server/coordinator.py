@@ -36,7 +36,6 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.secagg.transitions import Code
-from hedgerow.server.journal import Journal, JournalledRun
 from hedgerow.server.phases import (
     COLLECTIONS,
     advance_setup,
@@ -57,7 +56,19 @@ from hedgerow.server.phases import (
     too_few,
 )
 from hedgerow.server.release import Outcome
-from hedgerow.server.run import Asked, Consent, Link, Outgoing, Place, Run, RunEventKind, RunSetup, SiteRecord
+from hedgerow.server.run import (
+    Asked,
+    Consent,
+    Journal,
+    JournalledRun,
+    Link,
+    Outgoing,
+    Place,
+    Run,
+    RunEventKind,
+    RunSetup,
+    SiteRecord,
+)
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 
 # Why either end gives up a connection that did not break.

@@ -21,7 +21,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.messages import Abandoned, MessageKind, Payload, RunState, Stop
 from hedgerow.protocol.queries import NoiseCohort, Query
-from hedgerow.protocol.reports import Salvage
+from hedgerow.protocol.stream import Salvage
 from hedgerow.rounds import VECTOR_ID, mode_of, release_bound, require_words, round_in, rows_of
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
@@ -32,10 +32,19 @@ from hedgerow.secagg.session import default_wishes
 from hedgerow.secagg.transitions import Abandoned as SumAbandoned
 from hedgerow.secagg.transitions import Code, State, refuse
 from hedgerow.secagg.view import Cohort, EpochView
-from hedgerow.server.journal import BurntSlot, JournalledRelease
 from hedgerow.server.release import Outcome, Releaser, Summed, checked_report, require_plausible
-from hedgerow.server.run import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS, Asked, Place, Run, RunEventKind, SiteRecord
-from hedgerow.survey.open_tables import Found
+from hedgerow.server.run import (
+    MOST_BROKEN_SETUPS,
+    MOST_LOST_EPOCHS,
+    Asked,
+    BurntSlot,
+    JournalledRelease,
+    Place,
+    Run,
+    RunEventKind,
+    SiteRecord,
+)
+from hedgerow.survey.open_plans import Found
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import no_trees

@@ -20,7 +20,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.messages import RunState
-from hedgerow.protocol.reports import EVALUATION, OVER, SURVEY, TRAINING, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.stream import EVALUATION, OVER, SURVEY, TRAINING, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.server.run import Run, RunEvent, RunEventKind
 
 KEPT_EVENTS = 256

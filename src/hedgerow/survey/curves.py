@@ -26,11 +26,9 @@ import numpy as np
 from hedgerow.losses.survival import survival_codes
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas
 from hedgerow.protocol.queries import IntVector, Purpose
-from hedgerow.survey.cells import TableSite, TextBins
-from hedgerow.survey.program import blank, deviation_of
-from hedgerow.survey.queries import UNIT, Reals, SurveyQuery
-from hedgerow.survey.readings import in_records
-from hedgerow.survey.summaries import BAND, Noisy, counted
+from hedgerow.survey.program import blank, deviation_of, in_records
+from hedgerow.survey.queries import UNIT, Reals, SurveyQuery, TableSite, TextBins
+from hedgerow.survey.statistics import BAND, Noisy, counted
 
 EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes", "false", "true")
 """What the column of an event may say, by turns: it was not seen, or it was."""

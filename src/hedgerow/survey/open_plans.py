@@ -1,32 +1,48 @@
-"""A plan with gaps: bounds, classes or the number of records left open, for a survey to find before a run is planned.
+"""What a survey is asked for: the gaps of a plan, to be filled before it is run, or statistics of a whole table.
 
     [label]                                   [[features]]
     name = "readmitted"                       name = "age"
     type = "binary"      # no classes         type = "numeric"       # no min, no max
 
-An open plan is written as a plan is. Gaps may be: `privacy.n_records`; both bounds of a numeric feature; the classes of
-a label, "numbers" or "texts" in place of a list where they are whole numbers or texts (which is also what no classes
-mean); both bounds of a label that is a number. All else is as in a plan, and public like it. `OpenPlan.filled` makes
-the plan of it, with the survey's releases in [[prepared]]: so a run of that plan reports both.
+An open plan leaves bounds, classes or the number of records open; else it is written as a plan is. Gaps may be:
+`privacy.n_records`; both bounds of a numeric feature; the classes of a label, "numbers" or "texts" in place of a list
+where they are whole numbers or texts (which is also what no classes mean); both bounds of a label that is a number. All
+else is as in a plan, and public like it. `OpenPlan.filled` makes the plan of it, with the survey's releases in
+[[prepared]]: so a run of that plan reports both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 from hedgerow.errors import DataError, PlanError, PrivacyError
-from hedgerow.plan.fields import MOST_VALUES, days_between, parse_toml, refuse, require_plain
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.fields import MOST_VALUES as MOST_PLAIN
+from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse, require_plain
+from hedgerow.plan.plan import PLAN_VERSION, Feature, Label, Plan, read_feature
+from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.accountants import account_of
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.calibration import calibrate_noise_multiplier
+from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.prepared import prepared_tables
-from hedgerow.survey.program import Findings, Questions, SurveyProgram, planned_survey, survey
-from hedgerow.survey.queries import N_OCTAVES, N_ZOOM
+from hedgerow.protocol.queries import IntVector
+from hedgerow.survey.curves import CurveQuestions, CurvesProgram, SurvivalCurves, survey_curves
+from hedgerow.survey.program import N_ZOOMS, Findings, Questions, SurveyProgram, planned_survey, survey
+from hedgerow.survey.queries import N_BITS, N_BUCKETS, N_KINDS, N_OCTAVES, N_VALUES, N_ZOOM
+from hedgerow.survey.statistics import (
+    MAX_CLASSES,
+    MOST_VALUES,
+    AskedColumn,
+    StatisticsProgram,
+    TableQuestions,
+    TableStatistics,
+    survey_table,
+)
 
 MOST_RECORDS = 10**9
 """The records that there may be where a survey is to find how many: words are made for so many, and nothing wraps."""
@@ -53,7 +69,7 @@ class OpenPlan:
 
     def __post_init__(self) -> None:
         try:
-            require_plain(self.table, MOST_VALUES)
+            require_plain(self.table, MOST_PLAIN)
         except ValueError as error:
             raise PlanError("plan-not-plain", error=error) from None
         for name in ("label", "privacy", "federation"):
@@ -226,3 +242,275 @@ def _lacks_bounds(feature: Mapping[str, Any]) -> bool:
 def _lacks_classes(label: Mapping[str, Any]) -> bool:
     classes = label.get("classes")
     return label.get("type") in ("binary", "multiclass") and (not classes or classes in tuple(WORDS_FOR_CLASSES))
+
+
+# Statistics that are asked for ----------------------------------------------------------------------------------------
+# As every party has it: the promise, the columns, what is public of each.
+#
+#     {"privacy": {"epsilon": 0.3, "delta": 1e-6, "noise": "distributed"}, "label": "readmitted",
+#      "columns": [{"name": "age", "type": "numeric", "min": 0, "max": 110}, {"name": "ward"}, {"name": "readmitted"}]}
+#
+# A column is written as a plan's [[features]] are, with two liberties: a number or a date may lack both bounds, and
+# where nothing but its name is known, it has no type. What is missing is found by the statistics. The label, "" for
+# none, is one of the columns.
+#
+# With "curves": {"event": "died", "intervals": [365, 730], "by": "ward"} nothing is asked for but Kaplan-Meier curves.
+# The columns are then the label's, of times, the event's, and that of the groups, "by", with its categories; without
+# "by" all records are one group.
+
+HASH_BUCKETS = 32
+"""Of a column of text without a list of values."""
+_NO_LABEL = "(no label)"
+TableProgram = StatisticsProgram | CurvesProgram
+_SECTIONS = {"privacy", "federation", "label", "columns", "curves"}
+
+
+@dataclass(frozen=True, eq=False)
+class OpenTable:
+    """The statistics that are asked for.
+
+    Attributes:
+        table: its plain values, as `json` gives them.
+
+    Raises:
+        PlanError: a value is wrong.
+        PrivacyError: code "survey-pure", or "noise-mode-unsupported" for noise of each record.
+    """
+
+    KIND: ClassVar[str] = "statistics"
+    table: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        try:
+            require_plain(self.table, MOST_PLAIN)
+        except ValueError as error:
+            raise PlanError("plan-not-plain", error=error) from None
+        unknown = sorted(set(self.table) - _SECTIONS)
+        if unknown:
+            raise refuse(unknown[0], self.table[unknown[0]], "nothing of this name")
+        columns, names = self.table.get("columns"), [column.name for column in self.columns]
+        if self.label and self.label not in names:
+            raise refuse("label", self.label, "one of the columns")
+        if len(set(names)) < len(names):
+            raise refuse("columns", columns, "columns of different names")
+        if self.carrier.privacy.noise == "local":
+            raise PrivacyError("noise-mode-unsupported", noise="local")
+        _ = self.questions
+
+    @classmethod
+    def of(cls, columns: Sequence[AskedColumn], label: str, privacy: Mapping[str, Any]) -> OpenTable:
+        """What is asked, of what is known of each column, and a plan's [privacy] without `n_records`."""
+        return cls({"privacy": dict(privacy), "label": label, "columns": [_item_of(column) for column in columns]})
+
+    @classmethod
+    def of_curves(cls, label: Label, by: AskedColumn | None, privacy: Mapping[str, Any]) -> OpenTable:
+        """Kaplan-Meier curves for a label that is a time to an event, by the categories of a column, or of all."""
+        columns = [AskedColumn(name) for name in label.columns] + ([] if by is None else [by])
+        curves: dict[str, Any] = {"event": label.event, "intervals": list(label.intervals)}
+        curves |= {} if by is None else {"by": by.name}
+        items = [_item_of(column) for column in columns]
+        return cls({"privacy": dict(privacy), "label": label.name, "columns": items, "curves": curves})
+
+    # What it says ----------------------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """The column whose classes are asked for by bin of each other; "" for none."""
+        label = self.table.get("label", "")
+        if not isinstance(label, str):
+            raise refuse("label", label, "the name of a column")
+        return label
+
+    @cached_property
+    def columns(self) -> tuple[AskedColumn, ...]:
+        """What is known of each column."""
+        items = self.table.get("columns")
+        if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) for item in items):
+            raise refuse("columns", items, "a list of columns")
+        return tuple(_asked(item, f"columns[{index}]") for index, item in enumerate(items))
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """The columns that a site reads: those asked for, and the unit's identifier."""
+        unit = self.carrier.privacy.unit
+        return (*(column.name for column in self.columns), *([] if unit == "record" else [unit]))
+
+    @cached_property
+    def questions(self) -> TableQuestions | CurveQuestions:
+        """The program's; PrivacyError (code "survey-pure") where there can be none."""
+        privacy = self.carrier.privacy
+        price: dict[str, Any] = {
+            "epsilon": privacy.epsilon,
+            "delta": privacy.delta,
+            "accountant": privacy.accountant,
+            "rows_per_unit": privacy.rows_per_unit,
+            "noise": privacy.noise,
+        }
+        if "curves" not in self.table:
+            return TableQuestions(columns=self.columns, label=self.label, **price)
+        return CurveQuestions(**self._curves, **price)
+
+    @property
+    def _curves(self) -> dict[str, Any]:
+        """What `CurveQuestions` has of the columns; PlanError where they are not those of curves."""
+        section = self.table["curves"]
+        if not isinstance(section, Mapping) or not {"event", "intervals"} <= set(section) <= {
+            "event",
+            "intervals",
+            "by",
+        }:
+            raise refuse("curves", section, "an event, intervals, and by if there are groups")
+        found = {name: section[name] for name in ("event", "intervals")}
+        label = read_section(Label, {"name": self.label, "type": "survival", **found}, "curves")
+        label_kinds()["survival"].check(label)
+        names, by = [column.name for column in self.columns], section.get("by")
+        if names != [*label.columns, *([] if by is None else [by])]:
+            raise refuse("columns", names, "the columns of times, of events, and of groups if there are any")
+        groups = ("",) if by is None else self.columns[-1].categories
+        if not groups:
+            raise refuse("curves.by", by, "a column with categories")
+        return {"ends": label.intervals, "groups": groups, "names": (*label.columns, by or "")}
+
+    @cached_property
+    def carrier(self) -> Plan:
+        """A plan that says how the sums are made, and which columns are read. It is never trained by."""
+        privacy = self.table.get("privacy")
+        if not isinstance(privacy, Mapping):
+            raise refuse("privacy", privacy, "what is promised")
+        items = [_trial(item) for item in self.table["columns"] if item["name"] != self.label]
+        return Plan.from_dict(
+            {
+                "version": PLAN_VERSION,
+                "name": "statistics",
+                "privacy": {**privacy, "n_records": MOST_RECORDS},
+                "federation": self.table.get("federation", {}),
+                "label": {"name": self.label or _NO_LABEL, "type": "binary", "classes": ["0", "1"]},
+                "features": items,
+            }
+        )
+
+    # What is done with it --------------------------------------------------------------------------------------------
+
+    def program(self, excess: float = 1.0) -> TableProgram:
+        """A fresh program; `excess` and errors as in `survey_table`."""
+        asked = self.questions
+        return survey_curves(asked, excess) if isinstance(asked, CurveQuestions) else survey_table(asked, excess)
+
+    def planned_releases(self) -> list[Event]:
+        """One release that costs what all may: how they share it depends on what they find. Raises as `program`."""
+        asked = self.questions
+        if math.isinf(asked.epsilon):
+            return [UnnoisedEvent()]
+        return [GaussianEvent(calibrate_noise_multiplier(asked.epsilon, asked.delta, 1.0, asked.accountant))]
+
+    @property
+    def epsilon(self) -> float:
+        """What the statistics may cost at the promise's delta."""
+        return self.questions.epsilon
+
+    @property
+    def n_exchanges(self) -> int:
+        """Releases, at most."""
+        return self.questions.n_exchanges
+
+    @property
+    def largest_length(self) -> int:
+        """Entries of the longest release, at most."""
+        return max(self._lengths)
+
+    @property
+    def n_released(self) -> int:
+        """Entries of all releases, at most."""
+        return sum(self._lengths)
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        if isinstance(self.questions, CurveQuestions):
+            return (self.questions.query.length,)
+        n_columns, votes = len(self.columns), N_BUCKETS * N_BITS
+        n_texts = sum(column.kind != "number" and not column.categories for column in self.columns)
+        n_bins = sum(_most_bins(column) for column in self.columns)
+        before = (1, n_columns * N_KINDS, n_columns * (N_OCTAVES + 1), *(n_columns * N_ZOOM,) * N_ZOOMS)
+        return (*before, n_texts * votes, N_VALUES, n_bins, n_bins * MAX_CLASSES if self.label else 0)
+
+    def statistics(self, releases: Sequence[IntVector], ledger: Ledger) -> TableStatistics | SurvivalCurves:
+        """What releases say, with the noise that is in them: where sites added it, the shares of all of them.
+
+        The program itself reckons with the noise that is accounted for, which all parties know beforehand.
+        """
+        cohorts = [release.cohort for release in ledger if release.cohort is not None]
+        excess = max((math.sqrt(own.n_sites / own.n_shares) for own in cohorts), default=1.0)
+        program = self.program(excess)
+        try:
+            next(program)
+            for release in releases:
+                program.send(release)
+        except StopIteration as finished:
+            found: TableStatistics | SurvivalCurves = finished.value
+            return found
+        raise ValueError("the releases are not those of all statistics")
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON: equal questions give equal bytes."""
+        return canonical_json(self.table)
+
+
+Asked = OpenPlan | OpenTable
+"""What a survey may be about."""
+Found = Findings | TableStatistics | SurvivalCurves
+"""What surveys find."""
+
+
+def _most_bins(column: AskedColumn) -> int:
+    if column.kind == "number":
+        return 2 * MOST_VALUES
+    return len(column.categories or range(N_BUCKETS)) + 1
+
+
+def declared_column(feature: Feature) -> AskedColumn:
+    """What a plan's feature says of its column."""
+    if feature.is_hashed:
+        return AskedColumn(feature.name, "text")
+    if feature.is_categorical:
+        return AskedColumn(feature.name, "text", categories=feature.categories)
+    bounds = None
+    if feature.min is not None and feature.max is not None and feature.min < feature.max:
+        bounds = feature.min, feature.max
+    return AskedColumn(feature.name, "number", bounds, feature.integer, is_date=feature.is_date, layout=feature.format)
+
+
+def _trial(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A column as a plan's feature, with something in place of what is not known."""
+    if "type" not in item:
+        return {**item, "type": "numeric", **_TRIAL_BOUNDS}
+    return {**item, **_TRIAL_BOUNDS} if _lacks_bounds(item) else dict(item)
+
+
+def _asked(item: Mapping[str, Any], path: str) -> AskedColumn:
+    if "type" not in item and set(item) != {"name"}:
+        raise refuse(f"{path}.type", None, "the type of a column of which more than the name is said")
+    feature = read_feature(_trial(item), path)
+    if "type" not in item:
+        return AskedColumn(feature.name)
+    column = declared_column(feature)
+    is_complete = column.kind == "text" or column.bounds is not None
+    if not is_complete:
+        raise refuse(path, dict(item), "both bounds, the lower one first, or none")
+    open_bounds = AskedColumn(column.name, "number", None, column.is_whole, (), column.is_date, column.layout)
+    return open_bounds if _lacks_bounds(item) else column
+
+
+def _item_of(column: AskedColumn) -> dict[str, Any]:
+    """A column as `_asked` reads it."""
+    if column.kind == "text":
+        if column.categories:
+            return {"name": column.name, "type": "categorical", "categories": list(column.categories)}
+        return {"name": column.name, "type": "hashed", "buckets": HASH_BUCKETS}
+    if column.kind != "number":
+        return {"name": column.name}
+    item: dict[str, Any] = {"name": column.name, "type": "date" if column.is_date else "numeric"}
+    if column.bounds is not None:
+        item |= dict(zip(("min", "max"), column.bounds, strict=True))
+    if column.is_whole:
+        item["integer"] = True
+    return item | ({} if column.layout is None else {"format": column.layout})

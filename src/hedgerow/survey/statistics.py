@@ -12,58 +12,62 @@
 
 The shares are weights: each query takes its weight's part of what is left of mu**2, beside the weights that may still
 follow, so that what one stage does not need goes to those after it, and the last one spends the rest (to the last digit
-where the noise is the coordinator's). The sum of all
-charges never exceeds the whole, whatever is released, which is what adaptive composition of Gaussian noise asks for
-(docs/privacy.md). Nothing here depends on rows but by the noisy sums.
+where the noise is the coordinator's). The sum of all charges never exceeds the whole, whatever is released, which is
+what adaptive composition of Gaussian noise asks for (docs/privacy.md). Nothing here depends on rows but by the noisy
+sums.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hedgerow.errors import PrivacyError
+from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas, noise_of
 from hedgerow.privacy.events import Event
 from hedgerow.protocol.queries import IntVector, Purpose
-from hedgerow.survey.cells import N_KINDS, Bins, CellCounts, JointCounts, KindCounts, NumberBins, TextBins, TextVotes
-from hedgerow.survey.program import Kind, Zoom, blank, deviation_of, zooms
-from hedgerow.survey.queries import (
-    N_BITS,
-    N_BUCKETS,
-    N_OCTAVES,
-    UNIT,
-    OctaveCounts,
-    RecordCount,
-    SurveyQuery,
-    ValueCounts,
-    ZoomCounts,
-)
-from hedgerow.survey.readings import (
+from hedgerow.survey.program import (
     Counts,
+    Kind,
     Range,
+    Zoom,
+    blank,
     classes_of_values,
     classes_of_votes,
+    deviation_of,
     in_records,
     is_away_from_zero,
     range_of_octaves,
+    zooms,
 )
-from hedgerow.survey.summaries import (
-    Column,
-    Density,
-    Noisy,
-    TableStatistics,
-    column_of_numbers,
-    column_of_texts,
-    counted,
-    dated,
-    density_of_octaves,
-    density_of_zoom,
-    edges_of,
-    holds_most,
-    merged_bins,
-    rates_of,
+from hedgerow.survey.queries import (
+    HIGHEST_OCTAVE,
+    LOWEST_OCTAVE,
+    N_BITS,
+    N_BUCKETS,
+    N_KINDS,
+    N_OCTAVES,
+    N_ZOOM,
+    UNIT,
+    ZERO,
+    Bins,
+    CellCounts,
+    JointCounts,
+    KindCounts,
+    NumberBins,
+    OctaveCounts,
+    RecordCount,
+    SurveyQuery,
+    TextBins,
+    TextVotes,
+    ValueCounts,
+    ZoomCounts,
 )
 
 SHARES = {
@@ -146,9 +150,6 @@ class TableQuestions:
     def label_index(self) -> int | None:
         names = [column.name for column in self.columns]
         return names.index(self.label) if self.label else None
-
-
-StatisticsProgram = Generator[SurveyQuery, IntVector, TableStatistics]
 
 
 @dataclass
@@ -406,3 +407,461 @@ def _rates(
     for index, table in zip(order, counts, strict=True):
         columns[index] = replace(columns[index], rates=rates_of(bins[index], table, budget.said(query)))
     return columns
+
+
+# What the counts say of a column --------------------------------------------------------------------------------------
+# Shares, quantiles, means, rates, each with the noise that it has. All of it is post-processing of releases, so it
+# costs nothing. Errors are those of the noise alone; that a sample is a sample, and that values are only known by their
+# bin, comes on top. A count below `LEAST_RECORDS`, or below `CLEAR` standard deviations of its noise, is not shown, and
+# neither is what would rest on it.
+
+LEAST_RECORDS = 10.0
+CLEAR = 3.0
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+BAND = 1.96
+"""Standard deviations of the noise on either side that a band covers: 95 %."""
+N_BINS = 32
+"""Of a histogram whose column is not of a few whole numbers."""
+MOST_VALUES = 40
+"""Whole numbers up to so many have a bin each."""
+N_GROUPS = 8
+"""Bins at most that a label's rates are given by."""
+VAGUE = 0.1
+"""Rates whose noise has a larger standard deviation are not shown."""
+NEARLY_ALL = 0.95
+"""Share of a column's cells that its range has to hold to be made narrower."""
+_TINY = 2.0**LOWEST_OCTAVE
+"""Magnitudes below count as zero."""
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """A number with the standard deviation of its noise; not to be shown where it rests on too few records."""
+
+    value: float
+    deviation: float
+    is_shown: bool = True
+
+    def over(self, whole: float) -> Noisy:
+        """The share of a whole that is taken as it is."""
+        return Noisy(self.value / whole, self.deviation / whole, self.is_shown)
+
+    def to_dict(self) -> dict[str, float] | None:
+        """Plain values; None where it is not shown."""
+        return {"value": self.value, "deviation": self.deviation} if self.is_shown else None
+
+
+def counted(value: float, deviation: float, n_counts: int = 1) -> Noisy:
+    """A sum of so many counts of one deviation each, shown if it is large enough."""
+    deviation *= math.sqrt(n_counts)
+    return Noisy(value, deviation, value >= max(LEAST_RECORDS, CLEAR * deviation))
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """The value that a share of the records is below, and between which values noise leaves it (95 %)."""
+
+    share: float
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """One bin of a column, with its count or with the label's shares.
+
+    Attributes:
+        name: for a person: a category, a number, or a range.
+        low, high: of numbers; -inf and inf at the ends.
+        count: records in it.
+        rates: by class of the label, in order; empty without a label.
+    """
+
+    name: str
+    low: float = math.nan
+    high: float = math.nan
+    count: Noisy = Noisy(0.0, 0.0, is_shown=False)
+    rates: tuple[Noisy, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; counts and rates that are not shown are None."""
+        found: dict[str, Any] = {"name": self.name}
+        if not math.isnan(self.low):
+            found |= {"low": self.low, "high": self.high}
+        found["count"] = self.count.to_dict()
+        if self.rates:
+            found["rates"] = [rate.to_dict() for rate in self.rates]
+        return found
+
+
+@dataclass(frozen=True)
+class Column:
+    """What was found of one column.
+
+    Attributes:
+        name: of the column.
+        missing: share of its cells that are missing.
+        kind: "number", "text", or "unknown" where too few cells were seen.
+        range: the bounds of numbers.
+        present: cells that are counted in the bins.
+        groups: the bins of numbers, or the categories.
+        mean, quantiles: of numbers, by the bins; quantiles that rest on too few records are left out.
+        is_hashed: no common text was found, and the groups are hashes.
+        rates: the label's shares of classes by coarser bins; empty without.
+        odd: share of the cells of a column of numbers that are none.
+        is_date: whether its numbers are days since 1970-01-01.
+        layout: how its text writes a date; None for ISO 8601.
+    """
+
+    name: str
+    missing: Noisy
+    kind: str = "unknown"
+    range: Range | None = None
+    present: Noisy = Noisy(0.0, 0.0, is_shown=False)
+    groups: tuple[Group, ...] = ()
+    mean: Noisy | None = None
+    quantiles: tuple[Quantile, ...] = ()
+    is_hashed: bool = False
+    rates: tuple[Group, ...] = ()
+    odd: Noisy = Noisy(0.0, 0.0, is_shown=False)
+    is_date: bool = False
+    layout: str | None = None
+
+    def said(self, value: float) -> str:
+        """One of its numbers for a person."""
+        return date_of(value) if self.is_date else short(value)
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Texts that were found or declared."""
+        return () if self.kind != "text" or self.is_hashed else tuple(group.name for group in self.groups[:-1])
+
+    @property
+    def shown_rates(self) -> tuple[Group, ...]:
+        """The bins whose rates may be shown."""
+        return tuple(group for group in self.rates if group.rates and group.rates[0].is_shown)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        found: dict[str, Any] = {"name": self.name, "kind": self.kind, "missing": self.missing.to_dict()}
+        if self.range is not None:
+            low, high = self.range.bounds
+            found |= {"bounds": [low, high], "is_whole": self.range.is_whole}
+            if self.is_date:
+                found["days_since"] = "1970-01-01"
+        if self.kind == "number":
+            found["no_number"] = self.odd.to_dict()
+            found["mean"] = None if self.mean is None else self.mean.to_dict()
+            found["quantiles"] = [
+                {each.name: getattr(own, each.name) for each in fields(own)} for own in self.quantiles
+            ]
+        if self.kind == "text":
+            found["is_hashed"] = self.is_hashed
+        found["groups"] = [group.to_dict() for group in self.groups]
+        found["rates"] = [group.to_dict() for group in self.rates]
+        return found
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """What was found of a table.
+
+    Attributes:
+        n_records: about how many records.
+        columns: all of them, in order.
+        label, classes: of the label, and its classes if it has few.
+    """
+
+    n_records: Noisy
+    columns: tuple[Column, ...]
+    label: str = ""
+    classes: tuple[str, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "n_records": self.n_records.to_dict(),
+            "label": self.label,
+            "classes": list(self.classes),
+            "columns": [column.to_dict() for column in self.columns],
+        }
+
+
+StatisticsProgram = Generator[SurveyQuery, IntVector, TableStatistics]
+
+
+# Where values lie, roughly, before the bins are chosen ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Density:
+    """Mass between edges: float64 [n + 1] and [n], the mass at least 0."""
+
+    edges: NDArray[np.float64]
+    mass: Counts
+
+
+def density_of_octaves(counts: Counts, found: Range, deviation: float) -> Density:
+    """Where values lie by their octaves, within the range that was found; what the noise may have made counts nothing.
+
+    Args: counts: float64 [N_OCTAVES].
+    """
+    positive = 2.0 ** np.arange(LOWEST_OCTAVE, HIGHEST_OCTAVE + 2)
+    edges = np.concatenate([-positive[::-1], positive])
+    return _within(edges, counts, found, deviation)
+
+
+def density_of_zoom(before: Range, counts: Counts, found: Range, deviation: float) -> Density:
+    """The same by the even bins of a zoom into a range.
+
+    Args: counts: float64 [N_ZOOM].
+    """
+    return _within(np.linspace(before.low, before.high, N_ZOOM + 1), counts, found, deviation)
+
+
+def holds_most(before: Range, found: Range, counts: Counts, deviation: float, n_cells: float) -> bool:
+    """Whether a narrower range is sure to hold nearly all cells of a column: in much noise, a zoom sees but peaks.
+
+    Args:
+        before: what was zoomed into.
+        counts: float64 [N_ZOOM], of its even bins.
+        n_cells: about how many cells the column has.
+    """
+    edges = np.linspace(before.low, before.high, N_ZOOM + 1)
+    inside = (edges[:-1] >= found.low) & (edges[1:] <= found.high)
+    is_sure = deviation * math.sqrt(int(inside.sum())) <= (1 - NEARLY_ALL) * n_cells
+    return is_sure and float(counts[inside].sum()) >= NEARLY_ALL * n_cells
+
+
+def _within(edges: NDArray[np.float64], counts: Counts, found: Range, deviation: float) -> Density:
+    mass = np.where(counts > deviation, counts, 0.0)
+    cut = np.clip(edges, found.low, found.high)
+    kept = np.diff(cut) > 0
+    if len(edges) == N_OCTAVES + 1 and found.low == 0:
+        # Zero's own bin begins at zero here, and is as narrow as can be.
+        kept[ZERO] = True
+    first, last = np.flatnonzero(kept)[[0, -1]]
+    return Density(cut[first : last + 2], mass[first : last + 1])
+
+
+def edges_of(found: Range, density: Density | None) -> tuple[float, ...]:
+    """Public edges of a column's bins: one for each of few whole numbers, else of about equal weight.
+
+    Args: density: None for even bins.
+    """
+    low, high = found.bounds
+    if found.is_whole and high - low < MOST_VALUES:
+        return tuple((np.arange(low, high + 2) - 0.5).tolist())
+    if found.is_whole:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, N_BINS + 1)
+    if density is not None and density.mass.sum() > 0:
+        edges = np.clip(_even_weights(density), low, high)
+        edges = np.concatenate([[low], edges, [high]])
+    if found.is_whole:
+        edges = np.rint(edges - 0.5) + 0.5
+    else:
+        # A value at the upper bound belongs into the last bin.
+        edges[edges == high] = np.nextafter(high, math.inf)
+    return tuple(np.unique(edges).tolist())
+
+
+def _even_weights(density: Density) -> NDArray[np.float64]:
+    """Edges between which the density has about equal mass; around a point mass, if there is one, a bin of its own."""
+    mass = density.mass / density.mass.sum()
+    # A little everywhere: what the noise hid is somewhere.
+    mass = 0.97 * mass + 0.03 / len(mass)
+    below = np.concatenate([[0.0], np.cumsum(mass)])
+    edges = np.interp(np.linspace(0, 1, N_BINS + 1), below / below[-1], density.edges)
+    widths = np.diff(density.edges)
+    points = np.flatnonzero((widths <= 2 * _TINY) & (mass > 1 / N_BINS))
+    inside = np.abs(edges) <= _TINY
+    ends = [density.edges[[point, point + 1]] for point in points]
+    return np.concatenate([edges[~inside], *ends]) if len(points) else edges
+
+
+# What the bins say ---------------------------------------------------------------------------------------------------
+
+
+def column_of_numbers(
+    name: str, missing: Noisy, found: Range, bins: NumberBins, counts: Counts, deviation: float
+) -> Column:
+    """A column of numbers by its bins.
+
+    Args: counts: float64 [bins.n_bins].
+    """
+    own = Column(name, missing, "number", found, counted(float(counts.sum()), deviation, len(counts)))
+    own = replace(own, groups=_groups_of_numbers(bins, counts, deviation, found.is_whole))
+    if not own.present.is_shown:
+        return own
+    mean = _mean(bins, counts, deviation, found)
+    return replace(own, mean=mean, quantiles=_quantiles(bins, counts, deviation, own))
+
+
+def column_of_texts(name: str, missing: Noisy, bins: TextBins, counts: Counts, deviation: float) -> Column:
+    """A column of texts by its categories; `counts` as above."""
+    names = [*bins.categories, *_names_of_others(bins)]
+    groups = tuple(Group(own, count=counted(float(count), deviation)) for own, count in zip(names, counts, strict=True))
+    present = counted(float(counts.sum()), deviation, len(counts))
+    return Column(name, missing, "text", present=present, groups=groups, is_hashed=not bins.categories)
+
+
+def _names_of_others(bins: TextBins) -> list[str]:
+    if bins.categories:
+        return ["other"] * bins.n_others
+    return [f"bucket {number}" for number in range(bins.n_others)]
+
+
+def _groups_of_numbers(bins: NumberBins, counts: Counts, deviation: float, is_whole: bool) -> tuple[Group, ...]:
+    ends = [-math.inf, *bins.edges, math.inf]
+    return tuple(
+        Group(name_of_range(low, high, is_whole), low, high, counted(float(count), deviation))
+        for low, high, count in zip(ends[:-1], ends[1:], counts, strict=True)
+    )
+
+
+def dated(column: Column, layout: str | None) -> Column:
+    """A column of days since 1970-01-01, whose bins are called by their dates."""
+
+    def called(group: Group) -> Group:
+        first, last = math.ceil(max(group.low, FIRST_DAY)), math.ceil(min(group.high, LAST_DAY)) - 1
+        if group.low == -math.inf:
+            return replace(group, name=f"before {date_of(last + 1)}")
+        if group.high == math.inf:
+            return replace(group, name=f"from {date_of(first)}")
+        return replace(group, name=date_of(first) if first >= last else f"{date_of(first)} to {date_of(last)}")
+
+    if column.kind != "number":
+        return column
+    groups, rates = (tuple(called(group) for group in own) for own in (column.groups, column.rates))
+    return replace(column, is_date=True, layout=layout, groups=groups, rates=rates)
+
+
+def date_of(days: float) -> str:
+    """The date of a number of days since 1970-01-01; the first or last that has a text, beyond them."""
+    return iso_of(math.floor(min(max(days, FIRST_DAY), LAST_DAY)))
+
+
+def name_of_range(low: float, high: float, is_whole: bool) -> str:
+    """A bin for a person."""
+    if low == -math.inf:
+        return f"below {short(math.ceil(high) if is_whole else high)}"
+    if high == math.inf:
+        return f"{short(math.ceil(low))} and more" if is_whole else f"from {short(low)}"
+    if is_whole:
+        first, last = math.ceil(low), math.ceil(high) - 1
+        return short(first) if first >= last else f"{short(first)} to {short(last)}"
+    return "0" if max(abs(low), abs(high)) <= _TINY else f"{short(low)} to {short(high)}"
+
+
+def short(value: float) -> str:
+    """A number in few digits."""
+    if abs(value) <= _TINY:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def two_digits(value: float) -> str:
+    """An error in two digits."""
+    return short(float(f"{value:.2g}"))
+
+
+def _mean(bins: NumberBins, counts: Counts, deviation: float, found: Range) -> Noisy:
+    """The mean by the middles of the bins; those outside count as the bounds."""
+    edges = np.clip(bins.edges, found.low, found.high) if not found.is_whole else np.array(bins.edges)
+    low, high = found.bounds
+    middles = np.concatenate([[low], (edges[1:] + edges[:-1]) / 2, [high]])
+    total = float(counts.sum())
+    mean = float(middles @ counts) / total
+    spread = deviation * float(np.sqrt(((middles - mean) ** 2).sum())) / total
+    return Noisy(min(max(mean, low), high), spread)
+
+
+def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: Column) -> tuple[Quantile, ...]:
+    """Those of `QUANTILES` that have enough records on either side, and are not outside all edges."""
+    found, groups = own.range, own.groups
+    if found is None:
+        return ()
+    below = np.cumsum(counts)
+    total = float(below[-1])
+    # Sums that fall are noise: the mean of the least curve above and the largest below them rises.
+    rising = (np.maximum.accumulate(below) + np.minimum.accumulate(below[::-1])[::-1]) / 2
+    curve = np.clip(rising / total, 0.0, 1.0)[:-1]
+    quantiles = []
+    for share in QUANTILES:
+        value = _at(share, curve, bins, found)
+        # Of the noise of (sum below) - share * (sum of all), with so many bins below.
+        n_below = int(np.searchsorted(curve, share)) + 1
+        spread = deviation * math.sqrt(n_below * (1 - share) ** 2 + (len(counts) - n_below) * share**2)
+        tail = min(share, 1 - share) * total
+        is_outside = (share <= curve[0] and groups[0].count.is_shown) or (
+            share > curve[-1] and groups[-1].count.is_shown
+        )
+        if is_outside or tail < max(LEAST_RECORDS, CLEAR * spread):
+            continue
+        band = BAND * spread / total
+        ends = (_at(share - band, curve, bins, found), _at(share + band, curve, bins, found))
+        quantiles.append(Quantile(share, value, *ends))
+    return tuple(quantiles)
+
+
+def _at(share: float, curve: NDArray[np.float64], bins: NumberBins, found: Range) -> float:
+    """The value below which a share of the records is: on straight lines between the edges, whole for whole numbers."""
+    low, high = found.bounds
+    edges = np.array(bins.edges)
+    place = int(np.searchsorted(curve, share, side="left"))
+    if place == 0:
+        value = float(edges[0])
+    elif place == len(curve):
+        value = float(edges[-1])
+    else:
+        step = curve[place] - curve[place - 1]
+        part = (share - curve[place - 1]) / step if step > 0 else 0.0
+        value = float(edges[place - 1] + part * (edges[place] - edges[place - 1]))
+    is_zero = abs(value) <= max(_TINY, 1e-6 * (high - low))
+    value = round(value) if found.is_whole else 0.0 if is_zero else value
+    return float(min(max(value, low), high))
+
+
+# The label by bin ----------------------------------------------------------------------------------------------------
+
+
+def merged_bins(bins: NumberBins, column: Column) -> NumberBins:
+    """Coarser bins of about equal weight, by the counts that were released."""
+    if bins.n_bins <= N_GROUPS + 2:
+        return bins
+    counts = np.array([max(0.0, group.count.value) for group in column.groups])
+    below = np.cumsum(counts)[:-1]
+    if not below[-1] > 0:
+        return NumberBins(bins.edges[:: max(1, len(bins.edges) // N_GROUPS)])
+    wanted = np.arange(1, N_GROUPS) / N_GROUPS * float(counts.sum())
+    chosen = {int(place) for place in np.searchsorted(below, wanted) if 0 < place < len(below) - 1}
+    return NumberBins(tuple(bins.edges[place] for place in sorted({0, *chosen, len(below) - 1})))
+
+
+def rates_of(bins: Bins, table: NDArray[np.float64], deviation: float) -> tuple[Group, ...]:
+    """The shares of the label's classes in each bin.
+
+    Args:
+        table: float64 [bins.n_bins, n_classes], noisy counts.
+        deviation: of each.
+    """
+    if isinstance(bins, NumberBins):
+        is_whole = all(edge % 1 == 0.5 for edge in bins.edges)
+        groups: Sequence[Group] = _groups_of_numbers(bins, table.sum(axis=1), 0.0, is_whole)
+    else:
+        groups = [Group(name) for name in (*bins.categories, *_names_of_others(bins))]
+    return tuple(_with_rates(group, own, deviation) for group, own in zip(groups, table, strict=True))
+
+
+def _with_rates(group: Group, counts: Counts, deviation: float) -> Group:
+    n_classes = len(counts)
+    count = counted(float(counts.sum()), deviation, n_classes)
+    if not count.is_shown:
+        return replace(group, count=count, rates=(Noisy(0.0, 0.0, is_shown=False),) * n_classes)
+    rates = np.clip(counts / count.value, 0.0, 1.0)
+    spreads = deviation / count.value * np.sqrt((1 - rates) ** 2 + (n_classes - 1) * rates**2)
+    is_clear = float(spreads.max()) <= VAGUE
+    own = tuple(Noisy(float(rate), float(spread), is_clear) for rate, spread in zip(rates, spreads, strict=True))
+    return replace(group, count=count, rates=own)

@@ -1,1 +1,56 @@
-"""Engines: they deliver bytes or queries to nodes and return what came back by the deadline."""
+"""The engines, by name: what carries a run's messages. One line here makes an engine exist."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hedgerow.transport.interface import ListeningHub, Uplink
+
+if TYPE_CHECKING:
+    from hedgerow.transport.identities import PinnedRoster, PrivateIdentity
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Both ends of an engine.
+
+    Attributes:
+        hub: opens the coordinator's end, by its identity, the roster, the host and port to listen on, the SHA-256 of
+            the plan (empty to let nodes join whatever plan they name), and who may watch (`grpc_hub.Monitors`, or
+            None), whom an engine need not serve.
+        uplink: opens a node's end, by the coordinator's "host:port", the node's identity, the roster, and the SHA-256
+            of the plan that its owner agreed to, or empty.
+    """
+
+    hub: Callable[[PrivateIdentity, PinnedRoster, tuple[str, int], bytes, Any], ListeningHub]
+    uplink: Callable[[str, PrivateIdentity, PinnedRoster, bytes], Uplink]
+
+
+ENGINES: dict[str, Engine] = {}
+
+
+def add_engine(name: str, engine: Engine) -> None:
+    """Let `--engine` name it."""
+    ENGINES[name] = engine
+
+
+def _grpc_hub(
+    identity: PrivateIdentity, roster: PinnedRoster, place: tuple[str, int], plan_digest: bytes, monitors: Any
+) -> ListeningHub:
+    # Not at the top: only those who listen or dial need grpc.
+    from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+
+    return GrpcHub(identity, roster, HubAddress(*place), plan_digest=plan_digest, monitors=monitors)
+
+
+def _grpc_uplink(address: str, identity: PrivateIdentity, roster: PinnedRoster, plan_digest: bytes) -> Uplink:
+    from hedgerow.transport.grpc_link import GrpcUplink
+
+    # Not for secrets: it only keeps nodes from coming back all at once.
+    return GrpcUplink(address, identity, roster, random.random, plan_digest=plan_digest)
+
+
+add_engine("grpc", Engine(_grpc_hub, _grpc_uplink))

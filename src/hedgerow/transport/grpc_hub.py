@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import queue
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,32 +25,33 @@ from typing import Any
 
 from hedgerow import __version__
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.enrolment import Current, Standing
-from hedgerow.protocol.reports import (
+from hedgerow.protocol.stream import (
+    HEADROOM,
+    MAX_ENROLMENT_BYTES,
     MAX_EVENTS,
     MAX_REPORT_BYTES,
     MAX_REQUEST_BYTES,
-    EventReport,
-    RunReport,
-    WatchRequest,
-    event_bytes,
-    report_bytes,
-)
-from hedgerow.protocol.stream import (
-    HEADROOM,
     Admittance,
+    Current,
+    EventReport,
     Farewell,
     Introduction,
+    RunReport,
+    Standing,
+    WatchRequest,
     WireCode,
     WireRefusal,
+    event_bytes,
     first_of,
     read_as,
+    report_bytes,
     unwrapped,
     wrapped,
 )
 from hedgerow.transport.connections import Door, places
 from hedgerow.transport.grpc_link import (
     DEFAULTS,
+    ENROL,
     ENROL_METHOD,
     ENROL_SERVICE,
     METHOD,
@@ -67,6 +69,7 @@ from hedgerow.transport.grpc_link import (
     next_of,
     peer_certificate_sha256,
     require_size,
+    why_not_connected,
     within,
 )
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned, spoken
@@ -522,3 +525,104 @@ class MonitorServer:
         door = Door(places(address.host, n_guests, n_guests), DEFAULTS.idle_seconds)
         self._server = TlsServer(self._identity, self._roster.monitors, door, DEFAULTS, MAX_REPORT_BYTES)
         return await self._server.start(address, [self._monitors.handler(door)], "Monitors cannot be served")
+
+
+# Before and between the runs of a study -------------------------------------------------------------------------------
+# The coordinator answers single messages of its parties. It shows the certificate that its invitations pin. Before
+# there is a roster, nobody's else is known, and it asks for none; afterwards only parties of the roster get in. A node
+# that comes meanwhile is told to come again.
+
+_MOST_ASKED_BYTES = 16 << 10
+_LAST_SECONDS = 1.0
+_ANSWER_SECONDS = 60.0
+
+
+class StudyServer:
+    """Gives every message to `answer`, one at a time, in a thread of its own; listens as soon as it is made.
+
+    Args: identity: the coordinator's; address; n_parties: that may come at once, besides strangers; answer: of a
+        message, the answer's bytes; must not raise; parties: whose certificates are asked for; None: nobody's.
+    Raises EnvironmentFault `address-in-use` and `too-few-files`, as `GrpcHub`.
+    """
+
+    def __init__(
+        self,
+        identity: PrivateIdentity,
+        address: HubAddress,
+        n_parties: int,
+        answer: Callable[[bytes], bytes],
+        parties: Sequence[PublicIdentity] | None = None,
+    ) -> None:
+        self._identity, self._address, self._n_parties, self._answer = identity, address, n_parties, answer
+        self._parties = parties
+        self._turn = threading.Lock()
+        self.port = background.start(self._start()).result()
+        """The port it listens on."""
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        background.start(self._server.stop(_LAST_SECONDS)).result()
+
+    async def _start(self) -> int:
+        door = Door(places(self._address.host, self._n_parties, self._n_parties), DEFAULTS.idle_seconds)
+        # A message is short: what is longer is refused before it is in memory.
+        self._server = TlsServer(self._identity, self._parties, door, DEFAULTS, _MOST_ASKED_BYTES, MAX_ENROLMENT_BYTES)
+        enrol: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._enrol)
+        join: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._come_again)
+        handlers = [
+            grpc.method_handlers_generic_handler(ENROL_SERVICE, {ENROL_METHOD: enrol}),
+            grpc.method_handlers_generic_handler(SERVICE, {METHOD: join}),
+        ]
+        return await self._server.start(self._address, handlers, "The coordinator cannot listen")
+
+    async def _enrol(self, raw: bytes, _: object) -> bytes:
+        try:
+            message = unwrapped(raw, _MOST_ASKED_BYTES)
+        except WireRefusal as refusal:
+            return wrapped(Farewell.of(refusal).to_bytes())
+        return wrapped(await asyncio.to_thread(self._answered, message))
+
+    def _answered(self, message: bytes) -> bytes:
+        with self._turn:
+            return self._answer(message)
+
+    async def _come_again(self, _: object, context: Any) -> None:
+        # Its first message is read before: else it may be written to a stream that has ended.
+        await within(context.read(), DEFAULTS.hello_seconds)
+        await context.write(wrapped(Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()))
+
+
+def ask(
+    address: str,
+    coordinator: PublicIdentity,
+    message: bytes,
+    identity: PrivateIdentity | None = None,
+    settings: LinkSettings = DEFAULTS,
+) -> bytes:
+    """Send one message to a coordinator, whose certificate is pinned, and return its answer.
+
+    Args: identity: of who asks, where the coordinator wants to see its certificate.
+    Raises WireRefusal: it cannot be reached, or whoever answers is not the coordinator; `is_final` says whether to try
+    again.
+    """
+    return background.start(_ask(address, coordinator, message, identity, settings)).result()
+
+
+async def _ask(
+    address: str, coordinator: PublicIdentity, message: bytes, identity: PrivateIdentity | None, settings: LinkSettings
+) -> bytes:
+    own = (None, None) if identity is None else (identity.tls_key, identity.public.certificate_pem)
+    credentials = grpc.ssl_channel_credentials(coordinator.certificate_pem, *own)
+    options = [
+        *channel_options(settings, MAX_ENROLMENT_BYTES),
+        ("grpc.ssl_target_name_override", coordinator.tls_name),
+    ]
+    async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+        method: Any = channel.unary_unary(ENROL)
+        try:
+            raw = await within(method(wrapped(message)), _ANSWER_SECONDS)
+        except TimeoutError:
+            raise WireRefusal(WireCode.UNREACHABLE) from None
+        except grpc.aio.AioRpcError as error:
+            raise why_not_connected(error) from None
+        return unwrapped(raw, MAX_ENROLMENT_BYTES)

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from hedgerow.errors import EnvironmentFault, UsageError, missing_extra
-from hedgerow.protocol.reports import EventReport, RunReport, SiteState
+from hedgerow.protocol.stream import EventReport, RunReport, SiteState
 from hedgerow.transport.connections import is_loopback, is_own_name
 
 try:
