@@ -46,7 +46,7 @@ _LARGEST_EPSILON = 20.0
 _FIXED = frozenset(
     {
         "epsilon", "delta", "accountant", "bounds", "categories", "classes", "label_bounds", "n_records",
-        "max_rows_per_unit", "random_state", "secure_sums", "loss",
+        "max_rows_per_unit", "random_state", "secure_sums", "loss", "intervals",
     }
 )  # fmt: skip
 _COPIED = ("n_features_in_", "feature_names_in_", "classes_")
@@ -58,7 +58,7 @@ class TunedSetting:
 
     Attributes:
         setting: the parameters that were tried.
-        measure: "auc" for classes; "rmse" or "mae" for numbers, of which less is better.
+        measure: "auc" for classes; "concordance" for times to an event; "rmse" or "mae" for numbers, of which less is better.
         score: with the error that its noise causes; NaN where there were too few held-out rows for the noise.
     """
 
@@ -129,7 +129,7 @@ def tune(
         found = evaluate_federated(own.model_, held, epsilon=budget.evaluation, noise=noise)
         own.model_ = found.model
         tried.append(own)
-        measure = next(name for name in ("auc", "rmse", "mae") if name in found.evaluation.scores)
+        measure = next(name for name in ("auc", "concordance", "rmse", "mae") if name in found.evaluation.scores)
         scores.append(TunedSetting(dict(setting), measure, found.evaluation.scores[measure]))
     best = max(range(len(tried)), key=lambda number: _merit(scores[number]))
     return _kept(tried, best, estimator, tuple(scores))
@@ -192,7 +192,7 @@ def _merit(tuned: TunedSetting) -> float:
     value = tuned.score.value
     if math.isnan(value):
         return -math.inf
-    return value if tuned.measure == "auc" else -value
+    return value if tuned.measure in ("auc", "concordance") else -value
 
 
 def _kept(tried: Sequence[Estimator], best: int, asked: Estimator, scores: tuple[TunedSetting, ...]) -> Estimator:
