@@ -54,7 +54,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         {"privacy": {"unit": "patient", "max_rows_per_unit": 3}},
         "d1b46dd3b6c1da9a50ab198f",
     ),
-    "boosting, classes": ("multiclass", {"model": {"max_depth": 3}}, "ebf802553690bd7b0f8ef403"),
+    "boosting, classes": ("multiclass", {"model": {"max_depth": 3, "shrinkage": 0.4}}, "ebf802553690bd7b0f8ef403"),
     "boosting, numbers": (
         "regression",
         {

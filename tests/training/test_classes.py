@@ -46,6 +46,12 @@ def test_two_classes_keep_their_own_default(factory: ModuleType) -> None:
     assert not filters_classes(factory.make_plan("binary"), own)
 
 
+def test_a_plan_that_names_its_shrinkage_keeps_its_model(factory: ModuleType) -> None:
+    """What was written down before features had filters of their own is trained as it was."""
+    assert not settings_of(factory.make_plan("multiclass", {"shrinkage": 0.4})).filters_by_features
+    assert settings_of(factory.make_plan("multiclass")).filters_by_features
+
+
 @pytest.mark.parametrize("n_classes", [3, 7, 14, 26])
 def test_the_largest_record_has_the_norm_that_noise_is_for(factory: ModuleType, n_classes: int) -> None:
     """Every corner: any class certain, none, or two even, against every label. Not a sum of bounds: the clip is met."""

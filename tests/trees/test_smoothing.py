@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from hedgerow.trees.leaves import (
     CLASSES_PER_TREE,
     JAMES_STEIN_SHARE,
+    LEAVES_OF_ALL,
     MEMORY,
+    OWN_MEMORY,
     ClassCovariance,
     NoisyLeaves,
     smoothed_ratios,
     wiener_filter,
 )
 
-AS_RELEASED = np.empty((0, 0))
+AS_RELEASED = np.empty((0, 0, 0))
 SUMS = st.floats(-1e6, 1e6, allow_subnormal=False)
 
 
@@ -67,9 +69,10 @@ def test_the_kernel_computes_what_the_definition_says(data, depth, n_outputs, is
     reachable = np.array(data.draw(st.lists(st.booleans(), min_size=shape[0], max_size=shape[0])))
     noise, ridge = data.draw(st.sampled_from([0.0, 0.5, 100.0])), data.draw(st.sampled_from([1.0, 50.0]))
     batch = gradients[None], hessians[None], reachable[None], np.array([is_ordered])
-    mixing = np.random.default_rng(depth).normal(size=(n_outputs, n_outputs)) if is_mixed else AS_RELEASED
+    mixing = np.random.default_rng(depth).normal(size=(1, n_outputs, n_outputs)) if is_mixed else AS_RELEASED
     fast = smoothed_ratios(*batch, noise, ridge, np.array([JAMES_STEIN_SHARE]), mixing)[0]
-    slow = slow_ratios(gradients, hessians, reachable, is_ordered, noise, ridge, mixing)
+    own = mixing[0] if is_mixed else mixing
+    slow = slow_ratios(gradients, hessians, reachable, is_ordered, noise, ridge, own)
     scale = np.abs(gradients).max() / ridge * (10 if is_mixed else 1)
     np.testing.assert_allclose(fast, slow, rtol=1e-9, atol=1e-9 * scale)
 
@@ -136,21 +139,33 @@ def _released(gradients, noise):
 
 
 def test_the_covariance_is_that_of_the_leaves_so_far():
-    """Reachable leaves only, less what is the same for all classes, older trees for less; batches as their trees."""
+    """Reachable leaves only, less what is the same for all classes, older trees for less, its own features for more."""
     rng, noise = np.random.default_rng(4), 2.0
-    gradients, reachable = rng.normal(0, 5, (6, 8, 4)), rng.random((6, 8)) < 0.7
-    one, both = ClassCovariance(4), ClassCovariance(4)
-    products, count = np.zeros((4, 4)), 0.0
-    for tree in range(6):
+    gradients, reachable = rng.normal(0, 5, (7, 8, 4)), rng.random((7, 8)) < 0.7
+    subsets = [(0,), (1,), (0,), (0, 1), (1,), (0,), (0, 1)]
+    filters, products, count = ClassCovariance(4), np.zeros((4, 4)), 0.0
+    own = {subset: [np.zeros((4, 4)), 0.0] for subset in subsets}
+    for tree, subset in enumerate(subsets):
         centred = gradients[tree][reachable[tree]]
         centred = centred - centred.mean(axis=1, keepdims=True)
         products = MEMORY * products + centred.T @ centred
         count = MEMORY * count + len(centred)
-        found = one.taken_in(_released(gradients[tree : tree + 1], noise), reachable[tree : tree + 1])
-        np.testing.assert_allclose(found, wiener_filter(products / count, noise**2), atol=1e-9)
-    for first in range(0, 6, 2):
-        last = both.taken_in(_released(gradients[first : first + 2], noise), reachable[first : first + 2])
-    assert last.tobytes() == found.tobytes()
+        its = own[subset]
+        its[0], its[1] = OWN_MEMORY * its[0] + centred.T @ centred, OWN_MEMORY * its[1] + len(centred)
+        covariance = (its[0] + LEAVES_OF_ALL * products / count) / (its[1] + LEAVES_OF_ALL)
+        one = slice(tree, tree + 1)
+        found = filters.taken_in(_released(gradients[one], noise), reachable[one], [subset])
+        np.testing.assert_allclose(found[0], wiener_filter(covariance, noise**2), atol=1e-9)
+
+
+def test_a_batch_has_a_filter_for_each_of_its_trees():
+    """All of its trees are known before the first filter; the same features share theirs in the order of the trees."""
+    rng, noise = np.random.default_rng(8), 2.0
+    released, everywhere = _released(rng.normal(0, 5, (3, 8, 4)), noise), np.ones((3, 8), dtype=bool)
+    found = ClassCovariance(4).taken_in(released, everywhere, [(0,), (1,), (0,)])
+    assert len({mixing.tobytes() for mixing in found}) == 3
+    other = ClassCovariance(4).taken_in(released, everywhere, [(2,), (1,), (0,)])
+    assert found[:2].tobytes() == other[:2].tobytes()
 
 
 def test_classes_that_go_together_are_told_apart_from_noise():
@@ -162,15 +177,29 @@ def test_classes_that_go_together_are_told_apart_from_noise():
     for _ in range(40):
         truth = rng.normal(0, 60, (16, 2)) @ ways
         released = truth + rng.normal(0, noise, truth.shape)
-        mixing = filters.taken_in(_released(released[None], noise), np.ones((1, 16), dtype=bool))
+        mixing = filters.taken_in(_released(released[None], noise), np.ones((1, 16), dtype=bool), [(0,)])[0]
         worse += ((released - truth) ** 2).sum()
         better += ((released @ mixing - truth) ** 2).sum()
     assert better < 0.5 * worse
+
+
+def test_features_that_tell_other_classes_apart_have_filters_of_their_own():
+    """It must be worth its code: one feature in four says something, and only of it is more than a trace kept."""
+    rng, noise, way = np.random.default_rng(9), 30.0, np.array([1.0, -1.0, 0.0, 0.0])
+    filters, everywhere, errors = ClassCovariance(4), np.ones((1, 16), dtype=bool), {"own": 0.0, "all": 0.0}
+    together = ClassCovariance(4, by_features=False)
+    for tree in range(80):
+        truth = rng.normal(0, 60 if tree % 4 == 0 else 0, (16, 1)) * way
+        released = truth + rng.normal(0, noise, truth.shape)
+        for name, known in (("own", filters), ("all", together)):
+            mixing = known.taken_in(_released(released[None], noise), everywhere, [(tree % 4,)])[0]
+            errors[name] += ((released @ mixing - truth) ** 2).sum()
+    assert errors["own"] < 0.9 * errors["all"]
 
 
 def test_many_classes_keep_a_filter_for_some_trees():
     """The filter costs the cube of the classes, and is not computed anew for every tree of very many."""
     rng, n_classes = np.random.default_rng(6), 2 * CLASSES_PER_TREE
     filters, everywhere = ClassCovariance(n_classes), np.ones((1, 4), dtype=bool)
-    made = [filters.taken_in(_released(rng.normal(size=(1, 4, n_classes)), 0.1), everywhere) for _ in range(7)]
+    made = [filters.taken_in(_released(rng.normal(size=(1, 4, n_classes)), 0.1), everywhere, [(0,)]) for _ in range(7)]
     assert len({mixing.tobytes() for mixing in made}) == 3

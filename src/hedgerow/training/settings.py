@@ -44,6 +44,7 @@ class Settings:
         shrinkage: share of the James-Stein correction that trees are scaled by, where they are smoothed.
         interaction_share: of the trees, at the end of the run, among which "adaptive" tries subsets of features.
         partner_share: of these subsets, those with one feature that is drawn by what it has gained alone.
+        filters_by_features: whether several classes are filtered by what each feature has shown of them.
         noise_multiplier: per tree; 0 when epsilon is infinite.
     """
 
@@ -59,6 +60,7 @@ class Settings:
     shrinkage: float = JAMES_STEIN_SHARE
     interaction_share: float = INTERACTION_SHARE
     partner_share: float = 0.0
+    filters_by_features: bool = False
     noise_multiplier: float = 0.0
 
     shown: ClassVar[tuple[str, ...]] = (

@@ -10,7 +10,7 @@ little. A batch of B trees moves the scores by the average of its trees (CCS'22,
 Before sums become values, three steps can take noise out of them. None looks at anything but the release and the
 public structure:
 
-    covariance  the gradient sums of several classes are filtered by the covariance that all releases so far have shown
+    covariance  the gradient sums of several classes are filtered by the covariance that the releases so far have shown
                 between classes: directions in which classes differ no more than the noise does are left out
     pooling     neighbouring leaves of a tree on one numeric feature, closer in Hessian mass than the noise can tell
                 apart, share their sums
@@ -22,6 +22,7 @@ All arithmetic is elementary, in a fixed order, so every party computes the same
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numba
@@ -38,8 +39,10 @@ JAMES_STEIN_SHARE = 0.4
 
 MEMORY = 0.95
 """What a tree's sums count for the covariance of classes, for each tree that came after it."""
+OWN_MEMORY, LEAVES_OF_ALL = 0.7, 100.0
+"""The same among trees on the same features; and as how many leaves of theirs the covariance of all trees counts."""
 CLASSES_PER_TREE = 32
-"""The filter of K classes is computed anew every K // 32 + 1 trees."""
+"""Of more classes than these the filter is computed anew every K // 32 + 1 trees, and is the same for all features."""
 MOST_SWEEPS, SMALL = 30, 1e-9
 """Rotations end when what is off the diagonal is so small beside what is on it; ten sweeps do."""
 
@@ -128,8 +131,8 @@ def values_of(
         leaves: what was read.
         trees: the batch.
         rule: how sums become values.
-        mixing: float64 [n_outputs, n_outputs], what leaves' gradients are multiplied by when they are smoothed; see
-            `ClassCovariance`.
+        mixing: float64 [B, n_outputs, n_outputs], what each tree's gradients are multiplied by when they are smoothed;
+            see `ClassCovariance`.
     """
     gradients, hessians, noise = leaves.gradients, leaves.hessians, leaves.gradient_noise
     ridge = rule.ridge(noise)
@@ -145,7 +148,7 @@ def values_of(
     return values_of_ratios(ratios, rule)
 
 
-_AS_THEY_ARE = np.empty((0, 0))
+_AS_THEY_ARE = np.empty((0, 0, 0))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -161,7 +164,7 @@ def smoothed_ratios(  # type: ignore[no-untyped-def]
         noise: standard deviation of the noise of one gradient sum.
         ridge: at least 0; where H + ridge is 0 the ratio is 0, as an empty leaf says nothing without a ridge.
         shrinkage: float64 [B], share of the James-Stein correction that is applied to each tree.
-        mixing: float64 [n_outputs, n_outputs], what a leaf's gradients are multiplied by; [0, 0] for nothing.
+        mixing: float64 [B, n_outputs, n_outputs], what a tree's gradients are multiplied by; [0, 0, 0] for nothing.
     """
     n_trees, n_leaves, n_outputs = gradients.shape
     own = _mixed(gradients, mixing) if len(mixing) else gradients
@@ -190,14 +193,14 @@ def smoothed_ratios(  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _mixed(gradients, mixing):  # type: ignore[no-untyped-def]
-    """Every leaf's gradients times a matrix; a library's product may add up in another order elsewhere."""
+    """Every leaf's gradients times its tree's matrix; a library's product may add up in another order elsewhere."""
     mixed = np.zeros_like(gradients)
     n_trees, n_leaves, n_outputs = gradients.shape
     for tree in range(n_trees):
         for leaf in range(n_leaves):
             for k in range(n_outputs):
                 for output in range(n_outputs):
-                    mixed[tree, leaf, output] += gradients[tree, leaf, k] * mixing[k, output]
+                    mixed[tree, leaf, output] += gradients[tree, leaf, k] * mixing[tree, k, output]
     return mixed
 
 
@@ -208,32 +211,53 @@ class ClassCovariance:
     of signal and of noise of known, equal variance in every direction. In a direction in which the sums vary by v, of
     which the noise explains n, the best linear guess at the signal is 1 - n / v of the sum, and nothing where v <= n:
     the estimator of Efron and Morris (1972, Biometrika 59) with positive parts, by the covariance of many trees in
-    place of one. Older trees count less, since they say what is already in the model.
+    place of one. Older trees count less, since they say what is already in the model. What a feature tells apart
+    differs from feature to feature, so the trees on the same features may have a covariance of their own, drawn towards
+    that of all trees.
 
     Args:
         n_classes: gradients per leaf, at least 3.
+        by_features: whether the trees on the same features have a covariance of their own; of very many classes they
+            never have.
     """
 
-    def __init__(self, n_classes: int) -> None:
+    def __init__(self, n_classes: int, by_features: bool = True) -> None:
         self._products, self._n_leaves = np.zeros((n_classes, n_classes)), 0.0
+        self._by_features = by_features and n_classes <= CLASSES_PER_TREE
+        self._own: dict[tuple[int, ...], tuple[NDArray[np.float64], float]] = {}
         self._n_trees, self._mixing = 0, np.eye(n_classes)
 
-    def taken_in(self, leaves: NoisyLeaves, reachable: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Learn from a release, and return what its gradients are to be multiplied by: [n_classes, n_classes].
+    def taken_in(
+        self, leaves: NoisyLeaves, reachable: NDArray[np.bool_], subsets: Sequence[tuple[int, ...]]
+    ) -> NDArray[np.float64]:
+        """Learn from a release, and return what its gradients are to be multiplied by: [B, n_classes, n_classes].
 
         Args:
             leaves: the release; its noise differs from that of the releases before by rounding alone.
             reachable: bool [B, n_leaves]; the other leaves hold only noise.
+            subsets: the features of each tree.
         """
+        n_classes, n_trees = len(self._products), len(subsets)
         for gradients, used in zip(leaves.gradients, reachable, strict=True):
             self._n_leaves = MEMORY * self._n_leaves + int(used.sum())
             add_products(self._products, gradients[used], MEMORY)
-        n_trees, interval = len(leaves.gradients), len(self._products) // CLASSES_PER_TREE + 1
-        # Many classes make the filter slow to compute, and it changes slowly.
-        if self._n_trees == 0 or (self._n_trees + n_trees) // interval > self._n_trees // interval:
-            self._mixing = wiener_filter(self._products / max(1.0, self._n_leaves), leaves.gradient_noise**2)
-        self._n_trees += n_trees
-        return self._mixing
+        noise_squared, covariance = leaves.gradient_noise**2, self._products / max(1.0, self._n_leaves)
+        if not self._by_features:
+            # Many classes make the filter slow to compute, and it changes slowly.
+            interval = n_classes // CLASSES_PER_TREE + 1
+            if self._n_trees == 0 or (self._n_trees + n_trees) // interval > self._n_trees // interval:
+                self._mixing = wiener_filter(covariance, noise_squared)
+            self._n_trees += n_trees
+            return np.broadcast_to(self._mixing, (n_trees, n_classes, n_classes))
+        mixing = np.empty((n_trees, n_classes, n_classes))
+        for number, (subset, gradients, used) in enumerate(zip(subsets, leaves.gradients, reachable, strict=True)):
+            products, n_leaves = self._own.get(subset, (np.zeros_like(covariance), 0.0))
+            n_leaves = OWN_MEMORY * n_leaves + int(used.sum())
+            add_products(products, gradients[used], OWN_MEMORY)
+            self._own[subset] = products, n_leaves
+            own = (products + LEAVES_OF_ALL * covariance) / (n_leaves + LEAVES_OF_ALL)
+            mixing[number] = wiener_filter(own, noise_squared)
+        return mixing
 
 
 @numba.njit(cache=True, nogil=True)

@@ -175,7 +175,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     order = FeatureOrder(run.structure_seed, settings, run.grid.n_features, run.groups)
     at = _Position(run, candidates, order, run.ordered_sum())
     if filters_classes(run.plan, settings):
-        at.classes = ClassCovariance(run.loss.n_outputs)
+        at.classes = ClassCovariance(run.loss.n_outputs, settings.filters_by_features)
     start: list[Weighed] = []
     own = settings if isinstance(settings, BoostingSettings) else None
     if own is not None and own.start == "hazards":
@@ -305,7 +305,7 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
     at.candidates.take_leaves(trees, leaves.integer_hessians, sigma * math.sqrt(n_summed))
     at.order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
-    mixing = None if at.classes is None else at.classes.taken_in(leaves, shapes_of(trees).reachable)
+    mixing = None if at.classes is None else at.classes.taken_in(leaves, shapes_of(trees).reachable, subsets)
     weights = leaves.hessians + rule.ridge(leaves.gradient_noise)
     values = at.ordered.add(trees, values_of(leaves, trees, rule, mixing), weights)
     return FittedTrees(trees, values), np.maximum(leaves.integer_hessians, 0)

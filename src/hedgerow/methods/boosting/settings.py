@@ -244,6 +244,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
         joint_clip=_joint_clip(plan, CLIP if numbers else kind.clip),
         shrinkage=decided(model.shrinkage, 1.0 if numbers else JAMES_STEIN_SHARE),
         hessian_scale=_hessian_scale(plan, HESSIAN_SCALE if numbers else kind.clipped_hessian_scale),
+        filters_by_features=classes and model.shrinkage == "auto",
     )
     if numbers:
         start = model.start
