@@ -58,7 +58,8 @@ class TunedSetting:
 
     Attributes:
         setting: the parameters that were tried.
-        measure: "auc" for classes; "concordance" for times to an event; "rmse" or "mae" for numbers, of which less is better.
+        measure: "auc" for classes; "concordance" for times to an event; "rmse" or "mae" for numbers, of which less is
+            better.
         score: with the error that its noise causes; NaN where there were too few held-out rows for the noise.
     """
 
