@@ -291,6 +291,21 @@ def write_tables(folder: Path) -> None:
             writer.writerows(zip(age, income, ward, outcome, strict=True))
 
 
+CURVES = """\
+[label]
+name = "age"
+type = "survival"
+event = "outcome"
+intervals = [20, 40, 60, 80]
+
+[[features]]
+name = "ward"
+type = "categorical"
+categories = ["surgery", "medicine"]
+"""
+"""What `hedgerow survey --survival` is given: the tables have the event's words in their outcome."""
+
+
 def filled_in(draft: str, plan: dict[str, object]) -> str:
     """A draft after a person has written the plan's values into the lines that errors name."""
     lines = draft.splitlines()
@@ -387,6 +402,7 @@ def test_the_deployment_and_the_help_can_be_typed(walk: Walk) -> None:
     of the help that one machine is enough for.
     """
     write_tables(walk.folder)
+    (walk.folder / "curves.toml").write_text(CURVES, encoding="utf-8")
     plan, policy = fenced("docs/deploy-by-hand.md", "toml")
     (walk.folder / "policy.toml").write_text(policy, encoding="utf-8")
     commands = [line for line in DEPLOY if is_walked(line)]

@@ -239,7 +239,7 @@ _SURVEY_EXAMPLE = """\
 examples:
   hedgerow survey north.csv --epsilon 0.3
   hedgerow survey --site north=north.csv --site south=south.csv --label outcome --epsilon 0.3 --out statistics
-  hedgerow survey --site north=north.csv --site south=south.csv --survival plan.toml --by arm --epsilon 0.5 --out curves
+  hedgerow survey --site north=north.csv --site south=south.csv --survival curves.toml --by ward --epsilon 1 --out km
 
 The folder then has report.html, survey.json, and, with --label, plan.toml: `hedgerow train` takes it as it is, and
 counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md, which shows it over nodes too).
