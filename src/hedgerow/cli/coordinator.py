@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, warn, warn_seeded, wrapped
+from hedgerow.cli.progress import sites_of
 from hedgerow.errors import UsageError
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_of_model
 from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
@@ -474,7 +475,7 @@ def run(arguments: argparse.Namespace, page: Console | None = None) -> None:
 
 
 def _print(model: Model, session: RunSession, arguments: argparse.Namespace, out: Path) -> None:
-    together = sorted({site for survivors in session.run.survivors for site in survivors})
+    together = sites_of(session)
     if arguments.json:
         content = {
             "model": str(out),

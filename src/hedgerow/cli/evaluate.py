@@ -23,12 +23,7 @@ from hedgerow.data.sources import Location, is_url, read_records
 from hedgerow.data.units import Records
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
-from hedgerow.local.training import (
-    FederatedEvaluation,
-    evaluate_federated,
-    evaluated,
-    plot_calibration,
-)
+from hedgerow.local.training import FederatedEvaluation, evaluate_federated, evaluated, plot_calibration
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import Model, require_room

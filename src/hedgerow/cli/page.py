@@ -48,6 +48,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.prepared import prepared_events
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.server.status import EventsSince
 from hedgerow.transport.identities import spoken
 
 if TYPE_CHECKING:
@@ -290,8 +291,6 @@ def _drawn(model: Model) -> bytes:
 
 # The page of a run ----------------------------------------------------------------------------------------------------
 # ``--console`` of its coordinator, of its study, or of a monitor; it changes nothing.
-
-EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
 
 _KEPT_EVENTS = 200
 _MOST_POINTS = 400

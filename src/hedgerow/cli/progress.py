@@ -25,10 +25,7 @@ from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.queries import Query
-from hedgerow.protocol.stream import (
-    EventReport,
-    SiteState,
-)
+from hedgerow.protocol.stream import EventReport, SiteState
 from hedgerow.server.coordinator import RunSession
 from hedgerow.survey.program import Findings
 

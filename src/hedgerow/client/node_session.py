@@ -63,16 +63,7 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.stream import Salvage, WireRefusal, known
-from hedgerow.rounds import (
-    HEADROOM,
-    VECTOR_ID,
-    bound_of_rows,
-    clipped,
-    least_entry_bound,
-    mode_of,
-    round_in,
-    rows_of,
-)
+from hedgerow.rounds import HEADROOM, VECTOR_ID, bound_of_rows, clipped, least_entry_bound, mode_of, round_in, rows_of
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import origin_members
 from hedgerow.secagg.masks import LEAST_COLLUDERS, draw_shares

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from hedgerow import __version__
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError, missing_extra
-from hedgerow.flower import require_version
-from hedgerow.flower.coordinator import Patience
+from hedgerow.flower import read_coordinator_file, require_version
 from hedgerow.flower.envelope import Fetched, ask
 from hedgerow.plan.fields import shown
 
@@ -35,7 +34,7 @@ _NODE_UNAVAILABLE = 5
 
 
 class GridPost:
-    """See `hub.Post`. Args: grid: what Flower gives a ServerApp."""
+    """See `coordinator.Post`. Args: grid: what Flower gives a ServerApp."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -101,14 +100,11 @@ SIMULATION_KEY = "simulation"
 def serve(grid: Grid, context: Context, app_version: str) -> None:
     """Run the coordinator whose file the run's configuration names; raises HedgerowError."""
     # A node's process has no use for what a coordinator imports.
-    from hedgerow.flower import read_coordinator_file
-    from hedgerow.flower.coordinator import coordinate
+    from hedgerow.flower.coordinator import Patience, coordinate, simulate
 
     require_version(app_version, "The app")
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     if folder:
-        from hedgerow.flower.coordinator import simulate
-
         simulate(grid, GridPost(grid), Path(folder), context.run_config)
         return
     file = read_coordinator_file(Path(str(context.run_config.get(COORDINATOR_KEY, ""))))

@@ -64,7 +64,7 @@ from hedgerow.protocol.messages import Deferred, MessageKind, encode
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.run import invitation_to
+from hedgerow.server.run import SMALLEST_COHORT, invitation_to
 from hedgerow.server.status import RunBoard
 from hedgerow.transport.identities import (
     PinnedRoster,
@@ -554,7 +554,6 @@ def watched(
 # A simulation has keys, policies and rows of the shipped study for as many sites as Flower has nodes. The rows are
 # public, so everything may lie in one folder; the parties' code is the one of every run.
 
-SMALLEST_COHORT = 3
 _POLICY = 'version = 1\ndata_set = "{name}"\nmax_epsilon = 3.0\ndelta = 1e-5\nmin_sites = {n_sites}\n'
 _POLICY += 'noise = ["server"]\n'
 _SITE = """\

@@ -39,7 +39,7 @@ from hedgerow.secagg.masks import LEAST_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.server.phases import check_words, cohort_of
+from hedgerow.server.phases import MAX_SLOTS, check_words, cohort_of
 from hedgerow.server.release import (
     Aggregation,
     Answering,
@@ -51,8 +51,6 @@ from hedgerow.server.release import (
     run_program,
 )
 
-MAX_SLOTS = 1024
-"""Slots of one epoch, as many as a node's policy holds by default; a longer run goes on in a new epoch."""
 ALL_HERE = NodePolicy(min_cohort=1, min_honest_survivors=1, min_honest_group=1)
 """Owners of sites that are all in one process have nothing to insist on."""
 

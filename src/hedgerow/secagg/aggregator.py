@@ -39,17 +39,7 @@ from hedgerow.secagg.messages import (
     sealed_hash,
     split_signed,
 )
-from hedgerow.secagg.transitions import (
-    Code,
-    Complaints,
-    Event,
-    Party,
-    Refusal,
-    State,
-    advance,
-    refuse,
-    untraced,
-)
+from hedgerow.secagg.transitions import Code, Complaints, Event, Party, Refusal, State, advance, refuse, untraced
 from hedgerow.secagg.view import EpochView, site_key
 
 

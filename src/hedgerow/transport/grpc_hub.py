@@ -73,15 +73,7 @@ from hedgerow.transport.grpc_link import (
     within,
 )
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned, spoken
-from hedgerow.transport.interface import (
-    Arrived,
-    HubEvent,
-    Joined,
-    Left,
-    Repeats,
-    Traffic,
-    times,
-)
+from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 
 _log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 5.0
