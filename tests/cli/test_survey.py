@@ -79,7 +79,9 @@ def test_kaplan_meier_curves(tmp_path: Path, hedgerow: Run) -> None:
     assert "&lt;old&gt;" in page and "<old>" not in page + picture
     assert not re.search(r"(src|href)=|https?:|@import|url\(", page)
     said = hedgerow("survey", *asked)
-    assert "Without died, by arm" in said and "at risk" in said and f"[{content['curves'][0]['low'][0]:.1%}" in said
+    assert said.index("arm: new") < said.index("arm: <old>") and said.count("at risk") == 2
+    first = content["curves"][0]
+    assert f"{first['survival'][0]['value']:.1%} [{first['low'][0]:.1%}, {first['high'][0]:.1%}]" in said
 
 
 def test_a_unit_is_protected_in_the_statistics_and_in_the_training(

@@ -295,13 +295,14 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
 
 
 def _print_curves(console: Console, found: SurvivalCurves) -> None:
-    """By end of an interval, who is without the event, and how many were at risk in it, of each group."""
-    names = [curve.group or "all" for curve in found.curves]
-    table = _table(*(each for name in names for each in (name, "at risk")), first=f"{found.time} to")
-    table.title = f"Without {found.event}" + (f", by {found.by}" if found.by else "")
-    for place, end in enumerate(found.ends):
-        table.add_row(short(end), *(cell for curve in found.curves for cell in curve_cells(curve, place)))
-    console.print(table)
+    """By end of an interval, who is without the event, and how many were at risk in it: a table for each group."""
+    for curve in found.curves:
+        # Side by side, three groups would not fit a terminal.
+        table = _table(f"without {found.event}", "at risk", first=f"{found.time} to")
+        table.title = f"{found.by}: {curve.group}" if found.by else "All"
+        for place, end in enumerate(found.ends):
+            table.add_row(short(end), *curve_cells(curve, place))
+        console.print(table)
     meaning = (
         f"Brackets: 95 %, by the noise and the sample. {NOT_SHOWN} would rest on fewer than {LEAST_RECORDS:.0f} "
         "records, or on noise."
