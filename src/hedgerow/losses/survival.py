@@ -35,7 +35,7 @@ Source: Cox (1972), section 8, for discrete time; the sensitivity is proved in d
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -92,14 +92,17 @@ def survival_curves(scores: Floats, baseline: Baseline) -> Floats:
     return np.asarray(np.cumprod(1 - hazards(scores, baseline), axis=1))
 
 
-@lru_cache(maxsize=8)
 def with_baseline(loss: Loss, baseline: Baseline) -> Loss:
-    """The same loss under other baselines: what a record has at most stays what it was."""
-    return replace(loss, table=_table(baseline, RECORD_NORM / float(loss.scales[0]), loss.scales))
+    """The same loss under another baseline: what a record has at most stays what it was."""
+    return _hazard_loss(float(loss.scales[0]), float(loss.scales[1]), baseline)
 
 
-def _table(baseline: Baseline, limit: float, scales: Floats) -> NDArray[np.int16]:
-    """(g, c h) by code and step of score, int16 [2K + 1, STEPS, 2], shortened to `limit` and rounded towards zero."""
+@lru_cache(maxsize=8)
+def _hazard_loss(unit: float, hessian_unit: float, baseline: Baseline) -> Loss:
+    """The loss whose statistics have so many integer units to 1.0; all sites of one process share it.
+
+    It has one norm for all baselines, so that what a run will release is known before the first of its releases.
+    """
     # Both scores and baselines move by whole steps, so hazards are places of one table.
     every = logistic(2 * STEPS, SCORE_UNIT >> STEP_BITS)
     first = STEPS // 2
@@ -109,22 +112,21 @@ def _table(baseline: Baseline, limit: float, scales: Floats) -> NDArray[np.int16
     at_risk[1, 1:] = np.cumsum(chances * (1 - chances), axis=0)
     codes = np.arange(2 * len(baseline) + 1)
     sums, hessians = at_risk[:, (codes + 1) // 2]
-    c = float(scales[1] / scales[0])
-    pairs = np.stack([sums - (codes % 2)[:, None], c * hessians], axis=-1)
-    norms = np.sqrt(pairs[..., 0] ** 2 + pairs[..., 1] ** 2)
+    pairs = np.stack([sums - (codes % 2)[:, None], hessian_unit / unit * hessians], axis=-1)
+    limit, norms = RECORD_NORM / unit, np.sqrt(pairs[..., 0] ** 2 + pairs[..., 1] ** 2)
     pairs *= np.minimum(1, limit / np.maximum(norms, limit))[..., None]
-    return np.trunc(pairs * float(scales[0]) * (1 - 1e-12)).astype(np.int16)
+    table = np.trunc(pairs * unit * (1 - 1e-12)).astype(np.int16)
+    return Loss("hazard", 1, 2, np.array([unit, hessian_unit]), table, RECORD_NORM**2)
 
 
 def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
     n_intervals = len(plan.label.intervals)
     c = hessian_scale or HESSIAN_SCALE
     # No h_j is above 1, and no h_j (1 - h_j) above 1/4.
-    limit = float(np.hypot(n_intervals, c * n_intervals / 4)) if joint_clip is None else joint_clip
-    scales = RECORD_NORM / limit * np.array([1.0, c])
-    check_units(*scales.tolist())
-    # One norm for all baselines, so that what a run will release is known before the first of its releases.
-    return Loss("hazard", 1, 2, scales, _table((0,) * n_intervals, limit, scales), RECORD_NORM**2)
+    limit = math.hypot(n_intervals, c * n_intervals / 4) if joint_clip is None else joint_clip
+    unit = RECORD_NORM / limit
+    check_units(unit, c * unit)
+    return _hazard_loss(unit, c * unit, (0,) * n_intervals)
 
 
 class LogHazard(Link):

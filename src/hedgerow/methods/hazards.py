@@ -52,6 +52,8 @@ class FateCounts(Query):
             yield "the number of records of a fate is out of range"
 
 
+HALF = 0.7
+"""Where noise covers all, half have the event by the end of the last of K intervals: a chance of 0.7 / K in each."""
 BASELINE_DOUBT = 1.0
 """By what share an interval's chance may differ from that of all, one standard deviation, before anything is known."""
 SLOPE, SLOPE_DOUBT = 0.7, 0.25
@@ -78,15 +80,17 @@ class LifeTable:
     def of(cls, released: IntVector, sigma: float) -> LifeTable:
         """Read a release, int64 [2K + 1] with noise `sigma`.
 
-        Where the noise outweighs an interval's records, its chance gives way to that of all intervals, as with a
-        normal prior.
+        Where the noise outweighs an interval's records, its chance gives way to that of all intervals, and where it
+        outweighs all of them, theirs to `HALF`: as with normal priors whose deviation is their mean.
         """
         counts, noise = (released / LABEL_NORM).tolist(), (sigma / LABEL_NORM) ** 2
         # An event in it, or later, or censored at its end or later.
         at_risk = [max(math.fsum(counts[first:]), 1.0) for first in range(1, len(counts), 2)]
         events = counts[1::2]
         total = math.fsum(at_risk)
-        overall = min(max(math.fsum(events) / total, 1 / (total + 1)), 0.5)
+        usual = HALF / len(events)
+        kept = (total * usual) ** 2 / ((total * usual) ** 2 + len(events) * noise)
+        overall = min(max(usual + (math.fsum(events) / total - usual) * kept, 1 / (total + 1)), 0.5)
         chances: list[float] = []
         followed: list[float] = []
         without = 1.0
