@@ -82,15 +82,14 @@ def is_low_order(public: bytes) -> bool:
 
 
 class SecretKey:
-    """An X25519 secret; `public` is the 32-byte key to send. The secret is reachable only through `secret_bytes`."""
+    """An X25519 secret; `public` is the 32-byte key to send."""
 
-    __slots__ = ("_key", "_secret", "public")
+    __slots__ = ("_key", "public")
 
     def __init__(self, secret: bytes) -> None:
         """Args: secret: 32 uniform bytes (clamped by X25519 itself). Raises PrimitiveFault for another length."""
         require_length("X25519 secret", secret, KEY_BYTES)
         self._key = X25519PrivateKey.from_private_bytes(secret)
-        self._secret = secret
         self.public: bytes = self._key.public_key().public_bytes_raw()
 
     def __repr__(self) -> str:
@@ -98,10 +97,6 @@ class SecretKey:
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError("A secret key is not pickled.")
-
-    def secret_bytes(self) -> bytes:
-        """Returns the 32 secret bytes, to be shared or stored; never to be logged."""
-        return self._secret
 
     def agree(self, peer: bytes) -> bytes:
         """Returns the 32-byte shared secret with the public key `peer`.

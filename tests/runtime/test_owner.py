@@ -62,7 +62,7 @@ def say(party: Party, *, approve: bool) -> Question:
     with closing(OwnerDesk(party.folder)) as desk:
         question = desk.pending()
         assert question is not None
-        return desk.answer(question.id, approve=owner)
+        return desk.answer(question.id, approve=approve)
 
 
 def when_asked(federation: Federation, act: Callable[[Party], object]) -> None:
@@ -169,13 +169,13 @@ def test_question_and_answer_survive_a_restart(federate: Builder, approve: bool)
             party.restart()
         else:
             party.kill()
-            say(party, approve=owner)
+            say(party, approve=approve)
             party.start()
 
     when_asked(federation, killed)
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
-    assert len(n_asked) == 2 and party.is_done == owner
+    assert len(n_asked) == 2 and party.is_done == approve
 
 
 def test_a_node_that_crashes_between_the_answer_and_its_ready_takes_part(

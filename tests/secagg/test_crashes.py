@@ -162,7 +162,7 @@ def test_stragglers_complete_an_answer_round(lab):
 
 def test_used_keys_are_gone_from_the_state(lab):
     """After an answer the state holds neither the slot's key, nor its chain link, nor any share of the slot."""
-    key = lab.node(0).chain.current().secret_bytes()
+    key = lab.node(0).chain.current_secret()
     link = lab.node(0).chain.link
     shares = {node: run[:33] for node, run in lab.node(0).shares.items()}
     aggregator = lab.collected()

@@ -24,7 +24,7 @@ ROOM = Path(hedgerow.secagg.__file__).parent
 
 def secrets_of(lab: Lab) -> list[bytes]:
     node = lab.node(0)
-    found = [node.chain.link, *node.channels.values(), node.chain.current().secret_bytes()]
+    found = [node.chain.link, *node.channels.values(), node.chain.current_secret()]
     found += [run[start : start + 33] for run in node.shares.values() for start in range(0, len(run), 33)]
     return found + ([node.open.own_share] if node.open else [])
 

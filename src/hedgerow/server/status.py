@@ -85,7 +85,6 @@ class RunBoard:
         self._run: Run | None = None
         self._sites = {name: SiteReport(name) for name in site_names}
         self._rounds: Counter[str] = Counter()
-        self._survivors: frozenset[str] = frozenset()
         self._ledger = Ledger()
         self._paces: deque[float] = deque(maxlen=_PACE_ROUNDS)
         self._events: deque[EventReport] = deque(maxlen=KEPT_EVENTS)
