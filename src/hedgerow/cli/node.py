@@ -6,23 +6,24 @@ An app of Flower is given its tables, models and budget book by the same functio
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
-from hedgerow.cli.output import begin_log, note, print_facts, print_json, warn
+from hedgerow.cli.output import begin_log, note, number, print_facts, print_json, warn
 from hedgerow.cli.owner import AtTheNode, Seen, look
 from hedgerow.cli.progress import survey_facts
-from hedgerow.client.budget import BudgetBook
+from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
 from hedgerow.client.node import ArrivalFolder, available_threads, use_threads, warm_up
-from hedgerow.client.node_session import NodeSession, leave, patience_of, run_node
+from hedgerow.client.node_session import NodeSession, close_reserved, leave, patience_of, run_node
 from hedgerow.client.policy import (
     NodeSetup,
     Policy,
@@ -76,14 +77,6 @@ from hedgerow.trees.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from hedgerow.cli.page import SitePage
-
-
-import dataclasses
-from contextlib import ExitStack
-
-from hedgerow.cli.output import number
-from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetLine, InvitationLine
-from hedgerow.client.node_session import close_reserved
 
 _OLD_BOOK = "budget.db"
 """Earlier versions kept the book in the state folder, under this name."""

@@ -10,20 +10,55 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import math
 import secrets
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from contextvars import copy_context
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from hedgerow.cli.inputs import address_of
-from hedgerow.cli.output import json_text, note
-from hedgerow.errors import EnvironmentFault, HedgerowError, missing_extra
+from hedgerow.cli import owner, privacy
+from hedgerow.cli.inputs import address_of, listed
+from hedgerow.cli.output import json_text, megabytes, note, number
+from hedgerow.cli.owner import answered, facts_of
+from hedgerow.cli.progress import CALM, PastRun, clock_time, mark_of, phase_words, span, words_of
+from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
+from hedgerow.client.state import NodeStore, OwnerDesk, Question
+from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError, missing_extra
+from hedgerow.local.forecast import forecast
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.models.model import Model
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import scoped
+from hedgerow.privacy.prepared import prepared_events
+from hedgerow.protocol.messages import NodeState, RunState
+from hedgerow.protocol.stream import (
+    EVALUATION,
+    SURVEY,
+    WAITING,
+    EventReport,
+    RunReport,
+    SiteReport,
+    SiteState,
+    WireRefusal,
+    known,
+)
+from hedgerow.server.status import EventsSince
 from hedgerow.transport.connections import is_loopback, is_own_name
+from hedgerow.transport.identities import PinnedRoster, spoken
+from hedgerow.transport.interface import Connected, Disconnected
 
 if TYPE_CHECKING:
-    from hedgerow.models.model import Model
+    from hedgerow.client.node_session import NodeSession
+    from hedgerow.client.policy import Policy
+    from hedgerow.data.fit import TableFit
+    from hedgerow.plan.plan import Plan
 
 try:
     import uvicorn
@@ -33,55 +68,6 @@ try:
     from starlette.routing import Route
 except ImportError as error:
     raise missing_extra("starlette", "A page in the browser") from error
-
-
-import math
-from collections import Counter, deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from hedgerow.cli.inputs import listed
-from hedgerow.cli.output import megabytes, number
-from hedgerow.cli.progress import CALM, clock_time, mark_of, phase_words, span, words_of
-from hedgerow.methods.tasks import TrainingTask
-from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.prepared import prepared_events
-from hedgerow.protocol.messages import RunState
-from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
-from hedgerow.server.status import EventsSince
-from hedgerow.transport.identities import spoken
-
-if TYPE_CHECKING:
-    from hedgerow.cli.progress import PastRun
-    from hedgerow.plan.plan import Plan
-
-
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from contextvars import copy_context
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from hedgerow.cli import owner, privacy
-from hedgerow.cli.owner import answered, facts_of
-from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
-from hedgerow.client.state import OwnerDesk
-from hedgerow.errors import UsageError
-from hedgerow.local.forecast import forecast
-from hedgerow.models.model import Model
-from hedgerow.privacy.events import scoped
-from hedgerow.protocol.messages import NodeState
-from hedgerow.protocol.stream import WireRefusal, known
-from hedgerow.transport.identities import PinnedRoster
-from hedgerow.transport.interface import Connected, Disconnected
-
-if TYPE_CHECKING:
-    from hedgerow.client.node_session import NodeSession
-    from hedgerow.client.policy import Policy
-    from hedgerow.client.state import NodeStore, Question
-    from hedgerow.data.fit import TableFit
-    from hedgerow.plan.plan import Plan
 
 Action = Callable[[Mapping[str, Any]], str]
 """Does what a person asks for on the page and says what was done; raises HedgerowError, whose text is shown."""

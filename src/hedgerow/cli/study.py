@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
+import shlex
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +25,7 @@ from hedgerow.cli.main import build_parser
 from hedgerow.cli.output import name_log, note, print_facts, print_json
 from hedgerow.cli.progress import PastRun
 from hedgerow.client.policy import parse_policy
+from hedgerow.data.datasets import write_rand_hie
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.models.model import Model, write_atomically
 from hedgerow.plan.plan import Plan
@@ -52,19 +60,6 @@ from hedgerow.transport.identities import (
 
 if TYPE_CHECKING:
     from hedgerow.cli.page import Console
-
-
-import json
-import re
-import shlex
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
-
-from hedgerow.data.datasets import write_rand_hie
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 _ANY_HOST = {"0.0.0.0", "::"}
@@ -558,7 +553,6 @@ def _state(guest: Guest) -> str:
 # is played: each end is told the words that the other end shows, as in a call.
 
 _STUDY = "demo"
-_SECONDS_BETWEEN_SIGHTS = 0.3
 
 
 def demo(arguments: argparse.Namespace) -> None:
@@ -653,7 +647,7 @@ class _Scene:
                 return found[found.lastindex or 0] if found is not None else ""
             if code is not None:
                 raise EnvironmentFault("demo-command", command=f"({name})", said=said[-2000:])
-            time.sleep(_SECONDS_BETWEEN_SIGHTS)
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def words_at(self, site: str) -> str:
         """What a site shows."""
