@@ -1,8 +1,8 @@
-"""Other people's packages in a comparison, run as they are: the same rows, epsilon, delta and declared bounds.
+"""Rivals in a comparison that are no plans of ours: the same rows, epsilon, delta and declared bounds.
 
     scores = RIVALS[name].predict(table, train, epsilon, delta, seed)
 
-Nothing is tuned: each has its package's defaults. A rival whose package is not there says how to get it
+Nothing is tuned: each package has its own defaults. A rival whose package is not there says how to get it
 (`Rival.absence`), and is left out. Noise is seeded where a package lets it be.
 """
 
@@ -25,6 +25,17 @@ from numpy.typing import NDArray
 
 from experiments import harness
 from experiments.datasets import Table
+from experiments.harness import Prepared
+from hedgerow.client.node import Node
+from hedgerow.methods.lumberjack.forest import places
+from hedgerow.methods.lumberjack.program import leaf_noise, leaf_values, searched
+from hedgerow.methods.lumberjack.settings import resolve_lumberjack
+from hedgerow.privacy.calibration import noise_of
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.server.release import PlainAggregation
+from hedgerow.training.presets import apply_preset, preset_named
+from hedgerow.training.steps import Run
 
 Scores = NDArray[np.float64]
 Predict = Callable[[Table, NDArray[np.bool_], float, float, int], Scores]
@@ -41,17 +52,19 @@ INTERPRETER = "HEDGEROW_DPMM"
 
 @dataclass(frozen=True)
 class Rival:
-    """A method of another package.
+    """A method that is no plan of ours.
 
     Attributes:
         predict: trains and predicts.
         absence: how to get what it needs and is not there; "" where nothing is missing.
         labels: types of labels that it is for.
+        is_own: whether our library decides what it predicts.
     """
 
     predict: Predict
     absence: Callable[[], str]
     labels: tuple[str, ...]
+    is_own: bool = False
 
 
 # DP-EBM ---------------------------------------------------------------------------------------------------------------
@@ -157,8 +170,52 @@ def then_xgboost(model: str, table: Table, train: NDArray[np.bool_], epsilon: fl
     return chances[:, 1] if chances.shape[1] == 2 else chances
 
 
+# Lumberjack -----------------------------------------------------------------------------------------------------------
+
+
+def lumberjack_forest(table: Table, train: NDArray[np.bool_], epsilon: float, delta: float, seed: int) -> Scores:
+    """Lumberjack's deep forest itself, from what the method `lumberjack` releases; see `Predict`.
+
+    A model of ours holds it in trees of 8 levels, which costs some of it (`hedgerow.methods.lumberjack`).
+    """
+    plan = harness.plan_for(table, epsilon, int(train.sum()), {"structure_seed": seed}, delta=delta)
+    plan = apply_preset(preset_named("lumberjack"), plan)
+    prepared, settings = Prepared(table), resolve_lumberjack(plan)
+    noise, data = SeededNoise(seed, exact=False), harness.rows_of(prepared, plan, train)
+    sums = PlainAggregation([Node("one", data, plan, settings)])
+
+    def release(query: Query) -> IntVector:
+        return sums.sum_of(query) + noise.sample(noise_of(query).central_sigma, query.length, str(query.purpose))
+
+    run = Run.of(plan, settings)
+    forest, leaves, found = harness.carried_out(searched(run, settings), release)
+    values = np.zeros((len(leaves), 1 if table.is_regression else found.shape[1]))
+    for root in forest.routes.roots:
+        own = forest.tree[leaves] == root
+        spread = leaf_noise(run, settings)
+        values[own] = leaf_values(found[own], found[own].sum(axis=0), spread, table.is_regression)
+    place, routes = places(leaves, len(forest.parent)), forest.routes
+    codes = harness.rows_of(prepared, plan, ~train).codes.astype(np.int64)
+    scores = np.zeros((codes.shape[1], values.shape[1]))
+    for root in routes.roots:
+        node = np.full(codes.shape[1], root)
+        while len(rows := np.flatnonzero(place[node] < 0)):
+            here = node[rows]
+            code, cut = codes[routes.feature[here], rows], routes.cut[here]
+            is_left = np.where(routes.is_category[here] == 1, code == cut, code <= cut)
+            is_missing = (routes.is_category[here] == 0) & (code >= routes.missing[routes.feature[here]])
+            is_left = np.where(is_missing, routes.missing_left[here] == 1, is_left)
+            node[rows] = routes.child[here] + np.where(is_left, 0, 1)
+        scores += values[place[node]] / len(routes.roots)
+    if table.is_regression:
+        low, high = table.label_section["min"], table.label_section["max"]
+        scores = (low + high) / 2 + (high - low) / 2 * scores
+    return scores[:, -1] if scores.shape[1] <= 2 else scores
+
+
 _ALL = ("binary", "multiclass", "regression")
 RIVALS: Mapping[str, Rival] = {
+    "Lumberjack, its deep forest": Rival(lumberjack_forest, lambda: "", _ALL, is_own=True),
     "DP-EBM (interpret)": Rival(dp_ebm, _no_interpret, ("binary", "regression")),
     "MST, then XGBoost (dpmm)": Rival(partial(then_xgboost, "mst"), _no_dpmm, _ALL),
     "AIM, then XGBoost (dpmm)": Rival(partial(then_xgboost, "aim"), _no_dpmm, _ALL),

@@ -252,7 +252,9 @@ def main(argv: list[str]) -> int:
         print(f"skipped: {name}: {RIVALS[name].absence()}\n")
     # A change of ours does not change what another package predicts.
     others = harness.code_digest("rivals.py", "_marginals.py", own=False)
-    codes = {method: harness.code_digest("utility.py") if method in OURS else others for method in METHODS}
+    own = harness.code_digest("utility.py", "rivals.py")
+    is_own = {*OURS, *(name for name, rival in RIVALS.items() if rival.is_own)}
+    codes = {method: own if method in is_own else others for method in METHODS}
     fields = {name: partial(lambda name, run: str(getattr(run, name)), name) for name in Run._fields}
     book = Lines(options.out / "utility_scores.csv")
     found: dict[tuple[str, str, float], Floats] = {}

@@ -1,0 +1,107 @@
+"""The settings of Lumberjack: the number of trees, the rounds of the search, and the noise of both kinds of release."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hedgerow.methods.lumberjack import Lumberjack
+from hedgerow.methods.lumberjack.forest import MOST_ASKED, UNIT, look, rounds_of
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
+from hedgerow.privacy.prepared import prepared_events
+from hedgerow.training.settings import ROUNDING, Settings, decided
+from hedgerow.trees.ensemble import MAX_DEPTH
+
+DEFAULT_TREES = 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class LumberjackSettings(Settings):
+    """Numbers in place of every "auto"; `noise_multiplier` is that of the leaves, `batch_size` all trees.
+
+    Attributes:
+        height: layers of a tree that are searched.
+        search_multiplier: noise multiplier of each round of the search; 0 when epsilon is infinite.
+    """
+
+    height: int
+    search_multiplier: float = 0.0
+
+    shown: ClassVar[tuple[str, ...]] = ("n_trees", "height", "search_multiplier")
+    step: ClassVar[str] = "release of leaves"
+
+    def largest_length(self, plan: Plan) -> int:
+        """See `Settings.largest_length`: the first look."""
+        n_asked: int = self.n_trees << look(self.height, is_first=True)
+        return n_asked
+
+    def n_exchanges(self, plan: Plan) -> int:
+        """See `Settings.n_exchanges`: the rounds of the search, then the leaves."""
+        return rounds_of(self.height) + 1
+
+    def n_released(self, plan: Plan) -> int:
+        """See `Settings.n_released`: what the search asks for at most, then all statistics of every leaf."""
+        return MOST_ASKED * (1 + n_statistics(plan))
+
+    def planned_releases(self, plan: Plan) -> list[Event]:
+        if self.noise_multiplier == 0:
+            return [UnnoisedEvent()]
+        releases: list[Event] = []
+        for multiplier, demand in zip(
+            (self.search_multiplier, self.noise_multiplier), _demands(plan, self), strict=True
+        ):
+            sigma = math.floor(multiplier * math.sqrt(demand.sensitivity_squared))
+            event = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, demand.length, demand.count)
+            releases.append(event)
+        return releases
+
+
+def n_statistics(plan: Plan) -> int:
+    """Of a leaf: a count per class, or the sum of the labels and a count."""
+    return 2 if plan.label.is_numeric else len(plan.label.classes)
+
+
+def sensitivities_squared(plan: Plan, n_trees: int) -> tuple[int, int]:
+    """Squared L2 sensitivities of one round of the search, and of the leaves, in integer units.
+
+    In each tree a record is on one path. A round asks for at most one node of any path (`forest.Search`), and the
+    leaves are disjoint, so in each tree a record adds to at most one entry: `UNIT`; of leaves for numbers a label of at
+    most `UNIT` besides. Rows of one unit may all fall into the same nodes.
+    """
+    one = (UNIT * plan.privacy.rows_per_unit) ** 2
+    return n_trees * one, n_trees * one * (2 if plan.label.is_numeric else 1)
+
+
+def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
+    """Decide every "auto" of a plan with `algorithm = "lumberjack"` and calibrate its noise.
+
+    Raises:
+        PrivacyError: when no noise keeps the promise.
+    """
+    n_trees: int = decided(plan.model.n_trees, DEFAULT_TREES)
+    settings = LumberjackSettings(
+        n_trees=n_trees, max_depth=MAX_DEPTH, batch_size=n_trees, learning_rate=1.0, noise_ridge=0.0,
+        height=Lumberjack.of(plan).height,
+    )  # fmt: skip
+    privacy = plan.privacy
+    if math.isinf(privacy.epsilon):
+        return settings
+    demands = _demands(plan, settings)
+    sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, prepared_events(plan))
+    search, leaves = (
+        sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
+        for sigma, demand in zip(sigmas, demands, strict=True)
+    )
+    return replace(settings, search_multiplier=search, noise_multiplier=leaves)
+
+
+def _demands(plan: Plan, settings: LumberjackSettings) -> tuple[NoiseDemand, NoiseDemand]:
+    search, leaves = sensitivities_squared(plan, settings.n_trees)
+    n_rounds, share = rounds_of(settings.height), Lumberjack.of(plan).search_share
+    return (
+        NoiseDemand(search, MOST_ASKED, count=n_rounds, weight=share / n_rounds),
+        NoiseDemand(leaves, MOST_ASKED * n_statistics(plan), weight=1 - share),
+    )
