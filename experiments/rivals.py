@@ -138,7 +138,7 @@ def synthetic_rows(
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         np.savez(Path(folder) / "rows.npz", **rows)
-        command = [os.environ[INTERPRETER], str(harness.HERE / "_marginals.py"), folder]
+        command = [os.environ[INTERPRETER], "-P", str(harness.HERE / "_marginals.py"), folder]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"dpmm: {(done.stderr.strip() or 'no output').splitlines()[-1]}")

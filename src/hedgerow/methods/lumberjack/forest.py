@@ -30,7 +30,7 @@ from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 from hedgerow.trees.random_trees import PublicRandom
 
 Nodes = NDArray[np.int64]
-UNIT = 2**8
+UNIT = 2**10
 """Integers per record, and per 1.0 of a scaled label."""
 MOST_ASKED = 2**20
 """Nodes that a whole search asks for at most."""
@@ -414,7 +414,9 @@ class Pieces:
                     for number, side in enumerate(node.sides):
                         inner = own.copy()
                         inner[feature] &= goes_left == 1 - number
-                        below.append((side, inner, 2 * place + 1 + number))
+                        # Where nothing was open everything went left, and no record is on the right.
+                        if inner[feature].any():
+                            below.append((side, inner, 2 * place + 1 + number))
 
     def _split(self, node: int) -> tuple[int, NDArray[np.uint8], int]:
         """A node's feature, the side of each code, and the cut as a model has it."""
