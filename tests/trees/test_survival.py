@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from hedgerow import DPGBDTSurvival
+from hedgerow import DPGBDTSurvival, tune
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import records_from_columns
-from hedgerow.errors import DataError, HedgerowError, ModelError
+from hedgerow.errors import DataError, HedgerowError, ModelError, UsageError
 from hedgerow.local.training import train
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.survival import (
@@ -353,3 +353,15 @@ def test_commands_check_train_predict_and_export(tmp_path: Path, capsys: pytest.
         Path(tmp_path / "wrong.json").write_text(json.dumps(content))
         with pytest.raises(ModelError, match="baseline"):
             Model.load(tmp_path / "wrong.json")
+
+
+def test_settings_are_chosen_by_noisy_concordance() -> None:
+    X, seen, time = cohort(2000, 5)
+    settings: list[dict[str, Any]] = [{"n_trees": 1}, {"n_trees": 30}]
+    found = tune(DPGBDTSurvival(**{**TOLD, "epsilon": 20}), settings, X, np.column_stack([seen, time]))
+    assert [own.measure for own in found.tuning_] == ["concordance", "concordance"]
+    best = max(found.tuning_, key=lambda own: own.score.value)
+    assert found.n_trees == best.setting["n_trees"]
+    assert found.privacy_report_.epsilon <= 20
+    with pytest.raises(UsageError, match="intervals"):
+        tune(found, [{"intervals": [1.0, 2.0]}], X, np.column_stack([seen, time]))
