@@ -46,7 +46,7 @@ def situations(draw: st.DrawFn, factory: ModuleType) -> tuple[GrowingTrees, Spli
         n_bins[feature] = bins.max() + 1
         of_code[feature] = n_bins[feature] - 1
         of_code[feature, : n_cells + 1] = bins
-    bins_of_all = Bins(of_code, n_bins, last_code[:, : int(n_bins.max())], is_categorical)
+    bins_of_all = Bins(of_code, n_bins, last_code[:, : int(n_bins.max())].copy(), is_categorical)
     n_trees, n_slots = draw(st.integers(1, 2)), draw(st.integers(1, n_features))
     features = np.array([random.permutation(n_features)[:n_slots] for _ in range(n_trees)])
     growing = GrowingTrees(features, bins_of_all, n_codes)

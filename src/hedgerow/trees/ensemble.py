@@ -102,6 +102,8 @@ class Ensemble:
     def scores(self, codes: CodeArray) -> NDArray[np.float64]:
         """Sums of the values that records reach: float64 [n_outputs, n]; exact, in steps of 2**-16."""
         n = codes.shape[1]
+        # Of a part of a table too, in the order that the kernels are compiled for.
+        codes = np.ascontiguousarray(codes)
         records = SiteRecords(codes, np.zeros(n, dtype=np.int32), np.zeros((self.n_outputs, n), dtype=np.int32))
         if self.fitted is not None:
             apply_update(records, self.fitted)

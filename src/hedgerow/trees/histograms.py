@@ -203,7 +203,7 @@ def node_histograms(
 def split_sums(records: SiteRecords, query: SplitSums, loss: Loss, n_threads: int = 1) -> IntVector:
     """Answer a `SplitSums` query, its update applied first: int64 [query.length]."""
     n_trees, n_slots = query.features.shape
-    offsets = np.broadcast_to(2 * np.arange(n_slots), (n_trees, n_slots)).astype(np.int64)
+    offsets = np.tile(2 * np.arange(n_slots, dtype=np.int64), (n_trees, 1))
     strides = np.full(n_trees, 2 * n_slots, dtype=np.int64)
     layout = Layout(query.features, offsets, strides, query.bin_of_code, query.goes_left, _UNPAIRED)
     return _sums(records, query.update, query.trees, layout, loss, n_threads).reshape(-1)
