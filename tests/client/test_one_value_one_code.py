@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -545,6 +545,7 @@ TYPED = ["parquet", "duckdb file", "adbc", "arrow", "pandas", "polars", "polars 
 
 
 @pytest.mark.parametrize("source", ["list", "sql", "csv", "semicolons", "cp1252", *TYPED])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Add one row of anything to any table: the others' codes, units and the choice among the others' rows stay."""
@@ -671,6 +672,7 @@ def adapted_reader(source: str, folder: Path, plan: Plan) -> Callable[[list[tupl
 
 
 @pytest.mark.parametrize("source", ["csv", "sql", "parquet", "duckdb file"])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_row_changes_another_row_through_an_adapter(
     source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -45,7 +45,7 @@ def plan_of(epsilon: float, delta: float, label: str = "binary", **model: Any) -
     n_trees=st.integers(1, 40),
     batch=st.sampled_from([1, 3, "all"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_plan_spends_more_than_it_promises(
     epsilon: float, delta: float, label: str, update: str, candidates: str, n_trees: int, batch: int | str
 ) -> None:
