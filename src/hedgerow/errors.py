@@ -184,6 +184,7 @@ def _filled(sentence: str, values: Mapping[str, object]) -> str:
 
 
 OPTIONAL: Mapping[str, tuple[str, str]] = {
+    "SurvSet": ("SurvSet", "survival"),
     "adbc_driver_postgresql": ("ADBC's PostgreSQL driver", "postgresql"),
     "dp_accounting": ("dp-accounting", "pld"),
     "duckdb": ("DuckDB", "duckdb"),
@@ -195,6 +196,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "prometheus_client": ("prometheus_client", "metrics"),
     "ray": ("Ray", "simulation"),
     "sklearn": ("scikit-learn 1.6 or newer", "sklearn"),
+    "sksurv": ("scikit-survival", "survival"),
     "sqlalchemy": ("SQLAlchemy", "sql"),
     "starlette": ("Starlette", "console"),
     "uvicorn": ("Uvicorn", "console"),

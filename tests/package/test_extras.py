@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 # What a package is imported as, where that is not its name.
 MODULES = {
     "adbc-driver-postgresql": "adbc_driver_postgresql", "dp-accounting": "dp_accounting", "grpcio": "grpc",
-    "protobuf": "google", "scikit-learn": "sklearn",
+    "protobuf": "google", "scikit-learn": "sklearn", "scikit-survival": "sksurv",
 }  # fmt: skip
 # What each extra's absence meets first when it is asked for.
 ASKED = {
@@ -110,7 +110,10 @@ def test_no_missing_extra_is_a_fault_of_ours(
     assert error["code"] == "missing-extra" and f'"hedgerow[{OPTIONAL[module][1]}]"' in error["remedy"]
 
 
-@pytest.mark.parametrize(("module", "arguments"), [("pandas", []), ("sklearn", ["utility"]), ("xgboost", ["speed"])])
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("pandas", []), ("sklearn", ["utility"]), ("xgboost", ["speed"]), ("SurvSet", ["survival_curves"])],
+)
 def test_an_experiment_names_its_extra(module: str, arguments: list[str]) -> None:
     """Experiments need more than a node does; without it they say so in one line and not with a traceback."""
     code = f"import runpy, sys; sys.modules[{module!r}] = None; sys.argv[1:] = {arguments}\n"
