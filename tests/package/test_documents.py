@@ -41,6 +41,7 @@ NOT_WALKED = {
     r"^(systemctl|systemd-analyze|journalctl) ": "needs systemd",
     r"^(useradd|chown|ln|install) ": "needs root",
     r"/etc/(hedgerow|systemd)/|/var/lib/hedgerow/": "needs root",
+    r"^hedgerow study demo --sites 3$": "eight processes; a story of tests/processes/test_study.py plays these words",
     r"^hedgerow ledger .*--close ": "needs an interrupted run; tests/hostile/test_reserved_budget.py has some",
 }
 """What no test can type, and why; anything else that a document prints is run."""
