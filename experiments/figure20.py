@@ -182,11 +182,8 @@ def measure_all(wanted: Sequence[Measurement], store: Lines, folder: Path) -> pd
 def _measure(what: Measurement, loopback: Loopback) -> Line:
     plan, n = what.plan, what.clients
     x, y = rows_of(n * what.rows, N_FEATURES, seed=0)
-    codes = build_grid(plan).encode_matrix(x)
-    data = {
-        name: SiteData(np.ascontiguousarray(codes[:, number::n]), y[number::n])
-        for number, name in enumerate(loopback.names)
-    }
+    rows = _as_held(plan, x, y)
+    data = {name: rows.only(np.arange(number, len(y), n)) for number, name in enumerate(loopback.names)}
     run = loopback.run(plan, data, SeededNoise(1, exact=False))
     found = {
         **asdict(what), "plan": plan.digest, "rounds": run.n_rounds, "exchanges": run.n_exchanges,
@@ -223,12 +220,16 @@ def _auc(line: str, records: int, seed: int) -> float:
     privacy = {**preset.privacy, "accountant": preset.accountant}
     plan = plan_of(ACCURACY_FEATURES, records, model, privacy, private=preset.private)
     x, y = rows_of(records + TESTED, ACCURACY_FEATURES, seed)
-    codes = build_grid(plan).encode_matrix(x)
-    noise = SeededNoise(seed, exact=False)
-    data = SiteData(np.ascontiguousarray(codes[:, TESTED:]), y[TESTED:])
-    outcome = harness.run_plainly(plan, data, noise, node_noise=noise)
-    scores = outcome.ensemble.scores(np.ascontiguousarray(codes[:, :TESTED]))[0]
-    return float(roc_auc_score(y[:TESTED], scores))
+    rows, noise = _as_held(plan, x, y), SeededNoise(seed, exact=False)
+    outcome = harness.run_plainly(plan, rows.only(np.arange(TESTED, len(y))), noise, node_noise=noise)
+    return float(roc_auc_score(y[:TESTED], harness.scores_of(outcome, rows.only(np.arange(TESTED)))[0]))
+
+
+def _as_held(plan: Plan, x: NDArray[np.float32], y: NDArray[np.int32]) -> SiteData:
+    """Rows as a node holds them."""
+    grid = build_grid(plan)
+    codes = grid.encode_matrix(x)
+    return SiteData(codes, y, grid.places(tuple(x.T), codes) if grid.divisible else None)
 
 
 def report_of(lines: pd.DataFrame, points: pd.DataFrame) -> tuple[str, bool]:

@@ -27,7 +27,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
-from hedgerow.trees.binning import CodeArray, build_grid
+from hedgerow.trees.binning import build_grid, cuts_anew
 
 HERE = Path(__file__).resolve().parent
 CODE = (
@@ -87,14 +87,18 @@ class Prepared:
     """A data set whose rows have been binned once for each kind of grid."""
 
     table: Table
-    codes: dict[str, CodeArray] = field(default_factory=dict)
+    rows: dict[str, SiteData] = field(default_factory=dict)
 
-    def codes_for(self, plan: Plan) -> CodeArray:
-        """Grid codes of all rows: [n_features, n]."""
-        key = f"{plan.model.split_candidates}/{plan.model.n_candidates}/{plan.model.candidate_rounds}"
-        if key not in self.codes:
-            self.codes[key] = build_grid(plan).encode(self.table.columns)
-        return self.codes[key]
+    def rows_for(self, plan: Plan) -> SiteData:
+        """All rows as a node holds them."""
+        model = plan.model
+        key = f"{model.split_candidates}/{model.n_candidates}/{model.candidate_rounds}/{cuts_anew(plan)}"
+        if key not in self.rows:
+            grid, columns = build_grid(plan), self.table.columns
+            codes = grid.encode(columns)
+            places = grid.places(columns, codes) if grid.divisible else None
+            self.rows[key] = SiteData(codes, labels_of(self.table), places)
+        return self.rows[key]
 
 
 def stratified_split(label: NDArray[Any], seed: int, share: float = 0.7) -> NDArray[np.bool_]:
@@ -177,8 +181,12 @@ def carried_out(program: Generator[Query, IntVector, T], release: Callable[[Quer
 
 def rows_of(prepared: Prepared, plan: Plan, chosen: NDArray[np.bool_]) -> SiteData:
     """Some rows as a node holds them."""
-    codes, labels = prepared.codes_for(plan), labels_of(prepared.table)
-    return SiteData(np.ascontiguousarray(codes[:, chosen]), labels[chosen])
+    return prepared.rows_for(plan).only(chosen)
+
+
+def scores_of(outcome: Outcome, rows: SiteData) -> NDArray[np.float64]:
+    """The model's scores of rows: float64 [n_outputs, n]."""
+    return outcome.ensemble.scores(rows.codes_in(outcome.plan, outcome.ensemble.grid.new_edges))
 
 
 def trained(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> Outcome:
@@ -200,7 +208,7 @@ def held_out_scores(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Outcome]:
     """One seeded run on one split: the test part's labels (in a regression scaled to [-1, 1]), scores, the outcome."""
     outcome, test = trained(prepared, plan, train, seed), rows_of(prepared, plan, ~train)
-    scores = outcome.ensemble.scores(test.codes)[0]
+    scores = scores_of(outcome, test)[0]
     return test.labels / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome
 
 

@@ -159,7 +159,7 @@ def _run(task: Task) -> Line:
     cell, seed, folder = task
     prepared = _prepared(cell.data, cell.preparation, folder)
     plan, train = plan_of(cell, seed, prepared)
-    prepared.codes_for(plan)
+    prepared.rows_for(plan)
     start, cpu_start = time.perf_counter(), time.process_time()
     auc, outcome = harness.train_and_score(prepared, plan, train, seed)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
@@ -526,7 +526,9 @@ def _fastest_fit(prepared: Prepared, preset: str, epsilon: float, n_fits: int) -
     seconds = []
     for seed in range(n_fits):
         start = time.process_time()
-        data = SiteData(build_grid(plan).encode(columns), labels)
+        grid = build_grid(plan)
+        codes = grid.encode(columns)
+        data = SiteData(codes, labels, grid.places(columns, codes) if grid.divisible else None)
         harness.run_plainly(plan, data, SeededNoise(seed, exact=False))
         seconds.append(time.process_time() - start)
     return min(seconds), resolve(plan).n_trees

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
@@ -113,7 +113,7 @@ def nodes_of(plan: Plan, data: SiteData, n_sites: int, lie: Lie, seed: int) -> S
     for site in range(n_sites):
         own, is_last = np.flatnonzero(owner == site), site == n_sites - 1
         labels = data.labels[own]
-        rows = SiteData(np.ascontiguousarray(data.codes[:, own]), 1 - labels if is_last and lie.is_flipped else labels)
+        rows = replace(data.only(own), labels=1 - labels if is_last and lie.is_flipped else labels)
         node = Node(f"site-{site:02d}", rows, plan, settings)
         nodes.append(Liar(node, lie) if is_last else node)
     return nodes
@@ -129,7 +129,8 @@ def result_of(prepared: Prepared, n_sites: int, lie: Lie, options: argparse.Name
     test = rows_of(prepared, plan, ~train)
 
     def auc(ensemble: Ensemble | None) -> str:
-        return "" if ensemble is None else f"{roc_auc_score(test.labels, ensemble.scores(test.codes)[0]):.6f}"
+        codes = test.codes if ensemble is None else test.codes_in(plan, ensemble.grid.new_edges)
+        return "" if ensemble is None else f"{roc_auc_score(test.labels, ensemble.scores(codes)[0]):.6f}"
 
     where = f"{outcome.said}, round {outcome.round}" if outcome.said else "-"
     return auc(outcome.unchecked), auc(outcome.salvaged), where

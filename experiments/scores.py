@@ -331,4 +331,4 @@ def _auc(prepared: Prepared, epsilon: float, n_sites: int, has_echo: bool, seed:
         sums = SumWithShares(node, NoiseCohort(promised.n_nodes, promised.n_colluders, promised.honest_group), noise)
     outcome = run_program(plan, program_for(plan, settings), sums, noise)
     test = harness.rows_of(prepared, plan, ~train)
-    return float(roc_auc_score(test.labels, outcome.ensemble.scores(test.codes)[0]))
+    return float(roc_auc_score(test.labels, harness.scores_of(outcome, test)[0]))

@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 from experiments import harness
 from experiments.datasets import BINARY_NAMES, load
-from experiments.harness import Prepared, plan_for, rows_of, run_plainly, stratified_split
+from experiments.harness import Prepared, plan_for, rows_of, run_plainly, scores_of, stratified_split
 from hedgerow.privacy.gdp import mu_of
 from hedgerow.privacy.noise import SeededNoise
 
@@ -69,7 +69,7 @@ def _score(prepared: Prepared, chosen: NDArray[np.bool_], test: NDArray[np.bool_
     plan = plan_for(prepared.table, epsilon, int(chosen.sum()), {"structure_seed": seed}, delta=DELTA)
     outcome = run_plainly(plan, rows_of(prepared, plan, chosen), SeededNoise(seed, exact=False))
     held_out = rows_of(prepared, plan, test)
-    return float(roc_auc_score(held_out.labels, outcome.ensemble.scores(held_out.codes)[0]))
+    return float(roc_auc_score(held_out.labels, scores_of(outcome, held_out)[0]))
 
 
 GUESSES = (0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)

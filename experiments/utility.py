@@ -70,8 +70,8 @@ def _trained(
     make: Callable[..., Plan], prepared: Prepared, train: NDArray[np.bool_], epsilon: float, seed: int
 ) -> Floats:
     plan = make(prepared.table, epsilon, int(train.sum()), seed)
-    ensemble = harness.trained(prepared, plan, train, seed).ensemble
-    scores = ensemble.scores(harness.rows_of(prepared, plan, ~train).codes)
+    outcome = harness.trained(prepared, plan, train, seed)
+    ensemble, scores = outcome.ensemble, harness.scores_of(outcome, harness.rows_of(prepared, plan, ~train))
     if plan.label.is_numeric:
         return ensemble.link.values(scores[0], plan.label)
     return scores[0] if len(scores) == 1 else ensemble.link.probabilities(scores)

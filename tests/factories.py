@@ -18,7 +18,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import FittedTrees, Purpose, TreeBatch
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
-from hedgerow.trees.binning import build_grid
+from hedgerow.trees.binning import N_PLACES, build_grid
 from hedgerow.trees.leaf_sums import LeafSums, SiteRecords, leaf_sums
 
 FEATURES: list[dict[str, Any]] = [
@@ -125,12 +125,13 @@ def make_data(plan: Plan, n: int, seed: int) -> SiteData:
         labels = random.integers(-SCORE_UNIT, SCORE_UNIT + 1, n)
     else:
         labels = random.integers(0, plan.label.n_codes, n)
-    return SiteData(codes, labels.astype(np.int32))
+    places = random.integers(0, N_PLACES, (len(grid.divisible), n)).astype(np.uint8) if grid.divisible else None
+    return SiteData(codes, labels.astype(np.int32), places)
 
 
 def take(data: SiteData, rows: NDArray[np.integer[Any]]) -> SiteData:
     """Some rows of a site, in the order given."""
-    return SiteData(np.ascontiguousarray(data.codes[:, rows]), data.labels[rows])
+    return data.only(rows)
 
 
 def train(plan: Plan, sites: Sequence[SiteData], noise: NoiseSource | None = None) -> Outcome:

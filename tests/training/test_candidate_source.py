@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.training.candidates import CandidateSource, iterative_hessian
+from hedgerow.training.candidates import AdaptiveCandidates, CandidateSource, iterative_hessian
 from hedgerow.trees.binning import build_grid
 
 SUMS = st.one_of(st.integers(-100, 1000), st.integers(-(2**60), 2**60))
@@ -101,3 +101,47 @@ def test_only_what_is_paid_for_is_asked(factory: ModuleType, update: str) -> Non
     source = CandidateSource(plan, build_grid(plan))
     assert source.paid_rounds_before(0, 1) == (1 if update == "newton" else 0)
     assert source.paid_rounds_before(0, 10) == (3 if update == "newton" else 0)
+
+
+def crowded_in(factory: ModuleType, place: float, high: float) -> tuple[CandidateSource, AdaptiveCandidates]:
+    """The source of a feature in [0, high], after a release that found all records in one cell about `place`."""
+    plan = factory.make_plan(features=[{"name": "x", "type": "numeric", "min": 0, "max": high}])
+    source = CandidateSource(plan, build_grid(plan))
+    cells = source.grid.features[0]
+    leaf_of_cell = (np.arange(cells.n_codes) == cells.encode(np.array([place]))[0]).astype(np.uint8)
+    assert source._adaptive.refine(0, leaf_of_cell, np.array([0, 10_000]), 1)
+    return source, source._adaptive
+
+
+def test_a_crowded_feature_is_cut_anew_where_its_records_are(factory: ModuleType) -> None:
+    """Cuts of trees stay edges, and the others are where the released Hessians say; by an independent count."""
+    source, adaptive = crowded_in(factory, 7000.3, 16000.0)
+    before = source.grid.features[0]
+    cell = int(before.encode(np.array([7000.3]))[0])
+    low, high = before.edges[cell - 1], before.edges[cell]
+    assert source.crowded() == [0] and source.crowded() == []
+    used = {3, 17, 200}
+    new = source.cut_anew({0: used})[0]
+    assert np.isin(before.edges[sorted(used)], new).all() and len(new) == len(before.edges)
+    inner = before.inner_edges[cell]
+    # 1 part in 50 of the density lies elsewhere, and the rest is even over the places of this cell.
+    inside = new[(new > low) & (new < high)]
+    assert len(inside) >= 0.9 * (len(new) - len(used)) and np.isin(inside, inner).all()
+    assert np.array_equal(source.grid.features[0].edges, new) and adaptive.density[0].sum() > 0.99 * 2**40
+    cuts = new[source.cuts([0])[0]]
+    assert 28 <= len(cuts) <= 31 and ((cuts >= low) & (cuts <= high)).mean() > 0.9
+
+
+def test_a_feature_is_not_cut_anew_for_nothing(factory: ModuleType) -> None:
+    """Not when it fills its cells, when trees use nearly all its edges, or when whole numbers leave nothing to cut."""
+    source, adaptive = crowded_in(factory, 7000.3, 16000.0)
+    assert source.crowded() == [0] and source.cut_anew({0: set(range(200))}) == {}
+    adaptive.density[0][:] = 2**40 // len(adaptive.density[0])
+    adaptive.latest = {0}
+    assert source.crowded() == []
+    feature = {"name": "x", "type": "numeric", "min": 0, "max": 100_000, "integer": True}
+    plan = factory.make_plan(features=[feature])
+    zero = CandidateSource(plan, build_grid(plan))
+    first = (np.arange(zero.grid.features[0].n_codes) == 0).astype(np.uint8)
+    assert zero._adaptive.refine(0, first, np.array([0, 10_000]), 1)
+    assert zero.crowded() == [0] and zero.cut_anew({0: set()}) == {}

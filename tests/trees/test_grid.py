@@ -156,3 +156,45 @@ def test_uniform_candidates_divide_as_the_paper_says(factory: ModuleType, low: f
     assert len(edges) == 6 and (edges > wanted).all()
     np.testing.assert_allclose(edges, wanted, rtol=1e-6, atol=2e-12 * (high - low))
     assert (edges[edges != 0] > np.finfo(np.float32).tiny).all() or low < 0
+
+
+@pytest.mark.parametrize("integer", [False, True])
+@pytest.mark.parametrize("spacing", ["auto", "uniform", "log"])
+def test_places_are_those_of_a_plain_search(factory: ModuleType, spacing: str, integer: bool) -> None:
+    """A value's place is the number of its cell's inner edges at or below it: of the value and public edges alone."""
+    for low, high in RANGES:
+        grid = grid_of(factory, low, high, "adaptive", spacing, integer)
+        if grid.within is None:
+            assert integer and high - low <= 253
+            continue
+        inner = grid.inner_edges
+        assert inner.shape == (grid.n_cells, 255) and (inner[:, 1:] > inner[:, :-1])[inner[:, 1:] < np.inf].all()
+        finite = inner[inner < np.inf]
+        cell = np.searchsorted(grid.edges, finite, side="right")
+        assert np.array_equal(cell, np.nonzero(inner < np.inf)[0]) and not np.isin(finite, grid.edges).any()
+        some = finite[:: max(1, len(finite) // 500)]
+        values = np.concatenate([telling_values(grid), some, np.nextafter(some, np.float32(-np.inf))])
+        codes = grid.encode(values)
+        rows = np.vstack([inner, np.full(255, np.inf, dtype=np.float32)])
+        expected = [0 if c == grid.missing_code else (rows[c] <= v).sum() for v, c in zip(values, codes, strict=True)]
+        # The largest numbers are infinite in single precision, and beyond every edge that there is.
+        is_infinite = np.isposinf(values)
+        assert np.array_equal(grid.places(values, codes)[~is_infinite], np.array(expected)[~is_infinite])
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_cells_cut_anew_are_those_of_a_plain_search(factory: ModuleType, data: st.DataObject) -> None:
+    """From its first code and its place alone, a value gets the code that a search over the new edges gives it."""
+    low, high = data.draw(st.sampled_from([(0, 16000), (-8e6, 24), (0, 3e38), (-1e-40, 1e-40), (-5, -4)]))
+    grid = grid_of(factory, low, high, "adaptive", "auto", data.draw(st.booleans()) and high - low > 253)
+    union = np.union1d(grid.edges, grid.inner_edges[grid.inner_edges < np.inf])
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    new = grid.cut_anew(np.sort(random.choice(union, len(grid.edges), replace=False)))
+    assert new.n_codes == grid.n_codes
+    values = np.concatenate([telling_values(grid), telling_values(new), random.uniform(low, high, 200)])
+    codes = grid.encode(values)
+    found = grid.codes_in(new)[codes, grid.places(values, codes)]
+    np.testing.assert_array_equal(found, oracle(new, values))
+    with pytest.raises(ValueError, match="as many edges"):
+        grid.cut_anew(np.append(new.edges[1:], np.float32(np.nextafter(np.float32(high), np.float32(np.inf)))))

@@ -195,6 +195,7 @@ class Node:
         self._noise = noise or SystemNoise(os.urandom)
         loss, draw = settings.loss(plan), (sampling or SystemSampling(os.urandom)).draw
         records = _with_scores(data, loss.n_outputs)
+        self._data = data
         self.held = TrainingSite(plan, records, n_threads, loss=loss, linear_loss=settings.linear_loss(plan), draw=draw)
         self._ensemble_size = 0
         self._fitted: list[FittedTrees] = []
@@ -237,6 +238,7 @@ class Node:
         if isinstance(query, EvaluationQuery):
             raise _refused(f"a {type(query).__name__} query has no place in training")
         self._expect_ensemble(query)
+        _cut_anew(self.held, self._data, query)
         self._take_in(query, may_be_new=True)
         vector = query.answer(self.held)
         self._count_update(query)
@@ -247,6 +249,7 @@ class Node:
     def finish(self, query: Query) -> None:
         """Take in a query's update without answering it; for a node that missed the round."""
         self._expect_ensemble(query)
+        _cut_anew(self.held, self._data, query)
         self._take_in(query, may_be_new=False)
         query.miss(self.held)
         self._count_update(query)
@@ -269,6 +272,12 @@ def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
     return SiteRecords(codes, data.labels, np.zeros((n_outputs, data.n_records), dtype=np.int32))
 
 
+def _cut_anew(held: Site, data: SiteData, query: Query) -> None:
+    """Give the rows the codes of a query's new edges."""
+    if query.new_edges:
+        held.records = held.records._replace(codes=data.codes_in(held.plan, query.new_edges))
+
+
 def check_data(site: str, data: SiteData, plan: Plan) -> None:
     """Refuse codes or labels outside the plan (DataError); `site` is for the message."""
     grid = build_grid(plan)
@@ -279,6 +288,8 @@ def check_data(site: str, data: SiteData, plan: Plan) -> None:
         fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"
     elif data.n_records and not low <= int(data.labels.min()) <= int(data.labels.max()) <= high:
         fault = f"a label beyond {low} to {high}"
+    elif data.places is not None and data.places.shape != (len(grid.divisible), data.n_records):
+        fault = f"places of shape {data.places.shape}"
     elif data.n_records:
         beyond = [
             feature.name
@@ -314,7 +325,7 @@ class EvaluationNode:
         self.site = site
         self._noise = noise or SystemNoise(os.urandom)
         self._ensemble_size = 0
-        self.held = Site(plan, _with_scores(data, plan.label.n_outputs), n_threads)
+        self.held, self._data = Site(plan, _with_scores(data, plan.label.n_outputs), n_threads), data
 
     def answer(self, query: Query) -> IntVector:
         """The site's vector for a query: int64 [query.length].
@@ -327,6 +338,7 @@ class EvaluationNode:
             raise _refused(f"a {type(query).__name__} query has no place in an evaluation")
         self._check(query)
         self._expect_ensemble(query)
+        _cut_anew(self.held, self._data, query)
         sums = query.answer(self.held)
         if self.held.plan.privacy.noise == "local":
             sums = sums + noise_of_site(query, self.site, self.held.records.n_records, self._noise)
@@ -335,6 +347,7 @@ class EvaluationNode:
     def finish(self, query: Query) -> None:
         """Take in a query's trees without answering it; for a node that missed the round."""
         self._expect_ensemble(query)
+        _cut_anew(self.held, self._data, query)
         query.miss(self.held)
 
     def _expect_ensemble(self, query: Query) -> None:
@@ -371,7 +384,9 @@ def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
         task = TrainingTask(plan)
         task.planned_releases()
         columns = tuple(np.zeros(1, np.int16 if feature.is_categorical else np.float32) for feature in plan.features)
-        data = SiteData(build_grid(plan).encode(columns), np.zeros(1, dtype=np.int32))
+        grid = build_grid(plan)
+        codes = grid.encode(columns)
+        data = SiteData(codes, np.zeros(1, dtype=np.int32), grid.places(columns, codes))
         rehearse(task, Node("warm-up", data, plan, task.settings, n_threads).answer)
     except HedgerowError:
         # A plan that cannot be run is refused where the refusal is told to the coordinator as well.

@@ -499,7 +499,8 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
 def digest_of(data: SiteData) -> bytes:
     """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
     hasher = hashlib.sha256()
-    for part in (str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes()):
+    places = [] if data.places is None else [data.places.tobytes()]
+    for part in (str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes(), *places):
         hasher.update(len(part).to_bytes(8, "big"))
         hasher.update(part)
     return hasher.digest()

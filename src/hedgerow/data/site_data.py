@@ -18,7 +18,7 @@ from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, rows_w
 from hedgerow.errors import DataError
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Label, Plan
-from hedgerow.trees.binning import CodeArray, build_grid
+from hedgerow.trees.binning import CodeArray, FloatArray, PlaceArray, build_grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +28,45 @@ class SiteData:
     Attributes:
         codes: uint8 or uint16 [n_features, n], the grid codes.
         labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
+        places: uint8 [n_divisible, n], where values stand within their cells (`Grid.places`); None where the grid has
+            no such features. Without them a run that cuts a feature anew fails.
     """
 
     codes: CodeArray
     labels: NDArray[np.int32]
+    places: PlaceArray | None = None
 
     @property
     def n_records(self) -> int:
         return len(self.labels)
+
+    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SiteData:
+        """Some of the rows, by their numbers or by bool [n]."""
+        places = None if self.places is None else np.ascontiguousarray(self.places[:, rows])
+        return SiteData(np.ascontiguousarray(self.codes[:, rows]), self.labels[rows], places)
+
+    def codes_in(self, plan: Plan, new_edges: Mapping[int, FloatArray]) -> CodeArray:
+        """The codes by these edges of some features, all others as they are: a new array if any has some.
+
+        Each follows from its value's code and place alone, by a public table.
+
+        Args:
+            plan: whose grid the codes are of.
+            new_edges: float32 by feature, see `FeatureGrid.cut_anew`.
+
+        Raises:
+            DataError: the rows have no places.
+        """
+        if not new_edges:
+            return self.codes
+        if self.places is None:
+            raise DataError("data-outside-plan", site="A site", fault="no places of values within their cells")
+        grid, codes = build_grid(plan), self.codes.copy()
+        for feature, edges in new_edges.items():
+            first = grid.features[feature]
+            table = first.codes_in(first.cut_anew(edges)).astype(codes.dtype)
+            codes[feature] = table[self.codes[feature], self.places[grid.divisible.index(feature)]]
+        return codes
 
 
 def scaled_label(values: NDArray[Any], label: Label) -> NDArray[np.int32]:
@@ -86,12 +117,13 @@ class SiteRows:
 def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None) -> SiteRows:
     """All rows of a site's table; arguments and errors as in `site_data_from_records`."""
     grid = build_grid(plan)
-    codes, labels, units = [], [], []
+    codes, places, labels, units = [], [], [], []
     beyond = dict.fromkeys(plan.feature_names, 0)
     for records in chunks:
         for name, n_cells in records.beyond(plan):
             beyond[name] += n_cells
         codes.append(grid.encode(records.features))
+        places.append(grid.places(records.features, codes[-1]))
         labels.append(encode_labels(records, plan))
         if records.unit is not None:
             units.append(records.unit)
@@ -99,8 +131,10 @@ def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: Rows
         raise DataError("data-empty", source="The site")
     if not codes:
         codes, labels = [np.empty((grid.n_features, 0), dtype=grid.dtype)], [np.empty(0, dtype=np.int32)]
+        places = [np.empty((len(grid.divisible), 0), dtype=np.uint8)]
         units = [np.empty(0, dtype=np.str_)]
-    data = SiteData(np.concatenate(codes, axis=1), np.concatenate(labels))
+    within = np.concatenate(places, axis=1) if grid.divisible else None
+    data = SiteData(np.concatenate(codes, axis=1), np.concatenate(labels), within)
     unfit = dict(left_out or {})
     if plan.privacy.unit == "record":
         return SiteRows(data, None, unfit, beyond)
@@ -148,7 +182,7 @@ def bounded_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[
         rows = together[(together >= first) & (together < first + data.n_records)] - first
         first += data.n_records
         n_dropped = report.n_dropped + data.n_records - len(rows)
-        own = data if len(rows) == data.n_records else _rows_of(data, rows)
+        own = data if len(rows) == data.n_records else data.only(rows)
         found[name] = own, replace(report, n_dropped=n_dropped)
     return {name: found[name] for name in sites}
 
@@ -160,11 +194,7 @@ def _bounded(rows: SiteRows, plan: Plan) -> tuple[NDArray[np.str_] | None, SiteD
         return None, data, ContributionReport(n_rows, n_rows, 0, rows.unfit, rows.beyond)
     kept, report = rows_within_bound(unit, plan.privacy.max_rows_per_unit, _key(plan))
     report = replace(report, unfit=rows.unfit, beyond=rows.beyond)
-    return (unit, data, report) if not report.n_dropped else (unit[kept], _rows_of(data, kept), report)
-
-
-def _rows_of(data: SiteData, rows: NDArray[np.intp]) -> SiteData:
-    return SiteData(data.codes[:, rows], data.labels[rows])
+    return (unit, data, report) if not report.n_dropped else (unit[kept], data.only(kept), report)
 
 
 def _key(plan: Plan) -> bytes:

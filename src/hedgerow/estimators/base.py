@@ -47,7 +47,7 @@ from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
 from hedgerow.survey.program import Findings, Questions, Range
 from hedgerow.survey.queries import RawSite
-from hedgerow.trees.binning import CodeArray, Grid, build_grid
+from hedgerow.trees.binning import CodeArray, Grid, PlaceArray, build_grid
 from hedgerow.trees.importances import importances
 
 FROM_DATA = "data"
@@ -266,12 +266,23 @@ def _is_date(kind: Any) -> bool:
 
 def encode_table(table: Table, plan: Plan, grid: Grid) -> CodeArray:
     """Grid codes [n_features, n] of a table: one byte per value, and no other copy of a C-ordered matrix."""
-    if isinstance(table, Mapping):
-        records = records_from_columns(table, plan, with_label=False, with_unit=False, table=Place("X", "", 0))
-        return grid.encode(records.features)
-    if table.flags.c_contiguous:
+    if not isinstance(table, Mapping) and table.flags.c_contiguous:
         return grid.encode_matrix(table)
-    return grid.encode(tuple(table[:, index] for index in range(table.shape[1])))
+    return grid.encode(_columns_of(table, plan))
+
+
+def encode_rows(table: Table, plan: Plan) -> tuple[CodeArray, PlaceArray | None]:
+    """Codes as `encode_table` has them, and the places of values within their cells where a run may ask for them."""
+    grid = build_grid(plan)
+    codes = encode_table(table, plan, grid)
+    return codes, grid.places(_columns_of(table, plan), codes) if grid.divisible else None
+
+
+def _columns_of(table: Table, plan: Plan) -> tuple[NDArray[Any], ...]:
+    if isinstance(table, Mapping):
+        place = Place("X", "", 0)
+        return records_from_columns(table, plan, with_label=False, with_unit=False, table=place).features
+    return tuple(table[:, index] for index in range(table.shape[1]))
 
 
 def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
@@ -650,7 +661,7 @@ class PrivateTrees(BaseEstimator):
     def _site_data(self, plan: Plan, table: Table, y: NDArray[Any], rows: Rows) -> dict[str, SiteData]:
         """Each site's rows as its node holds them, without those that are of no class that was found."""
         labels = self._encoded(y, plan)
-        return split_sites(encode_table(table, plan, build_grid(plan)), labels, rows, self._kept(labels))
+        return split_sites(encode_rows(table, plan), labels, rows, self._kept(labels))
 
     def _shown(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
         """What shows how far a training is, where that is asked for."""
@@ -810,20 +821,22 @@ def only_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
 
 
 def split_sites(
-    codes: CodeArray, labels: NDArray[np.int32], rows: Rows, kept: NDArray[np.bool_] | None = None
+    encoded: tuple[CodeArray, PlaceArray | None],
+    labels: NDArray[np.int32],
+    rows: Rows,
+    kept: NDArray[np.bool_] | None = None,
 ) -> dict[str, SiteData]:
     """Each site's rows, by the site's name.
 
     Args:
-        codes: [n_features, n].
+        encoded: of all rows, see `encode_rows`.
         labels: int32 [n].
         rows: of each site, see `rows_of_sites`.
         kept: bool [n], the rows that are used; None for all.
     """
-    found = {}
-    for name, own in (rows if kept is None else only_rows(rows, kept)).items():
-        found[name] = SiteData(codes, labels) if own is None else SiteData(codes[:, own], labels[own])
-    return found
+    data = SiteData(encoded[0], labels, encoded[1])
+    own_rows = rows if kept is None else only_rows(rows, kept)
+    return {name: data if own is None else data.only(own) for name, own in own_rows.items()}
 
 
 def refuse_weights(others: Mapping[str, Any]) -> None:

@@ -114,6 +114,7 @@ class _Exchange:
             sensitivity_squared=self.sensitivity_squared(len(edges) + with_hits),
             noise_multiplier=self.noise_multipliers[stage],
             update=self.update(stage),
+            new_edges={} if stage else self.ensemble.grid.new_edges,
             ensemble_size=self.ensemble.n_trees if stage else 0,
             position=position,
             edges=edges,

@@ -86,6 +86,7 @@ from hedgerow.protocol.messages import (
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.storage import Database
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster, require_pinned
+from hedgerow.trees.binning import cuts_anew
 
 _SCHEMA = """
 create table if not exists link (
@@ -373,11 +374,15 @@ def _kept(
         # A policy without these lines keeps the rows that it has read before.
         kind += "" if policy.data == PLAIN else f" {policy.data}"
         kind += f" {policy.max_unlisted} {policy.max_clamped}" if policy.limits_fit else ""
+        kind += " places" if cuts_anew(plan) else ""
         stamp = f"{kind} {data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
         kept = Path(file.state) / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():
             with np.load(kept, allow_pickle=False) as arrays:
-                return SiteData(arrays["codes"], arrays["labels"])
+                places = arrays["places"] if cuts_anew(plan) else None
+                return SiteData(
+                    arrays["codes"], arrays["labels"], None if places is None or not len(places) else places
+                )
         if why and not is_check:
             raise PolicyRefusal("rows-unchecked", why=why, what="Nobody has read the table as it is now, by this plan.")
         rows = read(plan)
@@ -387,7 +392,8 @@ def _kept(
             old.unlink()
         part = kept.with_suffix(".part")
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-            np.savez(stream, codes=rows.codes, labels=rows.labels)
+            places = np.empty((0, 0), dtype=np.uint8) if rows.places is None else rows.places
+            np.savez(stream, codes=rows.codes, labels=rows.labels, places=places)
         part.replace(kept)
         return rows
 

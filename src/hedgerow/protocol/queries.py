@@ -14,7 +14,7 @@ its purpose says, and which releases cannot be sums over records.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -133,6 +133,8 @@ class Query:
         noise_multiplier: standard deviation of the noise per unit of L2 sensitivity.
         update: trees fitted since the last query, to be added to the scores before answering; or None.
         ensemble_size: trees already in the scores before `update`; a node that holds another number has lost a round.
+        new_edges: where features were cut anew since the last query, the edges of all that ever were, float32 by
+            feature; the update and all that follows speak of the cells between them. Empty where nothing changes.
     """
 
     purpose: Purpose
@@ -142,6 +144,7 @@ class Query:
     noise_multiplier: float
     update: FittedTrees | None = None
     ensemble_size: int = 0
+    new_edges: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def release_length(self) -> int:

@@ -9,7 +9,7 @@ says how much Hessian lies in its cells; the density over cells is updated, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import IntVector, TreeBatch
 from hedgerow.training.settings import pays_for_candidates
-from hedgerow.trees.binning import FeatureGrid, Grid
+from hedgerow.trees.binning import FeatureGrid, FloatArray, Grid
 from hedgerow.trees.greedy_trees import Bins
 from hedgerow.trees.random_trees import Cuts, CutTable, shapes_of
 
@@ -29,6 +29,13 @@ FLOOR_SHARE = 50
 """One part in 50 of the density stays uniform, so that no region is lost for good to one noisy leaf."""
 MAX_REFINEMENTS = 6
 """Later releases would move the candidates by noise more than by knowledge."""
+PARTS_OF_SHARE = 3
+"""A cell that holds more than one part in so many of a candidate's share is heavy."""
+CROWDED = 20
+"""A feature is crowded when its heavy cells hold all but one part in so many of it: with 32 candidates, at most 96 of
+its 253 cells. At a third of a candidate's share a first release notices whose rows all fall into one wide leaf."""
+LEAST_FREE = 2
+"""A feature is cut anew while trees use so few of its edges that this many times the candidates are free."""
 
 
 class CandidateSource:
@@ -48,6 +55,7 @@ class CandidateSource:
         self._lowest = [0.0 if feature.min is None else feature.min for feature in plan.features]
         self._highest = [0.0 if feature.max is None else feature.max for feature in plan.features]
         self._adaptive = AdaptiveCandidates(grid.features)
+        self._first = grid
         self._table = CutTable.of({index: self._initial_cuts(index) for index in range(grid.n_features)}, grid)
         self._bins: tuple[Cuts, Bins] | None = None
 
@@ -178,6 +186,38 @@ class CandidateSource:
             if feature >= 0:
                 self._refine_density(feature, leaf_of_code, own, sigma)
 
+    @property
+    def grid(self) -> Grid:
+        """The grid at this moment."""
+        return self._grid
+
+    def crowded(self) -> list[int]:
+        """Features that the latest releases found in a few cells, and whose values have places within these."""
+        latest, self._adaptive.latest = self._adaptive.latest, set()
+        return [
+            feature
+            for feature in sorted(latest & set(self._first.divisible))
+            if self._adaptive.is_crowded(feature, self._n_candidates)
+        ]
+
+    def cut_anew(self, used: Mapping[int, set[int]]) -> dict[int, FloatArray]:
+        """Give new edges to crowded features: float32 by feature, for those whose cells can be divided.
+
+        Args:
+            used: of each of them, the cuts of all trees so far, which stay edges.
+        """
+        found = {}
+        for feature, cuts in used.items():
+            now, inner = self._grid.features[feature], self._first.features[feature].inner_edges
+            new = self._adaptive.cut_anew(feature, now, inner, cuts, self._n_candidates)
+            if new is not None:
+                found[feature] = new
+        if found:
+            self._grid = self._first.cut_anew({**self._grid.new_edges, **found})
+            for feature in found:
+                self._table.put(feature, self._adaptive.cuts(feature, self._n_candidates))
+        return found
+
     def _refine_density(
         self, feature: int, leaf_of_cell: NDArray[np.integer], hessians: NDArray[np.int64], sigma: float
     ) -> None:
@@ -193,6 +233,7 @@ class AdaptiveCandidates:
     Attributes:
         density: per feature int64 [n_cells], the relative Hessian of each cell; empty for a categorical feature.
         refinements: per feature, the releases that went into it.
+        latest: features that were refined since somebody last looked.
     """
 
     def __init__(self, grids: Sequence[FeatureGrid]) -> None:
@@ -200,6 +241,7 @@ class AdaptiveCandidates:
         sizes = [0 if grid.is_categorical else grid.n_cells for grid in grids]
         self.density = [np.full(size, DENSITY_TOTAL // max(1, size), dtype=np.int64) for size in sizes]
         self.refinements = [0] * len(sizes)
+        self.latest: set[int] = set()
 
     def cuts(self, feature: int, n_candidates: int) -> list[int]:
         """At most `n_candidates - 1` ascending cuts of a feature, at the quantiles of its density."""
@@ -221,7 +263,51 @@ class AdaptiveCandidates:
         kept = [hessian if hessian > 2 * noise else 0 for hessian in hessians.tolist()]
         if any(kept):
             self.density[feature] = _refined(density, leaf_of_cell[: len(density)], kept)
+            self.latest.add(feature)
         return True
+
+    def is_crowded(self, feature: int, n_candidates: int) -> bool:
+        """Whether heavy cells hold nearly all of a feature."""
+        density, total = self.density[feature], int(self.density[feature].sum())
+        return CROWDED * int(density[_is_heavy(density, n_candidates)].sum()) > (CROWDED - 1) * total
+
+    def cut_anew(
+        self, feature: int, grid: FeatureGrid, inner: FloatArray, used: set[int], n_candidates: int
+    ) -> FloatArray | None:
+        """As many edges as before, at quantiles of the density where heavy cells are divided; None without one.
+
+        Args:
+            grid: of the feature, as it is now.
+            inner: all edges within the cells of its first grid, with infinities.
+            used: cuts that stay.
+            n_candidates: of which heavy cells hold a part of a share.
+        """
+        density, edges = self.density[feature], grid.edges
+        n_free = len(edges) - len(used)
+        finer = np.setdiff1d(inner[np.isfinite(inner)], edges)
+        finer = finer[_is_heavy(density, n_candidates)[np.searchsorted(edges, finer, side="right")]]
+        if not len(finer) or n_free < LEAST_FREE * n_candidates:
+            return None
+        union = np.union1d(edges, finer)
+        cell = np.searchsorted(edges, np.append(np.float32(-np.inf), union), side="right")
+        shares = density[cell] // np.bincount(cell, minlength=len(density))[cell]
+        kept = np.isin(union, edges[sorted(used)])
+        kept[quantile_cuts(shares, n_free + 1)] = True
+        # Where quantiles fall together, the edges from before are there again, from all of its range.
+        left = np.flatnonzero(~kept & np.isin(union, edges))
+        n_left = len(edges) - int(kept.sum())
+        kept[left[np.arange(n_left) * len(left) // max(1, n_left)]] = True
+        new = union[kept]
+        place = np.searchsorted(new, np.append(np.float32(-np.inf), union), side="right")
+        self.density[feature] = np.bincount(place, weights=shares, minlength=len(density)).astype(np.int64)
+        # What was refined so far was where the rows are, and not yet how they lie there.
+        self.refinements[feature] = 0
+        return new
+
+
+def _is_heavy(density: NDArray[np.int64], n_candidates: int) -> NDArray[np.bool_]:
+    """Which cells hold more than a part of a candidate's share: bool [n_cells]."""
+    return np.asarray(density * (n_candidates * PARTS_OF_SHARE) > int(density.sum()))
 
 
 def _refined(density: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], mass: list[int]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 import numba
@@ -64,6 +64,7 @@ class FeatureOrder:
         self._explored = {} if self._partner_share else {tree: self._least_tried_subset(tree) for tree in exploring}
         self._exploring = set(exploring)
         self._adaptive = _AdaptiveOrder(n_features, n_features + settings.n_trees)
+        self._due: list[int] = []
 
     def features_of(self, tree: int) -> Subset:
         """The features of tree number `tree`; call once per tree, in order."""
@@ -89,7 +90,7 @@ class FeatureOrder:
         if tree < len(self._order):
             return (self._order[tree],)
         if tree not in self._exploring:
-            return None
+            return (self._due.pop(0),) if self._due else None
         return self._explored[tree] if tree in self._explored else self._least_tried_subset(tree)
 
     def _least_tried_subset(self, tree: int) -> Subset:
@@ -140,6 +141,10 @@ class FeatureOrder:
                 draw.append(int(options[randomness.below(len(options))]))
             draws.append(tuple(sorted(draw)))
         return draws
+
+    def ask_again(self, features: Iterable[int]) -> None:
+        """Give the next trees to these features: what their last ones gained says nothing of their new cells."""
+        self._due += [feature for feature in features if feature not in self._due]
 
     def take_leaves(self, leaves: NoisyLeaves, ridge: float) -> None:
         """Learn from the release of the latest batch.

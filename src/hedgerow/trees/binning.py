@@ -12,11 +12,16 @@ Edges are single precision, and values are compared as single precision, as XGBo
 every value, down to the last bit, to the same side.
 
 Values become codes in one pass, by one short search each.
+
+Bounds may be far wider than the rows, and then few cells hold all of them. So a cell of a number is divided into at
+most 256 places, as public as the grid, and a node keeps the place of each value beside its code. A grid whose edges are
+some of these (`FeatureGrid.cut_anew`) can take the place of the first one while a run goes on: a table says the new
+code of each old one with its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,12 +31,13 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.plan.plan import Feature, Plan
+from hedgerow.plan.plan import DEFAULT_ALGORITHM, Feature, Plan
 
 Part = TypeVar("Part")
 FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.unsignedinteger[Any]]
 """uint8 when every code fits, else uint16."""
+PlaceArray = NDArray[np.uint8]
 
 MAX_BYTE_CODES = 256
 UNKNOWN_CATEGORY = -1
@@ -46,6 +52,8 @@ BUCKETS = LOWEST_OCTAVE * STEPS_PER_OCTAVE + 1
 around zero are told apart as well as those further up."""
 TOP_BITS = 0x3F800000 >> 16
 """The sign, the exponent and the first seven bits of the single-precision number 1."""
+N_PLACES = 256
+"""Parts of a cell, a byte for each value: half of them uniform, half log-spaced, as the cells of a range."""
 ROWS_PER_BLOCK = 512
 MIN_RECORDS_PER_THREAD = 20_000
 """Below this, starting a thread takes longer than the work."""
@@ -58,10 +66,14 @@ class FeatureGrid:
     Attributes:
         edges: float32 [n_edges], ascending and distinct; empty for a categorical feature.
         n_categories: number of listed categories; 0 for a numeric feature.
+        within: the feature, if values have places within its cells; else None.
+        is_new: whether its edges are not those of the plan's grid.
     """
 
     edges: FloatArray
     n_categories: int = 0
+    within: Feature | None = None
+    is_new: bool = False
 
     @property
     def is_categorical(self) -> bool:
@@ -99,6 +111,55 @@ class FeatureGrid:
             single = values.astype(np.float32)
         _encode(single, *self.acceleration, codes)
         return codes
+
+    @cached_property
+    def inner_edges(self) -> FloatArray:
+        """What divides each cell into places: float32 [n_cells, 255], ascending, then infinity.
+
+        Raises:
+            ValueError: values have no places within these cells.
+        """
+        if self.within is None or self.within.min is None or self.within.max is None:
+            raise ValueError("only cells of a range have places")
+        lower = np.append(self.within.min, self.edges.astype(np.float64))
+        upper = np.append(self.edges.astype(np.float64), self.within.max)
+        span, parts = np.maximum(upper - lower, 0.0)[:, None], _mixed_parts(N_PLACES - 1)
+        inner = np.where((upper > 0)[:, None], lower[:, None] + span * parts, upper[:, None] - span * parts[::-1])
+        for cell in np.flatnonzero((lower < 0) & (upper > 0)).tolist():
+            low, high = float(lower[cell]), float(upper[cell])
+            uniform = low + (high - low) * np.arange(1, N_PLACES // 2) / (N_PLACES // 2)
+            inner[cell] = np.sort(np.append(uniform, _log_edges(low, high, N_PLACES // 2)))
+        rounded = (np.floor(inner) + 0.5 if self.within.integer else inner).astype(np.float32)
+        before = np.append(np.float32(-np.inf), self.edges)[:, None]
+        is_new = rounded > np.hstack([before, rounded[:, :-1]])
+        is_within = (rounded > before) & (rounded < np.append(self.edges, np.float32(np.inf))[:, None])
+        return np.asarray(np.sort(np.where(is_new & is_within, rounded, np.float32(np.inf)), axis=1), dtype=np.float32)
+
+    def places(self, values: NDArray[np.generic], codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint8]:
+        """Where values stand within their cells: uint8 [n], 0 for missing ones; `codes` are theirs."""
+        found = np.empty(len(values), dtype=np.uint8)
+        with np.errstate(over="ignore"):
+            _place(values.astype(np.float32), codes, self.inner_edges, found)
+        return found
+
+    def cut_anew(self, edges: FloatArray) -> FeatureGrid:
+        """Cells of other edges, as many and all of them among these and the inner ones; float32, ascending.
+
+        Raises:
+            ValueError: they are not.
+        """
+        known = np.append(self.edges, self.inner_edges)
+        if self.within is None or edges.shape != self.edges.shape or not np.isin(edges, known[known < np.inf]).all():
+            raise ValueError("a feature is cut anew at as many edges, of its cells and within them")
+        if not (np.diff(edges) > 0).all():
+            raise ValueError("edges have to ascend")
+        return FeatureGrid(edges, is_new=True)
+
+    def codes_in(self, other: FeatureGrid) -> NDArray[np.uint16]:
+        """The code that `other`, these cells cut anew, gives to each code and place: uint16 [n_codes, 256]."""
+        starts = np.column_stack([np.append(np.float32(-np.inf), self.edges), self.inner_edges])
+        found = np.searchsorted(other.edges, starts, side="right")
+        return np.vstack([found, np.full((1, N_PLACES), other.missing_code)]).astype(np.uint16)
 
     @property
     def acceleration(self) -> tuple[FloatArray, np.float32, np.float32, NDArray[np.int32]]:
@@ -157,6 +218,28 @@ class Grid:
             codes[row] = feature.encode(values)
         return codes
 
+    @cached_property
+    def divisible(self) -> tuple[int, ...]:
+        """The features whose values have places within their cells."""
+        return tuple(number for number, feature in enumerate(self.features) if feature.within is not None)
+
+    def places(self, columns: tuple[NDArray[np.generic], ...], codes: CodeArray) -> PlaceArray:
+        """Where the values of a chunk stand within their cells: uint8 [len(divisible), n]; `codes` are theirs."""
+        found = np.empty((len(self.divisible), codes.shape[1]), dtype=np.uint8)
+        for row, number in enumerate(self.divisible):
+            found[row] = self.features[number].places(columns[number], codes[number])
+        return found
+
+    @property
+    def new_edges(self) -> dict[int, FloatArray]:
+        """The edges of the features that were cut anew."""
+        return {number: feature.edges for number, feature in enumerate(self.features) if feature.is_new}
+
+    def cut_anew(self, edges: Mapping[int, FloatArray]) -> Grid:
+        """This grid with other edges of some features; see `FeatureGrid.cut_anew`, also for errors."""
+        parts = enumerate(self.features)
+        return Grid(tuple(part.cut_anew(edges[number]) if number in edges else part for number, part in parts))
+
     def encode_matrix(self, matrix: NDArray[np.floating[Any]], n_threads: int = 1) -> CodeArray:
         """Codes of an all-numeric matrix [n, n_features] in one pass over memory: [n_features, n].
 
@@ -208,6 +291,22 @@ def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untype
 
 
 @numba.njit(cache=True, nogil=True)
+def _place(values, codes, inner, places):  # type: ignore[no-untyped-def]
+    """Number of inner edges <= value in the row of each value's cell; 0 for codes without a row."""
+    for i in range(len(values)):
+        places[i] = 0
+        if codes[i] < len(inner):
+            row, first, end = inner[codes[i]], 0, inner.shape[1]
+            while first < end:
+                middle = (first + end) >> 1
+                if row[middle] <= values[i]:
+                    first = middle + 1
+                else:
+                    end = middle
+            places[i] = first
+
+
+@numba.njit(cache=True, nogil=True)
 def _encode_rows(  # type: ignore[no-untyped-def]
     matrix, edges, offsets, lows, scales, starts, codes, first_row, last_row
 ):
@@ -245,6 +344,17 @@ def build_grid(plan: Plan) -> Grid:
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
 
+def cuts_anew(plan: Plan) -> bool:
+    """Whether a run of the plan may cut features anew: the default for two and more classes.
+
+    Linear starts of numbers use all edges that a feature has, and plans after a paper keep its grid.
+    """
+    model = plan.model
+    is_adaptive = model.split_candidates == "adaptive" and model.interaction in ("auto", "adaptive")
+    is_boosted = model.algorithm == DEFAULT_ALGORITHM and model.weight_update != "averaging"
+    return is_adaptive and is_boosted and model.split_method == "totally_random" and len(plan.label.classes) > 1
+
+
 def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     if feature.is_categorical:
         return FeatureGrid(np.empty(0, dtype=np.float32), n_categories=len(feature.categories))
@@ -253,7 +363,8 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     low, high = feature.min, feature.max
     method, n_candidates = plan.model.split_candidates, plan.model.n_candidates
     if method == "adaptive":
-        return FeatureGrid(_mixed_edges(low, high, feature, MAX_BYTE_CODES - 3))
+        within = feature if cuts_anew(plan) and not (feature.integer and high - low <= MAX_BYTE_CODES - 3) else None
+        return FeatureGrid(_mixed_edges(low, high, feature, MAX_BYTE_CODES - 3), within=within)
     if method in ("iterative_hessian", "quantile"):
         return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
     return FeatureGrid(_edges_above(low, high - low, n_candidates, logarithmic=method == "log"))
@@ -286,6 +397,12 @@ def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> Flo
     edges = np.concatenate([uniform, log])
     # Between two neighbouring integers one edge is enough.
     return _distinct(np.floor(edges) + 0.5 if feature.integer else edges)
+
+
+def _mixed_parts(n_parts: int) -> NDArray[np.float64]:
+    """Half uniform, half log-spaced, as shares of a range: float64 [n_parts], ascending."""
+    uniform, log = np.arange(1, n_parts // 2 + 1) / (n_parts // 2 + 1), _log_edges(0.0, 1.0, n_parts - n_parts // 2)
+    return np.sort(np.append(uniform, log))
 
 
 def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:

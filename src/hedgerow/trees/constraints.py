@@ -110,6 +110,17 @@ class OrderedSum:
         self._directions = directions
         self.rises = np.zeros((0 if directions is None else len(directions.signs), n_codes), dtype=np.int64)
 
+    def cut_anew(self, feature: int, before: NDArray[np.float32], edges: NDArray[np.float32]) -> None:
+        """Speak of a feature's new edges: where a tree cuts, there is one as before; elsewhere nothing rises.
+
+        Args:
+            before, edges: old and new ones, as many.
+        """
+        if self._directions is not None:
+            old = self.rises[feature].copy()
+            place = np.minimum(np.searchsorted(before, edges), len(before) - 1)
+            self.rises[feature, : len(edges)] = np.where(before[place] == edges, old[place], 0)
+
     def add(
         self,
         trees: TreeBatch,

@@ -10,8 +10,9 @@ In a file each tree is complete: 2**depth - 1 nodes numbered as in a heap (see `
     values          leaf after leaf, output after output, integers in units of 2**-16 score
     weights         per leaf, what was released of its weight; null when it was not kept
 
-The grid is not stored: it follows from the plan. A digest of its edges is, so that a program whose rule for grids has
-changed refuses the file instead of reading thresholds that mean something else.
+The grid is not stored: it follows from the plan. Only the edges of features that were cut anew are (`edges`, by the
+feature's number). A digest of all edges is, so that a program whose rule for grids has changed refuses the file instead
+of reading thresholds that mean something else.
 
 For exports and for looking at a model, `pruned_tree` leaves out what no record can reach. A trained tree is complete,
 so some of its nodes send everything one way: they are skipped, and splits between equal leaves are joined. Every record
@@ -125,12 +126,14 @@ class Ensemble:
 def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
     """The ensemble as JSON values; equal ensembles give equal values."""
     fitted = ensemble.fitted
+    new_edges = {str(number): _decimals(edges) for number, edges in ensemble.grid.new_edges.items()}
     return {
         "version": ENSEMBLE_VERSION,
         "link": ensemble.link.name,
         "n_outputs": ensemble.n_outputs,
         "depth": 0 if fitted is None else fitted.trees.depth,
         "grid_digest": grid_digest(ensemble.grid),
+        **({"edges": new_edges} if new_edges else {}),
         "trees": [] if fitted is None else _trees_to_dicts(ensemble.grid, fitted, ensemble.leaf_weights),
         # Left out where it says nothing, so that models without it keep their bytes.
         **({} if ensemble.stretch == 1 else {"stretch": ensemble.stretch}),
@@ -159,6 +162,8 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
         raise ModelError("model-newer-version", part="ensemble", found=version, newest=ENSEMBLE_VERSION)
     if table.get("link") != link_of(plan).name or table.get("n_outputs") != plan.label.n_outputs:
         raise ModelError("model-invalid", fault="the ensemble's kind of scores is not that of the plan's label")
+    if "edges" in table:
+        grid = _cut_anew(grid, table["edges"])
     if table.get("grid_digest") != grid_digest(grid):
         raise ModelError("model-grid-changed")
     depth = _integer(table, "depth", 0, MAX_DEPTH)
@@ -189,6 +194,26 @@ def _baseline(found: object, plan: Plan) -> Baseline:
     if any(abs(item) > BASELINE_LIMIT for item in found):
         raise ModelError("model-invalid", fault=f"a baseline of the ensemble is beyond {BASELINE_LIMIT}")
     return tuple(found)
+
+
+def _decimals(edges: NDArray[np.float32]) -> list[float]:
+    return [single_as_decimal(edge) for edge in edges]
+
+
+def _cut_anew(grid: Grid, table: object) -> Grid:
+    """The grid of a file whose model has other edges of some features than the plan's grid."""
+    if not isinstance(table, Mapping) or not table or not set(table) <= set(map(str, grid.divisible)):
+        raise ModelError("model-invalid", fault="new edges of the ensemble are not of features that may have some")
+    edges = {}
+    for name, numbers in table.items():
+        if not isinstance(numbers, list) or not all(type(number) is float for number in numbers):
+            raise ModelError("model-invalid", fault=f"the edges of feature {name} are no list of numbers")
+        with np.errstate(over="ignore"):
+            edges[int(name)] = np.array(numbers, dtype=np.float32)
+    try:
+        return grid.cut_anew(edges)
+    except ValueError as fault:
+        raise ModelError("model-invalid", fault=f"its edges do not fit its plan: {fault}") from fault
 
 
 def grid_digest(grid: Grid) -> str:

@@ -392,6 +392,35 @@ def deepened(fitted: FittedTrees, depth: int) -> FittedTrees:
     return FittedTrees(deeper, values)
 
 
+def cuts_of(trees: TreeBatch, feature: int) -> set[int]:
+    """The cells after which any node of the trees cuts a numeric feature."""
+    found = set(trees.threshold[trees.feature == feature].tolist())
+    return {cut for cut in found if cut < trees.goes_left.shape[2] - 1}
+
+
+def with_edges(fitted: FittedTrees, grid: Grid, edges: Mapping[int, NDArray[np.float32]]) -> FittedTrees:
+    """The same trees over a grid of which some features were cut anew.
+
+    Args:
+        grid: before.
+        edges: new ones by feature, as many as before; every cut of the trees is among them.
+    """
+    trees = fitted.trees
+    goes_left, threshold = trees.goes_left.copy(), trees.threshold.copy()
+    for feature, new in edges.items():
+        old = grid.features[feature].edges
+        tree, node = np.nonzero(trees.feature == feature)
+        # A new cell lies within an old one, or in several that no cut parts: its lower end says which.
+        lower = np.append(np.float32(-np.inf), new)
+        codes = np.arange(goes_left.shape[2])
+        codes[: len(lower)] = np.searchsorted(old, lower, side="right")
+        goes_left[tree, node] = trees.goes_left[tree, node][:, codes]
+        cuts = trees.threshold[tree, node]
+        is_cut = cuts < goes_left.shape[2] - 1
+        threshold[tree[is_cut], node[is_cut]] = np.searchsorted(new, old[cuts[is_cut]])
+    return FittedTrees(TreeBatch(trees.feature, goes_left, threshold), fitted.values)
+
+
 def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
     """Batches of equal depth as one."""
     return TreeBatch(

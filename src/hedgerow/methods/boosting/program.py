@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,7 +46,7 @@ from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import ClassCovariance, leaf_values, leaf_weights, read_sums, values_of
 from hedgerow.trees.plausibility import PartitionSums
-from hedgerow.trees.random_trees import PublicRandom, random_trees, shapes_of, words_of_trees
+from hedgerow.trees.random_trees import PublicRandom, cuts_of, random_trees, shapes_of, with_edges, words_of_trees
 
 LEAST_SQUARES, MOST_STRETCH = 4.0, 0.5
 """Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
@@ -86,6 +86,7 @@ class _Position:
         baseline: the life table's; empty for other labels.
         classes: what is known of how several classes go together; None where that is not used.
         update: trees that the nodes' scores do not hold yet.
+        new_edges: of features that were cut anew, as nodes do not know yet.
         ordered: the sum of all trees so far.
     """
 
@@ -103,10 +104,11 @@ class _Position:
     baseline: Baseline = ()
     classes: ClassCovariance | None = None
     update: FittedTrees | None = None
+    new_edges: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
     def asked(self) -> None:
         """A query has been answered: the next one carries nothing that this one did."""
-        self.update = None
+        self.update, self.new_edges = None, {}
         self.exchange += 1
 
     def fitted(self, fitted: FittedTrees) -> None:
@@ -162,10 +164,11 @@ class _Position:
         }
 
     def carried(self) -> dict[str, Any]:
-        """What a query says of the ensemble: the trees that it brings, and how many were known before them."""
+        """What a query says of the ensemble: the trees that it brings, how many were known before, and new edges."""
         return {
             "update": self.update,
             "ensemble_size": self.n_known - (self.update.trees.n_trees if self.update else 0),
+            "new_edges": self.new_edges,
         }
 
 
@@ -195,12 +198,34 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
             grown.add(*part)
         start = []
         at.fitted(fitted)
+        _cut_anew(grown, at)
     if own is not None and own.calibration == "line":
         yield from _calibrate(grown, at, own)
     if own is not None and own.calibration == "odds":
         yield from _mend_odds(grown, at, own)
     if own is not None and own.calibration == "hazards" and at.life_table is not None:
         yield from _mend_hazards(grown, at, at.life_table, own)
+
+
+def _cut_anew(grown: Grown, at: _Position) -> None:
+    """Cut features anew whose rows the last release found in a few cells, and write all trees in the new cells."""
+    used = {
+        feature: {cut for batch in grown.batches for cut in cuts_of(batch.trees, feature)}
+        for feature in at.candidates.crowded()
+    }
+    edges = at.candidates.cut_anew(used)
+    if not edges:
+        return
+    before = at.run.grid
+    for number, batch in enumerate(grown.batches):
+        grown.batches[number] = with_edges(batch, before, edges)
+    if at.update is not None:
+        at.update = grown.batches[-1]
+    for feature, new in edges.items():
+        at.ordered.cut_anew(feature, before.features[feature].edges, new)
+    at.run = grown.run = replace(at.run, grid=at.candidates.grid)
+    at.new_edges = at.run.grid.new_edges
+    at.order.ask_again(edges)
 
 
 def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:

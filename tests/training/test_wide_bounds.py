@@ -1,0 +1,160 @@
+"""Bounds that are far wider than the rows: a run finds where the rows are, and the model loses nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import DataError, ModelError
+from hedgerow.local.training import evaluate_federated
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
+
+ROWS = 6000
+
+
+def plan_of(factory: ModuleType, low: float, high: float, label: str = "binary", **model: object) -> Plan:
+    """Three numbers about 120 as blood pressures, within these bounds."""
+    features = [{"name": name, "type": "numeric", "min": low, "max": high} for name in "abc"]
+    fields = {"n_trees": 60, "max_depth": 4, "structure_seed": 3, **model}
+    return factory.make_plan(label, fields, {"epsilon": 2.0, "n_records": ROWS}, features)
+
+
+def columns(seed: int) -> tuple[tuple[NDArray[np.float32], ...], NDArray[np.int32]]:
+    """Values, and classes that go with the first two: a cell of wide bounds holds most of what tells them apart."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(3, ROWS))
+    chance = 1 / (1 + np.exp(-2 * np.sin(1.5 * x[0]) - x[1]))
+    return tuple((120 + 17 * x).astype(np.float32)), (random.random(ROWS) < chance).astype(np.int32)
+
+
+def rows(plan: Plan, seed: int) -> SiteData:
+    values, labels = columns(seed)
+    grid = build_grid(plan)
+    codes = grid.encode(values)
+    return SiteData(codes, labels, grid.places(values, codes) if grid.divisible else None)
+
+
+def trained(plan: Plan, sites: list[SiteData]) -> Outcome:
+    settings = resolve(plan)
+    nodes = [Node(f"site {number}", data, plan, settings) for number, data in enumerate(sites)]
+    return run_program(plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(5, exact=False))
+
+
+def auc(outcome: Outcome) -> float:
+    metrics = pytest.importorskip("sklearn.metrics")
+    values, labels = columns(1)
+    return float(metrics.roc_auc_score(labels, outcome.ensemble.scores(outcome.ensemble.grid.encode(values))[0]))
+
+
+@pytest.fixture(scope="module")
+def wide(factory: ModuleType) -> Outcome:
+    plan = plan_of(factory, -90_000, 90_240)
+    return trained(plan, [rows(plan, 0)])
+
+
+def test_wide_bounds_cost_nothing(factory: ModuleType, wide: Outcome) -> None:
+    """A thousand times as wide: as good as sensible bounds, and far better than cells that are never cut anew."""
+    sensible_plan = plan_of(factory, 30, 210)
+    sensible = trained(sensible_plan, [rows(sensible_plan, 0)])
+    assert len(wide.ensemble.grid.new_edges) == 3
+    fixed = plan_of(factory, -90_000, 90_240, interaction="cyclical")
+    assert not trained(fixed, [rows(fixed, 0)]).ensemble.grid.new_edges
+    assert auc(wide) > auc(sensible) - 0.01
+    assert auc(wide) > auc(trained(fixed, [rows(fixed, 0)])) + 0.02
+
+
+def test_partitions_do_not_show(factory: ModuleType, wide: Outcome) -> None:
+    """Sites cut their rows anew by themselves, and the model is the same byte for byte; also with no rows at one."""
+    data = rows(wide.plan, 0)
+    owner = np.random.default_rng(2).integers(0, 3, ROWS)
+    again = trained(wide.plan, [data.only(owner == site) for site in range(4)])
+    assert ensemble_to_dict(again.ensemble) == ensemble_to_dict(wide.ensemble)
+    assert again.ledger.to_json() == wide.ledger.to_json()
+    # The owner's rows are as they were.
+    assert np.array_equal(data.codes, rows(wide.plan, 0).codes)
+
+
+def test_scores_of_nodes_are_those_of_the_model(factory: ModuleType) -> None:
+    """What nodes hold at the end of a run, update after update in changing cells, is what the model gives the rows."""
+    plan = plan_of(factory, -90_000, 90_240, calibration="none")
+    settings, data = resolve(plan), rows(plan, 0)
+    node = Node("site", data, plan, settings)
+    outcome = run_program(plan, program_for(plan, settings), PlainAggregation([node]), SeededNoise(5, exact=False))
+    fitted, ensemble = outcome.ensemble.fitted, outcome.ensemble
+    assert fitted is not None and len(ensemble.grid.new_edges) == 3
+    codes = ensemble.grid.encode(columns(0)[0])
+    assert np.array_equal(node.held.records.codes, codes)
+    assert np.array_equal(data.codes_in(plan, ensemble.grid.new_edges), codes)
+    last = replace(
+        ensemble,
+        fitted=replace(
+            fitted, trees=type(fitted.trees)(*(part[:-1] for part in (
+                fitted.trees.feature, fitted.trees.goes_left, fitted.trees.threshold))), values=fitted.values[:-1],
+        ),
+        leaf_weights=None,
+    )  # fmt: skip
+    assert np.array_equal(node.held.records.scores / 2**16, last.scores(codes))
+
+
+def test_a_model_file_has_the_new_edges(factory: ModuleType, wide: Outcome) -> None:
+    """They come back bit by bit; files with others are refused, and models without any have no such field."""
+    table = json.loads(json.dumps(ensemble_to_dict(wide.ensemble)))
+    again = ensemble_from_dict(table, wide.plan)
+    assert ensemble_to_dict(again) == ensemble_to_dict(wide.ensemble)
+    for feature, edges in wide.ensemble.grid.new_edges.items():
+        assert np.array_equal(again.grid.features[feature].edges, edges)
+    off = table["edges"]["0"]
+    broken = [
+        {}, [], {"7": off}, {"0": off[:-1]}, {"0": [*off[:-1], off[-1] + 1e4]}, {"0": off[::-1]}, {"0": [1, *off[1:]]},
+    ]  # fmt: skip
+    for edges in broken:
+        with pytest.raises(ModelError):
+            ensemble_from_dict({**table, "edges": edges}, wide.plan)
+    plan = plan_of(factory, 30, 210, interaction="cyclical")
+    assert "edges" not in ensemble_to_dict(trained(plan, [rows(plan, 0)]).ensemble)
+
+
+def test_sites_evaluate_such_a_model(wide: Outcome) -> None:
+    """Nodes bin held-out rows by the plan, and are told the model's edges with its trees."""
+    model = Model(wide.plan, wide.ensemble, wide.ledger, wide.report)
+    held_out = rows(wide.plan, 1)
+    found = evaluate_federated(model, {"a": held_out.only(np.arange(2000)), "b": held_out.only(np.arange(2000, ROWS))},
+                               epsilon=float("inf"), noise=SeededNoise(1)).evaluation  # fmt: skip
+    assert found.scores["auc"].value == pytest.approx(auc(wide), abs=0.01)
+
+
+def test_several_classes(factory: ModuleType) -> None:
+    """The same mechanism, one tree for all classes."""
+    plan = plan_of(factory, -90_000, 90_240, "multiclass")
+    assert trained(plan, [rows(plan, 0)]).ensemble.grid.new_edges
+
+
+def test_directions_are_kept(factory: ModuleType) -> None:
+    """A feature that has to rise does so in its new cells as well: the file's own check says so."""
+    plan = plan_of(factory, -90_000, 90_240)
+    content = plan.to_dict()
+    content["features"][1]["monotone"] = "increasing"
+    plan = Plan.from_dict(content)
+    ensemble = trained(plan, [rows(plan, 0)]).ensemble
+    assert 1 in ensemble.grid.new_edges
+    assert ensemble_from_dict(ensemble_to_dict(ensemble), plan).n_trees == ensemble.n_trees
+
+
+def test_rows_without_places_are_refused_when_they_are_needed(factory: ModuleType, wide: Outcome) -> None:
+    """A value's place in its cell cannot be made up."""
+    data = replace(rows(wide.plan, 0), places=None)
+    with pytest.raises(DataError, match="places"):
+        trained(wide.plan, [data])
