@@ -39,7 +39,7 @@ def check(factory: ModuleType, plan: Plan, n_records: int, seed: int) -> None:
         assert model_bytes(factory.train(plan, divided(factory, data, n_sites, random), noise)) == alone
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(data=st.data(), n_records=st.sampled_from([0, 1, 40, 300]), seed=st.integers(0, 10**6))
 def test_any_plan_over_any_sites(factory: ModuleType, data: st.DataObject, n_records: int, seed: int) -> None:
     """Plans of every kind, rows in any order, also over sites that hold nothing."""
