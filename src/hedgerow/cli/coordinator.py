@@ -494,15 +494,12 @@ def _print(model: Model, session: RunSession, arguments: argparse.Namespace, out
         warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
     if model.report.seeded:
         warn_seeded()
+    smallest = min(map(len, session.run.survivors), default=0)
     print_facts(
         [
             ("sites", f"{len(together)} of {len(session.run.sites)}: {listed(together)}"),
-            ("rounds", f"{len(session.run.survivors)}, the smallest of {_smallest(session)} sites"),
+            ("rounds", f"{len(session.run.survivors)}, the smallest of {smallest} sites"),
             ("model", f"{model.ensemble.n_trees} trees, written to {out}"),
         ]
     )
     print("\n" + wrapped(model.report.text()))
-
-
-def _smallest(session: RunSession) -> int:
-    return min(map(len, session.run.survivors), default=0)

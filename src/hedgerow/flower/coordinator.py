@@ -448,7 +448,9 @@ class Errand:
 
     def evaluated(self) -> EvaluatedModel | None:
         """What an evaluation's session is given."""
-        return None if self.model is None else _evaluated_by(self.model, self.file)
+        if self.model is None:
+            return None
+        return to_be_evaluated(self.model, self.file.epsilon, self.file.delta or None, self.file.noise)
 
     def journal(self) -> Path:
         """Where the run is journalled."""
@@ -473,10 +475,6 @@ class Errand:
             content = json_text(content_of(found, sites, out, None))
             check_can_write(self.file.scores).write_text(content + "\n", encoding="utf-8")
         return found.model
-
-
-def _evaluated_by(model: Model, file: CoordinatorFile) -> EvaluatedModel:
-    return to_be_evaluated(model, file.epsilon, file.delta or None, file.noise)
 
 
 def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = None) -> tuple[Model, FlowerHub]:
