@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from hedgerow.data.raw_tables import RawTable
-from hedgerow.data.units import EVENT_WORDS as WORDS_OF_LABELS
 from hedgerow.errors import PlanError, UsageError
 from hedgerow.local.survey import TableSurvey, curves_of, survey_tables
 from hedgerow.losses.survival import survival_codes
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.curves import EVENT_WORDS, SurvivalCurves, curve_of
+from hedgerow.survey.curves import SurvivalCurves, curve_of
 from hedgerow.survey.open_plans import OpenTable
 from hedgerow.survey.queries import TableSite
 from hedgerow.survey.statistics import BAND
@@ -183,12 +182,6 @@ def test_what_does_not_fit_counts_nowhere(site_of: MakeSite) -> None:
         [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
         [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1],
     ]
-
-
-def test_an_event_is_written_as_a_label_has_it() -> None:
-    """Curves and trainings read the same words as events."""
-    assert set(WORDS_OF_LABELS) <= set(EVENT_WORDS)
-    assert all(EVENT_WORDS.index(word) % 2 == place % 2 for place, word in enumerate(WORDS_OF_LABELS))
 
 
 def test_refusals() -> None:

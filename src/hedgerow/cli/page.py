@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager
 from contextvars import copy_context
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hedgerow.cli import owner, privacy
 from hedgerow.cli.inputs import address_of, listed
@@ -275,12 +275,19 @@ def _drawn(model: Model) -> bytes:
     return drawn.getvalue()
 
 
+MOST_POINTS = 400
+Point = TypeVar("Point", bound=tuple[float, float])
+
+
+def thinned(curve: list[Point]) -> list[Point]:
+    """A curve; of one of more than `MOST_POINTS` every second point, and the last."""
+    return [*curve[:-1:2], curve[-1]] if len(curve) > MOST_POINTS else curve
+
+
 # The page of a run ----------------------------------------------------------------------------------------------------
 # ``--console`` of its coordinator, of its study, or of a monitor; it changes nothing.
 
 _KEPT_EVENTS = 200
-_MOST_POINTS = 400
-"""Of a curve; beyond them every second one goes."""
 _NOT_YET = {"title": "Run", "phase": "Not begun", "mood": "waits", "waiting": "", "sites": [], "events": []}
 
 
@@ -372,8 +379,7 @@ class Console(Page):
             # Epsilon is computed now and then: the newest value of a round counts.
             self._curve = [one for one in self._curve if one[0] < report.rounds_done]
         self._curve.append(point)
-        if len(self._curve) > _MOST_POINTS:
-            self._curve = [*self._curve[:-1:2], self._curve[-1]]
+        self._curve = thinned(self._curve)
 
     def _waiting(self, report: RunReport) -> str:
         """For whom the run waits, how many it needs, and for how long still."""
@@ -802,5 +808,4 @@ class _Look:
         point = (start + min(1.0, done / planned), total)
         if not self._in_run or self._in_run[-1] != point:
             self._in_run.append(point)
-        if len(self._in_run) > _MOST_POINTS:
-            self._in_run = [*self._in_run[:-1:2], self._in_run[-1]]
+        self._in_run = thinned(self._in_run)

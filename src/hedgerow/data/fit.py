@@ -18,8 +18,9 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.faults import Place
 from hedgerow.data.known_columns import looks_like_identifier
 from hedgerow.data.sources import Location, opened, place_of
-from hedgerow.data.units import EVENT_WORDS, MANY, RowsLeftOut, needed_columns
+from hedgerow.data.units import MANY, RowsLeftOut, needed_columns
 from hedgerow.errors import DataError
+from hedgerow.losses.survival import EVENT_WORDS
 from hedgerow.plan.plan import Feature, Label, Plan
 
 _ALL_MISSING = 0.5

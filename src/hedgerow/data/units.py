@@ -31,7 +31,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.faults import Place, missing_columns, shown
 from hedgerow.data.frames import as_columns
 from hedgerow.errors import DataError
-from hedgerow.losses.survival import survival_codes
+from hedgerow.losses.survival import EVENT_WORDS, survival_codes
 from hedgerow.plan.plan import Feature, Label, Plan
 
 FeatureColumn = NDArray[np.float32] | NDArray[np.int16]
@@ -212,10 +212,6 @@ def _feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit)
     # A number beyond float32 becomes infinite, and an infinite number is clamped to the bounds like any other.
     with np.errstate(over="ignore"):
         return encoders.numbers(column, place, unfit).astype(np.float32)
-
-
-EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes")
-"""What the column of an event may say, besides false and true: it was not seen, or it was."""
 
 
 def _survival(columns: list[Any], label: Label, places: list[Place], unfit: encoders.Unfit) -> LabelColumn:

@@ -50,6 +50,8 @@ from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelKind
 
 MOST_INTERVALS = 64
+EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes")
+"""What the column of an event may say, besides false and true; by turns, it was not seen, or it was."""
 HESSIAN_SCALE = 1.0
 BASELINE_LIMIT = STEPS // 2
 """A baseline is within +-8, in steps of 1/256."""

@@ -23,15 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.losses.survival import survival_codes
+from hedgerow.losses.survival import EVENT_WORDS, survival_codes
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas
 from hedgerow.protocol.queries import IntVector, Purpose
 from hedgerow.survey.program import blank, deviation_of, in_records
 from hedgerow.survey.queries import UNIT, Reals, SurveyQuery, TableSite, TextBins
 from hedgerow.survey.statistics import BAND, Noisy, counted
 
-EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes", "false", "true")
-"""What the column of an event may say, by turns: it was not seen, or it was."""
+_EVENT_TEXTS = (*EVENT_WORDS, "false", "true")
 _SLACK = 5e-3
 """Share of mu**2 that stays unspent where the sites add the noise, each share of it rounded up by itself."""
 
@@ -64,7 +63,7 @@ class SurvivalCounts(SurveyQuery):
     def answer(self, site: TableSite) -> IntVector:
         """See `Query.answer`."""
         times = np.asarray(site.own(site.cells[self.time].numbers), dtype=np.float64)
-        words = TextBins(EVENT_WORDS, 0).places(site, self.event)
+        words = TextBins(_EVENT_TEXTS, 0).places(site, self.event)
         own = np.zeros(len(times), dtype=np.intp) if self.by is None else TextBins(self.groups, 0).places(site, self.by)
         fits = (times >= 0) & (words >= 0) & (own >= 0)
         codes = survival_codes(times[fits], words[fits] % 2 == 1, self.ends)
