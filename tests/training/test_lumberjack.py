@@ -314,6 +314,22 @@ def test_a_search_never_asks_for_more_than_it_may(factory: ModuleType, monkeypat
     assert (reached(forest, rows.codes)[leaves_of(forest)].sum(axis=0) == 3).all()
 
 
+@pytest.mark.parametrize(("label", "n_trees"), [("binary", 25), ("binary", 256), ("multiclass", 25)])
+def test_releases_are_no_longer_than_planned_whatever_they_say(factory: ModuleType, label: str, n_trees: int) -> None:
+    """A site that lies until every node is heavy makes no vector longer than the account, or a node, reckons with."""
+    plan = jack_plan(factory, label, n_trees=n_trees)
+    own = resolve_lumberjack(plan)
+    program, planned, lengths = lumberjack(plan, own), own.planned_releases(plan), []
+    query = next(program)
+    while not isinstance(query, grown.LeafCounts):
+        lengths.append(query.length)
+        assert query.length <= planned[0].length
+        query = program.send(np.full(query.length, 2**40, dtype=np.int64))
+    assert query.length <= planned[1].length
+    assert max(*lengths, query.length) <= own.largest_length(plan) <= 2**22
+    assert sum(lengths) + query.length <= own.n_released(plan)
+
+
 def test_noise_is_drawn_as_planned(factory: ModuleType) -> None:
     """Every release of a run has the integer noise that was planned for it, on the sensitivity that is charged."""
     plan = jack_plan(factory, epsilon=0.5)

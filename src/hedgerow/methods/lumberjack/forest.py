@@ -33,7 +33,7 @@ Nodes = NDArray[np.int64]
 UNIT = 2**10
 """Integers per record, and per 1.0 of a scaled label."""
 MOST_ASKED = 2**20
-"""Nodes that a whole search asks for at most."""
+"""Nodes that a whole search asks for at most; and leaves that it ends with."""
 FIRST_LOOK, LATER_LOOK = 10, 5
 """How far below a subtree's root it is looked at: a sum names all nodes of a layer, also those without a record."""
 MOST_TESTS = 7
@@ -254,10 +254,14 @@ class Search:
     Args:
         forest: of trees without marks.
         height: layers that are searched.
+        most_leaves: that the forest has at the end, at least one a tree. Ancestors are heavy without being asked for,
+            so what is asked for does not bound them, and one site that lies could have more than nodes can hold.
     """
 
-    def __init__(self, forest: Forest, height: int) -> None:
+    def __init__(self, forest: Forest, height: int, most_leaves: int = MOST_ASKED) -> None:
         self._forest = forest
+        # Every heavy node makes one leaf two.
+        self._most_heavy = most_leaves - len(forest.routes.roots)
         self._subtrees: list[tuple[Nodes, int]] = [(forest.routes.roots, height)]
         self._layers: list[tuple[Nodes, int, int]] = []
         self._is_first = True
@@ -284,7 +288,10 @@ class Search:
 
     def take(self, asked: Nodes, is_heavy: NDArray[np.bool_]) -> None:
         """Go on from what a round has found: bool [n]."""
-        self._forest.mark[asked] = np.where(is_heavy, HEAVY, LIGHT)
+        # With each of them so many nodes above it may become heavy.
+        deepest = max(middle for _, _, middle in self._layers)
+        room = (self._most_heavy - np.count_nonzero(self._forest.mark == HEAVY)) // (deepest + 1)
+        self._forest.mark[asked] = np.where(is_heavy & (np.cumsum(is_heavy) <= room), HEAVY, LIGHT)
         self._go_on()
 
     def _go_on(self) -> None:

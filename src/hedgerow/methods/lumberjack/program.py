@@ -51,7 +51,7 @@ from hedgerow.methods.lumberjack.forest import (
     leaves_of,
     places,
 )
-from hedgerow.methods.lumberjack.settings import LumberjackSettings, n_statistics, sensitivities_squared
+from hedgerow.methods.lumberjack.settings import LumberjackSettings, most_leaves, n_statistics, sensitivities_squared
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.steps import EndedEarly, Program, Run, empty_ensemble
@@ -82,7 +82,7 @@ def searched(
     Statistics are in records: counts of each class, or the sum of the scaled labels and a count.
     """
     forest = Forest(run.plan, run.grid, run.structure_seed, settings.n_trees)
-    search, number = Search(forest, settings.height), 0
+    search, number = Search(forest, settings.height, most_leaves(run.plan)), 0
     while len(asked := search.asked()):
         query = _question(NodeCounts, number, f"round {number}", forest, asked, settings.search_multiplier, run)
         counts = yield query

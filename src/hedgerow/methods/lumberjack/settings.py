@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hedgerow.methods.lumberjack import Lumberjack
-from hedgerow.methods.lumberjack.forest import MOST_ASKED, UNIT, look, rounds_of
+from hedgerow.methods.lumberjack.forest import MOST_ASKED, UNIT, rounds_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
@@ -34,9 +34,8 @@ class LumberjackSettings(Settings):
     step: ClassVar[str] = "release of leaves"
 
     def largest_length(self, plan: Plan) -> int:
-        """See `Settings.largest_length`: the first look."""
-        n_asked: int = self.n_trees << look(self.height, is_first=True)
-        return n_asked
+        """See `Settings.largest_length`: a later look, or the leaves, at most."""
+        return max(MOST_ASKED, most_leaves(plan) * n_statistics(plan))
 
     def n_exchanges(self, plan: Plan) -> int:
         """See `Settings.n_exchanges`: the rounds of the search, then the leaves."""
@@ -44,7 +43,7 @@ class LumberjackSettings(Settings):
 
     def n_released(self, plan: Plan) -> int:
         """See `Settings.n_released`: what the search asks for at most, then all statistics of every leaf."""
-        return MOST_ASKED * (1 + n_statistics(plan))
+        return MOST_ASKED + most_leaves(plan) * n_statistics(plan)
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         if self.noise_multiplier == 0:
@@ -62,6 +61,11 @@ class LumberjackSettings(Settings):
 def n_statistics(plan: Plan) -> int:
     """Of a leaf: a count per class, or the sum of the labels and a count."""
     return 2 if plan.label.is_numeric else len(plan.label.classes)
+
+
+def most_leaves(plan: Plan) -> int:
+    """Leaves of all trees at most; nodes hold no vectors of more than 2^22 entries."""
+    return min(MOST_ASKED, 4 * MOST_ASKED // n_statistics(plan))
 
 
 def sensitivities_squared(plan: Plan, n_trees: int) -> tuple[int, int]:
