@@ -53,6 +53,25 @@ def test_the_digest_of_a_result_tells_every_number_apart(
     assert finished.result_digest() != honest
 
 
+@pytest.mark.parametrize("part", ["edges", "baseline", "stretch"])
+def test_the_digest_of_a_result_is_of_what_its_trees_mean_too(
+    finished: Replica, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same trees over other edges, or with another baseline of times to an event, are another model."""
+    model, honest = finished.ensemble, finished.result_digest()
+    feature = model.grid.divisible[0]
+    cells = model.grid.features[feature]
+    edges = np.sort(np.append(cells.edges[1:], cells.inner_edges[0, 0]))
+    other = {
+        "edges": replace(model, grid=model.grid.cut_anew({feature: edges})),
+        "baseline": replace(model, baseline=(1, 2)),
+        "stretch": replace(model, stretch=1.5),
+    }
+    monkeypatch.setattr(finished, "_result", other[part])
+    monkeypatch.setattr(finished, "_result_digest", b"")
+    assert finished.result_digest() != honest
+
+
 def test_the_digest_of_a_result_is_of_the_releases_too(factory: ModuleType, finished: Replica) -> None:
     """Two histories may make one model, for values are clipped and rounded; they are not one run."""
     plan = factory.make_plan(model={"n_trees": 6, "batch_size": 3, "max_depth": 2})

@@ -175,7 +175,7 @@ class Replica:
 def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
     """Of the arrays as they are: text of a model takes many times as long.
 
-    The grid, the link and the number of outputs follow from the plan, which `history` begins with.
+    The plan's grid, the link and the number of outputs follow from the plan, which `history` begins with.
     """
     hasher = hashlib.sha256(history)
     fitted, weights = ensemble.fitted, ensemble.leaf_weights
@@ -191,6 +191,10 @@ def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
         hasher.update(array.tobytes())
     if ensemble.stretch != 1:
         hasher.update(f"|{ensemble.stretch!r}|".encode())
+    for feature, edges in ensemble.grid.new_edges.items():
+        hasher.update(f"|edges {feature}|".encode() + edges.astype("<f4").tobytes())
+    if ensemble.baseline:
+        hasher.update(f"|baseline {ensemble.baseline}|".encode())
     return hasher.digest()
 
 
