@@ -158,3 +158,13 @@ def test_rows_without_places_are_refused_when_they_are_needed(factory: ModuleTyp
     data = replace(rows(wide.plan, 0), places=None)
     with pytest.raises(DataError, match="places"):
         trained(wide.plan, [data])
+
+
+def test_places_of_another_type_are_refused(factory: ModuleType) -> None:
+    """Places are looked up in a table of 256 without asking: one beyond would take a code that is not its value's."""
+    plan = plan_of(factory, -90_000, 90_240)
+    data = rows(plan, 0)
+    assert data.places is not None
+    odd = SiteData(data.codes, data.labels, data.places.astype(np.int64) + 256)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="int64 places"):
+        Node("site", odd, plan, resolve(plan))

@@ -280,7 +280,7 @@ def _cut_anew(held: Site, data: SiteData, query: Query) -> None:
 
 def check_data(site: str, data: SiteData, plan: Plan) -> None:
     """Refuse codes or labels outside the plan (DataError); `site` is for the message."""
-    grid = build_grid(plan)
+    grid, places = build_grid(plan), data.places
     label = plan.label
     low, high = (-SCORE_UNIT, SCORE_UNIT) if label.is_numeric else (0, label.n_codes - 1)
     fault = ""
@@ -288,8 +288,8 @@ def check_data(site: str, data: SiteData, plan: Plan) -> None:
         fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"
     elif data.n_records and not low <= int(data.labels.min()) <= int(data.labels.max()) <= high:
         fault = f"a label beyond {low} to {high}"
-    elif data.places is not None and data.places.shape != (len(grid.divisible), data.n_records):
-        fault = f"places of shape {data.places.shape}"
+    elif places is not None and (places.dtype != np.uint8 or places.shape != (len(grid.divisible), data.n_records)):
+        fault = f"{places.dtype} places of shape {places.shape}"
     elif data.n_records:
         beyond = [
             feature.name
