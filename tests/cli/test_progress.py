@@ -26,7 +26,7 @@ def plan() -> Plan:
             "model": {"n_trees": 12},
             "privacy": {"epsilon": 2, "delta": 1e-6, "n_records": 50},
             "label": {"name": "y", "type": "binary", "classes": [0, 1]},
-            "features": [{"name": "x", "type": "numeric", "min": 0, "max": 1}],
+            "features": [{"name": "x", "type": "numeric", "min": 0, "max": 9, "integer": True}],
         }
     )
 

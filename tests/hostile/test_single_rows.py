@@ -367,7 +367,8 @@ class MakesReleasesUp:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, plan: Plan, patient: SiteData) -> None:
         self.sums: list[tuple[ScoreHistogram, IntVector]] = []
-        self._shadow = Node("shadow", SiteData(patient.codes, np.ones(1, dtype=np.int32)), plan, resolve(plan))
+        known = dataclasses.replace(patient, labels=np.ones(1, dtype=np.int32))
+        self._shadow = Node("shadow", known, plan, resolve(plan))
         honest = Releaser.release
 
         def release(own: Releaser, query: Query, total: IntVector, cohort: NoiseCohort | None = None) -> IntVector:
