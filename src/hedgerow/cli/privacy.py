@@ -99,7 +99,7 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
     ]  # fmt: skip
     singles = expected_singles(plan, expected.settings)
     if singles is not None:
-        n_leaves = expected.settings.n_trees * 2**expected.settings.max_depth
+        n_leaves = expected.settings.n_trees * expected.settings.leaves_of_tree
         seen = "; their sums, seen exactly, are one person's" if mode == "server" else ""
         facts.append(
             ("one record", f"in about {singles[0]:,.0f} of the run's {n_leaves:,} leaves if records spread evenly over "

@@ -101,7 +101,8 @@ def forecast(plan: Plan) -> Forecast:
     """Run the plan's program on sums of nothing and count what it asks.
 
     What a program asks depends on the answers (candidates follow the released sums), but how often it asks does not,
-    and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates.
+    and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates. Only
+    Lumberjack's vectors after the first are as long as what it finds.
     """
     settings = resolve(plan)
     queries = dry_run(plan, settings)
@@ -161,11 +162,13 @@ def expected_singles(plan: Plan, settings: Settings) -> tuple[float, float] | No
     for the worst of such crowding, one leaf that takes any number of the records while the others are spread evenly
     over the rest: about a leaf in e holds one record then. Both count all trees.
 
+    What a search of Lumberjack asks for after its first look comes on top.
+
     Returns None for an algorithm without leaves.
     """
     if not method_of(plan).has_leaves:
         return None
-    trees, n_records, n_leaves = settings.n_trees, plan.privacy.n_records, 2**settings.max_depth
+    trees, n_records, n_leaves = settings.n_trees, plan.privacy.n_records, settings.leaves_of_tree
     even = _single(n_records, n_leaves)
     # Over L - 1 leaves it is largest where as many records as leaves are spread.
     crowded = _single(min(n_records, n_leaves - 1), n_leaves - 1)

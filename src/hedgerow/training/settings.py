@@ -83,6 +83,12 @@ class Settings:
         """The loss whose gradients `CrossProducts` asks for, of one statistic; a program that never asks has none."""
         return self.loss(plan)
 
+    @property
+    def leaves_of_tree(self) -> int:
+        """Into how many parts of a tree a release divides the records: of several, the first."""
+        n_leaves: int = 2**self.max_depth
+        return n_leaves
+
     def largest_length(self, plan: Plan) -> int:
         """The longest vector that a program asks for before it has seen a release."""
         length: int = self.batch_size * 2**self.max_depth * self.loss(plan).n_statistics

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hedgerow.methods.lumberjack import Lumberjack
-from hedgerow.methods.lumberjack.forest import MOST_ASKED, UNIT, rounds_of
+from hedgerow.methods.lumberjack.forest import MOST_ASKED, UNIT, look, rounds_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
@@ -32,6 +32,12 @@ class LumberjackSettings(Settings):
 
     shown: ClassVar[tuple[str, ...]] = ("n_trees", "height", "search_multiplier")
     step: ClassVar[str] = "release of leaves"
+
+    @property
+    def leaves_of_tree(self) -> int:
+        """See `Settings.leaves_of_tree`: the nodes of the first look; of later ones nothing is known beforehand."""
+        n_asked: int = 1 << look(self.height, is_first=True)
+        return n_asked
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: a later look, or the leaves, at most."""
