@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
@@ -150,6 +151,43 @@ def test_a_coordinator_that_dies_again_and_again_gets_there(federate: Builder, k
         assert federation.model_bytes(outcome) == local_bytes(federation)
         return
     raise AssertionError("the run never ended")
+
+
+def wide_plan(factory: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Rows in a few cells of wide bounds: the first trees find them, and later ones have other edges."""
+    features = [{"name": name, "type": "numeric", "min": -1e6, "max": 1e6} for name in "ab"]
+    model = {"n_trees": 12, "max_depth": 4, "structure_seed": 3, "calibration": "auto"}
+    plan = factory.make_plan("binary", model, {"epsilon": 50.0, "n_records": 400}, features)
+    make_data = factory.make_data
+
+    def crowded(plan: Plan, n: int, seed: int) -> SiteData:
+        rows = make_data(plan, n, seed)
+        return dataclasses.replace(rows, codes=np.minimum(126 + rows.codes % 3, rows.codes.max()).astype(np.uint8))
+
+    monkeypatch.setattr(factory, "make_data", crowded)
+    return plan
+
+
+@pytest.mark.parametrize("writes", [4, 7])
+def test_edges_that_are_cut_anew_outlive_every_process(
+    federate: Builder, factory: ModuleType, killed: type[BaseException], writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes and coordinator find them again from releases: the same model to the byte, whoever died and when."""
+    federation = federate(4, wide_plan(factory, monkeypatch))
+    for number, party in enumerate(federation.parties.values()):
+        party.after(12 + 9 * number, party.restart)
+    outcome = None
+    for _ in range(100):
+        try:
+            outcome = federation.run(writes)
+            break
+        except killed:
+            continue
+    assert outcome is not None and len(outcome.ensemble.grid.new_edges) == 2
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert [fault.code for party in federation.parties.values() for fault in party.failures] == []
+    for party in federation.parties.values():
+        assert party.session.ensemble.grid.new_edges.keys() == outcome.ensemble.grid.new_edges.keys()
 
 
 @pytest.mark.parametrize("echo", [False, True])

@@ -386,7 +386,7 @@ class DPGBDTSurvival(PrivateTrees):
     """Boosted trees for the time to an event, with censoring, with differential privacy for each record.
 
     Time is cut into public intervals, and the trees say how a record raises the chance of the event in every interval
-    (docs/time-to-event.md). The other parameters are those of `DPGBDTClassifier`:
+    (docs/how-to/time-to-event.md). The other parameters are those of `DPGBDTClassifier`:
         intervals: the ends of the intervals, above 0 and ascending; 8 to 16 suit most. Follow-up beyond the last counts
             as censored there. Public, and never found from the rows.
     """
