@@ -392,8 +392,9 @@ def require_pinned(task: Task, setup: NodeSetup) -> None:
 
     A coordinator that could make plans up would choose bounds, classes and units by which a model, or no more than
     whether a node takes part, tells of single rows. A survey refuses nothing for what stands in a row: an owner agrees
-    to surveys as such, with the policy's line ``surveys``. The ends and groups of curves are the coordinator's; with its
-    own noise it would see the exact count of any of them, so `noise` of the policy, "distributed" by default, decides.
+    to surveys as such, with the policy's line ``surveys``. The ends and groups of curves are the coordinator's. With
+    its own noise it would see the exact count of any of them, so `noise` of the policy, "distributed" by default,
+    decides.
     """
     if isinstance(task, SurveyTask):
         if not setup.policy.surveys:
