@@ -293,18 +293,17 @@ def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untype
 @numba.njit(cache=True, nogil=True)
 def _place(values, codes, inner, places):  # type: ignore[no-untyped-def]
     """Number of inner edges <= value in the row of each value's cell; 0 for codes without a row."""
-    flat, width = inner.ravel(), inner.shape[1]
     for i in range(len(values)):
-        value, is_known = values[i], codes[i] < len(inner)
-        start = np.int64(codes[i]) * width if is_known else np.int64(0)
-        # As in `_encode`, how many are left does not depend on the value.
-        left, n_left = start, width
-        while n_left > 1:
-            half = n_left >> 1
-            left += half * np.int64(flat[left + half - 1] <= value)
-            n_left -= half
-        left += np.int64(flat[left] <= value)
-        places[i] = left - start if is_known else 0
+        places[i] = 0
+        if codes[i] < len(inner):
+            row, first, end = inner[codes[i]], 0, inner.shape[1]
+            while first < end:
+                middle = (first + end) >> 1
+                if row[middle] <= values[i]:
+                    first = middle + 1
+                else:
+                    end = middle
+            places[i] = first
 
 
 @numba.njit(cache=True, nogil=True)
