@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle, product
@@ -27,7 +27,7 @@ from sklearn.metrics import r2_score
 from experiments import harness
 from experiments.central import Central, DPBoost, train_dpboost
 from experiments.datasets import Table, load
-from experiments.harness import HERE, Prepared, ScoreBook, algorithm_plan, carried_out, progress, row, rows_of, table
+from experiments.harness import HERE, Prepared, ScoreBook, algorithm_plan, progress, rows_of, table
 from hedgerow.client.node import Node, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PrivacyError
@@ -44,9 +44,11 @@ from hedgerow.server.release import PlainAggregation, Releaser, run_program
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import LeafSums
 
+Scores = NDArray[np.float64]
 N_FOLDS = 5
 EPSILONS = {"abalone": (0.17, 0.54, 2.0, 10.0), "adult": (0.15, 0.54, 2.0)}
-PAPER_EPSILONS = {"abalone": (0.17, 0.54), "adult": (0.15, 0.54)}
+ABLATED = 0.54
+"""The epsilon of ablations and streams."""
 DPBOOST_EPSILONS = {"abalone": (0.1, 0.54, 2.0, 10.0), "adult": (0.12,)}
 DPBOOST_WAYS = {
     "abalone": ((True, True), (False, True), (True, False), (False, False)),
@@ -81,7 +83,11 @@ class Variant:
 
     def with_section(self, name: str, **section: Any) -> Variant:
         """The same with other fields of [s_gbdt]."""
-        return Variant(name, self.model, {**self.section, **section}, self.is_static)
+        return replace(self, name=name, section={**self.section, **section})
+
+    def with_model(self, **model: Any) -> Variant:
+        """The same with other fields of [model]."""
+        return replace(self, model={**self.model, **model})
 
 
 def as_paper(n_trees: int, depth: int, rate: float, ridge: float, **section: Any) -> Variant:
@@ -92,8 +98,7 @@ def as_paper(n_trees: int, depth: int, rate: float, ridge: float, **section: Any
 
 
 def _of_role(name: str, role: str) -> tuple[Variant, ...]:
-    chosen = (number for number, entry in enumerate(_SETTINGS[name]) if entry.get("role") == role)
-    return tuple(GRID[name][number] for number in chosen)
+    return tuple(GRID[name][place] for place, entry in enumerate(_SETTINGS[name]) if entry.get("role") == role)
 
 
 _SETTINGS = tomllib.loads((HERE / "settings" / "s_gbdt.toml").read_text(encoding="utf-8"))
@@ -105,10 +110,7 @@ FILTERED = {name: _of_role(name, "filtered")[0] for name in GRID}
 DEEP = _of_role("abalone", "deep")
 (LARGEST_RIDGE,) = _of_role("abalone", "largest-ridge")
 STREAMED = {
-    "abalone": (
-        FILTERED["abalone"],
-        *(replace(v, model={**v.model, "n_trees": int(v.model["n_trees"]) // 2}) for v in DEEP),
-    ),
+    "abalone": (FILTERED["abalone"], *(v.with_model(n_trees=int(v.model["n_trees"]) // 2) for v in DEEP)),
     "adult": (FILTERED["adult"],),
 }
 """Settings of a stream, with the number of rounds before the later rows come; there are as many after."""
@@ -116,9 +118,14 @@ STREAMED = {
 
 @dataclass
 class Bench:
-    """A data set divided into folds; `division` is the number of the division, `book` keeps the scores."""
+    """A data set divided into folds; `division` is the number of the division, `book` keeps the scores.
+
+    Attributes:
+        repeats: runs of a setting on each fold.
+    """
 
     prepared: Prepared
+    repeats: int = 1
     n_runs: int = 0
     division: int = 7
     book: ScoreBook = field(default_factory=ScoreBook)
@@ -129,109 +136,106 @@ class Bench:
         self.folds = np.empty(len(order), dtype=np.int64)
         self.folds[order] = np.arange(len(order)) % N_FOLDS
 
-    def score(self, variant: Variant, epsilon: float, fold: int, seed: int) -> float:
-        """Test R2 of a regression, or test error in per cent, of one seeded run."""
-        train = self.folds != fold
-        plan = plan_of(self.prepared.table, variant, epsilon, int(train.sum()), seed)
+    @property
+    def name(self) -> str:
+        return self.prepared.table.name
+
+    def score(
+        self, variant: Variant, epsilon: float, fold: int, seed: int, late: NDArray[np.bool_] | None = None
+    ) -> float:
+        """Test R2 of a regression, or test error in per cent, of one seeded run.
+
+        Args:
+            late: rows that come after the regular rounds, under one filter and one ledger; bool [n].
+        """
+        train, key = self.folds != fold, tuple[object, ...]((fold, seed, variant.is_static))
+        plan, parts = plan_of(self.prepared.table, variant, epsilon, int(train.sum()), seed), {0: train}
+        if late is not None:
+            terms = resolve_s_gbdt(plan).s_gbdt
+            # Without a filter all rounds are regular ones; the rows come after the same number of them.
+            n_before = terms.n_regular_rounds // (1 if variant.section["individual_filter"] else 2)
+            first = n_before + terms.n_start_exchanges
+            parts = {0: train & ~late, first: train & late}
+            key = (fold, seed, first, hashlib.sha256(late.tobytes()).hexdigest())
 
         def run() -> float:
-            rows = rows_of(self.prepared, plan, train)
-            return self._measure(plan, _run(plan, rows, seed, {}, variant.is_static), ~train)
+            data = {when: rows_of(self.prepared, plan, chosen) for when, chosen in parts.items()}
+            ensemble, test = _run(plan, data, seed, variant.is_static), rows_of(self.prepared, plan, ~train)
+            is_regression = self.prepared.table.is_regression
+            labels = test.labels / (SCORE_UNIT if is_regression else 1)
+            return _quality(labels, ensemble.scores(test.codes)[0], is_regression=is_regression)
 
-        return self.noted((plan.digest, fold, seed, variant.is_static), run)
+        return self.noted((plan.digest, *key), run)
 
     def noted(self, key: tuple[object, ...], run: Callable[[], float]) -> float:
         """The score of a run on this division, from the book if it is there."""
         self.n_runs += 1
-        return self.book.score((self.prepared.table.name, self.division, *key), run)
-
-    def stream_score(self, variant: Variant, epsilon: float, late: NDArray[np.bool_], fold: int, seed: int) -> float:
-        """The same when the rows in `late` come after the regular rounds, under one filter and one ledger."""
-        train = self.folds != fold
-        plan = plan_of(self.prepared.table, variant, epsilon, int(train.sum()), seed)
-        terms = resolve_s_gbdt(plan).s_gbdt
-        first = terms.n_regular_rounds + terms.n_start_exchanges
-        if not variant.section["individual_filter"]:
-            # Without a filter all rounds are regular ones; the rows come after the same number of them.
-            first = int(variant.section.get("arrival", first))
-        data = {when: rows_of(self.prepared, plan, train & (late if when else ~late)) for when in (0, first)}
-
-        def run() -> float:
-            return self._measure(plan, _run(plan, data[0], seed, {first: {"one": data[first]}}, False), ~train)
-
-        return self.noted((plan.digest, fold, seed, first, hashlib.sha256(late.tobytes()).hexdigest()), run)
-
-    def _measure(self, plan: Plan, ensemble: Ensemble, test: NDArray[np.bool_]) -> float:
-        rows = rows_of(self.prepared, plan, test)
-        scores, is_regression = ensemble.scores(rows.codes)[0], plan.label.type == "regression"
-        return _quality(rows.labels / (SCORE_UNIT if is_regression else 1), scores, is_regression=is_regression)
+        return self.book.score((self.name, self.division, *key), run)
 
 
-def _quality(labels: NDArray[Any], scores: NDArray[np.float64], *, is_regression: bool) -> float:
+def _quality(labels: NDArray[Any], scores: Scores, *, is_regression: bool) -> float:
     """R2 of a regression, error in per cent of two classes."""
     if is_regression:
         return float(r2_score(labels, np.clip(scores, -1, 1)))
     return float(100 * np.mean((scores > 0) != (labels == 1)))
 
 
-def repeated(bench: Bench, variant: Variant, epsilon: float, repeats: int, first: int = 1) -> NDArray[np.float64]:
+def repeated(bench: Bench, variant: Variant, epsilon: float, repeats: int = 0, first: int = 1, **run: Any) -> Scores:
     """Scores of so many runs on each fold, each with noise and samples of its own: float64 [repeats * N_FOLDS].
 
     Args:
+        repeats: 0 for the bench's own number.
         first: the first seed; seeds from 1 on are the reports', those of a search lie far above.
+        run: see `Bench.score`.
     """
-    n_runs = repeats * N_FOLDS
-    return np.array([bench.score(variant, epsilon, i % N_FOLDS, first + i) for i in progress(n_runs, variant.name)])
-
-
-def sign_of(name: str) -> float:
-    """Larger is better after this sign."""
-    return -1.0 if name == "adult" else 1.0
+    steps = progress((repeats or bench.repeats) * N_FOLDS, variant.name)
+    return np.array([bench.score(variant, epsilon, i % N_FOLDS, first + i, **run) for i in steps])
 
 
 def plan_of(table: Table, variant: Variant, epsilon: float, n_train: int, seed: int) -> Plan:
     """A variant as a plan; delta = 1 / n_train, as in the other experiments (the paper names none)."""
-    model = {"structure_seed": seed, **variant.model}
-    own = {name: value for name, value in variant.section.items() if name != "arrival"}
-    return algorithm_plan(table, epsilon, n_train, "s-gbdt", {**own, "model": model})
+    own = {**variant.section, "model": {"structure_seed": seed, **variant.model}}
+    return algorithm_plan(table, epsilon, n_train, "s-gbdt", own)
 
 
-def _run(plan: Plan, data: SiteData, seed: int, arrivals: Any, is_static: bool) -> Ensemble:
-    settings = resolve(plan)
-    n_later = sum(rows["one"].n_records for rows in arrivals.values())
-    sampling = SeededSampling(seed, np.arange(data.n_records + n_later))
-    node = ArrivingNode(Node("one", data, plan, settings, 1, sampling), arrivals)
-    program, noise = program_for(plan, settings), SeededNoise(seed, exact=False)
+def _run(plan: Plan, data: Mapping[int, SiteData], seed: int, is_static: bool) -> Ensemble:
+    """Train on rows by the exchange that they come in, the first of them 0."""
+    settings, noise = resolve(plan), SeededNoise(seed, exact=False)
+    sampling = SeededSampling(seed, np.arange(sum(rows.n_records for rows in data.values())))
+    arrivals = {when: {"one": rows} for when, rows in data.items() if when}
+    node, program = (
+        ArrivingNode(Node("one", data[0], plan, settings, 1, sampling), arrivals),
+        program_for(plan, settings),
+    )
     if is_static:
-        return carried_out(program, _StaticNoise(plan, node, noise, np.random.default_rng(seed)))
+        return harness.carried_out(program, _static_noise(plan, node, noise, np.random.default_rng(seed)))
     return run_program(plan, program, PlainAggregation([node]), noise).ensemble
 
 
-class _StaticNoise:
+def _static_noise(
+    plan: Plan, node: ArrivingNode, noise: SeededNoise, random: np.random.Generator
+) -> Callable[[Query], IntVector]:
     """Leaf values with noise of one size for all leaves, as before dynamic scaling (arXiv 2309.12041, section VIII-D).
 
     A leaf's value is sum / (support + lambda), which one record moves by at most g* / (1 + lambda) (Li et al. 2020,
     lemma 2). The noise is the same multiple of that sensitivity as dynamic scaling has of its own. The release is
     written as the pair of sums whose quotient is the noisy value: no records add up to it, and it promises nothing.
     """
+    releaser, scales, ridge = Releaser(noise), resolve(plan).loss(plan).scales, plan.model.leaf_ridge
 
-    def __init__(self, plan: Plan, node: ArrivingNode, noise: SeededNoise, random: np.random.Generator) -> None:
-        self._plan, self._node, self._random = plan, node, random
-        self._releaser, self._loss = Releaser(noise), resolve(plan).loss(plan)
-
-    def __call__(self, query: Query) -> IntVector:
-        """What is released."""
-        exact = self._node.answer(query)
+    def release(query: Query) -> IntVector:
+        exact = node.answer(query)
         if not isinstance(query, LeafSums):
-            return self._releaser.release(query, exact)
-        ridge = self._plan.model.leaf_ridge
-        sums, supports = (exact.reshape(-1, 2) / self._loss.scales).T
-        spread = query.noise_multiplier * SGbdt.of(self._plan).gradient_clip / (1 + ridge)
-        values = sums / np.maximum(supports + ridge, 1e-9) + self._random.normal(0, spread, len(sums))
+            return releaser.release(query, exact)
+        sums, supports = (exact.reshape(-1, 2) / scales).T
+        spread = query.noise_multiplier * SGbdt.of(plan).gradient_clip / (1 + ridge)
+        values = sums / np.maximum(supports + ridge, 1e-9) + random.normal(0, spread, len(sums))
         # Twice lambda, so that the quotient is this value whatever the rule does below lambda.
         support = max(2 * ridge, 2.0)
         pairs = np.stack([values * support, np.full(len(values), support)], axis=1)
-        return np.asarray(np.rint(pairs * self._loss.scales), dtype=np.int64).reshape(-1)
+        return np.asarray(np.rint(pairs * scales), dtype=np.int64).reshape(-1)
+
+    return release
 
 
 def tuned_epsilon(divergence: Callable[[int], float], orders: Sequence[int], delta: float, n_tried: float) -> float:
@@ -255,19 +259,18 @@ def tuned_epsilon(divergence: Callable[[int], float], orders: Sequence[int], del
 
 def printed_multiplier(epsilon: float, delta: float, rate: float, n_rounds: int) -> float:
     """The noise that the paper's algorithm 7 gives as printed: exp(rho - alpha epsilon) = delta, orders to 2000."""
-
-    def spent(noise_multiplier: float) -> float:
-        return min(
-            (n_rounds * paper_divergence(order, rate, noise_multiplier) - math.log(delta)) / order
-            for order in ORDERS
-            if order <= 2000
-        )
-
+    orders = [order for order in ORDERS if order <= 2000]
     low, high = 1e-3, 1e3
     for _ in range(60):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+        spent = min((n_rounds * paper_divergence(order, rate, middle) - math.log(delta)) / order for order in orders)
+        low, high = (low, middle) if spent <= epsilon else (middle, high)
     return high
+
+
+def _true_epsilon(noise: float, delta: float, rate: float, n_rounds: int) -> float:
+    """What rounds with this noise multiplier keep."""
+    return epsilon_of_curve(ORDERS, [n_rounds * sampled_divergence(a, rate, noise) for a in ORDERS], delta)[0]
 
 
 # The report -----------------------------------------------------------------------------------------------------------
@@ -287,27 +290,28 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     book = ScoreBook(options.out / "sgbdt_scores.csv", ("sgbdt.py", "central.py"))
-    if options.starts:
-        print("\n".join(other_divisions({name: Prepared(load(name, options.data)) for name in options.sets}, book)))
-        return 0
     if options.filter is not None:
-        prepared = Prepared(load("abalone", options.data))
-        print("\n".join(compare_filter(prepared, book, options.filter or list(ROWS))))
+        lines = compare_filter(Prepared(load("abalone", options.data)), book, options.filter or list(ROWS))
+        print("\n".join(lines))
         return 0
-    lines = ["# S-GBDT: 5 folds, mean ± standard deviation, delta = 1 / n_train", ""]
-    curves: dict[str, dict[str, list[float]]] = {}
-    reached = True
-    for name, repeats in zip(options.sets, cycle(options.repeats), strict=False):
-        bench = Bench(Prepared(load(name, options.data)), book=book)
-        found, best = _searched(bench, name, repeats, lines)
-        curves[name] = found
-        reached &= _verdicts(name, found, lines)
-        _tuning(bench, name, best, lines)
-        ablations(bench, name, best["s-gbdt", 0.54], repeats, lines)
-        linear_starts(bench, name, best, repeats, lines)
-        baseline(bench, name, repeats, lines)
-        streams(bench, name, repeats, lines)
-        lines += [f"{bench.n_runs} trainings on {name}.", ""]
+    sets = [Prepared(load(name, options.data)) for name in options.sets]
+    if options.starts:
+        print("\n".join(other_divisions(sets, book)))
+        return 0
+    benches = [Bench(one, repeats, book=book) for one, repeats in zip(sets, cycle(options.repeats), strict=False)]
+    lines, curves, reached = ["# S-GBDT: 5 folds, mean ± standard deviation, delta = 1 / n_train", ""], {}, True
+    for bench in benches:
+        best, scores = search(bench)
+        means = {key: float(found.mean()) for key, found in scores.items()}
+        verdicts, curves[bench.name] = _verdicts(bench.name, means), means
+        reached &= all(any(holds for _, holds in own) for own in verdicts.values())
+        parts = (
+            _searched(bench.name, scores), [line for own in verdicts.values() for line, _ in own],
+            _tuning(bench, best), ablations(bench, best["s-gbdt", ABLATED]), linear_starts(bench, best),
+            baseline(bench), streams(bench),
+        )  # fmt: skip
+        lines += [f"## {bench.name}: {_metric(bench.name)}", "", *(line for part in parts for line in (*part, ""))]
+        lines += [f"{bench.n_runs} trainings on {bench.name}.", ""]
     report = "\n".join(lines)
     print(report)
     (options.out / "sgbdt.md").write_text(report, encoding="utf-8")
@@ -315,114 +319,115 @@ def main(argv: list[str]) -> int:
     return 0 if reached else 1
 
 
-def _searched(
-    bench: Bench, name: str, repeats: int, lines: list[str]
-) -> tuple[dict[str, list[float]], dict[tuple[str, float], Variant]]:
-    """The best setting of each method and epsilon by its mean over the folds, run again with other seeds."""
-    lines += [f"## {name}: {_metric(name)}", "", *table(["epsilon", "paper", "s-gbdt", "s-gbdt+ (ours)"], [])]
-    best: dict[tuple[str, float], Variant] = {}
-    found: dict[str, list[float]] = {"s-gbdt": [], "s-gbdt+": []}
-    for epsilon in EPSILONS[name]:
-        cells = []
-        for method, means in found.items():
-            chosen = _best([variant for variant in GRID[name] if variant.name == method], bench, name, epsilon)
-            best[method, epsilon] = chosen
-            again = repeated(bench, chosen, epsilon, repeats)
-            means.append(float(again.mean()))
-            cells.append(_cell(again))
-        paper = _published("s-gbdt", name).get(epsilon, "")
-        lines.append(row([f"{epsilon:g}", str(paper), *cells]))
-    lines.append("")
-    return found, best
+METHODS = {"s-gbdt": "s-gbdt", "s-gbdt+": "s-gbdt+ (ours)"}
+Key = tuple[str, float]
+"""A method and an epsilon."""
 
 
-def _published(table: str, name: str) -> dict[float, float]:
+def search(bench: Bench) -> tuple[dict[Key, Variant], dict[Key, Scores]]:
+    """The best setting of each method and epsilon by its mean over the folds, and its scores with other seeds."""
+    best, scores = {}, {}
+    for epsilon, method in product(EPSILONS[bench.name], METHODS):
+        grid = [variant for variant in GRID[bench.name] if variant.name == method]
+        best[method, epsilon] = _best(grid, bench, epsilon)
+        scores[method, epsilon] = repeated(bench, best[method, epsilon], epsilon)
+    return best, scores
+
+
+def _searched(name: str, scores: Mapping[Key, Scores]) -> list[str]:
+    rows = (
+        [f"{epsilon:g}", str(published("s-gbdt", name).get(epsilon, "")), *(_cell(scores[m, epsilon]) for m in METHODS)]
+        for epsilon in EPSILONS[name]
+    )
+    return table(["epsilon", "paper", *METHODS.values()], rows)
+
+
+def published(what: str, name: str) -> dict[float, float]:
     """R2 on Abalone, at least; error in per cent on Adult, at most; by epsilon."""
-    return {float(epsilon): value for epsilon, (value, _) in harness.published(table)[name].items()}
+    return {float(epsilon): value for epsilon, (value, _) in harness.published(what)[name].items()}
 
 
 def _metric(name: str) -> str:
     return "R2" if name == "abalone" else "error in %"
 
 
-def _cell(scores: NDArray[np.float64]) -> str:
+def _cell(scores: Scores) -> str:
     return f"{scores.mean():.3f} ± {scores.std():.3f}"
 
 
-def _chosen(name: str, means: list[float]) -> int:
+def sign_of(name: str) -> float:
+    """Larger is better after this sign."""
+    return -1.0 if name == "adult" else 1.0
+
+
+def _chosen(name: str, scores: Iterable[Scores]) -> int:
     """The place of the best mean."""
-    return int(np.argmax(sign_of(name) * np.array(means)))
+    return int(np.argmax([sign_of(name) * found.mean() for found in scores]))
 
 
-def _best(grid: list[Variant], bench: Bench, name: str, epsilon: float) -> Variant:
+def _best(grid: list[Variant], bench: Bench, epsilon: float) -> Variant:
     """The best of some settings by the search's seeds."""
-    means = [float(repeated(bench, v, epsilon, N_SEARCHES[name], FIRST_SEARCH).mean()) for v in grid]
-    return grid[_chosen(name, means)]
+    runs = N_SEARCHES[bench.name], FIRST_SEARCH
+    return grid[_chosen(bench.name, [repeated(bench, variant, epsilon, *runs) for variant in grid])]
 
 
-def _verdicts(name: str, found: Mapping[str, list[float]], lines: list[str]) -> bool:
-    reached = True
-    for epsilon, wanted in _published("s-gbdt", name).items():
-        place = EPSILONS[name].index(epsilon)
-        holds = {method: sign_of(name) * (means[place] - wanted) >= 0 for method, means in found.items()}
-        for method, means in found.items():
-            word = "reached" if holds[method] else "not reached"
-            lines.append(f"- epsilon {epsilon:g}, {method}: {means[place]:.3f} against {wanted:g}: {word}")
-        reached &= any(holds.values())
-    lines.append("")
-    return reached
+def _verdicts(name: str, means: Mapping[Key, float]) -> dict[float, list[tuple[str, bool]]]:
+    """By epsilon, for each method a line, and whether it reaches the paper."""
+    found: dict[float, list[tuple[str, bool]]] = {}
+    for (epsilon, wanted), method in product(published("s-gbdt", name).items(), METHODS):
+        mean = means[method, epsilon]
+        holds = sign_of(name) * (mean - wanted) >= 0
+        line = f"- epsilon {epsilon:g}, {method}: {mean:.3f} against {wanted:g}: {'' if holds else 'not '}reached"
+        found.setdefault(epsilon, []).append((line, holds))
+    return found
 
 
-def _tuning(bench: Bench, name: str, best: Mapping[tuple[str, float], Variant], lines: list[str]) -> None:
+def _tuning(bench: Bench, best: Mapping[Key, Variant]) -> list[str]:
     """What the search would cost if its scores were private too, and what the paper's printed conversion hides."""
-    n_grid = sum(variant.name == "s-gbdt" for variant in GRID[name])
-    n_train = int((bench.folds != 0).sum())
-    for epsilon in PAPER_EPSILONS[name]:
-        variant = best["s-gbdt", epsilon]
-        settings = resolve_s_gbdt(plan_of(bench.prepared.table, variant, epsilon, n_train, 0))
+    n_grid = sum(variant.name == "s-gbdt" for variant in GRID[bench.name])
+    n_train, lines = int((bench.folds != 0).sum()), []
+    for epsilon in published("s-gbdt", bench.name):
+        settings = resolve_s_gbdt(plan_of(bench.prepared.table, best["s-gbdt", epsilon], epsilon, n_train, 0))
         terms, z = settings.s_gbdt, settings.noise_multiplier
         rate, rounds, delta = terms.sampling_rate, terms.n_regular_rounds, 1 / n_train
-        z0 = terms.initial_noise_multiplier
-
-        def cost(order: int, z: float = z, rate: float = rate, rounds: int = rounds, z0: float = z0) -> float:
-            return rounds * sampled_divergence(order, rate, z) + (order / (2 * z0**2) if z0 else 0.0)
-
-        tuned = tuned_epsilon(cost, ORDERS, delta, n_grid)
+        start = 1 / (2 * terms.initial_noise_multiplier**2) if terms.initial_noise_multiplier else 0.0
+        cost = {order: rounds * sampled_divergence(order, rate, z) + order * start for order in ORDERS}
+        tuned = tuned_epsilon(cost.__getitem__, ORDERS, delta, n_grid)
         printed = printed_multiplier(epsilon, delta, rate, rounds)
-        true = epsilon_of_curve(ORDERS, [rounds * sampled_divergence(a, rate, printed) for a in ORDERS], delta)[0]
+        true = _true_epsilon(printed, delta, rate, rounds)
         lines.append(
             f"- epsilon {epsilon:g}: the best of {n_grid} settings, chosen privately by private scores, would cost "
             f"epsilon {tuned:.2f}. The paper's conversion as printed would let the noise multiplier be {printed:.2f} "
             f"in place of {z:.2f}; that noise keeps epsilon {true:.2f}."
         )
-    lines.append("")
+    return lines
 
 
-def other_divisions(sets: Mapping[str, Prepared], book: ScoreBook) -> list[str]:
+def other_divisions(sets: Iterable[Prepared], book: ScoreBook) -> list[str]:
     """What `--starts` prints: linear starts of the grid on the usual folds and on others, each run with its own noise.
 
     Settings and the start's own shares were found on the usual folds.
     """
     lines = ["# S-GBDT's linear start: mean ± standard deviation of 50 runs, each with noise of its own", ""]
-    for name, prepared in sets.items():
-        head = ("linear start", "epsilon", "usual folds", f"{N_DIVISIONS} other divisions")
-        lines += [f"## {name}", "", *table(head, [])]
+    for prepared in sets:
+        name, rows = prepared.table.name, []
         settings = [variant for variant in GRID[name] if variant.section.get("initial_score") == "linear"]
-        for variant, epsilon in product(settings, PAPER_EPSILONS[name]):
+        for variant, epsilon in product(settings, published("s-gbdt", name)):
             usual = repeated(Bench(prepared, book=book), variant, epsilon, N_DIVISIONS, FIRST_OTHER)
             others = _on(prepared, book, (FIRST_OTHER, N_DIVISIONS), FIRST_OTHER, variant, epsilon)
             label = f"{variant.model['n_trees']} trees, share {variant.section['initial_score_share']:g}"
-            lines.append(row([label, f"{epsilon:g}", _cell(usual), _cell(others)]))
-        lines.append("")
+            rows.append([label, f"{epsilon:g}", _cell(usual), _cell(others)])
+        head = ("linear start", "epsilon", "usual folds", f"{N_DIVISIONS} other divisions")
+        lines += [f"## {name}", "", *table(head, rows), ""]
     return lines
 
 
-def _draw(curves: Mapping[str, Mapping[str, list[float]]], path: Path) -> None:
+def _draw(curves: Mapping[str, Mapping[Key, float]], path: Path) -> None:
     with harness.picture(path, 1, len(curves), (5.5 * len(curves), 4), dpi=120) as (figure, axes):
-        for axis, (name, methods) in zip(axes[0], curves.items(), strict=True):
-            for method, means in methods.items():
-                axis.plot(EPSILONS[name], means, marker="o", label=method)
-            paper = _published("s-gbdt", name)
+        for axis, (name, means) in zip(axes[0], curves.items(), strict=True):
+            for method in METHODS:
+                axis.plot(EPSILONS[name], [means[method, e] for e in EPSILONS[name]], marker="o", label=method)
+            paper = published("s-gbdt", name)
             axis.scatter(list(paper), list(paper.values()), marker="x", color="black", label="paper")
             axis.set(xscale="log", xlabel="epsilon", ylabel=_metric(name), title=name)
             axis.legend()
@@ -432,92 +437,74 @@ def _draw(curves: Mapping[str, Mapping[str, list[float]]], path: Path) -> None:
 # What parts do, each left out: section VIII of arXiv 2309.12041v1 ----------------------------------------------------
 
 
-def ablations(bench: Bench, name: str, base: Variant, repeats: int, lines: list[str]) -> None:
-    """Each part of the method left out, at epsilon 0.54: of the best setting, and for the filter of one made for it."""
+def ablations(bench: Bench, base: Variant) -> list[str]:
+    """Each part of the method left out: of the best setting, and for the filter of one made for it."""
     plain = base.with_section("no filter, no extra rounds", individual_filter=False, extra_rounds=0)
     # lambda counts records of a sample, so it grows with the sample.
     rate = base.section["subsampling_ratio"]
     other_rate, words = (1.0, "no subsampling") if rate < 1 else (0.1, "samples of 0.1")
-    ridge = {"leaf_ridge": base.model["leaf_ridge"] * other_rate / rate}
-    resampled = replace(
-        plain.with_section(f"the same, {words}", subsampling_ratio=other_rate), model={**base.model, **ridge}
-    )
+    ridge = base.model["leaf_ridge"] * other_rate / rate
+    resampled = plain.with_section(f"the same, {words}", subsampling_ratio=other_rate).with_model(leaf_ridge=ridge)
     sampled = plain if rate < 1 else resampled
-    kept = FILTERED[name]
-    n_rounds = int(kept.model["n_trees"]) + kept.section["extra_rounds"]
-    as_many = kept.with_section(f"the same clip, {n_rounds} rounds without a filter", individual_filter=False)
+    has_start = base.section.get("initial_score_share", 0.1)
+    start = "the same, no initial score" if has_start else "the same, with an initial score"
+    kept, n_extra = FILTERED[bench.name], FILTERED[bench.name].section["extra_rounds"]
+    n_trees = int(kept.model["n_trees"])
+    as_many = f"the same clip, {n_trees + n_extra} rounds without a filter"
     variants = (
         plain,
         replace(plain, name="the same, static leaf noise", is_static=True),
-        _best_static(bench, name),
+        _best_static(bench),
         resampled,
-        plain.with_section("the same, no initial score", initial_score_share=0.0)
-        if base.section.get("initial_score_share", 0.1)
-        else plain.with_section("the same, with an initial score", initial_score_share=0.1),
+        plain.with_section(start, initial_score_share=0.0 if has_start else 0.1),
         sampled.with_section(f"{sampled.name}, general amplification bound", bound="general"),
-        replace(kept, name=f"filter: {kept.model['n_trees']} rounds and {kept.section['extra_rounds']} extra ones"),
-        replace(as_many, model={**kept.model, "n_trees": n_rounds}, section={**as_many.section, "extra_rounds": 0}),
+        replace(kept, name=f"filter: {n_trees} rounds and {n_extra} extra ones"),
+        kept.with_section(as_many, individual_filter=False, extra_rounds=0).with_model(n_trees=n_trees + n_extra),
     )
-    lines += ["| ablation at epsilon 0.54 | |", "|---|---|"]
-    for variant in variants:
-        try:
-            lines.append(row([variant.name, _cell(repeated(bench, variant, 0.54, repeats))]))
-        except PrivacyError as error:
-            lines.append(row([variant.name, error.what]))
-    lines.append("")
+    return table([f"ablation at epsilon {ABLATED}", ""], ([each.name, _ablated(bench, each)] for each in variants))
 
 
-def _best_static(bench: Bench, name: str) -> Variant:
+def _ablated(bench: Bench, variant: Variant) -> str:
+    try:
+        return _cell(repeated(bench, variant, ABLATED))
+    except PrivacyError as error:
+        return error.what
+
+
+def _best_static(bench: Bench) -> Variant:
     """The best of the grid under static leaf noise, which asks for other sizes; without filter, as `ablations`."""
-    grid = [
-        replace(
-            v.with_section("static leaf noise, its best setting", individual_filter=False, extra_rounds=0),
-            is_static=True,
-        )
-        for v in GRID[name]
-        if v.name == "s-gbdt"
-    ]
-    return _best(grid, bench, name, 0.54)
+    name, plain = "static leaf noise, its best setting", {"individual_filter": False, "extra_rounds": 0}
+    grid = [v for v in GRID[bench.name] if v.name == "s-gbdt"]
+    return _best([replace(v.with_section(name, **plain), is_static=True) for v in grid], bench, ABLATED)
 
 
-def linear_starts(
-    bench: Bench, name: str, best: Mapping[tuple[str, float], Variant], repeats: int, lines: list[str]
-) -> None:
+def linear_starts(bench: Bench, best: Mapping[Key, Variant]) -> list[str]:
     """What the linear start gives by itself, and what its settings give without it."""
-    lines += table(["our linear start", "with the trees", "without trees", "trees with a constant start"], [])
-    for epsilon in PAPER_EPSILONS[name]:
-        whole = best["s-gbdt+", epsilon]
-        if whole.section.get("initial_score") != "linear":
-            lines.append(f"| epsilon {epsilon:g} | not chosen | | |")
-            continue
-        bare = replace(whole, model={**whole.model, "learning_rate": 1e-6})
-        plain = whole.with_section(whole.name, initial_score="constant", initial_score_share=0.1)
-        scores = [repeated(bench, variant, epsilon, repeats) for variant in (whole, bare, plain)]
-        lines.append(row([f"epsilon {epsilon:g}", *map(_cell, scores)]))
-    lines.append("")
+    rows = []
+    for epsilon in published("s-gbdt", bench.name):
+        whole, cells = best["s-gbdt+", epsilon], ["not chosen", "", ""]
+        if whole.section.get("initial_score") == "linear":
+            plain = whole.with_section(whole.name, initial_score="constant", initial_score_share=0.1)
+            variants = (whole, whole.with_model(learning_rate=1e-6), plain)
+            cells = [_cell(repeated(bench, variant, epsilon)) for variant in variants]
+        rows.append([f"epsilon {epsilon:g}", *cells])
+    return table(["our linear start", "with the trees", "without trees", "trees with a constant start"], rows)
 
 
-def streams(bench: Bench, name: str, repeats: int, lines: list[str]) -> None:
+def streams(bench: Bench) -> list[str]:
     """Rows of another kind come after the regular rounds: with the filter they have a whole budget left."""
     columns, features = bench.prepared.table.columns, [feature["name"] for feature in bench.prepared.table.features]
-    key = columns[features.index("Whole_weight" if name == "abalone" else "age")]
-    late = np.asarray(key > np.median(key))
-
-    def scores_of(variant: Variant, n_runs: int, first: int) -> NDArray[np.float64]:
-        runs = range(n_runs * N_FOLDS)
-        return np.array([bench.stream_score(variant, 0.54, late, i % N_FOLDS, first + i) for i in runs])
-
-    lines += ["| stream at epsilon 0.54: the larger half comes after the regular rounds | | |", "|---|---|---|"]
+    key = columns[features.index("Whole_weight" if bench.name == "abalone" else "age")]
+    late, rows = np.asarray(key > np.median(key)), []
     for way in (_kept_stream, _free_stream):
-        variants = [way(base) for base in STREAMED[name]]
-        chosen = 0
+        variants = [way(base) for base in STREAMED[bench.name]]
+        chosen, runs = 0, (N_SEARCHES[bench.name], FIRST_SEARCH)
         if len(variants) > 1:
-            means = [scores_of(variant, N_SEARCHES[name], FIRST_SEARCH).mean() for variant in variants]
-            chosen = _chosen(name, means)
-        scores, model = scores_of(variants[chosen], repeats, 1), STREAMED[name][chosen].model
+            chosen = _chosen(bench.name, [repeated(bench, variant, ABLATED, *runs, late=late) for variant in variants])
+        scores, model = repeated(bench, variants[chosen], ABLATED, late=late), STREAMED[bench.name][chosen].model
         setting = f"{model['n_trees']} rounds before and after, depth {model['max_depth']}"
-        lines.append(row([variants[chosen].name, _cell(scores), setting]))
-    lines.append("")
+        rows.append([variants[chosen].name, _cell(scores), setting])
+    return table([f"stream at epsilon {ABLATED}: the larger half comes after the regular rounds", "", ""], rows)
 
 
 def _kept_stream(base: Variant) -> Variant:
@@ -526,44 +513,37 @@ def _kept_stream(base: Variant) -> Variant:
 
 def _free_stream(base: Variant) -> Variant:
     """Twice the rounds, all of them regular."""
-    n_trees = int(base.model["n_trees"])
-    model = {**base.model, "n_trees": 2 * n_trees}
-    # The initial score, where there is one, is an exchange of its own before the first round.
-    arrival = n_trees + int(base.section.get("initial_score_share", 0.1) > 0)
-    section = {**base.section, "individual_filter": False, "extra_rounds": 0, "arrival": arrival}
-    return Variant("stream, no filter", model, section)
+    free = base.with_section("stream, no filter", individual_filter=False, extra_rounds=0)
+    return free.with_model(n_trees=2 * int(base.model["n_trees"]))
 
 
-def baseline(bench: Bench, name: str, repeats: int, lines: list[str]) -> None:
+def baseline(bench: Bench) -> list[str]:
     """DPBoost in one place: the best of a few sizes by test score, with and without each of its two techniques.
 
     GDF is gradient-based data filtering, without which gradients are clipped; GLC is geometric leaf clipping.
     """
-    data = Central(bench.prepared.table)
+    data, name, rows = Central(bench.prepared.table), bench.name, []
     clip = 0.5 if name == "abalone" else 1.0
-    ways = DPBOOST_WAYS[name]
-    names = (f"{'GDF' if filters else 'no GDF'}, {'GLC' if clips else 'no GLC'}" for filters, clips in ways)
-    lines += table(["DPBoost, central only, pure epsilon", "paper", *names], [])
     for epsilon, least in product(DPBOOST_EPSILONS[name], (1, 50)):
-        cells = []
-        for filters, clips in ways:
+        paper = published("dpboost", name).get(epsilon, "") if least == 1 else ""
+        cells = [f"{epsilon:g}{', 50 trees' * (least > 1)}", str(paper)]
+        for filters, clips in DPBOOST_WAYS[name]:
             sizes = [
                 DPBoost(1, trees, depth, rate, ridge, clip, share, filters, clips)
                 for (trees, rate), (depth, ridge), share in DPBOOST_SIZES
                 if trees >= least
             ]
-            means = [_dpboost(bench, data, size, epsilon, (1, FIRST_SEARCH)).mean() for size in sizes]
-            chosen = sizes[_chosen(name, means)]
-            scores = _dpboost(bench, data, chosen, epsilon, (repeats, 1))
+            chosen = sizes[_chosen(name, [_dpboost(bench, data, size, epsilon, (1, FIRST_SEARCH)) for size in sizes])]
+            scores = _dpboost(bench, data, chosen, epsilon, (bench.repeats, 1))
             cells.append(f"{_cell(scores)} ({chosen.trees_per_ensemble} trees)")
-        paper = _published("dpboost", name).get(epsilon, "") if least == 1 else ""
-        lines.append(row([f"{epsilon:g}{', 50 trees' * (least > 1)}", str(paper), *cells]))
-    lines.append("")
+        rows.append(cells)
+    names = (
+        f"{'GDF' if filters else 'no GDF'}, {'GLC' if clips else 'no GLC'}" for filters, clips in DPBOOST_WAYS[name]
+    )
+    return table(["DPBoost, central only, pure epsilon", "paper", *names], rows)
 
 
-def _dpboost(
-    bench: Bench, data: Central, settings: DPBoost, epsilon: float, runs: tuple[int, int]
-) -> NDArray[np.float64]:
+def _dpboost(bench: Bench, data: Central, settings: DPBoost, epsilon: float, runs: tuple[int, int]) -> Scores:
     """As `repeated`; `runs` are how many on each fold, and the first seed. A run's seed decides its fold."""
 
     def score(seed: int) -> float:
@@ -571,8 +551,7 @@ def _dpboost(
         scores = train_dpboost(data, rows, settings, epsilon, np.random.default_rng(seed))[test]
         return _quality(data.labels[test], scores, is_regression=data.is_regression)
 
-    repeats, first = runs
-    seeds = range(first, first + repeats * N_FOLDS)
+    seeds = range(runs[1], runs[1] + runs[0] * N_FOLDS)
     return np.array([bench.noted(("DPBoost", settings, epsilon, seed), partial(score, seed)) for seed in seeds])
 
 
@@ -588,11 +567,10 @@ def _dpboost(
 # difference that these runs show. A standard error is that of the mean over divisions, each of which has one
 # difference, of the means over its folds.
 
-FILTER_EPSILONS = (0.54, 0.17)
 PRINTED = 0.54
 """With the noise that the paper's conversion as printed asks for at this epsilon."""
-ROWS: dict[str, float | None] = {**{f"{epsilon:g}": epsilon for epsilon in FILTER_EPSILONS}, "printed": None}
-"""Rows of the report by name; None is the noise of the printed conversion."""
+ROWS: dict[str, float | None] = {"0.54": 0.54, "0.17": 0.17, "printed": None}
+"""Epsilons of the report's rows by name; None is the noise of the printed conversion."""
 PAPER = {0.54: (0.479, 0.457)}
 """Section VIII-E: R2 with the filter, and without."""
 LARGEST_PRINTED_RATE = 0.2
@@ -613,8 +591,12 @@ class _Side:
     epsilon: float | None
 
     def epsilon_of(self, variant: Variant) -> float:
-        """What a setting keeps."""
-        return _as_printed(variant) if self.epsilon is None else self.epsilon
+        """What a setting keeps; of the printed conversion what its trees keep under that noise."""
+        if self.epsilon is not None:
+            return self.epsilon
+        delta, rounds = 1 / (4177 * 4 // 5), int(variant.model["n_trees"])
+        rate = float(variant.section["subsampling_ratio"])
+        return _true_epsilon(printed_multiplier(PRINTED, delta, rate, rounds), delta, rate, rounds)
 
     def settings(self) -> list[Variant]:
         """Those of the usual grid that fit, but for the one that is there for static noise, and drawn ones."""
@@ -638,18 +620,9 @@ def compare_filter(prepared: Prepared, book: ScoreBook, rows: Sequence[str]) -> 
     Args:
         rows: names in `ROWS`.
     """
-    lines = [
-        "# S-GBDT on Abalone, R2: the individual filter in regular training, each way tuned by test score", "",
-        f"{N_DRAWN} drawn settings and the usual grid for each way; the best of each on {FRESH_DIVISIONS} other "
-        f"divisions into {N_FOLDS} folds, each run with noise of its own: mean ± standard deviation of the runs, and "
-        "the mean difference to no filter ± its standard error over divisions.", "",
-        f"| epsilon | paper: with, without | {' | '.join(WAYS)} | {CLOSING}: gain | {PLAIN}: gain |",
-        "|---" * 7 + "|",
-    ]  # fmt: skip
-    chosen = []
+    cells, chosen = [], []
     for epsilon in (ROWS[name] for name in rows):
-        label = f"{PRINTED:g} as printed" if epsilon is None else f"{epsilon:g}"
-        scores = {}
+        label, scores = f"{PRINTED:g} as printed" if epsilon is None else f"{epsilon:g}", {}
         for way in WAYS:
             side = _Side(way, epsilon)
             best = _last_left(prepared, book, side)
@@ -657,13 +630,19 @@ def compare_filter(prepared: Prepared, book: ScoreBook, rows: Sequence[str]) -> 
             fresh = FIRST_DIVISION, FRESH_DIVISIONS
             scores[way] = _on(prepared, book, fresh, FIRST_SEED, best, side.epsilon_of(best))
         paper = ", ".join(f"{value:g}" for value in PAPER.get(PRINTED if epsilon is None else epsilon, ()))
-        cells = " | ".join(f"{scores[way].mean():.3f} ± {scores[way].std():.3f}" for way in WAYS)
-        gains = " | ".join(_gain(scores[way] - scores[FREE]) for way in (CLOSING, PLAIN))
-        lines.append(f"| {label} | {paper} | {cells} | {gains} |")
-    return [*lines, "", "Chosen:", "", *chosen]
+        gains = (_gain(scores[way] - scores[FREE]) for way in (CLOSING, PLAIN))
+        cells.append([label, paper, *(_cell(scores[way]) for way in WAYS), *gains])
+    head = ["epsilon", "paper: with, without", *WAYS, f"{CLOSING}: gain", f"{PLAIN}: gain"]
+    return [
+        "# S-GBDT on Abalone, R2: the individual filter in regular training, each way tuned by test score", "",
+        f"{N_DRAWN} drawn settings and the usual grid for each way; the best of each on {FRESH_DIVISIONS} other "
+        f"divisions into {N_FOLDS} folds, each run with noise of its own: mean ± standard deviation of the runs, and "
+        "the mean difference to no filter ± its standard error over divisions.", "",
+        *table(head, cells), "", "Chosen:", "", *chosen,
+    ]  # fmt: skip
 
 
-def _gain(difference: NDArray[np.float64]) -> str:
+def _gain(difference: Scores) -> str:
     """Mean and standard error over divisions of differences by division and fold, and the word for them."""
     by_division = difference.mean(axis=1)
     mean, error = by_division.mean(), by_division.std(ddof=1) / math.sqrt(len(by_division))
@@ -707,15 +686,6 @@ def _drawn(random: np.random.Generator, way: str) -> Variant:
     )  # fmt: skip
 
 
-def _as_printed(variant: Variant) -> float:
-    """The epsilon that the trees keep under the noise of the printed conversion."""
-    n_train = 4177 * 4 // 5
-    rate, rounds = float(variant.section["subsampling_ratio"]), int(variant.model["n_trees"])
-    noise = printed_multiplier(PRINTED, 1 / n_train, rate, rounds)
-    curve = [rounds * sampled_divergence(order, rate, noise) for order in ORDERS]
-    return epsilon_of_curve(ORDERS, curve, 1 / n_train)[0]
-
-
 def _last_left(prepared: Prepared, book: ScoreBook, side: _Side) -> Variant:
     """The setting that is left after all rungs, by the mean of all its runs."""
     settings = side.settings()
@@ -734,12 +704,12 @@ def _last_left(prepared: Prepared, book: ScoreBook, side: _Side) -> Variant:
 
 def _on(
     prepared: Prepared, book: ScoreBook, divisions: tuple[int, int], first_seed: int, variant: Variant, epsilon: float
-) -> NDArray[np.float64]:
+) -> Scores:
     """Scores on so many divisions from the first one on, with seeds from the first on: [n_divisions, N_FOLDS]."""
     first, n_divisions = divisions
     benches = [Bench(prepared, division=first + number, book=book) for number in range(n_divisions)]
-    pairs = [(bench, fold) for bench in benches for fold in range(N_FOLDS)]
-    scores = [bench.score(variant, epsilon, fold, first_seed + i) for i, (bench, fold) in enumerate(pairs)]
+    pairs = enumerate(product(benches, range(N_FOLDS)))
+    scores = [bench.score(variant, epsilon, fold, first_seed + i) for i, (bench, fold) in pairs]
     return np.array(scores).reshape(n_divisions, N_FOLDS)
 
 

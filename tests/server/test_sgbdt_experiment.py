@@ -145,20 +145,19 @@ def test_a_run_with_samples_is_the_same_again() -> None:
     assert first == again != other
 
 
-@pytest.mark.parametrize("call", [sgbdt._searched, sgbdt.streams])
+@pytest.mark.parametrize("call", [sgbdt.search, sgbdt.streams])
 def test_every_fold_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch, call: Callable[..., object]) -> None:
     """In what is searched, repeated and streamed, no seed serves two folds of one setting."""
     asked: dict[tuple[object, ...], list[int]] = {}
 
-    def noted(bench: Bench, variant: Variant, epsilon: float, *rest: Any) -> float:
-        asked.setdefault((id(variant), epsilon), []).append(rest[-1])
+    def noted(bench: Bench, variant: Variant, epsilon: float, fold: int, seed: int, late: Any = None) -> float:
+        asked.setdefault((id(variant), epsilon), []).append(seed)
         return 0.5
 
     monkeypatch.setattr(Bench, "score", noted)
-    monkeypatch.setattr(Bench, "stream_score", noted)
     table = make("two_features")
-    table = replace(table, features=tuple({**feature, "name": "age"} for feature in table.features[:1]))
-    call(Bench(Prepared(table)), "adult", 3, [])
+    features = tuple({**feature, "name": "age"} for feature in table.features[:1])
+    call(Bench(Prepared(replace(table, name="adult", features=features)), 3))
     assert asked and all(len(set(seeds)) == len(seeds) and len(seeds) % 5 == 0 for seeds in asked.values())
 
 
@@ -172,7 +171,7 @@ def test_no_two_runs_of_a_column_share_their_noise(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Bench, "score", noted)
     monkeypatch.setitem(sgbdt.GRID, "adult", sgbdt.GRID["adult"][-1:])
-    lines = sgbdt.other_divisions({"adult": Prepared(make("two_features"))}, ScoreBook())
+    lines = sgbdt.other_divisions([Prepared(replace(make("two_features"), name="adult"))], ScoreBook())
     per_column = 5 * sgbdt.N_DIVISIONS
     assert len(asked) == 2 * 2 * per_column and sum("0.500 ± 0.000" in line for line in lines) == 2
     for begin in range(0, len(asked), per_column):
@@ -185,16 +184,15 @@ def test_a_stream_is_tuned_in_each_way_with_other_seeds(monkeypatch: pytest.Monk
     """Both ways try the same settings; the best of each by the search's seeds is run for the report, with others."""
     asked: dict[str, dict[int, list[int]]] = {}
 
-    def noted(bench: Bench, variant: Variant, epsilon: float, late: Any, fold: int, seed: int) -> float:
-        n_before = int(variant.section.get("arrival", variant.model["n_trees"]))
+    def noted(bench: Bench, variant: Variant, epsilon: float, fold: int, seed: int, late: Any = None) -> float:
+        n_before = int(variant.model["n_trees"]) // (1 if variant.section["individual_filter"] else 2)
         asked.setdefault(variant.name, {}).setdefault(n_before, []).append(seed)
         return 1.0 if n_before == 189 else 0.0
 
-    monkeypatch.setattr(Bench, "stream_score", noted)
+    monkeypatch.setattr(Bench, "score", noted)
     table = make("two_features")
-    table = replace(table, features=tuple({**feature, "name": "Whole_weight"} for feature in table.features[:1]))
-    lines: list[str] = []
-    sgbdt.streams(Bench(Prepared(table)), "abalone", 4, lines)
+    features = tuple({**feature, "name": "Whole_weight"} for feature in table.features[:1])
+    lines = sgbdt.streams(Bench(Prepared(replace(table, name="abalone", features=features)), 4))
     assert sum("189 rounds before and after" in line for line in lines) == 2
     for tried in asked.values():
         assert len(tried) == len(STREAMED["abalone"])
@@ -214,7 +212,7 @@ def test_the_other_sampling_rate_has_lambda_for_as_many_records(monkeypatch: pyt
     monkeypatch.setattr(sgbdt, "repeated", noted)
     for base, name in ((DEEP[0], "the same, samples of 0.1"), (DEEP[2], "the same, no subsampling")):
         seen.clear()
-        sgbdt.ablations(Bench(Prepared(make("two_features"))), "abalone", base, 1, [])
+        sgbdt.ablations(Bench(Prepared(replace(make("two_features"), name="abalone"))), base)
         per_sample = [v.model["leaf_ridge"] / v.section["subsampling_ratio"] for v in (base, seen[name])]
         assert math.isclose(*per_sample)
         assert seen[name].section["subsampling_ratio"] != base.section["subsampling_ratio"]
