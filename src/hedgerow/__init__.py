@@ -89,6 +89,12 @@ def __getattr__(name: str) -> Any:
         if module not in OPTIONAL:
             raise
         raise missing_extra(module, f"hedgerow.{name}") from absent
+    except RuntimeError as fault:
+        from hedgerow.errors import fault_of_kernels
+
+        if (known := fault_of_kernels(fault)) is None:
+            raise
+        raise known from fault
     globals()[name] = value
     return value
 

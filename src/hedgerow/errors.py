@@ -220,3 +220,12 @@ def fault_of_import(fault: ImportError) -> EnvironmentFault | None:
     """What an import that failed says about an optional package; None when it failed for another reason."""
     module = (fault.name or "").partition(".")[0]
     return missing_extra(module) if module in OPTIONAL else None
+
+
+def fault_of_kernels(fault: Exception) -> EnvironmentFault | None:
+    """What numba says where it may keep compiled code nowhere, in words; None for every other error.
+
+    It looks beside the installed package, then in the user's home; an account of a service often may write to neither.
+    """
+    is_it = isinstance(fault, RuntimeError) and "no locator available" in str(fault)
+    return EnvironmentFault("no-place-for-kernels") if is_it else None

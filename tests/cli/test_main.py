@@ -58,6 +58,22 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan"]) == 2
 
 
+def test_an_option_that_a_command_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help that is pointed to is that of the command, which lists the options that there are."""
+    assert main(["train", "--plan", "plan.toml", "--site", "a.csv", "b.toml"]) == 2
+    assert main(["plan", "init", "a.csv", "--labl", "y"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Unrecognized arguments: --plan" in said and "`hedgerow train --help`" in said
+    assert "Unrecognized arguments: --labl" in said and "`hedgerow plan init --help`" in said
+
+
+@pytest.mark.parametrize("wrong", [["--epsilon", "-1"], ["--delta", "1.5"], ["--delta", "nan"], ["--n-records", "0"]])
+def test_a_promise_that_no_plan_could_hold_is_not_drafted(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused at once, and not by the first command that reads the draft."""
+    assert main(["plan", "init", "a.csv", "--label", "y", *wrong]) == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
 def test_an_error_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     """With --json an error is one object on stderr with the same five facts, and stdout stays empty."""
     assert main(["report", "nowhere.json", "--json"]) == 5
@@ -81,6 +97,9 @@ def interrupted_in_a_kernel() -> SystemError:
         (KeyboardInterrupt(), 130, "Interrupted"),
         (interrupted_in_a_kernel(), 130, "Interrupted"),
         (PermissionError(13, "Permission denied", "model.json"), 10, "model.json: Permission denied."),
+        (OSError(28, "No space left on device", "a.csv"), 10, "a.csv: No space left on device. Cause The disk"),
+        (OSError("Error writing bytes to file. Detail: [errno 28] No space left on device"), 10, "(disk-full,"),
+        (RuntimeError("cannot cache function 'f': no locator available for file 'f.py'"), 10, "NUMBA_CACHE_DIR"),
         (ZeroDivisionError("division by zero"), 70, "ZeroDivisionError: division by zero"),
     ],
 )

@@ -64,6 +64,7 @@ def test_lines_without_a_terminal(
     plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outside a terminal there is a line now and then, ending at the whole budget; none under a second."""
+    monkeypatch.setattr(progress, "is_first_run", lambda: False)
     run(plan, quiet=False)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
@@ -71,6 +72,17 @@ def test_lines_without_a_terminal(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 13
     assert lines[-1] == "Training: 13/13 rounds, epsilon 2.00 of 2, 2 sites"
+
+
+def test_the_first_run_says_why_it_is_slow(
+    plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bar that stands still for a minute at 0 rounds looks like a fault; machines are told nothing."""
+    monkeypatch.setattr(progress, "is_first_run", lambda: True)
+    run(plan, quiet=False)
+    assert "compiled" in capsys.readouterr().err
+    run(plan, quiet=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_nothing_for_machines(plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,31 @@ def test_what_cannot_be_drafted(write_file: WriteFile) -> None:
         draft_plan(write_file("c.csv", b"y\n1\n"), "y")
 
 
+def test_a_time_to_an_event(write_file: WriteFile) -> None:
+    """The event is part of the label and no feature; the ends of the intervals wait for a person in any case."""
+    path = write_file("a.csv", b"age,days,died\n41,100,no\n52,20,yes\n77,300,no\n")
+    for public in (False, True):
+        draft = draft_plan(path, ("days", "died"), bounds_are_public=public, n_records=1000)
+        assert [one["name"] for one in tomllib.loads(draft)["features"]] == ["age"]
+        with pytest.raises(PlanError, match="intervals" if public else "type"):
+            parse_plan(draft)
+        # Nobody knows an age's type and bounds better than the guesses, and delta follows from the records.
+        filled = re.sub("^# (?=(type|min|max) = )", "", draft, flags=re.MULTILINE)
+        plan = parse_plan(filled.replace("# intervals =   #", "intervals = [100, 200]   #"))
+        assert plan.label.is_survival and plan.label.event == "died" and plan.label.intervals == (100, 200)
+    with pytest.raises(DataError, match="no column 'dead'") as caught:
+        draft_plan(path, ("days", "dead"))
+    assert "--event" in caught.value.remedy
+    with pytest.raises(UsageError, match="same column"):
+        draft_plan(path, ("days", "days"))
+
+
+def test_the_lines_of_a_draft_fit_a_page(write_file: WriteFile) -> None:
+    """But for those that hold what the table or a code book says."""
+    for label in ("sick", "weight"):
+        assert max(map(len, draft_plan(write_file("a.csv", TABLE), label).splitlines())) <= 120
+
+
 def test_a_draft_says_whom_its_noise_trusts(tmp_path: Path) -> None:
     """Whoever leaves the drafted line as it is has read whom everybody trusts by it."""
     (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n", encoding="ascii")

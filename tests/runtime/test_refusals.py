@@ -141,6 +141,15 @@ def test_a_policy_file_that_is_wrong_is_refused(text: str) -> None:
     assert caught.value.code == "policy-file"
 
 
+def test_a_policy_names_all_lines_that_it_lacks() -> None:
+    """Its writer needs one look and not one for each line; of the version only this program knows the number."""
+    with pytest.raises(UsageError, match=r"policy\.data_set is missing\. So are max_epsilon, delta\. Add"):
+        parse_policy("version = 1")
+    with pytest.raises(UsageError) as caught:
+        parse_policy('data_set = "a"')
+    assert "version = 1" in caught.value.remedy
+
+
 def test_a_policy_file_is_read_as_it_is_written() -> None:
     """The example in the documentation of the module is a policy."""
     example = policy.__doc__ or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import math
 import os
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 
 from hedgerow import __version__
 from hedgerow.cli.output import begin_log, end_log, report_error, tell
-from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError, fault_of_import
+from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError, fault_of_import, fault_of_kernels
 from hedgerow.transport import ENGINES
 
 OWN_FAULT = 70
@@ -21,6 +22,8 @@ INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader of the output has gone."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The disk is full, or what an account may use of it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +70,10 @@ def _interrupted() -> int:
 
 
 def _run(arguments: list[str]) -> None:
-    namespace: argparse.Namespace = build_parser().parse_args(arguments)
+    namespace, unknown = build_parser().parse_known_args(arguments)
+    if unknown:
+        # `parse_args` would speak of the whole program, whose help does not list a command's options.
+        namespace.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if namespace.function is None:
         namespace.parser.print_help()
         if namespace.parser.prog != "hedgerow":
@@ -93,8 +99,11 @@ def _fault_of(error: Exception) -> HedgerowError | None:
         return error
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
+        # pyarrow says it in a message of its own.
+        if error.errno in FULL or any(os.strerror(number) in str(error) for number in FULL):
+            return EnvironmentFault("disk-is-full", name=name or "A file: ", fault=os.strerror(errno.ENOSPC))
         return EnvironmentFault("file-operation", name=name, fault=error.strerror or type(error).__name__)
-    return fault_of_import(error) if isinstance(error, ImportError) else None
+    return fault_of_import(error) if isinstance(error, ImportError) else fault_of_kernels(error)
 
 
 # The commands and their arguments -------------------------------------------------------------------------------------
@@ -183,6 +192,13 @@ def _above_zero(text: str) -> float:
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _chance(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return value
 
 
@@ -349,14 +365,16 @@ def _add_plan(actions: Any) -> None:
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; with --federated also a plan with gaps, .toml")
     add("--adapter", **_ADAPTER)
     add("--label", metavar="COLUMN", help="the column to be predicted")
+    text = "where the label is a time: the column that says whether the event was seen then"
+    add("--event", metavar="COLUMN", help=text)
     text = "a code book: a CSV with the columns name,type,min,max,categories,unit, or REDCap's data dictionary"
     add("--codebook", metavar="CSV", help=text)
     text = "types, bounds, categories and classes may be published, so read them off the file"
     add("--bounds-are-public", action="store_true", help=text)
     text = "find types, bounds, categories, classes and the number of records by noisy sums that cost --epsilon"
     add("--private", action="store_true", help=text)
-    add("--epsilon", type=float, metavar="E", help="the promise; with --private, what the noisy sums may cost")
-    add("--delta", type=float, metavar="D", help="the chance that it fails")
+    add("--epsilon", type=_above_zero, metavar="E", help="the promise; with --private, what the noisy sums may cost")
+    add("--delta", type=_chance, metavar="D", help="the chance that it fails")
     add("--n-records", type=_whole(1), metavar="N", help="the public or declared number of records")
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
     add = command.add_argument_group("over nodes: ask them for bounds, classes and the number of records").add_argument

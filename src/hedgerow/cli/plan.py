@@ -32,6 +32,8 @@ from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_name
 
 def init(arguments: argparse.Namespace) -> None:
     """Print the draft, or write it to a file that does not exist yet; with --federated, the plan of a survey."""
+    if arguments.event is not None and (arguments.private or arguments.federated):
+        raise UsageError("usage-event-and-private")
     if arguments.federated:
         init_federated(arguments)
         return
@@ -43,7 +45,7 @@ def init(arguments: argparse.Namespace) -> None:
         return
     text = draft_plan(
         adapted_table(arguments.data, arguments.adapter),
-        arguments.label,
+        arguments.label if arguments.event is None else (arguments.label, arguments.event),
         bounds_are_public=arguments.bounds_are_public,
         epsilon=arguments.epsilon,
         delta=arguments.delta,

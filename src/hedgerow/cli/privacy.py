@@ -102,8 +102,8 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
         n_leaves = expected.settings.n_trees * expected.settings.leaves_of_tree
         seen = "; their sums, seen exactly, are one person's" if mode == "server" else ""
         facts.append(
-            ("one record", f"in about {singles[0]:,.0f} of the run's {n_leaves:,} leaves if records spread evenly over "
-             f"a tree's leaves, in up to {singles[1]:,.0f} if most crowd into one of them{seen}")
+            ("one record", f"alone in about {singles[0]:,.0f} of the run's {n_leaves:,} leaves if records spread "
+             f"evenly over a tree's leaves, in up to {singles[1]:,.0f} if most crowd into one of them{seen}")
         )  # fmt: skip
     if isinstance(expected.settings, DpXgboostSettings):
         return [*facts, ("of the sites", "this algorithm has no noise of the sites")]

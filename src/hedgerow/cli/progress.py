@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -18,12 +19,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from hedgerow.cli.inputs import listed
-from hedgerow.cli.output import WIDEST, number
+from hedgerow.cli.output import WIDEST, note, number
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.samplers import attempt_discrete_gaussian
 from hedgerow.protocol.queries import Query
 from hedgerow.protocol.stream import EventReport, SiteState
 from hedgerow.server.coordinator import RunSession
@@ -66,6 +68,8 @@ class TrainingProgress:
         self._starts_at = now + self._patience
         self._last_line = now + self._patience - _SECONDS_BETWEEN_LINES if self._patience else now
         if not self._patience:
+            if not self._quiet and is_first_run():
+                note("This is the first run here: inner loops are compiled, which takes a minute or two, once.")
             self._start_bar()
         return self
 
@@ -83,7 +87,6 @@ class TrainingProgress:
                 expand=True,
                 transient=False,
             )
-            # The kernels are compiled on a machine's first run, before the first release.
             self._task = self._bar.add_task("Starting", total=self._total, epsilon=self._epsilon_text())
             self._bar.start()
 
@@ -127,6 +130,12 @@ class TrainingProgress:
             return "no privacy" if plain else "[red]no privacy[/]"
         text = f"epsilon {min(self._spent, total):.2f} of {total:g}"
         return text if plain else f"[cyan]{text}[/]"
+
+
+def is_first_run() -> bool:
+    """Whether numba has kept no compiled code yet of the loops that draw noise."""
+    folder = attempt_discrete_gaussian.stats.cache_path
+    return folder is not None and not any(Path(folder).glob("*.nbi"))
 
 
 @contextmanager

@@ -104,6 +104,8 @@ FACTORS = (0.1, 0.3, 1.0, 3.0)
 N_HELD_OUT = 20_000
 _BAR = 24
 """Columns of the longest bar."""
+_SCORES = {"auc": "AUC", "concordance": "concordance", "r2": "R2", "mae": "MAE"}
+"""What is shown of a model, the first of these that it has, and how it is written."""
 
 
 def simulate(arguments: argparse.Namespace) -> None:
@@ -156,11 +158,11 @@ def _epsilons(plan: Plan) -> list[float]:
 
 
 def _print(plan: Plan, found: dict[float, dict[str, float]], seconds: float, n_sites: int) -> None:
-    name = next(each for each in ("auc", "concordance", "r2", "mae") if each in next(iter(found.values())))
+    name = next(each for each in _SCORES if each in next(iter(found.values())))
     least = 0.5 if name in ("auc", "concordance") else 0.0
     where = f"{n_sites} site{'s' * (n_sites > 1)}"
     print(f"\n{plan.privacy.n_records:,} made-up rows over {where}, {N_HELD_OUT:,} others held out")
-    print(f"\n  {'epsilon':>9}  {name.upper()}")
+    print(f"\n  {'epsilon':>9}  {_SCORES[name]}")
     largest = max(scores[name] for scores in found.values())
     for epsilon, scores in found.items():
         bar = "█" * round(_BAR * max(0.0, scores[name] - least) / max(largest - least, 1e-9))

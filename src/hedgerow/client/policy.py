@@ -215,7 +215,10 @@ def parse_policy(toml_text: str) -> Policy:
         UsageError: code "policy-file": it is not TOML, or a field is missing, unknown or wrong.
     """
     try:
-        return read_section(Policy, read_toml(toml_text), "policy")
+        table = read_toml(toml_text)
+        if "version" not in table:
+            raise PlanError("plan-missing-version", newest=POLICY_VERSION)
+        return read_section(Policy, table, "policy")
     except PlanError as error:
         raise UsageError("policy-file", what=error.what, cause=error.cause, remedy=error.remedy) from None
     except ValueError as error:

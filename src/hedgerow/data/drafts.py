@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -165,7 +166,7 @@ _USUAL_EPSILON = 1.0
 
 def draft_plan(
     path: str | os.PathLike[str],
-    label: str,
+    label: str | tuple[str, str],
     *,
     bounds_are_public: bool = False,
     epsilon: float | None = None,
@@ -180,7 +181,8 @@ def draft_plan(
     Columns that are identifiers by their names are left out.
 
     Args:
-        label: the column to be predicted; every other column becomes a feature.
+        label: the column to be predicted; every other column becomes a feature. For times to an event, a pair: the
+            column of the times, and that which says whether the event was seen then.
         bounds_are_public: the owner says that each column's range and values may be published; they are read off the
             file then. The number of records is not: pass `n_records`.
         epsilon: 1 when not given.
@@ -189,19 +191,26 @@ def draft_plan(
         codebook: what a code book says of columns; it outranks the cells. See `hedgerow.data.codebook`.
 
     Raises:
-        DataError: the file cannot be read, or has no column `label`.
-        UsageError: there is no column besides the label.
+        DataError: the file cannot be read, or has no column `label`, or none `event`.
+        UsageError: there is no column besides these, or both are one.
     """
     names = column_names(path)
     for name in names:
         if name and names.count(name) > 1:
             raise DataError("data-duplicate-column", source=os.fspath(path), column=name)
-    if label not in names:
-        missing, present = repr(label), listed(names)
-        raise DataError("data-no-label-column", source=os.fspath(path), missing=missing, present=present)
+    label, event = (label, None) if isinstance(label, str) else label
+    if event == label:
+        raise UsageError("usage-event-is-label", label=label)
+    for option, needed in (("--label", label), ("--event", event)):
+        if needed is not None and needed not in names:
+            missing, present = repr(needed), listed(names)
+            raise DataError(
+                "data-no-label-column", source=os.fspath(path), missing=missing, present=present, option=option
+            )
     usable = [name for name in names if _is_usable(name)]
     summaries, book = summarise(path, usable), codebook or {}
     outcome = summaries.pop(label)
+    summaries.pop(event or "", None)
     identifiers = [name for name in summaries if _is_identifier(name, book)]
     if len(summaries) == len(identifiers):
         raise UsageError("usage-no-features", path=os.fspath(path), label=label)
@@ -214,7 +223,7 @@ def draft_plan(
             _left_out(name) if name in identifiers else _feature(summary, bounds_are_public, book.get(name, Entry()))
             for name, summary in summaries.items()
         ),
-        _label(outcome, bounds_are_public, book.get(label, Entry())),
+        _label(outcome, bounds_are_public, book.get(label, Entry())) if event is None else _time(label, event),
     ]
     unusable = [name for name in names if not _is_usable(name)]
     if unusable:
@@ -399,27 +408,45 @@ def _label(summary: Summary, bounds_are_public: bool, entry: Entry) -> str:
     if bounds_are_public and summary.is_numeric:
         is_quantity = len(summary.values) > (MAX_CLASSES if summary.is_integer else 2)
     if is_quantity:
-        others = f"or {_other_labels('regression')}"
-        if bounds_are_public and summary.is_integer:
-            lines.append(f"# Whole numbers: {others}.")
-        kind = _guess('type = "regression"', others, bounds_are_public)
+        if not bounds_are_public or summary.is_integer:
+            lines += _comment(f"Or {_other_labels('regression')}.")
+        kind = _guess('type = "regression"', "see above", bounds_are_public)
         lines += [kind, *_bounds(summary, bounds_are_public, entry, widen=False)]
         return "\n".join(lines)
     n_classes = len(summary.values)
     if bounds_are_public and 2 <= n_classes <= MAX_CATEGORIES:
         return "\n".join([*lines, *_classes(summary.sorted_values())])
     lines += [
-        f"# Or {_other_labels('binary')}.",
+        *_comment(f"Or {_other_labels('binary')}."),
         _guess('type = "binary"', "see above", bounds_are_public),
         "# classes =   # FILL IN, the positive class last, such as [0, 1]",
     ]
     return "\n".join(lines)
 
 
+def _time(label: str, event: str) -> str:
+    return "\n".join(
+        [
+            "[label]",
+            f"name = {quoted(label)}",
+            'type = "survival"',
+            "# 1, yes or true: the event was seen then; 0, no or false: lost from sight.",
+            f"event = {quoted(event)}",
+            "# The ends of intervals of time, the first from 0, such as the years of the follow-up; 8 to 16 suit most.",
+            "# They are public: take them from what the study is about, never from the rows.",
+            "# intervals =   # FILL IN, in the unit of the times, such as [365, 730, 1095, 1461]",
+        ]
+    )
+
+
 def _classes(values: list[str]) -> list[str]:
     if len(values) > 2:
         return ['type = "multiclass"', f"classes = {toml_value(values)}"]
     return ['type = "binary"', "# The positive class comes last.", f"classes = {toml_value(values)}"]
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 112, initial_indent="# ", subsequent_indent="# ")
 
 
 def _other_labels(kind: str) -> str:

@@ -203,10 +203,17 @@ def schema_of(toml_text: str) -> dict[str, AskedColumn]:
     Raises:
         PlanError: it is no TOML, or a field is wrong.
     """
+    return _schema(_parsed(toml_text))
+
+
+def _parsed(toml_text: str) -> Mapping[str, Any]:
     try:
-        table = parse_toml(toml_text)
+        return parse_toml(toml_text)
     except ValueError as error:
         raise refuse("schema", str(error), "TOML with [[features]] tables") from None
+
+
+def _schema(table: Mapping[str, Any]) -> dict[str, AskedColumn]:
     features = table.get("features", [])
     if not isinstance(features, list):
         raise refuse("features", features, "[[features]] tables")
@@ -233,8 +240,9 @@ def curves_of(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Ope
         PlanError: it is no TOML, a field is wrong, or its label is no time to an event.
         UsageError: code "survey-by", where no feature with categories is called so.
     """
-    columns = schema_of(toml_text)
-    label = read_section(Label, parse_toml(toml_text).get("label"), "label")
+    table = _parsed(toml_text)
+    columns = _schema(table)
+    label = read_section(Label, table.get("label"), "label")
     if not label.is_survival:
         raise refuse("label.type", label.type, '"survival" with event and intervals')
     label_kinds()[label.type].check(label)

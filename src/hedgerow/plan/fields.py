@@ -316,5 +316,13 @@ def read_section(section: type[Section], table: object, path: str) -> Section:
         if name in table and table[name] is not None:
             values[name] = field.metadata["check"](table[name], f"{path}.{name}")
         elif field.default is dataclasses.MISSING:
-            raise PlanError("plan-missing-field", path=path, name=name)
+            raise _missing(section, table, path, name)
     return section(**values)
+
+
+def _missing(section: type, table: Mapping[str, object], path: str, first: str) -> PlanError:
+    """The error about a field that has no default; it names all that are missing, so that one look is enough."""
+    needed = [field.name for field in dataclasses.fields(section) if field.default is dataclasses.MISSING]
+    others = [name for name in needed if name != first and table.get(name) is None]
+    also = f" So {'are' if len(others) > 1 else 'is'} {', '.join(others)}." if others else ""
+    return PlanError("plan-missing-field", path=path, name=first, also=also)

@@ -197,6 +197,18 @@ class Model:
     interaction_constraints: tuple[tuple[str, ...], ...] = checked(groups, ())
 
 
+def _epsilon(value: Any, path: str) -> Any:
+    """A number above 0, or inf."""
+    expected = "a number above 0 (inf for a model without privacy)"
+    try:
+        epsilon = number(0, math.inf)(value, path)
+    except PlanError:
+        raise refuse(path, value, expected) from None
+    if epsilon == 0:
+        raise refuse(path, value, expected)
+    return epsilon
+
+
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """What is promised. `n_records` is a public or declared number; it is never counted from the data.
@@ -205,7 +217,7 @@ class Privacy:
     itself; the second it cannot see, so it is declared, and the one who reads all tables in one process sees to it.
     """
 
-    epsilon: float = checked(number(0, math.inf, exclusive=False))
+    epsilon: float = checked(_epsilon)
     delta: float = checked(number(0, 1, exclusive=True))
     accountant: str = checked(one_of("gdp", "rdp", "pure", "pld"), "gdp")
     noise: str = checked(one_of("server", "distributed", "local"), "server")
@@ -740,8 +752,7 @@ def check_classes(label: Label, least: int, most: int, expected: str) -> None:
 
 def _check_privacy(plan: Plan) -> None:
     privacy = plan.privacy
-    if privacy.epsilon <= 0:
-        raise refuse("privacy.epsilon", privacy.epsilon, "a number above 0 (inf for a model without privacy)")
+    _epsilon(privacy.epsilon, "privacy.epsilon")
     if privacy.unit == "record" and privacy.max_rows_per_unit != 1:
         raise refuse("privacy.max_rows_per_unit", privacy.max_rows_per_unit, '1 when privacy.unit is "record"')
     if privacy.unit == "record" and privacy.sites_per_unit != 1:
