@@ -46,16 +46,14 @@ from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import get_accountant, has_samples, total_mu
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
-from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.privacy.rdp import has_samples
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.server.release import Releaser
-from hedgerow.survey.open_plans import OpenPlan
 from hedgerow.survey.queries import RawSite, SurveyNode
+from hedgerow.survey.requests import OpenPlan
 from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid

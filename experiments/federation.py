@@ -38,9 +38,9 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import RunState
-from hedgerow.server.coordinator import RunSession, run_coordinator
+from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator
+from hedgerow.server.journal import Journal
 from hedgerow.server.release import Outcome
-from hedgerow.server.run import Journal, RunEvent, RunEventKind, RunSetup
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import (

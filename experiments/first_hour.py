@@ -25,12 +25,12 @@ from sklearn.metrics import roc_auc_score
 from experiments import harness
 from experiments.datasets import BINARY_NAMES, folder_of, load
 from hedgerow import DPGBDTClassifier
-from hedgerow.data.faults import Place
-from hedgerow.data.raw_tables import RawColumn
+from hedgerow.data.columns import Place
+from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import DataError
 from hedgerow.estimators.base import FewRecordsWarning
+from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
-from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
 from hedgerow.survey.program import blank, classes_of_votes, deviation_of, in_records

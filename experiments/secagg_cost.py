@@ -44,7 +44,7 @@ from hedgerow.secagg.messages import (
 from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.session import EpochSession, default_wishes
 from hedgerow.secagg.view import EpochRecord
-from hedgerow.server.phases import most_slots
+from hedgerow.server.coordinator import most_slots
 
 FLOWER_MISSING = "Flower is not installed here: `pip install flwr` (or run this in an environment that has it)."
 

@@ -37,8 +37,8 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import PlainAggregation, Releaser, run_program
 from hedgerow.trees.ensemble import Ensemble

@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 from experiments import harness
 from experiments.datasets import BINARY_NAMES, load
 from experiments.harness import Prepared, plan_for, rows_of, run_plainly, scores_of, stratified_split
-from hedgerow.privacy.gdp import mu_of
+from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.noise import SeededNoise
 
 ROWS = (500, 1_000, 2_000, 5_000, 10_000, 20_000)

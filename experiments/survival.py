@@ -23,15 +23,15 @@ from experiments import harness
 from experiments.datasets import Feature, Table
 from experiments.harness import Prepared, ScoreBook, plan_for, rows_of, run_plainly, stratified_split
 from hedgerow.cli.survey import picture_of
-from hedgerow.data.faults import Place
-from hedgerow.data.raw_tables import RawColumn
+from hedgerow.data.columns import Place
+from hedgerow.data.raw_cells import RawColumn
 from hedgerow.local.survey import carried_out, curves_of
 from hedgerow.losses.censored import concordance, integrated_brier_score
 from hedgerow.losses.survival import hazards, survival_codes
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.queries import TableSite
+from hedgerow.survey.statistics import SurvivalCurves
 
 Floats = NDArray[np.float64]
 YEAR = 365.25

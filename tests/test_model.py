@@ -311,7 +311,7 @@ def test_saving_replaces_and_loads(build: Build, saved: Path) -> None:
 def test_an_export_checks_itself(build: Build, tmp_path: Path) -> None:
     """`verify` loads the written file with XGBoost; a file that predicts otherwise is refused."""
     pytest.importorskip("xgboost")
-    from hedgerow.models.export import check_xgboost_file
+    from hedgerow.models.exports import check_xgboost_file
 
     model, path = build("binary", {"n_trees": 6}), tmp_path / "x.json"
     model.export_xgboost(path, verify=True)

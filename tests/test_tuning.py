@@ -10,7 +10,7 @@ import pytest
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, Model, tune
 from hedgerow.errors import UsageError
-from hedgerow.privacy.report import EVALUATION_KINDS
+from hedgerow.privacy.ledger import EVALUATION_KINDS
 
 N = 4000
 SETTINGS = [{"max_depth": 1}, {"max_depth": 2}, {"n_trees": 6}]

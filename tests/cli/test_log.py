@@ -14,7 +14,7 @@ from hedgerow.cli.node import ConnectionNotes
 from hedgerow.cli.output import begin_log, end_log, note, report_error, tell, warn
 from hedgerow.errors import DataError
 from hedgerow.protocol.stream import WireCode
-from hedgerow.server.run import RunEvent, RunEventKind
+from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.transport.interface import Connected, Disconnected
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (INFO|WARNING|ERROR) run=([0-9a-f]{12}|-) site=(\S+) (.*)")

@@ -15,7 +15,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.server.run import RunEvent, RunEventKind
+from hedgerow.server.coordinator import RunEvent, RunEventKind
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hedgerow.cli.train import made_records, split_evenly
 from hedgerow.data.site_data import site_data_from_records
 from hedgerow.local.forecast import MEASURED_SIGNAL, outlook_of
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.privacy.gdp import mu_of
+from hedgerow.privacy.accountants import mu_of
 
 Run = Callable[..., Any]
 

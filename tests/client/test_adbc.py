@@ -17,10 +17,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from hedgerow.data.adbc_tables import AdbcTable
-from hedgerow.data.columns import identifiers
-from hedgerow.data.faults import Place
-from hedgerow.data.raw_tables import read_raw, types_of
+from hedgerow.data.columns import Place, identifiers
+from hedgerow.data.databases import AdbcTable
+from hedgerow.data.raw_cells import read_raw, types_of
 from hedgerow.data.site_data import site_data_from_records
 from hedgerow.data.sources import column_names, column_types, read_columns, read_records
 from hedgerow.errors import DataError, UsageError

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.data.columns import identifiers
-from hedgerow.data.faults import Place
+from hedgerow.data.columns import Place, identifiers
 from hedgerow.data.units import Records, records_from_columns, rows_within_bound
 from hedgerow.plan.plan import Plan
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.inputs import named_sites
-from hedgerow.data.dialects import Declared, declared, header_of, without_declaration
 from hedgerow.data.drafts import draft_plan
 from hedgerow.data.sources import column_names, ending_of, read_records
+from hedgerow.data.tables import Declared, declared, header_of, without_declaration
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.plan import Plan

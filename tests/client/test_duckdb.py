@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.data.raw_tables import read_raw, types_of
+from hedgerow.data.raw_cells import read_raw, types_of
 from hedgerow.data.sources import column_names, column_types, read_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.survey.statistics import AskedColumn

@@ -13,10 +13,10 @@ import pytest
 from hedgerow.cli.main import main
 from hedgerow.cli.owner import look
 from hedgerow.client.policy import Policy
-from hedgerow.data import codings
+from hedgerow.data import fit
 from hedgerow.data.adapters import read_adapter
+from hedgerow.data.drafts import known_range, looks_like_identifier
 from hedgerow.data.fit import table_fit
-from hedgerow.data.known_columns import known_range, looks_like_identifier
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import adapted
 from hedgerow.errors import PolicyRefusal
@@ -216,18 +216,18 @@ def test_one_and_two_for_no_and_yes_is_asked_about(write_file: WriteFile, is_shi
 )
 def test_what_is_not_clear_is_not_suggested(unlisted: dict[str, int], listed: list[str]) -> None:
     """A wrong recode is worse than an unlisted value."""
-    assert codings.of_categories("a", unlisted, listed, set()) == ("", "")
+    assert fit.of_categories("a", unlisted, listed, set()) == ("", "")
 
 
 def test_dates_and_units_that_are_not_clear_are_named(write_file: WriteFile) -> None:
     """3/4/2020 is two days, and a number may be a date in a column of numbers: said, without a line."""
-    said, line = codings.of_unreadable("born", {"3/4/2020": 5, "5/6/2020": 5}, True)
+    said, line = fit.of_unreadable("born", {"3/4/2020": 5, "5/6/2020": 5}, True)
     assert "%d/%m/%Y or %m/%d/%Y" in said and not line
-    said, line = codings.of_unreadable("born", {"2020-01-31": 5}, False)
+    said, line = fit.of_unreadable("born", {"2020-01-31": 5}, False)
     assert "dates" in said and not line
-    assert codings.of_unreadable("x", {"3,5": 5}, False)[1] == 'decimal = "comma"'
+    assert fit.of_unreadable("x", {"3,5": 5}, False)[1] == 'decimal = "comma"'
     far = np.linspace(1e9, 2e9, 50)
-    assert codings.of_numbers("x", far, (0.0, 1.0), {}) == ("", "")
+    assert fit.of_numbers("x", far, (0.0, 1.0), {}) == ("", "")
 
 
 def test_a_node_tells_its_owner_shares_and_no_cell(write_file: WriteFile) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLinearRegressor
-from hedgerow.data.frames import as_columns
+from hedgerow.data.units import as_columns
 from hedgerow.errors import UsageError
 from hedgerow.estimators.base import kind_of_column
 

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
 from hedgerow.data.adapters import read_adapter
-from hedgerow.data.adbc_tables import AdbcTable
-from hedgerow.data.columns import MISSING, UNKNOWN, category_indices, days, identifiers, numbers
-from hedgerow.data.faults import Place
+from hedgerow.data.columns import MISSING, UNKNOWN, Place, category_indices, days, identifiers, numbers
+from hedgerow.data.databases import AdbcTable
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.sources import adapted, read_records
 from hedgerow.data.units import Records, concatenate, records_from_columns, rows_within_bound

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.data.columns import MISSING, UNKNOWN, category_indices, identifiers, numbers
-from hedgerow.data.faults import Place
+from hedgerow.data.columns import MISSING, UNKNOWN, Place, category_indices, identifiers, numbers
 from hedgerow.data.sources import column_names, read_records
 from hedgerow.data.units import Records, concatenate, records_from_columns
 from hedgerow.errors import DataError

@@ -43,8 +43,9 @@ from hedgerow.protocol.messages import (
 from hedgerow.secagg import masks, participant
 from hedgerow.secagg.messages import Acknowledgement, Kind, RoundSpec, ShareMessage
 from hedgerow.secagg.transitions import Code
+from hedgerow.server.coordinator import RunEvent
 from hedgerow.server.release import Outcome, Releaser
-from hedgerow.server.run import MOST_UNACKNOWLEDGED, Consent, Link, RunEvent, Sites
+from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Consent, Link, Sites
 from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived

@@ -22,8 +22,8 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.participant import Participant
+from hedgerow.server.coordinator import RunEventKind
 from hedgerow.server.release import PlainAggregation, run_program
-from hedgerow.server.run import RunEventKind
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

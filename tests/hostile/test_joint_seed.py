@@ -29,10 +29,9 @@ from hedgerow.secagg.messages import EpochParameters, Kind, NodePolicy, Roster
 from hedgerow.secagg.participant import NodeContext
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, nonce_seed
-from hedgerow.server.coordinator import RunSession
-from hedgerow.server.phases import parameters_of
+from hedgerow.server.coordinator import RunSession, parameters_of
+from hedgerow.server.journal import JournalledRelease
 from hedgerow.server.release import Releaser
-from hedgerow.server.run import JournalledRelease
 from hedgerow.transport.interface import Arrived, HubEvent
 from tests.memory_network import MemoryHub
 

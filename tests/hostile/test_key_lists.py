@@ -24,16 +24,16 @@ from hedgerow.rounds import release_bound
 from hedgerow.secagg.guarantees import MAX_NODES
 from hedgerow.secagg.messages import Acknowledgement
 from hedgerow.secagg.session import EpochSession
-from hedgerow.server.phases import (
+from hedgerow.server.coordinator import (
     MAX_SLOTS,
     RELEASES_BYTES,
     SLOT_KEYS_BYTES,
+    RunEvent,
     check_releases,
     check_rounds,
     most_slots,
     slots_for,
 )
-from hedgerow.server.run import RunEvent
 from hedgerow.transport.grpc_link import DEFAULTS
 from tests.secagg.lab import set_up
 

@@ -11,7 +11,7 @@ from hedgerow.cli.node import ConnectionNotes
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.flower import site
 from hedgerow.protocol.stream import WireCode
-from hedgerow.server.run import RunEvent, RunEventKind
+from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.transport.interface import Connected, Disconnected
 
 MESSAGES = 30_000

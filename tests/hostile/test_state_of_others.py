@@ -13,7 +13,7 @@ from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import EnvironmentFault
-from hedgerow.server.run import Journal
+from hedgerow.server.journal import Journal
 
 OPENERS: dict[str, Callable[[Path], object]] = {
     "state": lambda folder: NodeStore(folder / "state"),

@@ -32,8 +32,8 @@ ASKED = {
     "prometheus_client": "import hedgerow.transport.metrics",
     "starlette": "import hedgerow.cli.page",
     "uvicorn": "import hedgerow.cli.page",
-    "xgboost": "from hedgerow.models.export import check_xgboost_file; check_xgboost_file(None, None)",
-    "onnx": "from hedgerow.models.onnx_export import onnx_module; onnx_module()",
+    "xgboost": "from hedgerow.models.exports import check_xgboost_file; check_xgboost_file(None, None)",
+    "onnx": "from hedgerow.models.exports import onnx_module; onnx_module()",
     "dp_accounting": "from hedgerow.privacy.accountants import epsilon_pld\n"
     "from hedgerow.privacy.events import GaussianEvent\n"
     "epsilon_pld([GaussianEvent(1.0)], 1e-6)",

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import PrivacyError
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import (
+    delta_of_mu,
+    epsilon_of_mu,
+    epsilon_of_rho,
+    epsilon_rdp,
+    get_accountant,
+    mu_of,
+    total_mu,
+)
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
@@ -20,8 +28,6 @@ from hedgerow.privacy.events import (
     GaussianEvent,
     UnnoisedEvent,
 )
-from hedgerow.privacy.gdp import delta_of_mu, epsilon_of_mu, mu_of, total_mu
-from hedgerow.privacy.rdp import epsilon_of_rho, epsilon_rdp
 
 multipliers = st.floats(0.05, 1e4)
 counts = st.integers(1, 1000)

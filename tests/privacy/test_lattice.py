@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import delta_of_mu, get_accountant
 from hedgerow.privacy.cost import lattice_slack, sum_slack
 from hedgerow.privacy.events import DiscreteGaussianEvent, DiscreteGaussianSumEvent
-from hedgerow.privacy.gdp import delta_of_mu
 
 Masses = npt.NDArray[np.float64]
 

@@ -12,9 +12,8 @@ import pytest
 from scipy.stats import chisquare
 
 from hedgerow.errors import PrivacyError
-from hedgerow.privacy import samplers
-from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.privacy.samplers import sample_discrete_laplace, select
+from hedgerow.privacy import noise as samplers
+from hedgerow.privacy.noise import SeededNoise, SystemNoise, sample_discrete_laplace, select
 
 LEAST_P = 1e-6
 """One of these tests fails by chance in about a hundred thousand runs."""

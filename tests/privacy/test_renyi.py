@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from hedgerow.client.budget import FINISHED, BudgetBook
 from hedgerow.errors import PolicyRefusal, PrivacyError
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import (
+    ORDERS,
+    epsilon_of_mu,
+    epsilon_renyi,
+    get_accountant,
+    paper_divergence,
+    sampled_divergence,
+)
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
@@ -29,8 +36,6 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     scoped,
 )
-from hedgerow.privacy.gdp import epsilon_of_mu
-from hedgerow.privacy.rdp import ORDERS, epsilon_renyi, paper_divergence, sampled_divergence
 
 DELTA = 1e-5
 rates = st.floats(1e-3, 1.0)

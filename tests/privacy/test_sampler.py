@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hedgerow.errors import PrivacyError
-from hedgerow.privacy import samplers as kernels
-from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.samplers import sample_discrete_gaussian
+from hedgerow.privacy import noise as kernels
+from hedgerow.privacy.noise import SeededNoise, sample_discrete_gaussian
 
 N_DRAWS = 200_000
 

@@ -61,8 +61,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import Hello, MessageKind, encode
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser
-from hedgerow.server.run import Journal
 from hedgerow.transport.grpc_link import GrpcUplink
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected

@@ -35,7 +35,7 @@ import hedgerow.client.node_session
 from hedgerow.cli.main import main
 from hedgerow.client.node import warm_up
 from hedgerow.protocol.messages import MessageKind, RoundRequest, decode
-from hedgerow.server.run import Journal
+from hedgerow.server.journal import Journal
 
 
 def strike(wanted: dict[str, Any]) -> None:

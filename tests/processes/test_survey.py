@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hedgerow.data.drafts import plan_toml
-from hedgerow.data.raw_rows import read_raw_site
+from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.local.survey import survey_sites
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.open_plans import parse_open_plan
+from hedgerow.survey.requests import parse_open_plan
 
 if TYPE_CHECKING:
     from conftest import Process, Scene, Theatre

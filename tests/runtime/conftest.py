@@ -26,9 +26,9 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.messages import MessageKind, NodeState, Payload, decode
 from hedgerow.secagg.messages import Answer, Header, Manifest, MaskedVector, Roster, Site, UnmaskRequest, manifest_hash
-from hedgerow.server.coordinator import RunSession, run_coordinator
+from hedgerow.server.coordinator import RunEvent, RunSession, RunSetup, run_coordinator
+from hedgerow.server.journal import Journal
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.run import Journal, RunEvent, RunSetup
 from hedgerow.transport.interface import Arrived, HubEvent
 from tests.memory_network import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 

@@ -25,8 +25,8 @@ from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.coordinator import RunSession, run_coordinator
-from hedgerow.server.run import Journal, RunSetup
+from hedgerow.server.coordinator import RunSession, RunSetup, run_coordinator
+from hedgerow.server.journal import Journal
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, create_identity

@@ -17,7 +17,7 @@ from hedgerow.errors import DataError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.run import RunEvent
+from hedgerow.server.coordinator import RunEvent
 from hedgerow.storage import Database
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from hedgerow.protocol.messages import (
     decode,
     encode,
 )
+from hedgerow.server.coordinator import invitation_to
 from hedgerow.server.release import Outcome
-from hedgerow.server.run import invitation_to
 from tests.memory_network import Direction, Fate, MemoryHub, Passing
 
 if TYPE_CHECKING:

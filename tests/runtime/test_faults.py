@@ -22,7 +22,7 @@ from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.secagg.view import StoredView
-from hedgerow.server.run import Journal
+from hedgerow.server.journal import Journal
 from hedgerow.storage import Database
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind
-from hedgerow.server import phases
+from hedgerow.server import coordinator as phases
 from hedgerow.transport.interface import Arrived
 from tests.memory_network import Direction, Fate, Passing
 

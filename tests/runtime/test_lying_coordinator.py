@@ -20,7 +20,7 @@ from hedgerow.errors import AggregationError
 from hedgerow.protocol.messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.messages import RoundSpec
-from hedgerow.server.run import RunEvent
+from hedgerow.server.coordinator import RunEvent
 from hedgerow.transport.interface import Arrived, Connected
 from tests.memory_network import Direction, Fate, MemoryHub, Passing
 

@@ -19,7 +19,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.stream import EventReport, RunReport, event_bytes, report_bytes
-from hedgerow.server.run import RunEvent, RunEventKind
+from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.server.status import KEPT_EVENTS, EventsSince, Publisher, RunBoard, Traffic
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, Query
+from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser, run_program
-from hedgerow.server.run import Journal
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

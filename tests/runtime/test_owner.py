@@ -37,7 +37,7 @@ from hedgerow.protocol.messages import (
     decode,
     encode,
 )
-from hedgerow.server.run import RunEvent, RunEventKind
+from hedgerow.server.coordinator import RunEvent, RunEventKind
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party

@@ -28,8 +28,8 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.events import FilteredGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.coordinator import RunSession, run_coordinator
-from hedgerow.server.run import Journal, RunEvent, RunSetup
+from hedgerow.server.coordinator import RunEvent, RunSession, RunSetup, run_coordinator
+from hedgerow.server.journal import Journal
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, new_identity

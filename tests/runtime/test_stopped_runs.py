@@ -16,8 +16,8 @@ from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import NO_HASH, Hello, Invitation, Refused, Stop, Welcome, decode, encode
-from hedgerow.server.coordinator import tell_of_the_end
-from hedgerow.server.run import RunEvent, open_journal
+from hedgerow.server.coordinator import RunEvent, tell_of_the_end
+from hedgerow.server.journal import open_journal
 from hedgerow.transport.interface import Connected
 from tests.memory_network import MemoryNetwork
 

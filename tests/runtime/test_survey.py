@@ -17,8 +17,7 @@ import pytest
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.data.drafts import plan_toml
-from hedgerow.data.raw_rows import digest_of_raw, read_raw_site
-from hedgerow.data.raw_tables import read_raw
+from hedgerow.data.raw_cells import digest_of_raw, read_raw, read_raw_site
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import adapted
 from hedgerow.errors import (
@@ -34,16 +33,14 @@ from hedgerow.local.survey import TableSurvey, curves_of, drafted_plan, survey_s
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, survey_task, task_from_text, task_to_text
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.ledger import Ledger, prepared_events
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.privacy.prepared import prepared_events
 from hedgerow.protocol.messages import MessageKind, RoundRequest, SurveyInvitation, decode, encode
-from hedgerow.server import phases
+from hedgerow.server import coordinator as phases
 from hedgerow.server.release import Outcome
-from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.open_plans import Asked, OpenPlan, OpenTable, parse_open_plan
 from hedgerow.survey.program import Findings, Range
-from hedgerow.survey.statistics import AskedColumn, TableStatistics
+from hedgerow.survey.requests import Asked, OpenPlan, OpenTable, parse_open_plan
+from hedgerow.survey.statistics import AskedColumn, SurvivalCurves, TableStatistics
 from tests.memory_network import MemoryHub
 
 if TYPE_CHECKING:

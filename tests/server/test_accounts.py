@@ -23,9 +23,8 @@ from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import Model, canonical_bytes
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import epsilon_of_mu, get_accountant, mu_of
 from hedgerow.privacy.events import Event, PureEvent
-from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.secagg.guarantees import Wishes, derive

@@ -26,7 +26,7 @@ from experiments.sgbdt import (
     tuned_epsilon,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, sampled_divergence
+from hedgerow.privacy.accountants import ORDERS, epsilon_of_curve, sampled_divergence
 
 DELTA = 1e-5
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hedgerow.data.faults import Place
-from hedgerow.data.raw_tables import RawColumn
+from hedgerow.data.columns import Place
+from hedgerow.data.raw_cells import RawColumn
 from hedgerow.survey.queries import TableSite
 
 MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]

@@ -11,17 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hedgerow.data.raw_tables import RawTable
+from hedgerow.data.raw_cells import RawTable
 from hedgerow.errors import PlanError, UsageError
 from hedgerow.local.survey import TableSurvey, curves_of, survey_tables
 from hedgerow.losses.survival import survival_codes
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.curves import SurvivalCurves, curve_of
-from hedgerow.survey.open_plans import OpenTable
 from hedgerow.survey.queries import TableSite
-from hedgerow.survey.statistics import BAND
+from hedgerow.survey.requests import OpenTable
+from hedgerow.survey.statistics import BAND, SurvivalCurves, curve_of
 
 MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
 PART = """

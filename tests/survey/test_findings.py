@@ -17,8 +17,8 @@ from hedgerow.estimators.base import FewRecordsWarning
 from hedgerow.local.survey import Surveyed, survey_sites
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.ledger import prepared_ledger, prepared_tables
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.prepared import prepared_ledger, prepared_tables
 from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
 from hedgerow.server.release import PlainAggregation
 from hedgerow.survey.program import Findings, Questions

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.data.faults import Place
-from hedgerow.data.raw_tables import RawColumn, RawTable, bounded_tables
+from hedgerow.data.columns import Place
+from hedgerow.data.raw_cells import RawColumn, RawTable, bounded_tables
 from hedgerow.errors import PlanError, PrivacyError
 from hedgerow.local.survey import TableSurvey, drafted_plan, plan_text, schema_of, survey_tables
 from hedgerow.plan.plan import parse_plan
@@ -23,8 +23,6 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Purpose
-from hedgerow.survey.curves import SurvivalCounts
-from hedgerow.survey.open_plans import OpenTable
 from hedgerow.survey.queries import (
     UNIT,
     CellCounts,
@@ -36,7 +34,8 @@ from hedgerow.survey.queries import (
     TextBins,
     TextVotes,
 )
-from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions, counted
+from hedgerow.survey.requests import OpenTable
+from hedgerow.survey.statistics import SHARES, AskedColumn, SurvivalCounts, TableQuestions, counted
 
 MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
 BLANK: dict[str, Any] = {

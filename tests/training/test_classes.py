@@ -15,7 +15,7 @@ from hedgerow.methods.boosting.settings import BoostingSettings, filters_classes
 from hedgerow.methods.registry import resolve
 from hedgerow.models.bands import known_deviations, shape_bands
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.gdp import mu_of
+from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.noise import SeededNoise
 
 AUTO = {"n_trees": "auto", "max_depth": "auto"}

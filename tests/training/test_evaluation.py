@@ -35,8 +35,8 @@ from hedgerow.losses.survival import survival_codes
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
+from hedgerow.privacy.accountants import total_mu
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
-from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import link_of

@@ -25,9 +25,8 @@ from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
 from hedgerow.methods.start import LabelSums
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import get_accountant, mu_of
 from hedgerow.privacy.events import FilteredGaussianEvent, SampledGaussianEvent
-from hedgerow.privacy.gdp import mu_of
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.training.presets import apply_preset, preset_named

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.models.export import codes_of_matrix, made_up_records
+from hedgerow.models.exports import codes_of_matrix, made_up_records
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
-from hedgerow.trees.contributions import contributions
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, pruned_tree
+from hedgerow.trees.importances import contributions
 
 INTERACTING = {"interaction": "cyclical", "interaction_size": "all"}
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from hedgerow.errors import ModelError
-from hedgerow.models.ebm import _cut
-from hedgerow.models.export import codes_of_matrix, made_up_records
+from hedgerow.models.exports import _cut, codes_of_matrix, made_up_records
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 

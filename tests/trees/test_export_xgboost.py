@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import ModelError
-from hedgerow.models.export import ALMOST_ZERO, codes_of_matrix, largest_difference, made_up_records, to_xgboost
+from hedgerow.models.exports import ALMOST_ZERO, codes_of_matrix, largest_difference, made_up_records, to_xgboost
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees

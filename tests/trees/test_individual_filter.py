@@ -17,7 +17,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.methods.s_gbdt.settings import round_filter
 from hedgerow.methods.s_gbdt.trees import LEVEL_BITS, charge, filter_terms, s_gbdt_loss
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.rdp import sampled_divergence
+from hedgerow.privacy.accountants import sampled_divergence
 from hedgerow.protocol.queries import FILTER_UNITS
 from hedgerow.trees.leaf_sums import SiteRecords
 

@@ -26,9 +26,9 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import WAITING, Farewell, Result, Wanted, WireRefusal, read_as
-from hedgerow.server.coordinator import RunSession, run_coordinator, tell_of_the_end
+from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator, tell_of_the_end
+from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.run import Journal, RunEvent, RunEventKind, RunSetup, open_journal
 from hedgerow.server.status import Audience, Publisher, RunBoard, Traffic
 from hedgerow.transport import ENGINES
 from hedgerow.transport.connections import allow_many_connections

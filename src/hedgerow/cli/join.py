@@ -28,7 +28,7 @@ from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import read_toml, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, first_of
-from hedgerow.server.run import SMALLEST_COHORT
+from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.study import PLAN, POLICY, ROSTER, Applicant, Ends, Invitation, Notebook, are_same_words, read_invitation
 from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private

@@ -36,7 +36,7 @@ from hedgerow.client.policy import (
 )
 from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
 from hedgerow.data.adapters import PLAIN, Adapter
-from hedgerow.data.raw_rows import read_raw_site
+from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.data.sources import Location, adapted, column_names, is_url, opened
 from hedgerow.data.units import ContributionReport
@@ -55,10 +55,10 @@ from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, first_of, known
-from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.open_plans import Asked, Found
 from hedgerow.survey.program import Findings
 from hedgerow.survey.queries import RawSite
+from hedgerow.survey.requests import Asked, Found
+from hedgerow.survey.statistics import SurvivalCurves
 from hedgerow.transport import ENGINES
 from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import (

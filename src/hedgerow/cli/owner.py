@@ -23,8 +23,7 @@ from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan
 from hedgerow.cli.output import note, number, print_facts, print_json, wrapped
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import ROSTER, OwnerDesk, Question, owner_desk
-from hedgerow.data.codings import counted, renames
-from hedgerow.data.fit import ColumnFit, TableFit, table_fit
+from hedgerow.data.fit import ColumnFit, TableFit, counted, renames, table_fit
 from hedgerow.data.sources import Location, column_names, is_url
 from hedgerow.data.units import MANY, needed_columns
 from hedgerow.errors import UsageError

@@ -36,7 +36,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import scoped
-from hedgerow.privacy.prepared import prepared_events
+from hedgerow.privacy.ledger import prepared_events
 from hedgerow.protocol.messages import NodeState, RunState
 from hedgerow.protocol.stream import (
     EVALUATION,

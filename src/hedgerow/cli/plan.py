@@ -25,8 +25,8 @@ from hedgerow.plan.plan import PLAN_VERSION, Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
-from hedgerow.survey.open_plans import OpenPlan, parse_open_plan
 from hedgerow.survey.program import Findings
+from hedgerow.survey.requests import OpenPlan, parse_open_plan
 from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_named
 
 

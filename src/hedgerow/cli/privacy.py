@@ -12,9 +12,9 @@ from hedgerow.cli.output import megabytes, number, print_facts, print_json
 from hedgerow.local.forecast import Forecast, expected_singles, forecast, measured_loss, noise_factor, outlook_of
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
+from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
-from hedgerow.server.run import SMALLEST_COHORT
+from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.transport.identities import spoken
 
 _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)

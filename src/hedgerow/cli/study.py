@@ -31,7 +31,7 @@ from hedgerow.models.model import Model, write_atomically
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import scoped
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
-from hedgerow.server.run import Journal
+from hedgerow.server.journal import Journal
 from hedgerow.study import (
     COORDINATOR,
     PLAN,

@@ -71,7 +71,7 @@ from hedgerow.secagg.messages import MAX_ATTEMPTS, EpochParameters, Kind, NoiseM
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
 from hedgerow.secagg.view import Cohort, EpochView
-from hedgerow.survey.open_plans import Found
+from hedgerow.survey.requests import Found
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import SumFacts

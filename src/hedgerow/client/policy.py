@@ -46,7 +46,7 @@ from hedgerow.client.state import NodeStore
 from hedgerow.crypto import Identity
 from hedgerow.data.adapters import PLAIN, Adapter, adapter
 from hedgerow.data.fit import TableFit
-from hedgerow.data.raw_rows import digest_of_raw
+from hedgerow.data.raw_cells import digest_of_raw
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError, HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError, UsageError
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, survey_task
@@ -70,8 +70,8 @@ from hedgerow.protocol.messages import EvaluationInvitation, Invitation, SurveyI
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.messages import NodePolicy, Roster
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.survey.open_plans import Asked
 from hedgerow.survey.queries import RawSite, SurveyNode
+from hedgerow.survey.requests import Asked
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import spoken
 

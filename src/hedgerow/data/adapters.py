@@ -28,9 +28,8 @@ from typing import Any
 import pyarrow as pa
 
 from hedgerow.data import columns as encoders
-from hedgerow.data.dialects import DECIMALS, SEPARATORS, declared, without_declaration
-from hedgerow.data.faults import Place
-from hedgerow.data.tables import Table
+from hedgerow.data.columns import Place
+from hedgerow.data.tables import DECIMALS, SEPARATORS, Table, declared, without_declaration
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import PlanError, UsageError
 from hedgerow.plan.fields import checked, date_format, distinct_texts, one_of, read_section, read_toml, refuse, text
@@ -114,7 +113,7 @@ class Adapter:
     """How a site writes its table: the fields are those at the head of this file.
 
     Attributes:
-        separator, decimal, encoding: the words of a declaration (`hedgerow.data.dialects`), "" where the file decides.
+        separator, decimal, encoding: the words of a declaration (`hedgerow.data.tables`), "" where the file decides.
         missing: texts that mean "no value", by column; "" is every column.
         rename: names of the table with the plan's names.
         recode: by column, texts of the table with the plan's texts.

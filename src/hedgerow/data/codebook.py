@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hedgerow.data.dialects import declared, header_of, without_declaration
-from hedgerow.data.tables import existing_file
+from hedgerow.data.tables import declared, existing_file, header_of, without_declaration
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.fields import ISO_DATE, day_of
 
@@ -69,7 +68,7 @@ class Entry:
 def read_codebook(location: str) -> dict[str, Entry]:
     """Each column's entry, by its name.
 
-    Args: location: a CSV file; separator and encoding as for tables (`hedgerow.data.dialects`).
+    Args: location: a CSV file; separator and encoding as for tables (`hedgerow.data.tables`).
 
     Raises:
         DataError: there is no such file, or it is empty or not in its encoding.

@@ -11,14 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hedgerow.data.adapters import PLAIN, AdaptedTable, Adapter
-from hedgerow.data.adbc_tables import AdbcTable
-from hedgerow.data.csv_tables import CsvTable
-from hedgerow.data.dialects import plain_name, without_declaration
-from hedgerow.data.duckdb_tables import DuckDbTable
-from hedgerow.data.faults import Place
-from hedgerow.data.parquet_tables import ParquetTable
-from hedgerow.data.sql_tables import SqlTable
-from hedgerow.data.tables import Table
+from hedgerow.data.columns import Place
+from hedgerow.data.databases import AdbcTable, DuckDbTable, SqlTable
+from hedgerow.data.tables import CsvTable, ParquetTable, Table, plain_name, without_declaration
 from hedgerow.data.units import Records, RowsLeftOut, needed_columns, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan

@@ -28,8 +28,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
-from hedgerow.data.faults import Place, missing_columns, shown
-from hedgerow.data.frames import as_columns
+from hedgerow.data.columns import Place, missing_columns, shown
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_WORDS, survival_codes
 from hedgerow.plan.plan import Feature, Label, Plan
@@ -118,7 +117,7 @@ def records_from_columns(
     left_out: RowsLeftOut | None = None,
 ) -> Records:
     """Encode a table as the plan says: columns by name (numpy arrays, lists, Arrow or pandas columns), or a table of
-    pandas, polars, Arrow, DuckDB and the like, computed or not (`hedgerow.data.frames`).
+    pandas, polars, Arrow, DuckDB and the like, computed or not (`hedgerow.data.units`).
 
     Columns that the plan does not name are ignored: a site's table may hold more than a study may use.
 
@@ -374,3 +373,27 @@ def _mixed(words: Words) -> Words:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+def collected(table: Any) -> Any:
+    """The table itself, or the Arrow table that it gives once it is computed."""
+    if isinstance(table, np.ndarray | list | tuple | Mapping | pa.Table):
+        return table
+    if isinstance(table, pa.RecordBatch):
+        return pa.Table.from_batches([table])
+    try:
+        from narwhals.stable import v2 as narwhals
+    except ModuleNotFoundError:
+        return table
+    known = narwhals.from_native(table, pass_through=True)
+    return known.collect(backend="pyarrow").to_native() if isinstance(known, narwhals.LazyFrame) else table
+
+
+def as_columns(table: Any) -> Mapping[str, Any]:
+    """A table's columns by their names; a mapping is returned as it is."""
+    table = collected(table)
+    if isinstance(table, Mapping):
+        return table
+    if isinstance(table, pa.Table):
+        return {name: table.column(index) for index, name in enumerate(table.column_names)}
+    return {str(name): table[name] for name in table.columns}

@@ -28,11 +28,9 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from hedgerow.client.node import threads_of_jobs, use_threads
-from hedgerow.data.columns import days, distinct_texts, identifiers, numbers, texts_of_cells
-from hedgerow.data.faults import Place
-from hedgerow.data.frames import as_columns, collected
+from hedgerow.data.columns import Place, days, distinct_texts, identifiers, numbers, texts_of_cells
 from hedgerow.data.site_data import SiteData
-from hedgerow.data.units import records_from_columns, rows_within_bound
+from hedgerow.data.units import as_columns, collected, records_from_columns, rows_within_bound
 from hedgerow.errors import DataError, UsageError
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
@@ -40,9 +38,8 @@ from hedgerow.models.model import Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import day_of, days_between, iso_of
 from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
-from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.privacy.prepared import prepared_tables
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
 from hedgerow.survey.program import Findings, Questions, Range

@@ -27,9 +27,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length
 
 from hedgerow.client.node import threads_of_jobs, use_threads
-from hedgerow.data.columns import category_indices, texts_of_cells
+from hedgerow.data.columns import Place, category_indices, shown, texts_of_cells
 from hedgerow.data.columns import numbers as numbers_of
-from hedgerow.data.faults import Place, shown
 from hedgerow.data.site_data import scaled_label
 from hedgerow.errors import DataError, UsageError
 from hedgerow.estimators.base import (

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from hedgerow.data.columns import identifiers
-from hedgerow.data.faults import Place
+from hedgerow.data.columns import Place, identifiers
 from hedgerow.errors import PrivacyError, UsageError
 from hedgerow.estimators.base import Holders, PrivateTrees, Ready, only_rows
 from hedgerow.evaluation.estimates import Estimate

@@ -62,9 +62,9 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import Deferred, MessageKind, encode
 from hedgerow.protocol.stream import WireCode, WireRefusal
-from hedgerow.server.coordinator import RunSession
+from hedgerow.server.coordinator import RunSession, invitation_to
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.run import SMALLEST_COHORT, invitation_to
+from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.server.status import RunBoard
 from hedgerow.transport.identities import (
     PinnedRoster,

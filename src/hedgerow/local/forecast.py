@@ -9,10 +9,9 @@ import numpy as np
 
 from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import get_accountant, mu_of
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.privacy.gdp import mu_of
-from hedgerow.privacy.prepared import prepared_events
+from hedgerow.privacy.ledger import prepared_events
 from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, derive

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from hedgerow.data.codebook import Entry
 from hedgerow.data.drafts import plan_toml
-from hedgerow.data.raw_tables import RawTable, bounded_tables, read_raw, types_of
+from hedgerow.data.raw_cells import RawTable, bounded_tables, read_raw, types_of
 from hedgerow.data.sources import Location, opened
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowsLeftOut
@@ -21,17 +21,22 @@ from hedgerow.local.training import build_aggregation
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
 from hedgerow.plan.plan import PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
-from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.prepared import prepared_tables
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.queries import IntVector
 from hedgerow.server.release import Answering, PlainAggregation, Releaser, checked_cost
-from hedgerow.survey.curves import CurveQuestions, SurvivalCurves
-from hedgerow.survey.open_plans import HASH_BUCKETS, OpenTable, declared_column
 from hedgerow.survey.program import Findings, Questions, survey
 from hedgerow.survey.queries import RawSite, SurveyNode, SurveyQuery
-from hedgerow.survey.statistics import AskedColumn, Column, TableQuestions, TableStatistics
+from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declared_column
+from hedgerow.survey.statistics import (
+    AskedColumn,
+    Column,
+    CurveQuestions,
+    SurvivalCurves,
+    TableQuestions,
+    TableStatistics,
+)
 
 MOST_ROWS = 2**33
 """Rows that all sites together may have at most: masked sums have words for so many."""

@@ -28,8 +28,8 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.models.plots import CLASS_COLOURS, MUTED, add_titles, pyplot_module, save_figure, style
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.calibration import QueryNoise
-from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, report_of
@@ -39,7 +39,7 @@ from hedgerow.secagg.masks import LEAST_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.server.phases import MAX_SLOTS, check_words, cohort_of
+from hedgerow.server.coordinator import MAX_SLOTS, check_words, cohort_of
 from hedgerow.server.release import (
     Aggregation,
     Answering,

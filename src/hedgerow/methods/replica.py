@@ -18,8 +18,8 @@ from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.survey.open_plans import Found, TableProgram
 from hedgerow.survey.program import SurveyProgram
+from hedgerow.survey.requests import Found, TableProgram
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble
 

@@ -22,10 +22,10 @@ from hedgerow.evaluation.program import N_EXCHANGES, EvaluationProgram, evaluate
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.fields import MOST_VALUES, read_json
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.events import Event
-from hedgerow.privacy.gdp import check_delta, check_epsilon
-from hedgerow.survey.open_plans import Asked, OpenPlan, OpenTable, TableProgram
 from hedgerow.survey.program import SurveyProgram
+from hedgerow.survey.requests import Asked, OpenPlan, OpenTable, TableProgram
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict

@@ -27,7 +27,7 @@ from hedgerow.data.units import records_from_columns
 from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError
 from hedgerow.evaluation.estimates import ErrorHistogram
 from hedgerow.methods.registry import method_of
-from hedgerow.models.export import to_xgboost
+from hedgerow.models.exports import to_xgboost
 from hedgerow.plan.fields import require_plain
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import (
@@ -37,13 +37,12 @@ from hedgerow.privacy.events import (
     LocalGaussianEvent,
     UnnoisedEvent,
 )
-from hedgerow.privacy.ledger import Ledger
-from hedgerow.privacy.prepared import prepared_ledger
-from hedgerow.privacy.report import EVALUATION_KINDS, PrivacyContext, PrivacyReport, check_claims, unread_report_of
+from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, prepared_ledger
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, check_claims, unread_report_of
 from hedgerow.protocol.stream import Salvage
 from hedgerow.trees.binning import CodeArray
-from hedgerow.trees.contributions import contributions
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
+from hedgerow.trees.importances import contributions
 
 if TYPE_CHECKING:
     from hedgerow.models.bands import ShapeBands
@@ -290,7 +289,7 @@ class Model:
         return scores[0] if self.ensemble.n_outputs == 1 else np.ascontiguousarray(scores.T)
 
     def explain(self, columns: Columns) -> Explanation:
-        """What each feature adds to each record's prediction; see `hedgerow.trees.contributions`.
+        """What each feature adds to each record's prediction; see `hedgerow.trees.importances`.
 
         Raises:
             DataError: as `encode`.
@@ -329,7 +328,7 @@ class Model:
         return shape_bands(self.plan, self.ensemble, self.ledger)[self.plan.feature_names.index(feature)]
 
     def to_xgboost(self) -> dict[str, Any]:
-        """The model as XGBoost's JSON; see `hedgerow.models.export` for what it expects of its input.
+        """The model as XGBoost's JSON; see `hedgerow.models.exports` for what it expects of its input.
 
         Raises:
             ModelError: XGBoost cannot compute this model's predictions.
@@ -349,18 +348,18 @@ class Model:
         """
         write_atomically(Path(path), json.dumps(self.to_xgboost(), allow_nan=False).encode())
         if verify:
-            from hedgerow.models.export import check_xgboost_file
+            from hedgerow.models.exports import check_xgboost_file
 
             check_xgboost_file(self, Path(path))
 
     def to_ebm(self) -> dict[str, Any]:
-        """An additive model as InterpretML's JSON; see `hedgerow.models.ebm` for how it is read.
+        """An additive model as InterpretML's JSON; see `hedgerow.models.exports` for how it is read.
 
         Raises:
             ModelError: code "export-unsupported", when a tree asks for several features, or classes are averaged.
         """
         from hedgerow.models.bands import known_deviations
-        from hedgerow.models.ebm import to_ebm
+        from hedgerow.models.exports import to_ebm
 
         return to_ebm(self.plan, self.ensemble, known_deviations(self.plan, self.ensemble, self.ledger))
 
@@ -374,7 +373,7 @@ class Model:
         write_atomically(Path(path), json.dumps(self.to_ebm(), allow_nan=False).encode())
 
     def to_onnx(self, classes: Sequence[int] | None = None) -> Any:
-        """The model as an `onnx.ModelProto`; see `hedgerow.models.onnx_export` for its inputs and outputs.
+        """The model as an `onnx.ModelProto`; see `hedgerow.models.exports` for its inputs and outputs.
 
         Args:
             classes: whole numbers in place of the plan's classes, in their order; None for their names.
@@ -383,7 +382,7 @@ class Model:
             ModelError: code "export-unsupported", for a loss of another package.
             EnvironmentFault: code "missing-extra", when onnx is not installed.
         """
-        from hedgerow.models.onnx_export import to_onnx
+        from hedgerow.models.exports import to_onnx
 
         return to_onnx(self.plan, self.ensemble, classes)
 

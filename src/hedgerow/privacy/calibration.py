@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hedgerow.errors import PrivacyError
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import check_delta, check_epsilon, get_accountant, mu_of
 from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
@@ -26,7 +26,6 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     multiplier_of_integers,
 )
-from hedgerow.privacy.gdp import check_delta, check_epsilon, mu_of
 from hedgerow.protocol.queries import PureNoise, PureQuery, Query, SampledQuery
 
 # The relative precision to which the noise multiplier is the smallest one.

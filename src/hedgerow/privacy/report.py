@@ -16,15 +16,13 @@ from hedgerow.errors import PrivacyError
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import Account, account_of, get_accountant, least_epsilon_pld
 from hedgerow.privacy.events import DiscreteGaussianSumEvent, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
-from hedgerow.privacy.ledger import Ledger, Release
+from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
 from hedgerow.protocol.queries import NoiseCohort
 
 ADJACENCY = "add or remove one"
 LOCAL_ADJACENCY = "replace by zero the statistics of one"
 """In the local model it is no secret how many rows each site has."""
 NOISE_MODES = ("server", "distributed", "local")
-EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments")
-"""Kinds of releases that an evaluation makes and a training does not."""
 
 # JSON has no infinity.
 _INFINITE = "infinite"

@@ -481,7 +481,7 @@ class EventReport(Record):
     Attributes:
         number: counts the events of one process of the coordinator: 1, 2, 3 ...
         seconds: since that process began.
-        kind: a word of `server.run.RunEventKind`.
+        kind: a word of `server.coordinator.RunEventKind`.
         round: releases made before it.
         site: that it is about, or "".
         code: why, a stable code, or "".

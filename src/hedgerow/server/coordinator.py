@@ -4,83 +4,1072 @@ The session has no socket and no clock. Everything is journalled before the mess
 Sites that fall silent, leave or refuse are not waited for; the run goes on with the others down to the threshold of
 secure aggregation, and waits for sites to return when there are fewer. A purpose whose manifest was sent is finished
 with that manifest or the run ends.
+
+From top to bottom stands what is checked before anyone is invited; the run and the stages that it can be in; and what
+it does from stage to stage:
+
+    Gathering       begin_setup      an epoch is set up with the sites that are ready
+    SettingUp       advance_setup    ... step by step
+    BetweenSlots    open_round       a slot is opened for the next query; or a new epoch is set up, or the run finishes
+    InSlot          close_vectors    the vectors that came are fixed by a manifest; with none of it, the slot is burnt
+                    close_echoes     where the epoch wants one, the echo of the manifest is certified
+                    release          the sum is opened, noised and journalled, and the next slot opened
+    Finishing       end              the sites have the result
+    Over
+
+Then what sites say, which moves a run from one stage to the next, and the loop. Nothing outside this file changes a
+run.
 """
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum
+from typing import ClassVar
 
-from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, RemoteProtocolError
-from hedgerow.methods.replica import rehearse
-from hedgerow.plan.plan import Federation
+import numpy as np
+
+from hedgerow.codec import HASH_BYTES
+from hedgerow.crypto import KEY_BYTES, Identity
+from hedgerow.errors import (
+    AggregationError,
+    EnvironmentFault,
+    HedgerowError,
+    ModelError,
+    PlanError,
+    PrivacyError,
+    RemoteProtocolError,
+)
+from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.methods.replica import Replica, rehearse
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, checks_of
+from hedgerow.plan.plan import Federation, Plan
+from hedgerow.privacy.calibration import noise_of
+from hedgerow.privacy.ledger import Ledger, prepared_ledger
+from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.messages import (
     FROM_NODES,
+    Abandoned,
     Deferred,
     Done,
+    EvaluationInvitation,
+    Finished,
     Hello,
+    Invitation,
     Message,
     MessageKind,
     Paused,
     Payload,
     Ready,
     Refused,
+    RoundRequest,
     RunState,
+    Salvaged,
     Stop,
+    SurveyInvitation,
     Welcome,
     decode,
     encode,
     is_expected,
     kind_of,
 )
-from hedgerow.protocol.stream import WireCode, WireRefusal
-from hedgerow.secagg.transitions import Code
-from hedgerow.server.phases import (
-    COLLECTIONS,
-    advance_setup,
-    begin_setup,
-    certificate_of,
-    check_releases,
-    check_rounds,
-    check_words,
-    close_echoes,
-    close_vectors,
-    conclude,
-    end,
-    explains_refusal,
-    give_up,
-    keep_enough_openers,
-    open_round,
-    release,
-    too_few,
+from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
+from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
+from hedgerow.rounds import VECTOR_ID, mode_of, release_bound, require_words, round_in, rows_of
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.enrolment import EpochSetup
+from hedgerow.secagg.guarantees import derive
+from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, wrapped
+from hedgerow.secagg.messages import (
+    MAX_ATTEMPTS,
+    EchoCertificate,
+    EpochParameters,
+    NoiseMode,
+    Roster,
+    RoundSpec,
+    manifest_hash,
 )
-from hedgerow.server.release import Outcome
-from hedgerow.server.run import (
-    Asked,
-    Consent,
-    Journal,
-    JournalledRun,
-    Link,
-    Outgoing,
-    Place,
-    Run,
-    RunEventKind,
-    RunSetup,
-    SiteRecord,
-)
+from hedgerow.secagg.session import default_wishes
+from hedgerow.secagg.transitions import Abandoned as SumAbandoned
+from hedgerow.secagg.transitions import Code, Entropy, State, refuse
+from hedgerow.secagg.view import Cohort, EpochView
+from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
+from hedgerow.server.release import EvaluatedModel, Outcome, Releaser, Summed, checked_report, require_plausible
+from hedgerow.server.sites import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS, Asked, Consent, Link, Place, SiteRecord, Sites
+from hedgerow.survey.requests import Found
+from hedgerow.training.settings import Settings
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.ensemble import no_trees
+from hedgerow.trees.plausibility import ReleaseChecks
+
+# Before anyone is invited ---------------------------------------------------------------------------------------------
+
+MAX_SLOTS = 1024
+"""As many as a node holds by default; a longer run goes on in a new epoch."""
+SLOT_KEYS_BYTES = 1 << 25
+"""The slot keys of all members, which the coordinator compares with one another, holds and journals."""
+_SURELY_FEW = 2**30
+"""Rows, times sites, whose sums fit 64 bits: no record adds as much as 2^24 units to an entry."""
+RELEASES_BYTES = 63 << 20
+"""All releases of a run, or a model, in a message of at most 64 MiB; what is left is for a spec or a plan."""
+RELEASE_HEAD_BYTES = 5
+"""What a release takes in a message beside its entries."""
+
+
+def most_slots(n_members: int) -> int:
+    """Slots that an epoch of so many members can have: the coordinator holds the keys of all."""
+    return min(MAX_SLOTS, SLOT_KEYS_BYTES // n_members // KEY_BYTES)
+
+
+def check_rounds(task: Task, n_sites: int) -> None:
+    """Raise PlanError (code "plan-too-many-rounds") for a task that all epochs of a run could not hold.
+
+    Asked before anyone is invited: found out in the middle, what was released until then would be for nothing.
+    """
+    most = MAX_ATTEMPTS * most_slots(n_sites)
+    if task.n_exchanges > most:
+        raise PlanError(
+            "plan-too-many-rounds",
+            n_rounds=task.n_exchanges,
+            n_sites=n_sites,
+            most=most,
+            n_epochs=MAX_ATTEMPTS,
+            n_slots=most_slots(n_sites),
+            megabytes=SLOT_KEYS_BYTES >> 20,
+        )
+
+
+def check_words(task: Task, n_sites: int) -> None:
+    """Raise PlanError (code "plan-sums-too-large") when some sum of a task would not fit any word.
+
+    Asked before anything is released: found out in the middle, what was released until then would be for nothing.
+    """
+    plan = task.run_plan
+    if rows_of(plan) * n_sites < _SURELY_FEW:
+        return
+    program = task.with_structure_seed(0).program()
+    is_local = plan.privacy.noise == "local"
+    try:
+        query = next(program)
+        while True:
+            require_words(query, plan, noise_of(query, is_local=is_local).variance, n_sites)
+            query = program.send(np.zeros(query.release_length, dtype=np.int64))
+    except StopIteration:
+        return
+
+
+def check_releases(task: Task, n_sites: int) -> None:
+    """Raise an error when all releases of a training, or the model of an evaluation, might not fit one message.
+
+    A site that holds no release, for it came late or has lost its state, is sent all at once. Asked before anyone is
+    invited, as `check_words`.
+
+    Raises:
+        PlanError: code "plan-releases-too-long".
+        ModelError: code "model-too-long-to-send". An evaluation itself has two releases, of a few curves.
+    """
+    if isinstance(task, SurveyTask):
+        _require_sendable(task.asked.n_released, WIDTHS[-1] // 8, task.n_exchanges)
+        return
+    if not isinstance(task, TrainingTask):
+        if len(task.model) > RELEASES_BYTES:
+            raise ModelError("model-too-long-to-send", megabytes=-(-len(task.model) >> 20), most=RELEASES_BYTES >> 20)
+        return
+    plan, settings = task.plan, task.settings
+    entries, n_bytes = settings.n_released(plan), WIDTHS[-1] // 8
+    if plan.model.algorithm == "boosting":
+        n_bytes = min(n_bytes, _bytes_of_an_entry(plan, settings, n_sites))
+    _require_sendable(entries, n_bytes, task.n_exchanges)
+
+
+def _require_sendable(entries: int, n_bytes: int, n_exchanges: int) -> None:
+    """Raises PlanError (code "plan-releases-too-long") for more entries of so many bytes than a message holds."""
+    size = entries * n_bytes + RELEASE_HEAD_BYTES * n_exchanges
+    if size > RELEASES_BYTES:
+        raise PlanError(
+            "plan-releases-too-long",
+            entries=entries,
+            n_bytes=n_bytes,
+            megabytes=-(-size >> 20),
+            most=RELEASES_BYTES >> 20,
+        )
+
+
+def _bytes_of_an_entry(plan: Plan, settings: Settings, n_sites: int) -> int:
+    """What no entry of a release of boosted trees exceeds, for it would be refused as out of range, in bytes.
+
+    Records have the largest norm there, and so the most noise.
+    """
+    loss, rows = settings.loss(plan), plan.privacy.rows_per_unit
+    widest = Query(
+        purpose=Query.purpose_of(0, "any"),
+        length=1,
+        bound=loss.bound(),
+        sensitivity_squared=loss.norm_squared * rows * rows,
+        noise_multiplier=settings.noise_multiplier,
+    )
+    noise = noise_of(widest, is_local=plan.privacy.noise == "local")
+    # Twice as much, for every share of the sites' noise is rounded up.
+    return 1 + (2 * release_bound(widest, plan, noise.variance, n_sites)).bit_length() // 8
+
+
+def cohort_of(plan: Plan, view: EpochView) -> NoiseCohort | None:
+    """The sites that add the noise in an epoch; None when they add none."""
+    if mode_of(plan) is not NoiseMode.DISTRIBUTED:
+        return None
+    promised = view.guarantees
+    return NoiseCohort(promised.n_nodes, promised.n_colluders, promised.honest_group)
+
+
+# The run, and where it stands -----------------------------------------------------------------------------------------
+
+
+class RunEventKind(StrEnum):
+    """What happened."""
+
+    JOINED = "joined"
+    LEFT = "left"
+    READY = "ready"
+    DEFERRED = "deferred"
+    REFUSED = "refused"
+    SILENT = "silent"
+    LATE = "late"
+    COMPLAINT = "complaint"
+    PHASE = "phase"
+    RELEASED = "released"
+    ABANDONED = "abandoned"
+    LEFT_OUT = "left-out"
+    TAKEN_BACK = "taken-back"
+    SALVAGED = "salvaged"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One event.
+
+    Attributes:
+        kind: what happened.
+        round: the exchange in which it happened.
+        site: the site that it is about, or "".
+        code: why, as a code word; for a phase, its name.
+    """
+
+    kind: RunEventKind
+    round: int
+    site: str = ""
+    code: str = ""
+
+
+Observer = Callable[[RunEvent], None]
+
+Outgoing = tuple[str, bytes]
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """What the coordinator's operator gives it.
+
+    Attributes:
+        roster: who may take part, and this coordinator's key.
+        identity: this coordinator's signing key.
+        noise: where central noise comes from.
+        entropy: the source of the run's number: ``os.urandom`` but in tests.
+        observer: called with everything that happens.
+        evaluation: the model to be evaluated; None to train one. `plan` is its plan then.
+        survey: what to find before there is a plan; `plan` is the task's then.
+    """
+
+    plan: Plan
+    roster: Roster
+    identity: Identity
+    noise: NoiseSource
+    entropy: Entropy
+    observer: Observer = lambda _: None
+    evaluation: EvaluatedModel | None = None
+    survey: SurveyTask | None = None
+
+    @property
+    def task(self) -> Task:
+        """What the run is for."""
+        if self.survey is not None:
+            return self.survey
+        return TrainingTask(self.plan) if self.evaluation is None else self.evaluation.task
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Gathering:
+    """There is no epoch: sites may come."""
+
+    view: ClassVar[None] = None
+    state: ClassVar[RunState] = RunState.GATHERING
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SettingUp:
+    """An epoch is being set up."""
+
+    setup: EpochSetup
+    view: ClassVar[None] = None
+    state: ClassVar[RunState] = RunState.SETTING_UP
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BetweenSlots:
+    """An epoch is ready, and no slot of it is open; where that lasts, it is for want of sites."""
+
+    view: EpochView
+    next_slot: int
+    state: ClassVar[RunState] = RunState.GATHERING
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class InSlot:
+    """A slot is open: its vectors, their echoes or the answers that open their sum are being collected.
+
+    Attributes:
+        certificate: of the echoes, once it was sent.
+    """
+
+    slot: Aggregator
+    certificate: bytes = b""
+
+    @property
+    def view(self) -> EpochView:
+        """The epoch of the slot."""
+        return self.slot.view
+
+    @property
+    def state(self) -> RunState:
+        """What is being collected."""
+        return _COLLECTIONS[self.slot.state]
+
+    def over(self) -> BetweenSlots:
+        """The slot is over, with a release or without."""
+        return BetweenSlots(self.slot.view, self.slot.spec.slot + 1)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Finishing:
+    """The run's result is in the journal; the sites are told what it is."""
+
+    view: EpochView | None
+    state: ClassVar[RunState] = RunState.FINISHING
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Over:
+    """The run is over, or was given up, for the failure."""
+
+    failure: HedgerowError | None = None
+    view: ClassVar[None] = None
+    state: ClassVar[RunState] = RunState.OVER
+
+
+Stage = Gathering | SettingUp | BetweenSlots | InSlot | Finishing | Over
+_COLLECTIONS = {
+    State.COLLECTING_VECTORS: RunState.COLLECTING_VECTORS,
+    State.COLLECTING_ECHOES: RunState.COLLECTING_ECHOES,
+    State.COLLECTING_ANSWERS: RunState.COLLECTING_ANSWERS,
+}
+
+
+@dataclass(eq=False)
+class Run:
+    """A run as the coordinator knows it, and the messages that it has queued.
+
+    A message is queued here, and sent once the step that it belongs to is done and journalled.
+
+    Attributes:
+        stage: where it stands.
+        sites: who is there, and what they said.
+        outcome: the model, its ledger and report, once the run is over.
+        setback: why this process has ended the run early, where its releases were salvaged.
+        survivors: for every release, the sites whose vectors are in it.
+        n_phases: grows with every phase, so that a driver knows when to begin to wait.
+        is_stalled: too few sites are there to go on; they are waited for.
+        origin: the epoch whose nonces seed the trees: the first that was ready.
+        prepared: the phase's messages that bring one release or none, by how many: most sites need the same.
+        burnt: slots that were given up before their manifests.
+    """
+
+    setup: RunSetup
+    journal: Journal
+    run_id: bytes = b""
+    stage: Stage = field(default_factory=Gathering)
+    n_phases: int = 0
+    is_stalled: bool = False
+    releases: list[IntVector] = field(default_factory=list)
+    survivors: list[tuple[str, ...]] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    attempt: int = 0
+    origin: EpochView | None = None
+    prepared: dict[int, bytes] = field(default_factory=dict)
+    burnt: list[BurntSlot] = field(default_factory=list)
+    outcome: Outcome | None = None
+    salvaged: Salvage | None = None
+    setback: HedgerowError | None = None
+    out: list[Outgoing] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.task = self.setup.task
+        self.plan = self.task.run_plan
+        if isinstance(self.task, TrainingTask):
+            self.ledger = prepared_ledger(self.plan)
+        self.replica = Replica(self.task)
+        self.checks: ReleaseChecks = checks_of(self.task)
+        self.sites = Sites(self.setup.roster, self.plan)
+
+    @property
+    def state(self) -> RunState:
+        """What is being collected."""
+        return self.stage.state
+
+    @property
+    def failure(self) -> HedgerowError | None:
+        """Why the run was given up, if it was."""
+        return self.stage.failure if isinstance(self.stage, Over) else None
+
+    @property
+    def slot(self) -> Aggregator | None:
+        """The slot that is open, if one is."""
+        return self.stage.slot if isinstance(self.stage, InSlot) else None
+
+    # What happens ----------------------------------------------------------------------------------------------------
+
+    def tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
+        """Tell the observer."""
+        self.setup.observer(RunEvent(kind, len(self.releases), site, code))
+
+    def enter(self, stage: Stage) -> None:
+        """A phase begins."""
+        self.stage, self.is_stalled, self.prepared = stage, False, {}
+        self.n_phases += 1
+        for site in self.sites:
+            site.has_answered = False
+        self.tell(RunEventKind.PHASE, code=stage.state.value)
+
+    def stall(self) -> None:
+        """Wait for sites to return; every message is a chance to go on."""
+        if not self.is_stalled:
+            self.is_stalled = True
+            self.n_phases += 1
+            self.tell(RunEventKind.PHASE, code="waiting-for-sites")
+
+    def begin_trees(self, origin: EpochView) -> None:
+        """The first epoch that was ready seeds the trees, whatever becomes of it: its sites take no other seed."""
+        self.origin, self.sites.draws_seed = origin, False
+        self.replica.begin(origin.public_seed, origin.digest)
+
+    def take(self, line: JournalledRelease) -> None:
+        """A release is made, and the program goes on from it."""
+        self.ledger = self.ledger.append(line.entry)
+        self.replica.feed(line.release)
+        self.releases.append(line.release)
+        self.survivors.append(line.survivors)
+
+    def leave_out(self, site: SiteRecord, code: str) -> None:
+        """Ask a site no more, and say why."""
+        site.leave_out(code)
+        self.tell(RunEventKind.LEFT_OUT, site.name, code)
+
+    def take_back(self) -> bool:
+        """Ask one site again that was left out; returns whether there was any."""
+        site = self.sites.to_take_back()
+        if site is not None:
+            site.take_back()
+            self.tell(RunEventKind.TAKEN_BACK, site.name)
+        return site is not None
+
+    def count_timeout(self, site: SiteRecord) -> None:
+        """A site was waited for in vain; it is left out when that was one time too many."""
+        if site.conduct.timed_out():
+            self.leave_out(site, "timeouts-spent")
+
+    def open_slot(self) -> Aggregator:
+        """The slot that is open; AggregationError when there is none."""
+        if self.slot is None:
+            raise AggregationError("no-slot")
+        return self.slot
+
+    def survivors_heard(self) -> dict[int, SiteRecord]:
+        """The nodes whose vector is in the slot's sum and whose answer can be waited for, with their sites."""
+        sites = {node: self.sites.of(node) for node in self.open_slot().uploads}
+        return {node: site for node, site in sites.items() if site.is_heard and site.is_inside}
+
+    # Messages --------------------------------------------------------------------------------------------------------
+
+    def send(self, site: SiteRecord, message: Message | bytes) -> None:
+        """Queue a message, or its bytes, for a site that is connected."""
+        if site.is_connected:
+            self.out.append((site.name, message if isinstance(message, bytes) else encode(message)))
+
+    def send_to_connected(self, message: Message) -> None:
+        """Queue a message for all sites that are connected."""
+        for site in self.sites:
+            self.send(site, message)
+
+    def invite(self, site: SiteRecord) -> None:
+        """Ask a site to take part, from the next epoch on."""
+        site.invite()
+        self.send(site, invitation_to(self.task, self.run_id))
+
+    def send_origin(self, site: SiteRecord) -> None:
+        """Show a site that may be late whose signed nonces seed the trees; once, for there may be thousands."""
+        origin = self.origin if self.setup.plan.has_joint_structure else None
+        if origin is not None and site.is_connected and not site.knows_origin:
+            site.knows_origin = True
+            self.send(site, Payload(MessageKind.ORIGIN, origin.record))
+
+    def send_request(self, site: SiteRecord) -> None:
+        """Ask a site for its vector, and send it the releases that it lacks."""
+        spec, seed = self.open_slot().signed_spec, self.replica.structure_seed
+        n_releases, fresh = self._releases_for(site)
+        self.send(site, self._prepared(len(fresh), lambda: RoundRequest(n_releases, fresh, spec, seed)))
+
+    def ask_openers(self, requests: dict[int, bytes]) -> None:
+        """Ask nodes to help to open the slot's sum."""
+        for node, request in requests.items():
+            site = self.sites.of(node)
+            site.opening = Asked.NOW
+            self.send(site, Payload(MessageKind.UNMASK, request))
+
+    def send_finished(self, site: SiteRecord) -> None:
+        """Send a site the releases that it lacks, and the digest of the result."""
+        if not site.is_inside:
+            self.send_origin(site)
+        n_releases, fresh = self._releases_for(site)
+
+        def ending() -> Message:
+            digest, seed = self.replica.result_digest(), self.replica.structure_seed
+            if self.salvaged is None:
+                return Finished(n_releases, fresh, digest, seed)
+            return Salvaged(n_releases, fresh, digest, seed, self.salvaged.code)
+
+        self.send(site, self._prepared(len(fresh), ending))
+
+    def _prepared(self, n_fresh: int, make: Callable[[], Message]) -> bytes:
+        """A message that brings so many releases; one of more is not kept: sites say what they hold as they like."""
+        found = self.prepared.get(n_fresh)
+        if found is None:
+            found = encode(make())
+            if n_fresh <= 1:
+                self.prepared[n_fresh] = found
+        return found
+
+    def _releases_for(self, site: SiteRecord) -> tuple[int, tuple[IntVector, ...]]:
+        """How many releases there are, and those that the site, which is asked now, does not hold yet."""
+        site.spec = Asked.NOW
+        fresh = tuple(self.releases[site.n_held :])
+        site.n_held = len(self.releases)
+        return len(self.releases), fresh
+
+
+def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitation | SurveyInvitation:
+    """The message that asks a site to take part."""
+    if isinstance(task, SurveyTask):
+        return SurveyInvitation(run_id, task.asked.KIND, task.asked.to_bytes())
+    plan = json.dumps(task.plan.to_dict(), sort_keys=True, separators=(",", ":")).encode()
+    if isinstance(task, EvaluationTask):
+        return EvaluationInvitation(run_id, plan, task.model, task.epsilon, task.delta, task.first_round, task.noise)
+    return Invitation(run_id, plan)
+
+
+# Who takes part ----------------------------------------------------------------------------------------------------
+
+
+def members_of_next(run: Run) -> set[str]:
+    """The sites that take part in a set-up that begins now; none, where they would not mask the next query there.
+
+    A node masks no round in two epochs of which both sums could be opened. Where a slot of the next query was given
+    up after vectors of it had come, an epoch without those who came since may do.
+    """
+    members, least = run.sites.agreeing(), run.sites.least
+    if len(members) < least:
+        return members
+    burnt = [slot for slot in _burnt_of_round(run) if slot.masked]
+    for among in (members, members.intersection(*(run.sites.names(slot.cohort.members) for slot in burnt))):
+        nodes = frozenset(run.sites[site].node for site in among)
+        against = [slot.cohort for slot in burnt if nodes & slot.masked]
+        if len(among) >= least and all(_cohort_to_be(run.plan, nodes).excludes(one) for one in against):
+            return among
+    return set()
+
+
+def explains_refusal(run: Run, site: SiteRecord, code: str) -> bool:
+    """Whether a site refuses to mask a round again of which this run has given a slot up, as it has to.
+
+    Its vector may have left without coming here. In the local model a site that was started again does not know the
+    noise that it has sent.
+    """
+    if code != Code.PURPOSE_ANSWERED.value or run.stage.view is None:
+        return False
+    now, is_local = Cohort.of(run.stage.view), run.plan.privacy.noise == "local"
+    earlier = [slot.cohort for slot in _burnt_of_round(run) if site.node in slot.cohort.members]
+    return any(is_local or not now.excludes(cohort) for cohort in earlier)
+
+
+def too_few(run: Run) -> AggregationError:
+    """Why the run cannot go on with the sites that are there."""
+    there = run.sites.agreeing()
+    if len(there) < run.sites.least or members_of_next(run):
+        return run.sites.too_few()
+    lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _burnt_of_round(run))
+    return AggregationError(
+        "round-not-repeatable",
+        round=run.replica.n_releases,
+        there=", ".join(sorted(there)),
+        lacking=", ".join(sorted(set[str]().union(*lacking))),
+        said=run.sites.said_of_them(),
+    )
+
+
+def _burnt_of_round(run: Run) -> list[BurntSlot]:
+    """The slots of the next query that were given up."""
+    return [slot for slot in run.burnt if slot.round == run.replica.n_releases]
+
+
+# The set-up --------------------------------------------------------------------------------------------------------
+
+
+def slots_for(task: Task, n_released: int, n_members: int) -> int:
+    """Slots for the rest of a run, and some to repeat rounds in, as far as the coordinator holds their keys."""
+    rest = max(1, task.n_exchanges - n_released)
+    return min(most_slots(n_members), rest + rest // 4 + 8)
+
+
+def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
+    """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash."""
+    run_id, attempt, roster_hash = identity
+    mode = mode_of(plan)
+    # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
+    wishes = default_wishes(n_members, LEAST_COLLUDERS)
+    least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or bool(plan.federation.echo)
+    wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
+    return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
+
+
+def _cohort_to_be(plan: Plan, members: frozenset[int]) -> Cohort:
+    """The cohort of an epoch that these nodes would set up; raises Refusal as `derive`."""
+    parameters = parameters_of(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, len(members))
+    return Cohort.promised(members, derive(len(members), parameters.wishes))
+
+
+def begin_setup(run: Run) -> None:
+    """Set a new epoch up with all sites that are ready; AggregationError when there are too few."""
+    members = members_of_next(run)
+    while len(members) < run.sites.least:
+        if not run.take_back():
+            raise too_few(run)
+        members = members_of_next(run)
+    if run.attempt >= MAX_ATTEMPTS:
+        raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.said_of_them())
+    run.attempt += 1
+    n_slots = slots_for(run.task, len(run.releases), len(members))
+    identity = (run.run_id, run.attempt, run.setup.roster.hash())
+    parameters = parameters_of(run.plan, identity, n_slots, len(members))
+    run.journal.save_attempt(run.attempt)
+    run.sites.begin_epoch(members)
+    run.enter(SettingUp(EpochSetup(run.setup.roster, parameters)))
+    for site in run.sites.invited:
+        run.send_origin(site)
+        run.send(site, Payload(MessageKind.ENROL, parameters.to_bytes()))
+
+
+def advance_setup(run: Run, setup: EpochSetup) -> None:
+    """Close a step of the set-up, and begin the next one, or the epoch."""
+    is_last = setup.state is State.COLLECTING_ACKNOWLEDGEMENTS
+    try:
+        if is_last:
+            between = _begin_epoch(run, setup)
+        else:
+            following, messages = _next_step(run, setup)
+    except (SumAbandoned, RemoteProtocolError) as fault:
+        # A site fell silent in the middle; those who are there begin again.
+        run.tell(RunEventKind.ABANDONED, code=fault.code)
+        _judge_setup(run, setup)
+        run.enter(Gathering())
+        return
+    if is_last:
+        open_round(run, between)
+    else:
+        run.enter(SettingUp(following))
+        for node, message in messages.items():
+            if run.sites.of(node).is_setting_up:
+                run.send(run.sites.of(node), Payload(MessageKind.SETUP, message))
+
+
+def _next_step(run: Run, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes]]:
+    """The set-up with its next step open, and the messages that it begins with, by node."""
+    if setup.state is State.COLLECTING_SHARES:
+        return setup.close_shares()
+    if setup.state is State.COLLECTING_NONCES:
+        return setup.close_nonces()
+    n_invited = len(run.sites.invited)
+    if len(setup.advertisements) < n_invited:
+        # The parameters were made for more sites, and fewer need others to be as safe.
+        raise refuse(Code.TOO_FEW_READY, f"{len(setup.advertisements)} of {n_invited}.")
+    following, listed = setup.close_keys()
+    return following, dict.fromkeys(following.advertisements, listed)
+
+
+def _begin_epoch(run: Run, setup: EpochSetup) -> BetweenSlots:
+    """The epoch is ready: tell its nodes so, and invite the others again."""
+    view, ready_list = setup.close_acknowledgements({site.node: site.conduct.weight for site in run.sites})
+    _judge_setup(run, setup)
+    is_origin = run.origin is None
+    if is_origin:
+        run.begin_trees(view)
+    run.journal.save_epoch(view, is_origin=is_origin)
+    run.stage = between = BetweenSlots(view, 0)
+    members = [site for site in run.sites if site.is_setting_up]
+    for site in members:
+        if view.is_ready(site.node):
+            site.place = Place.INSIDE
+        else:
+            run.invite(site)
+    for site in members:
+        if site.is_inside:
+            site.knows_origin |= is_origin
+            run.send(site, Payload(MessageKind.SETUP, ready_list))
+    return between
+
+
+def _judge_setup(run: Run, setup: EpochSetup) -> None:
+    """Note which sites have broken a set-up that failed, or have kept themselves out of one that did not."""
+    arrived: Collection[int] = {
+        State.COLLECTING_KEYS: setup.advertisements,
+        State.COLLECTING_NONCES: setup.nonces,
+        State.COLLECTING_SHARES: setup.shares,
+        State.COLLECTING_ACKNOWLEDGEMENTS: setup.acknowledgements,
+    }[setup.state]
+    if setup.state is State.COLLECTING_ACKNOWLEDGEMENTS:
+        arrived = set(arrived) & set(setup.shares)
+        for pair in setup.unacknowledged():
+            for one, other in (pair, pair[::-1]):
+                run.sites.of(one).conduct.unacknowledged[run.sites.name(other)] += 1
+                run.tell(RunEventKind.COMPLAINT, run.sites.name(one), Code.NOT_ACKNOWLEDGED.value)
+    missing = [site for site in run.sites.invited if site.node not in arrived]
+    if 2 * len(missing) >= len(run.sites.invited):
+        # When most are missing it is the network, or this machine.
+        return
+    for site in missing:
+        site.conduct.broken_setups += 1
+        run.tell(RunEventKind.COMPLAINT, site.name, "set-up-broken")
+        if site.conduct.broken_setups >= MOST_BROKEN_SETUPS and not site.left_out:
+            run.leave_out(site, "set-ups-broken")
+
+
+# From a query to its slot ------------------------------------------------------------------------------------------
+
+
+class Following(Enum):
+    """What the coordinator does next when no slot is open."""
+
+    SLOT = "open a slot"
+    EPOCH = "set a new epoch up"
+    WAIT = "wait for sites"
+    END = "finish"
+
+
+def open_round(run: Run, between: BetweenSlots, released: JournalledRelease | None = None) -> None:
+    """Open a slot for the query that is next; stall when too few sites are there for any.
+
+    Args:
+        released: what was released before it, to be journalled with the slot, or with the end of the run, before a site
+            hears of either.
+    """
+    following, there = _following(run, between)
+    slot = _new_slot(run, between) if following is Following.SLOT else None
+    digest = _result_digest(run) if following is Following.END else None
+    run.journal.commit(released, slot, digest)
+    if released is not None:
+        run.tell(RunEventKind.RELEASED)
+    if slot is not None:
+        run.sites.begin_slot()
+        run.enter(InSlot(slot))
+        for site in there:
+            run.send_request(site)
+    elif following is Following.END:
+        _begin_finishing(run)
+    elif following is Following.EPOCH:
+        begin_setup(run)
+    elif following is Following.WAIT:
+        run.stall()
+
+
+def _following(run: Run, between: BetweenSlots) -> tuple[Following, list[SiteRecord]]:
+    """What comes after a release or a set-up, and the sites of the epoch that are there."""
+    view, sites = between.view, run.sites
+    if run.replica.query is None:
+        return Following.END, []
+    present = [site for site in sites if site.is_inside and site.is_heard]
+    if sites.is_any_returning:
+        return Following.WAIT, present
+    there = {site.name for site in present}
+    is_full, is_short = between.next_slot >= view.parameters.n_slots, len(there) < view.guarantees.min_survivors
+    ready = members_of_next(run)
+    comes_back = {name for name in ready - there if sites[name].conduct.lost_epochs >= MOST_LOST_EPOCHS}
+    # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
+    is_worth_it = bool(sites.agreeing() - there) and is_short
+    is_worth_it |= bool(ready - there - comes_back) and run.attempt < MAX_ATTEMPTS // 2
+    if len(ready) >= sites.least and (is_full or is_worth_it):
+        # An epoch takes no site in: those who came later, or lost their state, join in a new one.
+        return Following.EPOCH, present
+    return (Following.WAIT if is_short or is_full else Following.SLOT), present
+
+
+def _new_slot(run: Run, between: BetweenSlots) -> Aggregator | None:
+    """The aggregator of the next query's slot."""
+    query, view = run.replica.query, between.view
+    if query is None:
+        return None
+    _, expected = round_in(query, run.plan, view.guarantees, run.replica.context())
+    spec = RoundSpec(view.digest, between.next_slot, expected.purpose, expected.model, expected.vectors, expected.noise)
+    return Aggregator.open(view, run.setup.identity, spec)
+
+
+# From the slot to a release ----------------------------------------------------------------------------------------
+
+_MORE_SHARES_MAY_HELP = {Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE}
+
+
+def close_vectors(run: Run, now: InSlot) -> None:
+    """Sign the manifest of the vectors that came, and ask for what opens their sum; or burn the slot."""
+    slot = now.slot
+    first = slot.openers(run.survivors_heard())
+    try:
+        slot, requests = slot.close_vectors(run.setup.identity, first)
+    except SumAbandoned as fault:
+        _burn(run, now, fault)
+        return
+    run.journal.commit(following=slot)
+    for site in run.sites:
+        site.opening = Asked.NO
+    run.enter(InSlot(slot))
+    run.ask_openers(requests)
+
+
+def _burn(run: Run, now: InSlot, fault: SumAbandoned) -> None:
+    """Give a slot up: no manifest was sent, so nothing of it can ever be opened, and its purpose may have another."""
+    slot, n_released = now.slot, run.replica.n_releases
+    burnt = BurntSlot(n_released, Cohort.of(slot.view), frozenset(slot.uploads))
+    run.journal.burn_slot(burnt)
+    run.burnt.append(burnt)
+    for site in run.sites:
+        # A site that was asked for its vector has used up its time, gone or not.
+        is_lacking = site.spec is not Asked.NO and site.node not in slot.uploads
+        if is_lacking and not site.is_silent and not site.left_out:
+            run.count_timeout(site)
+    run.stage = between = now.over()
+    run.tell(RunEventKind.ABANDONED, code=fault.code)
+    run.send_to_connected(Abandoned(n_released, fault.code))
+    run.stall()
+    open_round(run, between)
+
+
+def close_echoes(run: Run, now: InSlot) -> None:
+    """Send the certificate of the echoes; wait for sites when there are too few."""
+    try:
+        slot, certificate = now.slot.close_echoes()
+    except SumAbandoned:
+        run.stall()
+        return
+    run.journal.commit(following=slot)
+    run.enter(InSlot(slot, certificate))
+    for site in run.sites:
+        # A site that has lost its state was invited again: it has no slot that this could open.
+        if site.is_inside and site.node in slot.uploads:
+            run.send(site, Payload(MessageKind.CERTIFICATE, certificate))
+
+
+def ask_others(run: Run) -> bool:
+    """Ask the survivors that were not asked yet to help to open the sum; returns whether there were any."""
+    others = {node: site for node, site in run.survivors_heard().items() if site.opening is not Asked.NOW}
+    is_new = any(site.opening is Asked.NO for site in others.values())
+    run.ask_openers(run.open_slot().requests(others))
+    # A site that is asked for the first time has as long to answer as the others had. But no site puts the end of a run
+    # off by leaving and coming back.
+    run.n_phases += is_new and not run.is_stalled and not run.sites.is_any_returning
+    return bool(others)
+
+
+def keep_enough_openers(run: Run) -> None:
+    """Ask all survivors for shares as soon as one of the fewest that were asked will not answer."""
+    slot = run.slot
+    if run.state is not RunState.COLLECTING_ANSWERS or slot is None:
+        return
+    asked = {node for node, site in run.survivors_heard().items() if site.opening is Asked.NOW}
+    if len(asked.union(slot.answers)) < len(slot.openers(slot.uploads)):
+        ask_others(run)
+
+
+def release(run: Run, now: InSlot) -> None:
+    """Unmask, add the noise, journal, and only then go on: what follows may be seen."""
+    slot, query = now.slot, run.replica.query
+    if query is None:
+        return
+    try:
+        _, opened = slot.release()
+    except SumAbandoned as fault:
+        _wait_for_shares(run, slot, fault)
+        return
+    cohort = cohort_of(run.plan, slot.view)
+    releaser = Releaser(run.setup.noise, is_local=run.plan.privacy.noise == "local")
+    released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
+    if not query.is_choice:
+        released = wrapped(released, slot.spec.vectors[0].width)
+    (entry,) = releaser.ledger.releases
+    survivors = tuple(run.sites.name(node) for node in opened.survivors)
+    line = JournalledRelease(released, entry, survivors)
+    try:
+        summed = Summed(cohort, slot.view.guarantees.n_nodes, survivors)
+        require_plausible(run.checks, query, run.plan, released, summed)
+    except SumAbandoned as fault:
+        # That the run ends is told to all, so what it follows from is a release like any other: it is written down
+        # with its cost, and the run given up, in one write.
+        if fault.reason is Code.SUM_OUT_OF_RANGE:
+            fault.what += f" In the sum were {', '.join(survivors)}: the masks do not show whose vector it was."
+        give_up(run, fault, line)
+        return
+    run.take(line)
+    for name in survivors:
+        run.sites[name].conduct.may_return = True
+    run.stage = between = now.over()
+    open_round(run, between, line)
+
+
+def _wait_for_shares(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
+    """A sum did not open: ask the others, or wait, where more shares may help; else raise the fault."""
+    if fault.reason not in _MORE_SHARES_MAY_HELP:
+        raise fault
+    # The same manifest is repeated to a site that returns; there is never a second one.
+    if not ask_others(run):
+        _judge_dealer(run, slot, fault)
+        run.stall()
+
+
+def _judge_dealer(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
+    """Name the site to blame for a secret that cannot be rebuilt, and raise; or return, to wait for more shares.
+
+    Shares that do not fit: with as many more than the threshold as there may be liars, some threshold of them are
+    honest holders', so that only wrong dealing explains it. Shares that are withheld, for they did not open: when
+    more withhold than there may be liars, an honest holder is among them. Otherwise it may be a holder who lies.
+    """
+    if not isinstance(fault.peer, int):
+        raise fault
+    dealer, guarantees = fault.peer, slot.view.guarantees
+    holders = {node for node in slot.uploads if node == dealer or dealer in slot.view.peers(node)}
+    given = {node for node in holders & slot.shares.keys() if slot.shares[node].get(dealer) is not None}
+    withheld, left = slot.shares.keys() & holders - given - {dealer}, holders - slot.answers.keys()
+    n_liars, is_wrong = max(1, guarantees.n_colluders), fault.reason is Code.SECRET_UNRECOVERABLE
+    if not is_wrong and len(given | left) >= guarantees.threshold:
+        return
+    site = run.sites.of(dealer)
+    if (is_wrong and len(given) >= guarantees.threshold + n_liars) or (not is_wrong and len(withheld) > n_liars):
+        run.tell(RunEventKind.COMPLAINT, site.name, Code.SECRET_UNRECOVERABLE.value)
+        run.leave_out(site, Code.SECRET_UNRECOVERABLE.value)
+        raise refuse(Code.SECRET_UNRECOVERABLE, f"It is the secret of {site.name}, which dealt wrong shares.", dealer)
+    if not left - {dealer}:
+        others = ", ".join(run.sites.name(node) for node in sorted((given | withheld) - {dealer}))
+        said = f"It is the secret of {site.name}: it dealt wrong shares, or one of {others} lies about them."
+        raise refuse(Code.SECRET_UNRECOVERABLE, said, dealer)
+
+
+# The end of a run --------------------------------------------------------------------------------------------------
+
+
+def conclude(run: Run) -> Outcome:
+    """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
+    model, replica, noise = run.setup.evaluation, run.replica, run.setup.noise
+    if model is not None and isinstance(replica.result, Evaluation):
+        run.outcome = model.outcome(run.ledger, replica.result, noise)
+    elif isinstance(replica.result, Found):
+        report = checked_report(run.plan, run.ledger, noise)
+        nothing = no_trees(run.plan, build_grid(run.plan))
+        run.outcome = Outcome(run.plan, nothing, run.ledger, report, findings=replica.result)
+    else:
+        report = checked_report(run.plan, run.ledger, noise)
+        run.outcome = Outcome(replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged)
+    return run.outcome
+
+
+def end(run: Run) -> None:
+    """The run is over, and has made what it was for."""
+    conclude(run)
+    run.enter(Over())
+    run.tell(RunEventKind.FINISHED)
+
+
+def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = None) -> None:
+    """End the run by name: with the model of what was released, if that may be salvaged, or without.
+
+    A run whose result is in the journal is only stopped.
+
+    Args:
+        unused: a release that the program does not go on from; it is written down with its cost, in the same write.
+    """
+    if run.state is RunState.FINISHING:
+        # The result is in the journal, and sites may have it: started again, the run comes to its end from there.
+        run.enter(Over(fault))
+        run.tell(RunEventKind.STOPPED, code=fault.code)
+        return
+    n_released = len(run.releases)
+    if unused is not None:
+        run.ledger = run.ledger.append(unused.entry)
+    if _can_salvage(run, fault):
+        run.salvaged = Salvage(fault.code, n_released, run.task.n_exchanges)
+        with suppress(PrivacyError):
+            digest = _result_digest(run)
+            run.journal.commit(unused, None, digest, run.salvaged)
+            run.setback = fault
+            run.tell(RunEventKind.SALVAGED, code=fault.code)
+            _begin_finishing(run)
+            return
+        run.salvaged = None
+    run.journal.commit(unused, given_up=fault.code)
+    run.send_to_connected(Stop(fault.code))
+    run.enter(Over(fault))
+    run.tell(RunEventKind.STOPPED, code=fault.code)
+
+
+def _can_salvage(run: Run, fault: HedgerowError) -> bool:
+    """Whether the run may end with the model of its releases; then its program has ended, and there is one.
+
+    Where several sites say that they have answered what this journal does not know of, its ledger would say less
+    than was released.
+    """
+    may = run.setup.plan.federation.salvage and isinstance(fault, AggregationError)
+    return may and not run.sites.is_journal_doubted and run.replica.end_early()
+
+
+def _result_digest(run: Run) -> bytes:
+    """What tells the result of the run; raises PrivacyError when there may be none."""
+    conclude(run)
+    return run.replica.result_digest()
+
+
+def _begin_finishing(run: Run) -> None:
+    run.enter(Finishing(run.stage.view))
+    run.sites.begin_slot()
+    for site in run.sites:
+        # A site that was left out has rows in the model, and may have it.
+        if site.is_ready and site.is_there:
+            run.send_finished(site)
+
+
+# What sites say -------------------------------------------------------------------------------------------------------
 
 # Why either end gives up a connection that did not break.
 _GIVEN_UP = {WireCode.SILENT.value, WireCode.SLOW_PEER.value}
 # A node that cannot resume its epoch says so, and takes part in the next one.
 _PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
-_SECONDS_BETWEEN_WORDS = 5.0
-_LEAST_WAIT = 1.0
-"""Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
-_MOST_LATE = 4096
-"""Messages that are read so, once the deadline is over, and for no longer than the phase had: a site that sends
-without end, or what takes long to read, does not put the timeout off."""
 
 
 class RunSession:
@@ -165,8 +1154,7 @@ class RunSession:
 
     def stop(self, fault: HedgerowError) -> list[Outgoing]:
         """Give the run up; what was released stays in the journal, and the same run can be taken up from it."""
-        self.run.failure = fault
-        self.run.enter(RunState.OVER)
+        self.run.enter(Over(fault))
         return self._flush(advance=False)
 
     def awaited(self) -> set[str]:
@@ -190,7 +1178,8 @@ class RunSession:
 
     def _is_in_epoch(self, site: SiteRecord) -> bool:
         """Whether the epoch counts on a site, which may have lost its state of it."""
-        return self.run.view is not None and self.run.view.is_ready(site.node)
+        view = self.run.stage.view
+        return view is not None and view.is_ready(site.node)
 
     # Messages ------------------------------------------------------------------------------------------------------
 
@@ -249,7 +1238,8 @@ class RunSession:
         has_seed = bool(hello.n_releases) or (run.origin is not None and hello.epoch == run.origin.digest)
         site.knows_origin = is_ours and has_seed
         is_member = self._is_in_epoch(site)
-        if is_ours and is_member and run.view is not None and hello.epoch == run.view.digest:
+        view = run.stage.view
+        if is_ours and is_member and view is not None and hello.epoch == view.digest:
             site.consent = Consent.READY
             run.tell(RunEventKind.READY, site.name)
             self._repeat_to(site)
@@ -270,22 +1260,24 @@ class RunSession:
     def _repeat_to(self, site: SiteRecord) -> None:
         """Send a returned site what it may have missed of the phase that is under way."""
         run = self.run
-        if run.state is RunState.FINISHING:
-            run.send_finished(site)
-        elif run.slot is None or not site.is_heard:
-            return
-        elif run.state is RunState.COLLECTING_VECTORS:
-            if site.node not in run.slot.uploads:
-                run.send_request(site)
-        elif site.node in run.slot.uploads and run.slot.view.guarantees.has_echo:
-            run.ask_openers(run.slot.requests((site.node,)))
-            if run.state is RunState.COLLECTING_ANSWERS and run.certificate:
-                run.send(site, Payload(MessageKind.CERTIFICATE, run.certificate))
+        match run.stage:
+            case Finishing():
+                run.send_finished(site)
+            case InSlot(slot, certificate) if site.is_heard:
+                if slot.state is State.COLLECTING_VECTORS:
+                    if site.node not in slot.uploads:
+                        run.send_request(site)
+                elif site.node in slot.uploads and slot.view.guarantees.has_echo:
+                    run.ask_openers(slot.requests((site.node,)))
+                    if certificate:
+                        run.send(site, Payload(MessageKind.CERTIFICATE, certificate))
 
     def _take_setup(self, site: SiteRecord, content: bytes) -> None:
-        if self.run.epoch_setup is None or not site.is_setting_up:
+        stage = self.run.stage
+        if not isinstance(stage, SettingUp) or not site.is_setting_up:
             return
-        self.run.epoch_setup, complaints = self.run.epoch_setup.receive([content])
+        setup, complaints = stage.setup.receive([content])
+        self.run.stage = SettingUp(setup)
         if not complaints:
             site.answer()
         for complaint in complaints:
@@ -293,9 +1285,10 @@ class RunSession:
 
     def _take_answer(self, site: SiteRecord, content: bytes) -> None:
         run = self.run
-        if run.slot is None:
+        if not isinstance(run.stage, InSlot):
             return
-        run.slot, complaints = run.slot.receive([content])
+        slot, complaints = run.stage.slot.receive([content])
+        run.stage = replace(run.stage, slot=slot)
         if not complaints or run.state is RunState.COLLECTING_ANSWERS:
             # Shares that cannot be used are not waited for a second time: the others are asked for theirs.
             site.answer()
@@ -322,9 +1315,9 @@ class RunSession:
             before = run.n_phases
             keep_enough_openers(run)
             if run.is_stalled:
-                self._guard(self._retry)
+                self._guard(self._close_phase)
                 while run.is_stalled and run.take_back():
-                    self._guard(self._retry)
+                    self._guard(self._close_phase)
             elif not self.awaited():
                 self._guard(self._close_phase)
             if run.n_phases == before:
@@ -341,29 +1334,31 @@ class RunSession:
         except HedgerowError as fault:
             give_up(self.run, fault)
 
-    def _retry(self) -> None:
-        """Try to go on, although too few sites were there."""
-        if self.run.slot is None:
-            open_round(self.run)
-        else:
-            self._close_phase()
-
     def _close_phase(self) -> None:
         run = self.run
-        match run.state:
-            case RunState.GATHERING:
+        match run.stage:
+            case Gathering():
                 begin_setup(run)
-            case RunState.SETTING_UP:
-                if advance_setup(run):
-                    open_round(run)
-            case RunState.COLLECTING_VECTORS:
-                close_vectors(run)
-            case RunState.COLLECTING_ECHOES:
-                close_echoes(run)
-            case RunState.COLLECTING_ANSWERS:
-                release(run)
-            case RunState.FINISHING:
+            case SettingUp(setup):
+                advance_setup(run, setup)
+            case BetweenSlots() as between:
+                open_round(run, between)
+            case InSlot() as now if now.state is RunState.COLLECTING_VECTORS:
+                close_vectors(run, now)
+            case InSlot() as now if now.state is RunState.COLLECTING_ECHOES:
+                close_echoes(run, now)
+            case InSlot() as now:
+                release(run, now)
+            case Finishing():
                 end(run)
+
+
+def _certificate_of(slot: Aggregator) -> bytes:
+    """The echo certificate of a slot that was brought back from the journal; empty when none was sent."""
+    if slot.state is not State.COLLECTING_ANSWERS or not slot.echoes:
+        return b""
+    nodes = tuple(sorted(slot.echoes))
+    return EchoCertificate(manifest_hash(slot.manifest), nodes, tuple(slot.echoes[node] for node in nodes)).to_bytes()
 
 
 def _resume(run: Run, stored: JournalledRun) -> None:
@@ -379,21 +1374,27 @@ def _resume(run: Run, stored: JournalledRun) -> None:
         run.ledger = run.ledger.append(line.entry)
     if stored.salvage is not None:
         run.replica.end_early()
-    run.attempt, run.next_slot, run.burnt = stored.attempt, stored.next_slot, list(stored.burnt)
-    run.view, run.slot = stored.view, stored.slot
-    if run.view is not None:
-        for node in run.view.ready:
+    run.attempt, run.burnt = stored.attempt, list(stored.burnt)
+    if stored.view is not None:
+        for node in stored.view.ready:
             run.sites.of(node).link, run.sites.of(node).place = Link.RETURNING, Place.INSIDE
     if stored.result_digest is not None:
-        run.enter(RunState.FINISHING)
-    elif run.slot is not None:
-        run.certificate = certificate_of(run.slot)
-        run.enter(COLLECTIONS[run.slot.state])
-    elif run.view is not None:
+        run.enter(Finishing(stored.view))
+    elif stored.slot is not None:
+        run.enter(InSlot(stored.slot, _certificate_of(stored.slot)))
+    elif stored.view is not None:
+        run.stage = BetweenSlots(stored.view, stored.next_slot)
         run.stall()
 
 
 # The loop ------------------------------------------------------------------------------------------------------------
+
+_SECONDS_BETWEEN_WORDS = 5.0
+_LEAST_WAIT = 1.0
+"""Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
+_MOST_LATE = 4096
+"""Messages that are read so, once the deadline is over, and for no longer than the phase had: a site that sends
+without end, or what takes long to read, does not put the timeout off."""
 
 
 def run_coordinator(

@@ -23,16 +23,15 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import UnnoisedEvent
-from hedgerow.privacy.ledger import Ledger, Release
+from hedgerow.privacy.ledger import Ledger, Release, prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.prepared import prepared_ledger
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.stream import Salvage
 from hedgerow.rounds import HEADROOM, least_entry_bound, release_bound, rows_of
 from hedgerow.secagg.masks import require_within
 from hedgerow.secagg.transitions import Code, refuse
-from hedgerow.survey.open_plans import Found
+from hedgerow.survey.requests import Found
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts

@@ -21,7 +21,7 @@ from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import EVALUATION, OVER, SURVEY, TRAINING, EventReport, RunReport, SiteReport, SiteState
-from hedgerow.server.run import Run, RunEvent, RunEventKind
+from hedgerow.server.coordinator import Run, RunEvent, RunEventKind
 
 KEPT_EVENTS = 256
 SECONDS_BETWEEN_REPORTS = 0.2

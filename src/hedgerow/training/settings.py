@@ -15,7 +15,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
-from hedgerow.privacy.prepared import prepared_events
+from hedgerow.privacy.ledger import prepared_events
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaves import JAMES_STEIN_SHARE
 

@@ -10,10 +10,10 @@ from hedgerow.losses.tables import RECORD_NORM, Loss
 from hedgerow.methods.adassp import Adassp
 from hedgerow.methods.adassp.linear import LinearBasis, linear_loss
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
-from hedgerow.privacy.gdp import mu_of
-from hedgerow.privacy.prepared import prepared_events
+from hedgerow.privacy.ledger import prepared_events
 from hedgerow.training.settings import ROUNDING, Settings, decided
 from hedgerow.trees.binning import build_grid
 

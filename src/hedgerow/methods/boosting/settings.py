@@ -27,9 +27,9 @@ from hedgerow.methods.start import (
     label_statistics,
 )
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event
-from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.queries import FittedTrees, Query
 from hedgerow.training.settings import ROUNDING, Settings, calibrated, decided
 from hedgerow.trees.leaves import JAMES_STEIN_SHARE

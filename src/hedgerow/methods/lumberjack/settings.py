@@ -11,7 +11,7 @@ from hedgerow.methods.lumberjack.forest import MOST_ASKED, UNIT, look, rounds_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
-from hedgerow.privacy.prepared import prepared_events
+from hedgerow.privacy.ledger import prepared_events
 from hedgerow.training.settings import ROUNDING, Settings, decided
 from hedgerow.trees.ensemble import MAX_DEPTH
 

@@ -22,7 +22,7 @@ from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import filter_terms, s_gbdt_loss
 from hedgerow.methods.start import N_EXCHANGES, LinearStart, label_release, label_statistics
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import ORDERS, epsilon_of_curve, get_accountant, paper_divergence, sampled_divergence
 from hedgerow.privacy.calibration import integer_sigma, smallest
 from hedgerow.privacy.events import (
     Event,
@@ -31,7 +31,6 @@ from hedgerow.privacy.events import (
     SampledGaussianEvent,
     UnnoisedEvent,
 )
-from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
 from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms
 from hedgerow.training.settings import Settings, decided
 

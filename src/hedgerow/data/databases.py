@@ -1,21 +1,27 @@
-"""Databases, each asked with one SELECT: any that SQLAlchemy knows, and what those that give Arrow have in common.
+"""Databases, each asked with one SELECT: any that SQLAlchemy knows, and those that give Arrow.
 
-A database whose columns have types gives them as Arrow, block by block (`TypedQuery`). The others give rows of cells;
-SQLite has a type for each. What a database says of a failure may quote rows, or the password in the URL, so only the
-kind of the failure is passed on.
+A database whose columns have types gives them as Arrow, block by block and not row by row (`TypedQuery`): DuckDB, and
+PostgreSQL and others with a driver for ADBC. What a cell becomes there depends on that cell alone, and nothing that
+would guess a type from rows is for here, for one row could turn what all others count as: neither a driver that infers
+a column's type from its first rows, as that of ADBC for SQLite does, nor a CSV or JSON file that a query of DuckDB
+itself names. So a query may read its database, and nothing beside it; name such a file to Hedgerow instead.
+
+The others give rows of cells; SQLite has a type for each. What a database says of a failure may quote rows, or the
+password in the URL, so only the kind of the failure is passed on.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
 import pyarrow as pa
 
-from hedgerow.data.tables import rechunked, require_columns
+from hedgerow.data.tables import existing_file, rechunked, require_columns
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import DataError, EnvironmentFault, UsageError, missing_extra
 
@@ -175,3 +181,92 @@ def _keep_odd_bytes(connection: Any, _: object) -> None:
 def _missing_driver(module: str | None) -> EnvironmentFault:
     """Without a module's name it is the URL's own beginning that SQLAlchemy does not know."""
     return EnvironmentFault("database-driver", module=module) if module else EnvironmentFault("database-driver-unknown")
+
+
+_ALONE: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+}
+"""A query reads neither files, nor variables of this program."""
+
+
+class DuckDbTable(TypedQuery):
+    """What a query gives; see `Table`. The database is opened for reading only, when rows are read and not before.
+
+    Args:
+        location: "duckdb:///" and the file, "#", and one SELECT whose columns are named as in the plan.
+
+    Raises:
+        UsageError: code "query-without-url", without a query.
+    """
+
+    @contextmanager
+    def _asked(self, block_rows: int) -> Iterator[Any]:
+        """A reader of the query's result, while the database is open."""
+        try:
+            import duckdb
+        except ModuleNotFoundError:
+            raise missing_extra("duckdb", "Reading from a DuckDB database") from None
+        file = self._url.partition("://")[2].removeprefix("/")
+        existing_file(file)
+        try:
+            with duckdb.connect(file, read_only=True, config=_ALONE) as connection:
+                result = connection.sql(self._query)
+                if result is None:
+                    raise DataError("data-sql", fault="NoRows")
+                # Older versions have the older name alone.
+                is_new = hasattr(result, "to_arrow_reader")
+                yield result.to_arrow_reader(block_rows) if is_new else result.fetch_arrow_reader(block_rows)
+        except (duckdb.Error, pa.ArrowException, OSError) as fault:
+            # What a database says of a failure may quote rows; in the middle of them, Arrow says it.
+            raise DataError("data-sql", fault=type(fault).__name__) from None
+
+
+class AdbcTable(TypedQuery):
+    """What a query gives; see `Table`. Nothing is committed.
+
+    Args:
+        location: a URL as the driver takes it, "#", and one SELECT whose columns are named as in the plan.
+        driver: the module of the driver, a key of `errors.OPTIONAL`.
+
+    Raises:
+        UsageError: code "query-without-url", without a query.
+    """
+
+    def __init__(self, location: str, driver: str = "adbc_driver_postgresql") -> None:
+        super().__init__(location)
+        self._driver = driver
+
+    def _type(self, field: Any) -> Any:
+        """See `TypedQuery._type`."""
+        # It comes as text, digit by digit.
+        return pa.decimal128(38) if _own_type(field) == "numeric" else field.type
+
+    def _require_meant(self, field: Any) -> None:
+        """See `TypedQuery._require_meant`: the driver gives a type unknown to it as the server's bytes."""
+        own = _own_type(field)
+        if own not in ("", "numeric"):
+            raise DataError("data-column-type", source=self.source, column=field.name, found=own)
+
+    @contextmanager
+    def _asked(self, block_rows: int) -> Iterator[Any]:
+        """See `TypedQuery._asked`; the driver decides on the blocks."""
+        try:
+            driver = importlib.import_module(f"{self._driver}.dbapi")
+        except ModuleNotFoundError:
+            raise missing_extra(self._driver, "Reading from this database") from None
+        try:
+            with closing(driver.connect(self._url)) as connection, closing(connection.cursor()) as cursor:
+                cursor.execute(self._query)
+                with cursor.fetch_record_batch() as reader:
+                    yield reader
+        except (driver.Error, pa.ArrowException, OSError) as fault:
+            raise DataError("data-sql", fault=type(fault).__name__) from None
+
+
+def _own_type(field: Any) -> str:
+    """The name of a type of the server's for which Arrow has none; "" for others."""
+    known = field.metadata or {}
+    # Money comes as a plain number, of cents.
+    is_money = known.get(b"POSTGRESQL:type") == b"money"
+    return "money" if is_money else str(known.get(b"ADBC:postgresql:typname", b"").decode())

@@ -1,0 +1,897 @@
+"""Models as files of others: XGBoost's JSON, explainable boosting machines, ONNX.
+
+**XGBoost.** An ensemble as XGBoost's own JSON model, for versions 2.1 to 3.3.
+
+    label                   objective           Booster.predict gives
+    binary                  binary:logistic     the probability of the last class
+    multiclass              multi:softprob      the probabilities of all classes
+    regression              reg:squarederror    the value in units of the label, before it is clipped to its bounds
+    count                   count:poisson       the mean, before it is clipped to its bounds
+    survival                reg:squarederror    the risk, what a record adds to the log-odds of the event
+    binary, averaging       reg:squarederror    the probability of the last class, before it is clipped to [0, 1]
+    multiclass, averaging   refused: its shares are divided by their sum, which no objective of XGBoost does
+
+Where XGBoost does not clip, the bounds stand in the booster's attributes "clip_min" and "clip_max". What the plan says
+of directions and groups of features stands there as its parameters "monotone_constraints" and
+"interaction_constraints" are written; XGBoost keeps these in no model file, and predicts as well without.
+
+What the booster expects of its input: columns in the plan's order; NaN for missing; for a categorical feature (type
+"c") the index in the plan's categories, and K, their number, for every value that is not listed. That is what pandas
+gives for ``pd.Categorical(column, categories=[*categories, "anything else"])``.
+
+XGBoost sends a value left iff it is below the node's threshold in single precision, NaN to the default side, and a
+category right iff it is in the node's list. Leaf values are multiples of 2**-16: as long as no sum can reach 2**8,
+single precision adds them without rounding, so log-odds agree exactly and probabilities to the rounding of one
+exponential. Regressions are scaled to the label's units and agree to about 1e-7 of its range per 100 trees.
+
+Nodes through which all records go one way, and splits between equal leaves, are left out. `sum_hessian` holds the
+released leaf weights where the model has them (SHAP's path-dependent explainer reads them), else one per leaf; all are
+divided by one power of two, so that not all of them are whole numbers. Converters (onnxmltools 1.16) take a booster
+whose weights are all whole for a regression, and write one that gives log-odds plus base_score for probabilities. They
+also add base_score to the log-odds where the first tree is a single leaf of 0; such a leaf is `ALMOST_ZERO` instead.
+
+Source: XGBoost's JSON schema, doc/model.schema, and src/tree/tree_model.cc, src/common/categorical.h (2.1, 3.2).
+
+**Explainable boosting machines.** An additive model as the JSON of InterpretML's explainable boosting machines
+(interpret 0.7, JSON version 1.0).
+
+    label           link        the machine predicts
+    binary          logit       our classes and probabilities
+    multiclass      mlogit      our classes and probabilities
+    regression      identity    our value, before it is held to the label's bounds
+    count           log         our mean, before it is held to its bounds
+    averaging       refused for classes: no link of theirs reads shares
+
+Additive means that no tree asks for more than one feature, as with ``interaction_size = 1`` or in a linear model; each
+feature is then one term, a table of its grid's cells. To read the file:
+
+    machine = interpret.glassbox.ExplainableBoostingClassifier()    (or ...Regressor)
+    machine._from_json("model.ebm.json")
+
+That reader is called a beta by its makers. It takes NaN (and None for a category) as missing, and a category that is
+not listed as unknown. Cuts stand where double precision turns into the next single-precision number, so that numbers of
+either precision fall into our cells. Weights of cells are the shares of the records that follow from released sums and
+say nothing that the model file does not. A machine's standard deviations are those of the noise (`models.bands`), where
+they are known, else 0.
+
+Source: interpret/glassbox/_ebm/_json.py of interpret-core 0.7.8, `_to_json_inner` and its reverse.
+
+**ONNX.** A model as an ONNX graph, for onnxruntime 1.20 or newer. Needs the extra "onnx".
+
+    features of the plan        inputs of the graph
+    numbers only                "X", float32 [n, n_features], columns in the plan's order
+    categories among them       one per feature, by its name: float32 [n, 1], or strings [n, 1] for categories
+
+NaN is a missing number; "" or a word that a table may have for it ("NA", "nan", "null") a missing category; a text that
+is not listed counts as such. Texts match as in a table, but for spaces around them, which a graph cannot cut off.
+
+    label               outputs of the graph
+    classes             "label", strings [n] (whole numbers where the caller gives such classes), and "probabilities",
+                        float32 [n, n_classes], in the order of the plan's classes
+    numbers             "value", float64 [n, 1], in units of the label, within its bounds
+    times to an event   "value", float64 [n, 1], the risk; chances to be without the event are not in the graph
+
+Where a feature has an output's name, the output's name ends in "_".
+
+Inside, one TreeEnsemble of ai.onnx.ml 5 adds up leaf values in double precision, in which they are exact. A category is
+its code in the grid, also where it is missing or not listed, and nodes ask for sets of codes. What follows is what
+`Link` does with a score. So predictions are those of `Model.predict`, and probabilities differ from ours only by the
+rounding to single precision.
+
+Source: https://onnx.ai/onnx/operators/onnx_aionnxml_TreeEnsemble.html, of onnx 1.16 and newer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow import __version__
+from hedgerow.data.columns import MISSING, MISSING_WORDS, UNKNOWN, Place, category_indices
+from hedgerow.errors import ModelError, missing_extra
+from hedgerow.losses.kinds import Link, Objective
+from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
+from hedgerow.plan.plan import Feature, Label, Plan
+from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid
+from hedgerow.trees.constraints import groups_of
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, pruned_tree, single_as_decimal
+from hedgerow.trees.importances import Shape, contributions, shape_function
+
+XGBOOST_VERSION = [2, 1, 0]
+"""The format that the file follows; newer XGBoosts read older formats."""
+NO_PARENT = 2**31 - 1
+EXACT_UNITS = 2**24
+"""Integers below this are exact in single precision."""
+ALMOST_ZERO = 2.0**-100
+"""Lost in a sum with any multiple of 2**-16, and by itself a probability of a half."""
+FAR_MIDDLE = 4.0
+"""A middle of the label's range further from zero than this many half ranges is added last."""
+_FORBIDDEN = str.maketrans({"[": "(", "]": ")", "<": "﹤"})
+
+
+@dataclass
+class _Columns:
+    """XGBoost's arrays of one tree, node after node."""
+
+    left: list[int] = field(default_factory=list)
+    right: list[int] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    feature: list[int] = field(default_factory=list)
+    condition: list[float] = field(default_factory=list)
+    default_left: list[int] = field(default_factory=list)
+    split_type: list[int] = field(default_factory=list)
+    weight: list[float] = field(default_factory=list)
+    categories: list[int] = field(default_factory=list)
+    category_nodes: list[int] = field(default_factory=list)
+    category_segments: list[int] = field(default_factory=list)
+    category_sizes: list[int] = field(default_factory=list)
+
+    def append_leaf(self, value: float) -> None:
+        """A leaf keeps its value where a split keeps its condition."""
+        self._append(-1, -1, 0, value, 0, 0)
+
+    def append_split(self, number: int, node: Split, left: int, never: int) -> None:
+        """A split, node `number`, whose children will be nodes `left` and `left` + 1; `never` is a code out of use."""
+        categories = None if node.right_categories is None else node.right_categories or (never,)
+        self._append(left, left + 1, node.feature, node.condition, int(node.missing_left), int(categories is not None))
+        if categories is not None:
+            self.category_nodes.append(number)
+            self.category_segments.append(len(self.categories))
+            self.category_sizes.append(len(categories))
+            self.categories.extend(categories)
+
+    def _append(self, left: int, right: int, feature: int, condition: float, default_left: int, kind: int) -> None:
+        self.left.append(left)
+        self.right.append(right)
+        self.feature.append(feature)
+        self.condition.append(condition)
+        self.default_left.append(default_left)
+        self.split_type.append(kind)
+
+
+def require_listed(plan: Plan, form: str) -> None:
+    """Raise ModelError for a column of hashed text: programs that know no such hash would take every text for unlisted.
+
+    XGBoost's JSON has such columns: there a category is its place in the list, which `Model.encode` gives.
+    """
+    hashed = [feature.name for feature in plan.features if feature.is_hashed]
+    if hashed:
+        raise ModelError("export-hashed", name=hashed[0], form=form)
+
+
+def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
+    """The model as the JSON object that `xgboost.Booster.load_model` reads.
+
+    Raises:
+        ModelError: code "export-unsupported" (averaged classes, or subnormal thresholds) or "export-inexact".
+    """
+    objective = ensemble.link.objective(plan.label)
+    if objective is None:
+        raise ModelError("export-averaging")
+    _check_exactness(ensemble)
+    trees, tree_info = _all_trees(ensemble, objective)
+    base_score = objective.middle if _is_in_base(objective) else objective.base
+    n_outputs = ensemble.n_outputs
+    rounds = np.arange(0, len(trees) + 1, n_outputs).tolist()
+    model = {
+        "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
+        "iteration_indptr": rounds,
+        "tree_info": tree_info,
+        "trees": trees,
+    }
+    attributes = {"written_by": "hedgerow", "label": plan.label.name}
+    if objective.clip is not None:
+        attributes |= {"clip_min": repr(objective.clip[0]), "clip_max": repr(objective.clip[1])}
+    if any(feature.monotone for feature in plan.features):
+        signs = ({"increasing": "1", "decreasing": "-1"}.get(feature.monotone or "", "0") for feature in plan.features)
+        attributes["monotone_constraints"] = f"({','.join(signs)})"
+    if plan.model.interaction_constraints:
+        groups = [np.flatnonzero(group).tolist() for group in groups_of(plan)]
+        attributes["interaction_constraints"] = json.dumps(groups)
+    return {
+        "learner": {
+            "attributes": attributes,
+            "feature_names": _feature_names(plan),
+            "feature_types": ["c" if feature.is_categorical else "float" for feature in plan.features],
+            "gradient_booster": {"model": model, "name": "gbtree"},
+            "learner_model_param": {
+                # 3.x writes a list here but reads the plain number of 2.x as well.
+                "base_score": repr(single_as_decimal(np.float32(base_score))),
+                "boost_from_average": "0",
+                "num_class": str(n_outputs if n_outputs > 1 else 0),
+                "num_feature": str(len(plan.features)),
+                "num_target": "1",
+            },
+            "objective": {"name": objective.name, **objective.parameters},
+        },
+        "version": XGBOOST_VERSION,
+    }
+
+
+def _is_in_base(objective: Objective) -> bool:
+    """Whether the middle is so near that `base_score` holds it."""
+    return objective.base_is_margin and abs(objective.middle) <= FAR_MIDDLE * objective.half
+
+
+def _check_exactness(ensemble: Ensemble) -> None:
+    """Refuse what single precision would not reproduce."""
+    smallest_normal = np.finfo(np.float32).tiny
+    for feature in ensemble.grid.features:
+        if np.any((feature.edges != 0) & (np.abs(feature.edges) < smallest_normal)):
+            raise ModelError("export-threshold")
+    if ensemble.fitted is None:
+        return
+    largest = int(np.abs(ensemble.fitted.values.astype(np.int64)).max(axis=1).sum(axis=0).max())
+    if largest >= EXACT_UNITS:
+        raise ModelError("export-inexact", largest=largest / SCORE_UNIT, most=EXACT_UNITS // SCORE_UNIT)
+
+
+def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str, Any]], list[int]]:
+    trees: list[dict[str, Any]] = []
+    tree_info: list[int] = []
+    for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
+        root = pruned_tree(ensemble, tree, output)
+        trees.append(_tree_to_dict(ensemble, root, len(trees), objective.half / SCORE_UNIT))
+        tree_info.append(output)
+    if objective.middle and not _is_in_base(objective):
+        # Added last, a large middle does not cost the digits of the sums before it.
+        constant = Leaf(SCORE_UNIT, 1.0)
+        trees.append(_tree_to_dict(ensemble, constant, len(trees), objective.middle / SCORE_UNIT))
+        tree_info.append(0)
+    _make_weights_fractions(trees)
+    if objective.name == "binary:logistic" and trees and trees[0]["split_conditions"] == [0.0]:
+        trees[0]["split_conditions"] = [single_as_decimal(np.float32(ALMOST_ZERO))]
+    return trees, tree_info
+
+
+def _make_weights_fractions(trees: list[dict[str, Any]]) -> None:
+    """Divide the weights of all nodes by one power of two, so that the smallest one is below a half.
+
+    Their proportions stay what they are, to the last bit. See the module's text for what whole numbers are taken for.
+    """
+    smallest = min((weight for tree in trees for weight in tree["sum_hessian"]), default=1.0)
+    divisor = 2.0 ** (int(smallest).bit_length() + 1)
+    for tree in trees:
+        tree["sum_hessian"] = [weight / divisor for weight in tree["sum_hessian"]]
+
+
+def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> dict[str, Any]:
+    columns = _columns_of(ensemble, root, unit)
+    n_nodes = len(columns.left)
+    return {
+        "base_weights": [0.0] * n_nodes,
+        "categories": columns.categories,
+        "categories_nodes": columns.category_nodes,
+        "categories_segments": columns.category_segments,
+        "categories_sizes": columns.category_sizes,
+        "default_left": columns.default_left,
+        "id": number,
+        "left_children": columns.left,
+        "loss_changes": [0.0] * n_nodes,
+        "parents": columns.parent,
+        "right_children": columns.right,
+        "split_conditions": columns.condition,
+        "split_indices": columns.feature,
+        "split_type": columns.split_type,
+        "sum_hessian": columns.weight,
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(ensemble.grid.n_features),
+            "num_nodes": str(n_nodes),
+            "size_leaf_vector": "1",
+        },
+    }
+
+
+def _columns_of(ensemble: Ensemble, root: Node, unit: float) -> _Columns:
+    """The nodes level by level. XGBoost 2.1 takes a right child to stand directly after the left one."""
+    columns = _Columns()
+    waiting: deque[tuple[Node, int]] = deque([(root, NO_PARENT)])
+    n_placed = 1
+    while waiting:
+        node, parent = waiting.popleft()
+        number = len(columns.left)
+        columns.parent.append(parent)
+        columns.weight.append(node.weight)
+        if isinstance(node, Leaf):
+            columns.append_leaf(single_as_decimal(np.float32(node.units * unit)))
+            continue
+        # An empty list XGBoost does not read: when only missing values go right, a code that never occurs stands in.
+        never = ensemble.grid.features[node.feature].n_codes
+        columns.append_split(number, node, n_placed, never)
+        waiting.extend([(node.left, number), (node.right, number)])
+        n_placed += 2
+    return columns
+
+
+def _feature_names(plan: Plan) -> list[str]:
+    """The plan's names; XGBoost forbids brackets and "<" in them, so these are exchanged for signs that look alike."""
+    names: list[str] = []
+    for name in plan.feature_names:
+        allowed = name.translate(_FORBIDDEN)
+        while allowed in names:
+            allowed += "_"
+        names.append(allowed)
+    return names
+
+
+TOLERANCE = 1e-6
+"""Largest difference of a probability, or of a value relative to the label's range."""
+N_RECORDS = 2000
+
+
+class Predictor(Protocol):
+    """What is compared with XGBoost: a `hedgerow.models.model.Model`."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that it was trained by."""
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """Its trees."""
+
+    def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
+        """Predictions of records in grid codes [n_features, n]."""
+
+    def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
+        """Probabilities of records in grid codes, float64 [n, n_classes]."""
+
+
+def check_xgboost_file(model: Predictor, path: Path, seed: int = 0) -> float:
+    """The largest difference between our predictions and those of XGBoost for the file at `path`.
+
+    The records are made up from the plan alone: values between, at and just below thresholds, missing values, unlisted
+    categories.
+
+    Raises:
+        ModelError: code "export-differs", when it is above `TOLERANCE`.
+        EnvironmentFault: code "missing-extra", when XGBoost is not installed.
+    """
+    try:
+        import xgboost
+    except ImportError as fault:
+        raise missing_extra("xgboost", "Checking an export") from fault
+    matrix = made_up_records(model.plan, model.ensemble.grid, N_RECORDS, np.random.default_rng(seed))
+    booster = xgboost.Booster()
+    booster.load_model(path)
+    data = xgboost.DMatrix(
+        matrix, feature_names=booster.feature_names, feature_types=booster.feature_types, enable_categorical=True
+    )
+    difference = largest_difference(model, matrix, booster.predict(data))
+    if not difference <= TOLERANCE:
+        raise ModelError("export-differs", version=xgboost.__version__, difference=difference)
+    return difference
+
+
+def made_up_records(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Records as XGBoost takes them, float32 [n, n_features], that try every side of every threshold."""
+    columns = [
+        _categories(feature_grid, n, rng) if feature.is_categorical else _numbers(feature, feature_grid, n, rng)
+        for feature, feature_grid in zip(plan.features, grid.features, strict=True)
+    ]
+    matrix = np.column_stack(columns).astype(np.float32)
+    matrix[rng.random(matrix.shape) < 0.1] = np.nan
+    return matrix
+
+
+def codes_of_matrix(grid: Grid, matrix: NDArray[np.float32]) -> CodeArray:
+    """Grid codes [n_features, n] of records in the form that XGBoost takes."""
+    columns: list[NDArray[np.generic]] = []
+    for feature, column in zip(grid.features, matrix.T, strict=True):
+        if not feature.is_categorical:
+            columns.append(np.ascontiguousarray(column))
+            continue
+        indices = np.where(np.isnan(column), -2, column).astype(np.int16)
+        columns.append(np.where(indices == feature.n_categories, -1, indices))
+    return grid.encode(tuple(columns))
+
+
+def largest_difference(model: Predictor, matrix: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
+    """Largest difference in probability, or in value relative to the label's range, after clipping theirs."""
+    codes = codes_of_matrix(model.ensemble.grid, matrix)
+    label = model.plan.label
+    if label.is_survival:
+        risks = model.predict_codes(codes)
+        return float(np.abs(risks - theirs.astype(np.float64)).max() / max(1.0, np.abs(risks).max()))
+    if label.is_numeric:
+        low, high = label.bounds
+        objective = model.ensemble.link.objective(label)
+        kept = (low, high) if objective is None or objective.clip is None else objective.clip
+        clipped = np.clip(theirs.astype(np.float64), *kept)
+        return float(np.abs(model.predict_codes(codes) - clipped).max() / (high - low))
+    ours = model.predict_proba_codes(codes)
+    if ours.shape[1] == 2:
+        return float(np.abs(ours[:, 1] - np.clip(theirs.astype(np.float64), 0, 1)).max())
+    return float(np.abs(ours - theirs).max())
+
+
+def _numbers(feature: Feature, grid: FeatureGrid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    low, high = feature.min or 0.0, feature.max or 0.0
+    between = rng.uniform(low - 0.05 * (high - low), high + 0.05 * (high - low), n).astype(np.float32)
+    at = rng.choice(grid.edges, n)
+    below = np.nextafter(at, np.float32(-np.inf))
+    return np.choose(rng.integers(0, 3, n), [between, at, below])
+
+
+def _categories(grid: FeatureGrid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    return rng.integers(0, grid.n_categories + 1, n).astype(np.float32)
+
+
+JSON_VERSION = "1.0"
+HISTOGRAM_BINS = 20
+_LINKS = {"logistic": "logit", "softmax": "mlogit", "identity": "identity", "log": "log"}
+
+
+def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float64]] | None = None) -> dict[str, Any]:
+    """The model as the JSON object that InterpretML reads.
+
+    Args:
+        deviations: per feature, what the noise alone may have moved its shape by: float64 [n_codes, n_outputs], in
+            units of the ensemble's scores; None where that is not known.
+
+    Raises:
+        ModelError: code "export-unsupported", when a tree asks for several features, a column is hashed, or no link
+                fits.
+    """
+    require_listed(plan, "InterpretML's JSON")
+    link = _LINKS.get(ensemble.link.name)
+    if plan.label.is_survival:
+        raise ModelError("export-survival")
+    if link is None:
+        raise ModelError("export-ebm-link")
+    _check_additive(ensemble)
+    objective = ensemble.link.objective(plan.label)
+    half, middle = (1.0, 0.0) if objective is None else (objective.half, objective.middle)
+    base, tables = _tables(ensemble)
+    features, terms = [], []
+    for number, feature in enumerate(plan.features):
+        shape = shape_function(ensemble, number)
+        features.append(_feature(feature, shape))
+        spread = np.zeros_like(tables[number]) if deviations is None else deviations[number]
+        terms.append(_term(feature, half * tables[number], half * spread, shape))
+    intercept = (middle + half * base).tolist()
+    return {
+        "version": JSON_VERSION,
+        "ebm": {
+            "outputs": [_output(plan, link)],
+            "intercept": intercept,
+            "bagged_intercept": [intercept[0] if len(intercept) == 1 else intercept],
+            "bag_weights": [1.0],
+            "best_iteration": [[ensemble.n_trees]],
+            "implementation": "hedgerow",
+            "features": features,
+            "terms": terms,
+        },
+    }
+
+
+def _check_additive(ensemble: Ensemble) -> None:
+    for tree in range(ensemble.n_trees):
+        for output in range(ensemble.n_outputs):
+            asked = _features_of(pruned_tree(ensemble, tree, output))
+            if len(asked) > 1:
+                raise ModelError("export-not-additive", tree=tree, count=len(asked))
+
+
+def _features_of(node: Node) -> set[int]:
+    return set() if isinstance(node, Leaf) else {node.feature} | _features_of(node.left) | _features_of(node.right)
+
+
+def _tables(ensemble: Ensemble) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    """The base, and what each code of each feature adds: float64 [n_outputs], and per feature [n_codes, n_outputs]."""
+    grids = ensemble.grid.features
+    codes = np.array([np.minimum(np.arange(ensemble.grid.n_codes), grid.missing_code) for grid in grids])
+    found = contributions(ensemble, codes.astype(ensemble.grid.dtype))
+    return found.base, [found.values[:, : grid.n_codes, number].T for number, grid in enumerate(grids)]
+
+
+def _output(plan: Plan, link: str) -> dict[str, Any]:
+    output: dict[str, Any] = {"link": link, "link_param": "nan"}
+    if plan.label.is_numeric:
+        low, high = plan.label.bounds
+        return {"task": "regression", "min_target": low, "max_target": high, **output}
+    return {"task": "classification", "classes": list(plan.label.classes), **output}
+
+
+def _feature(feature: Feature, shape: Shape) -> dict[str, Any]:
+    if feature.is_categorical:
+        categories = list(feature.categories)
+        return {
+            "name": feature.name, "type": "nominal", "num_unique_vals": len(categories), "categories": [categories],
+        }  # fmt: skip
+    low, high = feature.min or 0.0, feature.max or 0.0
+    return {
+        "name": feature.name,
+        "type": "continuous",
+        "num_unique_vals": len(shape.density) - 1,
+        "cuts": [[_cut(edge) for edge in shape.borders]],
+        "min": low,
+        "max": high,
+        "histogram_weights": _histogram(shape, low, high),
+    }
+
+
+def _cut(edge: np.float32) -> float:
+    """The least double that single precision rounds to `edge` or above it."""
+    middle = (float(np.nextafter(edge, np.float32(-np.inf))) + float(edge)) / 2
+    return middle if np.float32(middle) == edge else float(np.nextafter(middle, np.inf))
+
+
+def _histogram(shape: Shape, low: float, high: float) -> list[float]:
+    """Shares of the records: missing, bins of equal width over the bounds, and unknown."""
+    borders = np.concatenate([[low], np.clip(shape.borders, low, high), [high]])
+    cumulative = np.concatenate([[0.0], np.cumsum(shape.density[:-1])])
+    shares = np.diff(np.interp(np.linspace(low, high, HISTOGRAM_BINS + 1), borders, cumulative))
+    return [float(shape.density[-1]), *shares.tolist(), 0.0]
+
+
+def _term(feature: Feature, table: NDArray[np.float64], spread: NDArray[np.float64], shape: Shape) -> dict[str, Any]:
+    """One feature's table in their order: missing, cells or categories, and last what is unknown."""
+    missing = len(table) - 1
+    # Not a number at all: for us that is an error, so it may as well be missing.
+    unknown = missing - 1 if feature.is_categorical else missing
+    order = [missing, *range(unknown), unknown] if feature.is_categorical else [missing, *range(missing), missing]
+    scores, spread = table[order], spread[order]
+    weights = shape.density[order]
+    if not feature.is_categorical:
+        weights[-1] = 0.0
+    # One output is no axis of its own.
+    plain, spread = (scores[:, 0], spread[:, 0]) if scores.shape[1] == 1 else (scores, spread)
+    return {
+        "term_features": [feature.name],
+        "scores": plain.tolist(),
+        "standard_deviations": spread.tolist(),
+        "bagged_scores": [plain.tolist()],
+        "bin_weights": weights.tolist(),
+    }
+
+
+OPSET, ML_OPSET, IR_VERSION = 21, 5, 10
+"""The first ones that have the TreeEnsemble; newer runtimes read older graphs."""
+_LESS, _MEMBER = 1, 6
+"""Modes of a node."""
+_LEAST_SHARE = 1e-12
+
+
+def onnx_module() -> ModuleType:
+    """The package `onnx`; EnvironmentFault, code "missing-extra", when it is not installed."""
+    try:
+        import onnx
+    except ImportError as fault:
+        raise missing_extra("onnx", "Writing ONNX") from fault
+    module: ModuleType = onnx
+    return module
+
+
+def to_onnx(plan: Plan, ensemble: Ensemble, classes: Sequence[int] | None = None) -> Any:
+    """The model as an `onnx.ModelProto`; see the module's text for its inputs and outputs.
+
+    Args:
+        plan: of the model.
+        ensemble: its trees.
+        classes: whole numbers in place of the plan's classes, in their order.
+
+    Raises:
+        ModelError: code "export-unsupported", for a loss whose scores have no graph here, or hashed columns.
+        EnvironmentFault: code "missing-extra", when onnx is not installed.
+    """
+    onnx = onnx_module()
+    require_listed(plan, "ONNX")
+    outputs = _OUTPUTS.get(ensemble.link.name)
+    if outputs is None:
+        raise ModelError("export-onnx-link", link=ensemble.link.name)
+    graph = _Graph(onnx)
+    graph.add_inputs(plan)
+    scores = graph.add_trees(ensemble)
+    outputs(graph, scores, Meaning(ensemble.link, plan.label), plan.label.classes if classes is None else classes)
+    return graph.model(plan)
+
+
+@dataclass
+class _OnnxColumns:
+    """The attributes of a TreeEnsemble, node after node and leaf after leaf."""
+
+    feature: list[int] = field(default_factory=list)
+    split: list[float] = field(default_factory=list)
+    mode: list[int] = field(default_factory=list)
+    missing_true: list[int] = field(default_factory=list)
+    true_child: list[int] = field(default_factory=list)
+    true_is_leaf: list[int] = field(default_factory=list)
+    false_child: list[int] = field(default_factory=list)
+    false_is_leaf: list[int] = field(default_factory=list)
+    members: list[float] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
+    leaf_value: list[float] = field(default_factory=list)
+    leaf_output: list[int] = field(default_factory=list)
+
+    def append_tree(self, ensemble: Ensemble, root: Split, output: int) -> None:
+        """A tree, its nodes from the root down, left before right."""
+        place = len(self.feature)
+        self.roots.append(place)
+        self._append(ensemble, root, output)
+        if self.true_child[place] != self.false_child[place]:
+            return
+        # A node and a leaf of one number. Runtimes take a root with two such children for a tree of a single leaf
+        # (onnxruntime 24679), so the leaf gets another number, and the old one is used by no node.
+        leaves = self.true_child if self.true_is_leaf[place] else self.false_child
+        self.leaf_value.append(self.leaf_value[leaves[place]])
+        self.leaf_output.append(output)
+        leaves[place] = len(self.leaf_value) - 1
+
+    def append_constant(self, output: int) -> None:
+        """A tree that adds 0 to each record: an ensemble must have one, for the number of records."""
+        self.roots.append(len(self.feature))
+        self._append_node(0, 0.0, _LESS, 0)
+        self.leaf_value.append(0.0)
+        self.leaf_output.append(output)
+        for children, are_leaves in ((self.true_child, self.true_is_leaf), (self.false_child, self.false_is_leaf)):
+            children[-1], are_leaves[-1] = len(self.leaf_value) - 1, 1
+
+    def _append(self, ensemble: Ensemble, node: Node, output: int) -> tuple[int, int]:
+        """A node and what is below it: its place, and whether that is one among leaves."""
+        if isinstance(node, Leaf):
+            self.leaf_value.append(node.units / SCORE_UNIT)
+            self.leaf_output.append(output)
+            return len(self.leaf_value) - 1, 1
+        place = len(self.feature)
+        when_true, when_false = node.left, node.right
+        if node.right_categories is None:
+            self._append_node(node.feature, node.condition, _LESS, int(node.missing_left))
+        else:
+            missing = ensemble.grid.features[node.feature].missing_code
+            right = {*node.right_categories, *(() if node.missing_left else (missing,))}
+            left = {*range(missing + 1)} - right
+            self._append_node(node.feature, 0.0, _MEMBER, 0)
+            # The shorter list: a runtime may go through it one by one.
+            self.members.extend([*map(float, sorted(right if len(right) < len(left) else left)), math.nan])
+            if len(right) < len(left):
+                when_true, when_false = node.right, node.left
+        self.true_child[place], self.true_is_leaf[place] = self._append(ensemble, when_true, output)
+        self.false_child[place], self.false_is_leaf[place] = self._append(ensemble, when_false, output)
+        return place, 0
+
+    def _append_node(self, feature: int, split: float, mode: int, missing_true: int) -> None:
+        self.feature.append(feature)
+        # The threshold as it is compared: the decimal stands for a number of single precision.
+        self.split.append(float(np.float32(split)))
+        self.mode.append(mode)
+        self.missing_true.append(missing_true)
+        for column in (self.true_child, self.true_is_leaf, self.false_child, self.false_is_leaf):
+            column.append(0)
+
+
+class _Graph:
+    """A graph while it is written. Names within begin with "hedgerow/", so that no feature's name is one of them."""
+
+    def __init__(self, onnx: ModuleType) -> None:
+        self.types = onnx.TensorProto
+        self._onnx = onnx
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self._n_names = 0
+
+    def add(self, operator: str, inputs: Sequence[str], domain: str = "", **attributes: Any) -> str:
+        """A node with one output; the output's name."""
+        name = self._name(operator)
+        self._nodes.append(self._onnx.helper.make_node(operator, inputs, [name], name, domain=domain, **attributes))
+        return name
+
+    def constant(self, values: NDArray[Any]) -> str:
+        """A constant's name."""
+        name = self._name("constant")
+        self._constants.append(self._onnx.numpy_helper.from_array(values, name))
+        return name
+
+    def double(self, value: float) -> str:
+        """The name of a number of double precision."""
+        return self.constant(np.array(value, dtype=np.float64))
+
+    def add_output(self, value: str, name: str, kind: int, shape: list[int | str]) -> None:
+        """Give a value out under a name of its own."""
+        taken = {known.name for known in self._inputs}
+        while name in taken:
+            name += "_"
+        self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name], f"hedgerow/{name}"))
+        self._outputs.append(self._onnx.helper.make_tensor_value_info(name, kind, shape))
+
+    def add_inputs(self, plan: Plan) -> None:
+        """The inputs, made into one float64 [n, n_features]: numbers, and the indices of categories."""
+        if not any(feature.is_categorical for feature in plan.features):
+            self._add_input("X", self.types.FLOAT, len(plan.features))
+            self._table = self.add("Cast", ["X"], to=self.types.DOUBLE)
+            return
+        columns = []
+        for feature in plan.features:
+            self._add_input(feature.name, self.types.STRING if feature.is_categorical else self.types.FLOAT, 1)
+            columns.append(self._index_of(feature) if feature.is_categorical else feature.name)
+        joined = columns[0] if len(columns) == 1 else self.add("Concat", columns, axis=1)
+        self._table = self.add("Cast", [joined], to=self.types.DOUBLE)
+
+    def add_trees(self, ensemble: Ensemble) -> str:
+        """The name of the scores, float64 [n, n_outputs]."""
+        columns, constants = _OnnxColumns(), np.zeros(ensemble.n_outputs)
+        for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
+            root = pruned_tree(ensemble, tree, output)
+            if isinstance(root, Leaf):
+                constants[output] += root.units / SCORE_UNIT
+            else:
+                columns.append_tree(ensemble, root, output)
+        if not columns.roots:
+            columns.append_constant(0)
+        attributes: dict[str, Any] = {
+            "n_targets": ensemble.n_outputs,
+            "aggregate_function": 1,  # their sum
+            "post_transform": 0,  # none
+            "tree_roots": columns.roots,
+            "nodes_featureids": columns.feature,
+            "nodes_modes": self._tensor("nodes_modes", np.array(columns.mode, dtype=np.uint8)),
+            "nodes_splits": self._tensor("nodes_splits", np.array(columns.split)),
+            "nodes_missing_value_tracks_true": columns.missing_true,
+            "nodes_truenodeids": columns.true_child,
+            "nodes_trueleafs": columns.true_is_leaf,
+            "nodes_falsenodeids": columns.false_child,
+            "nodes_falseleafs": columns.false_is_leaf,
+            "leaf_targetids": columns.leaf_output,
+            "leaf_weights": self._tensor("leaf_weights", np.array(columns.leaf_value)),
+        }
+        if columns.members:
+            attributes["membership_values"] = self._tensor("membership_values", np.array(columns.members))
+        sums = self.add("TreeEnsemble", [self._table], "ai.onnx.ml", **attributes)
+        return self.add("Add", [sums, self.constant(constants)]) if constants.any() else sums
+
+    def model(self, plan: Plan) -> Any:
+        """The whole, checked."""
+        helper = self._onnx.helper
+        graph = helper.make_graph(self._nodes, "hedgerow", self._inputs, self._outputs, self._constants)
+        versions = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+        model = helper.make_model(
+            graph, opset_imports=versions, ir_version=IR_VERSION, producer_name="hedgerow", producer_version=__version__
+        )
+        features = json.dumps(list(plan.feature_names))
+        helper.set_model_props(model, {"label": plan.label.name, "features": features, "plan_digest": plan.digest})
+        self._onnx.checker.check_model(model)
+        return model
+
+    def _name(self, what: str) -> str:
+        self._n_names += 1
+        return f"hedgerow/{what}_{self._n_names}"
+
+    def _tensor(self, name: str, values: NDArray[Any]) -> Any:
+        return self._onnx.numpy_helper.from_array(values, name)
+
+    def _add_input(self, name: str, kind: int, width: int) -> None:
+        self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, ["n", width]))
+
+    def _index_of(self, feature: Feature) -> str:
+        """A category's code: its index; their number for all that are not listed, and one more where it is missing."""
+        texts, codes = _texts_of(feature)
+        return self.add(
+            "LabelEncoder",
+            [feature.name],
+            "ai.onnx.ml",
+            keys_strings=texts,
+            values_floats=codes,
+            default_float=float(len(feature.categories)),
+        )
+
+
+def _texts_of(feature: Feature) -> tuple[list[str], list[float]]:
+    """Texts that a column of this feature may hold, and the code of each, as a table's reader has it."""
+    flags = [spelling(word) for word in ("true", "false") for spelling in (str.lower, str.title, str.upper)]
+    texts = dict.fromkeys([*feature.categories, *_spellings_of_missing(), *flags, "0", "1", "0.0", "1.0"])
+    texts |= dict.fromkeys(f"{category}.0" for category in feature.categories)
+    indices = category_indices(list(texts), feature.categories, Place("", feature.name, 0)).tolist()
+    known = {text: index for text, index in zip(texts, indices, strict=True) if index != UNKNOWN}
+    missing_code = len(feature.categories) + 1
+    return list(known), [float(missing_code if index == MISSING else index) for index in known.values()]
+
+
+def _spellings_of_missing() -> list[str]:
+    """Every word for "no value", in every case of its letters."""
+    return [
+        "".join(letters)
+        for word in MISSING_WORDS
+        for letters in itertools.product(*((letter.lower(), letter.upper()) for letter in word))
+    ]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the scores of a model mean: its link, and its label."""
+
+    link: Link
+    label: Label
+
+    @property
+    def objective(self) -> Objective:
+        """The scale of the margin, for links of numbers."""
+        found = self.link.objective(self.label)
+        if found is None:
+            raise ValueError("a link of numbers has an objective")
+        return found
+
+
+Outputs = Callable[[_Graph, str, Meaning, Sequence[Any]], None]
+
+
+def _two_classes(graph: _Graph, chance: str, is_last: str, classes: Sequence[Any]) -> None:
+    """The outputs for two classes: the chance of the last one, float64 [n, 1], and whether it is predicted."""
+    other = graph.add("Sub", [graph.double(1.0), chance])
+    index = graph.add("Cast", [is_last], to=graph.types.INT64)
+    flat = graph.add("Reshape", [index, graph.constant(np.array([-1]))])
+    _classes(graph, graph.add("Concat", [other, chance], axis=1), flat, classes)
+
+
+def _classes(graph: _Graph, probabilities: str, index: str, classes: Sequence[Any]) -> None:
+    """The outputs of any number of classes: probabilities, float64 [n, n_classes], and the predicted one's index."""
+    are_numbers = not isinstance(classes[0], str)
+    names = np.array(classes, dtype=np.int64 if are_numbers else object)
+    kind = graph.types.INT64 if are_numbers else graph.types.STRING
+    graph.add_output(graph.add("Gather", [graph.constant(names), index]), "label", kind, ["n"])
+    single = graph.add("Cast", [probabilities], to=graph.types.FLOAT)
+    graph.add_output(single, "probabilities", graph.types.FLOAT, ["n", len(classes)])
+
+
+def _log_odds(graph: _Graph, scores: str, _: Meaning, classes: Sequence[Any]) -> None:
+    _two_classes(graph, graph.add("Sigmoid", [scores]), graph.add("Greater", [scores, graph.double(0.0)]), classes)
+
+
+def _log_weights(graph: _Graph, scores: str, _: Meaning, classes: Sequence[Any]) -> None:
+    index = graph.add("ArgMax", [scores], axis=1, keepdims=0)
+    _classes(graph, graph.add("Softmax", [scores], axis=1), index, classes)
+
+
+def _shares(graph: _Graph, scores: str, meaning: Meaning, classes: Sequence[Any]) -> None:
+    if meaning.label.n_outputs == 1:
+        chance = graph.add("Clip", [scores, graph.double(0.0), graph.double(1.0)])
+        _two_classes(graph, chance, graph.add("Greater", [chance, graph.double(0.5)]), classes)
+        return
+    shares = graph.add("Clip", [scores, graph.double(_LEAST_SHARE), graph.double(1.0)])
+    total = graph.add("ReduceSum", [shares, graph.constant(np.array([1]))], keepdims=1)
+    _classes(graph, graph.add("Div", [shares, total]), graph.add("ArgMax", [shares], axis=1, keepdims=0), classes)
+
+
+def _number(graph: _Graph, scores: str, meaning: Meaning, _: Sequence[Any]) -> None:
+    low, high = meaning.label.bounds
+    scaled = graph.add("Mul", [scores, graph.double(meaning.objective.half)])
+    value = graph.add("Add", [scaled, graph.double(meaning.objective.middle)])
+    _value(graph, graph.add("Clip", [value, graph.double(low), graph.double(high)]))
+
+
+def _risk(graph: _Graph, scores: str, _: Meaning, __: Sequence[Any]) -> None:
+    _value(graph, scores)
+
+
+def _count(graph: _Graph, scores: str, meaning: Meaning, _: Sequence[Any]) -> None:
+    reach = SCORE_LIMIT / SCORE_UNIT
+    within = graph.add("Clip", [scores, graph.double(-reach), graph.double(reach)])
+    mean = graph.add("Exp", [graph.add("Add", [within, graph.double(meaning.objective.middle)])])
+    _value(graph, graph.add("Min", [mean, graph.double(meaning.label.bounds[1])]))
+
+
+def _value(graph: _Graph, value: str) -> None:
+    graph.add_output(value, "value", graph.types.DOUBLE, ["n", 1])
+
+
+_OUTPUTS: dict[str, Outputs] = {
+    "logistic": _log_odds,
+    "softmax": _log_weights,
+    "probability": _shares,
+    "identity": _number,
+    "log": _count,
+    "hazard": _risk,
+}
+"""What is done with the scores, by the name of their link."""

@@ -1,0 +1,259 @@
+"""The coordinator's journal: what was said and released, on the disk before anyone can see it.
+
+A coordinator that was killed and started again reads the journal and goes on where it was: the same run, the same
+epoch, the same spec and manifest of the open slot, the same releases. Noise is drawn once for each purpose, because
+a release is here before it is anywhere else.
+
+An exchange costs two writes that wait for the disk, and both must: one of the uploads with the manifest, for there
+may never be a second manifest; one of the release with the next slot's spec, for noise may be drawn only once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from hedgerow.codec import stored_version, with_hash, without_hash
+from hedgerow.errors import EnvironmentFault, UsageError
+from hedgerow.methods.tasks import Task
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.ledger import Release
+from hedgerow.protocol.queries import IntVector
+from hedgerow.protocol.stream import Salvage
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.messages import Roster
+from hedgerow.secagg.transitions import OwnMistake, Refusal
+from hedgerow.secagg.view import Cohort, EpochView
+from hedgerow.storage import Database, Statement
+
+_SCHEMA = """
+create table if not exists run (
+    run_id blob primary key, plan_digest text not null, roster blob not null, attempt integer not null,
+    epoch blob, origin blob, model_digest blob, given_up text, salvaged text
+);
+create table if not exists slots (run_id blob primary key, next_slot integer not null, slot blob);
+create table if not exists releases (
+    round integer primary key, purpose text not null unique, content blob not null, entry text not null,
+    survivors text not null
+);
+create table if not exists burnt (round integer, cohort text, masked text, primary key (round, cohort, masked))
+"""
+_VERSION = 9
+_ENTRIES = "select entry from releases order by round"
+_NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
+_CLOSED_SLOT: Statement = ("update slots set slot = null", ())
+
+
+@dataclass(frozen=True)
+class JournalledRelease:
+    """A release, its line in the ledger, and the sites whose vectors are in it."""
+
+    release: IntVector
+    entry: Release
+    survivors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BurntSlot:
+    """A slot that was given up before its manifest: its round, its epoch, and the nodes whose vectors had come."""
+
+    round: int
+    cohort: Cohort
+    masked: frozenset[int]
+
+
+@dataclass(frozen=True)
+class JournalledRun:
+    """A run as the journal has it: `view` is the epoch's, `slot` the open slot's aggregator, and `origin` the epoch
+    whose nonces seed the trees. With `salvage` only its first releases are in the model; the others were paid for.
+    """
+
+    run_id: bytes
+    attempt: int
+    next_slot: int
+    view: EpochView | None
+    origin: EpochView | None
+    slot: Aggregator | None
+    releases: tuple[JournalledRelease, ...]
+    result_digest: bytes | None
+    salvage: Salvage | None = None
+    burnt: tuple[BurntSlot, ...] = ()
+
+
+class Journal:
+    """One run's journal in one file; every method that writes returns when it is on the disk.
+
+    Raises:
+        EnvironmentFault: it cannot be read or written; nothing has changed then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._database = Database(path, _SCHEMA, stored_version(_VERSION))
+
+    def load(self, task: Plan | Task, roster: Roster) -> JournalledRun | None:
+        """The run in the journal, or None in a new one; UsageError for a run of another task or roster.
+
+        Args: task: what the run is for; a plan stands for its training.
+        Raises EnvironmentFault `corrupt-state` when what is stored cannot be what was written.
+        """
+        rows = self._database.rows(
+            "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, given_up,"
+            " salvaged from run join slots using (run_id)"
+        )
+        if not rows:
+            return None
+        run_id, task_digest, roster_bytes, attempt, next_slot, epoch, origin, slot, digest, given_up, salvaged = rows[0]
+        if task_digest != task.digest or roster_bytes != roster.to_bytes():
+            raise UsageError("journal-of-another-run", path=self._database.path)
+        if given_up is not None:
+            raise UsageError("journal-given-up", path=self._database.path, given_up=given_up)
+        try:
+            view = None if epoch is None else EpochView.from_bytes(without_hash(epoch))
+            first = None if origin is None else EpochView.from_record(without_hash(origin))
+            opened = None if slot is None or view is None else Aggregator.restore(view, slot)
+            salvage = None if salvaged is None else Salvage(**json.loads(salvaged))
+            parts = (view, first, opened, self._releases(), digest, salvage, self._burnt())
+        except (Refusal, OwnMistake, ValueError, KeyError, TypeError) as fault:
+            # The disk's fault: a refusal would blame a site for what it did not send.
+            raise EnvironmentFault("journal-damaged", path=self._database.path) from fault
+        return JournalledRun(run_id, attempt, next_slot, *parts)
+
+    def is_in_the_way(self, task: Task, roster: Roster, *, is_new: bool) -> bool:
+        """Whether it holds a run that makes room for a new one: any with `is_new`, else one that has released nothing
+        and cannot go on, for it was given up, or was for another task or roster.
+        """
+        rows = self._database.rows("select plan_digest, roster, given_up from run")
+        if not rows or is_new:
+            return bool(rows)
+        task_digest, roster_bytes, given_up = rows[0]
+        cannot_go_on = given_up is not None or task_digest != task.digest or roster_bytes != roster.to_bytes()
+        return cannot_go_on and not self._database.rows("select 1 from releases")
+
+    def entries(self) -> tuple[Release, ...]:
+        """What was released, as a ledger has it, whatever became of the run; without what was released before it."""
+        return tuple(Release.from_dict(json.loads(text)) for (text,) in self._database.rows(_ENTRIES))
+
+    def end(self, code: str) -> bytes:
+        """Give the run up, unless it was already, and return its number; UsageError where there is none to give up."""
+        rows = self._database.rows("select run_id, model_digest, given_up from run")
+        if not rows or rows[0][1] is not None:
+            raise UsageError("run-over" if rows else "no-open-run", path=self._database.path)
+        if rows[0][2] is None:
+            self.commit(given_up=code)
+        run_id: bytes = rows[0][0]
+        return run_id
+
+    def begin(self, run_id: bytes, task: Task, roster: Roster) -> None:
+        """A run begins; written before anyone is invited."""
+        self._database.write(
+            (
+                "insert into run values (?, ?, ?, 0, null, null, null, null, null)",
+                (run_id, task.digest, roster.to_bytes()),
+            ),
+            ("insert into slots values (?, 0, null)", (run_id,)),
+        )
+
+    def save_attempt(self, attempt: int) -> None:
+        """An epoch's set-up begins; written before its parameters are sent."""
+        self._database.write(("update run set attempt = ?, epoch = null", (attempt,)), _NO_SLOTS)
+
+    def save_epoch(self, view: EpochView, *, is_origin: bool) -> None:
+        """An epoch is ready; written before the nodes hear of it. With `is_origin` its nonces seed the trees."""
+        epoch = with_hash(view.to_bytes())
+        statement: Statement = ("update run set epoch = ?", (epoch,))
+        if is_origin:
+            statement = ("update run set epoch = ?, origin = ?", (epoch, with_hash(view.record)))
+        self._database.write(statement, _NO_SLOTS)
+
+    def burn_slot(self, burnt: BurntSlot) -> None:
+        """A slot was given up before its manifest; its purpose may be asked for again in another slot of the epoch, and
+        in another epoch where no two sums of it could be opened.
+        """
+        values = (burnt.round, burnt.cohort.to_json(), json.dumps(sorted(burnt.masked)))
+        self._database.write(_CLOSED_SLOT, ("insert or ignore into burnt values (?, ?, ?)", values))
+
+    def commit(
+        self,
+        release: JournalledRelease | None = None,
+        following: Aggregator | None = None,
+        result_digest: bytes | None = None,
+        given_up: str | Salvage | None = None,
+    ) -> None:
+        """Write down what goes out in one message: a release, and what comes after it; nothing for nothing.
+
+        Args:
+            release: what was released; its slot is closed with it.
+            following: the open slot: its spec, or its uploads with the manifest.
+            result_digest: of the result that the run ends with.
+            given_up: why the run ends without a result, as a code; or what is salvaged of it.
+        """
+        statements: list[Statement] = []
+        if release is not None:
+            content = release.release.astype("<i8").tobytes()
+            entry, survivors = json.dumps(release.entry.to_dict(), sort_keys=True), json.dumps(release.survivors)
+            numbered = "insert into releases values ((select count(*) from releases), ?, ?, ?, ?)"
+            statements = [(numbered, (release.entry.purpose, content, entry, survivors)), _CLOSED_SLOT]
+        if following is not None:
+            values = (following.to_bytes(), following.spec.slot + 1)
+            statements.append(("update slots set slot = ?, next_slot = ?", values))
+        if result_digest is not None:
+            statements.append(("update run set model_digest = ?", (result_digest,)))
+        if isinstance(given_up, Salvage):
+            statements.append(("update run set salvaged = ?", (json.dumps(asdict(given_up)),)))
+        elif given_up is not None:
+            statements.append(("update run set given_up = ?", (given_up,)))
+        if statements:
+            self._database.write(*statements)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def _burnt(self) -> tuple[BurntSlot, ...]:
+        rows = self._database.rows("select round, cohort, masked from burnt order by rowid")
+        return tuple(BurntSlot(number, Cohort.from_json(text), frozenset(json.loads(masked)))
+                     for number, text, masked in rows)  # fmt: skip
+
+    def _releases(self) -> tuple[JournalledRelease, ...]:
+        rows = self._database.rows("select content, entry, survivors from releases order by round")
+        return tuple(
+            JournalledRelease(
+                np.frombuffer(content, dtype="<i8").astype(np.int64),
+                Release.from_dict(json.loads(entry)),
+                tuple(json.loads(survivors)),
+            )
+            for content, entry, survivors in rows
+        )
+
+
+def open_journal(
+    path: Path, task: Task, roster: Roster, *, is_new: bool = False, before_new: Callable[[], None] = lambda: None
+) -> tuple[Journal, Path | None]:
+    """The journal for a run at `path`, and where an older one was set aside: renamed, never deleted.
+
+    Args:
+        is_new: begin a new run even where the older one could go on, or has released something.
+        before_new: called before a journal is begun or set aside; what it raises is raised, and no file has changed.
+
+    Raises:
+        EnvironmentFault: as `Journal`; code "database-locked" while a coordinator works with it.
+    """
+    if is_new or not path.exists():
+        before_new()
+    journal = Journal(path)
+    if not journal.is_in_the_way(task, roster, is_new=is_new):
+        return journal, None
+    journal.close()
+    before_new()
+    if Path(f"{path}-wal").exists():
+        # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
+        raise EnvironmentFault("journal-not-closed", path=path)
+    beside = (path.with_name(f"{path.name}.{number}") for number in count(1))
+    aside = next(place for place in beside if not place.exists())
+    path.rename(aside)
+    return Journal(path), aside

@@ -1,0 +1,400 @@
+"""Where the sites of a run stand, what they have cost the others, and who may be in an epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hedgerow.errors import AggregationError
+from hedgerow.plan.plan import Plan
+from hedgerow.secagg.guarantees import default_colluders, origin_members
+from hedgerow.secagg.messages import Roster
+from hedgerow.secagg.transitions import Code
+
+SMALLEST_COHORT = 3
+SMALLEST_NOISED_COHORT = 2
+"""Where every site adds noise to its own vector, two sites can sum without reading each other's."""
+
+# A site that has used up its time so often is asked no more.
+MOST_TIMEOUTS_IN_A_ROW, MOST_TIMEOUTS = 2, 3
+MOST_BROKEN_SETUPS = 2
+MOST_LOST_EPOCHS = 2
+"""For a site that has left so many epochs by itself, no new one is begun."""
+MOST_UNACKNOWLEDGED = 2
+"""Two sites of which one did not acknowledge the other in so many set-ups are not in one again."""
+# What a node says that may have answered more than this journal knows of, or was sent what cannot be.
+_DOUBTS = {
+    Code.PURPOSE_ANSWERED.value,
+    Code.SECOND_MANIFEST.value,
+    "round-out-of-step",
+    "run-closed",
+    "release-implausible",
+    "release-unfit",
+    "structure-seed",
+}
+
+
+@dataclass
+class Conduct:
+    """What a site has cost the others in this run. Its next connection does not clear it.
+
+    Attributes:
+        timeouts, in_a_row: phases in which it was waited for in vain: all, and since it answered last.
+        broken_setups: set-ups in which its message was missing while those of most others were there.
+        lost_epochs: how often it was in the epoch and came back without it.
+        unacknowledged: by other site, set-ups in which one of the two did not acknowledge the other's shares.
+        may_return: whether it may be taken back: once, and again when it has helped to make a release since.
+    """
+
+    timeouts: int = 0
+    in_a_row: int = 0
+    broken_setups: int = 0
+    lost_epochs: int = 0
+    unacknowledged: Counter[str] = field(default_factory=Counter)
+    may_return: bool = True
+
+    @property
+    def weight(self) -> int:
+        """All of it in one number; the site with the larger one goes first."""
+        return self.timeouts + self.broken_setups + self.lost_epochs + self.unacknowledged.total()
+
+    def timed_out(self) -> bool:
+        """Count a timeout; whether it was one too many."""
+        self.timeouts, self.in_a_row = self.timeouts + 1, self.in_a_row + 1
+        return self.in_a_row >= MOST_TIMEOUTS_IN_A_ROW or self.timeouts >= MOST_TIMEOUTS
+
+    def text(self) -> str:
+        """What it comes to, in words; empty for a site that has cost nothing."""
+        counts = [
+            (self.timeouts, "did not answer in time"),
+            (self.broken_setups, "broke a set-up"),
+            (self.lost_epochs, "came back without its epoch"),
+        ]
+        parts = [f"{words} ({count} times)" if count > 1 else words for count, words in counts if count]
+        parts += [f"was not in agreement with {other} on shares" for other in sorted(self.unacknowledged)]
+        return ", ".join(parts)
+
+
+class Link(Enum):
+    """A site's connection."""
+
+    GONE = "there is none, or its node has not said Hello on it"
+    AWAY = "one end has given it up; the node dials again, so a round has time for it"
+    RETURNING = "lost when the coordinator was started again; the site was in the epoch and has not come back"
+    CONNECTED = "its node has said Hello"
+
+
+class Consent(Enum):
+    """What a site says of the run."""
+
+    OPEN = "nothing yet on this connection"
+    READY = "it has checked plan and policy and takes part"
+    REFUSED = "it will not do what was asked"
+
+
+class Place(Enum):
+    """A site's place in the epoch."""
+
+    OUTSIDE = "not in it, or it has lost its state of it"
+    SETTING_UP = "it takes part in the set-up that is under way"
+    INSIDE = "in it"
+
+
+class Asked(Enum):
+    """Whether a site was sent something."""
+
+    NO = "no"
+    EARLIER = "on an earlier connection"
+    NOW = "on the connection that it has"
+
+
+@dataclass(eq=False)
+class SiteRecord:
+    """Where a site stands.
+
+    Attributes:
+        node: the number of its node.
+        refusal, is_explained: the code of a refusal, and whether a slot that was given up here explains it.
+        spec: whether it was sent the open slot's spec, or at the end the last releases.
+        opening: whether it was asked to help to open the slot's sum.
+        is_silent: it did not answer in time, and has not spoken since.
+        has_answered: in the current phase.
+        claims_more: it says that it holds more releases than there are.
+        knows_origin: it knows which epoch drew the trees' seed, as far as its connection tells.
+        n_held: how many releases it holds.
+        left_out: why it is asked no more, as a code; "" for a site that is asked.
+    """
+
+    name: str
+    node: int
+    link: Link = Link.GONE
+    consent: Consent = Consent.OPEN
+    refusal: str = ""
+    is_explained: bool = False
+    place: Place = Place.OUTSIDE
+    spec: Asked = Asked.NO
+    opening: Asked = Asked.NO
+    is_silent: bool = False
+    has_answered: bool = False
+    claims_more: bool = False
+    knows_origin: bool = False
+    n_held: int = 0
+    left_out: str = ""
+    conduct: Conduct = field(default_factory=Conduct)
+
+    # What is asked of it ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether something can be sent to it."""
+        return self.link is Link.CONNECTED
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes part in the run."""
+        return self.consent is Consent.READY
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether its last word was a refusal."""
+        return self.consent is Consent.REFUSED
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is in the current epoch."""
+        return self.place is Place.INSIDE
+
+    @property
+    def is_setting_up(self) -> bool:
+        """Whether it takes part in the set-up that is under way."""
+        return self.place is Place.SETTING_UP
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is connected and speaks, and has not refused."""
+        return self.is_connected and not self.is_silent and not self.has_refused
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether an answer of it can be waited for."""
+        return self.is_there and not self.left_out and not self.claims_more
+
+    @property
+    def may_join(self) -> bool:
+        """Whether it may still say that it is ready, for all that is known."""
+        return self.consent is Consent.OPEN and not (self.is_silent or self.left_out or self.claims_more)
+
+    @property
+    def is_doubting(self) -> bool:
+        """Whether it says that it gave or holds more than the journal knows of, or other releases."""
+        return self.claims_more or (self.has_refused and self.refusal in _DOUBTS and not self.is_explained)
+
+    # What happens to it ----------------------------------------------------------------------------------------------
+
+    def greet(self) -> None:
+        """Its node has said Hello."""
+        self.link = Link.CONNECTED
+        if self.has_refused:
+            self.consent = Consent.OPEN
+
+    def leave(self, *, comes_back: bool = False) -> None:
+        """Its connection is gone: it must say Hello again, and does not go on with a set-up.
+
+        Args:
+            comes_back: whether the connection was only given up.
+        """
+        if comes_back and self.link is not Link.RETURNING:
+            self.link = Link.AWAY
+        elif self.is_connected:
+            self.link = Link.GONE
+        if self.is_ready:
+            self.consent = Consent.OPEN
+        self._quit_setup()
+        self.knows_origin = False
+        self.spec, self.opening = (Asked.EARLIER if each is Asked.NOW else each for each in (self.spec, self.opening))
+
+    def refuse(self, code: str, *, is_explained: bool = False) -> None:
+        """It will not do what was asked; with `is_explained` that says nothing against this journal."""
+        self.consent, self.refusal, self.is_explained = Consent.REFUSED, code, is_explained
+        self._quit_setup()
+
+    def invite(self) -> None:
+        """It is asked to take part, from the next epoch on."""
+        self.place = Place.OUTSIDE
+        if self.is_ready:
+            self.consent = Consent.OPEN
+
+    def answer(self) -> None:
+        """It has answered in time."""
+        self.has_answered = True
+        self.conduct.in_a_row = 0
+
+    def fall_silent(self) -> None:
+        """It was waited for in vain."""
+        self.is_silent = True
+        if self.link is Link.AWAY:
+            self.link = Link.GONE
+
+    def leave_out(self, code: str) -> None:
+        """It is asked no more, and not waited for."""
+        self.left_out = code
+        self._quit_setup()
+        if not self.is_connected:
+            self.link = Link.GONE
+
+    def take_back(self) -> None:
+        """It is asked again; with one more timeout, or broken set-up, it is out again."""
+        self.left_out = ""
+        self.conduct.may_return, self.conduct.in_a_row = False, 0
+
+    def _quit_setup(self) -> None:
+        if self.is_setting_up:
+            self.place = Place.OUTSIDE
+
+
+class Sites:
+    """The sites of a run. It yields their records in the order of their names.
+
+    Attributes:
+        draws_seed: whether the next epoch is to draw the trees' seed, which needs more of the roster than a sum.
+        invited: sites for which the parameters of the set-up were made.
+    """
+
+    def __init__(self, roster: Roster, plan: Plan) -> None:
+        self._plan = plan
+        self._by_node = [SiteRecord(site.name, node) for node, site in enumerate(roster.sites)]
+        self._by_name = {site.name: site for site in sorted(self._by_node, key=lambda site: site.name)}
+        self.draws_seed = False
+        self.invited: tuple[SiteRecord, ...] = ()
+
+    def __getitem__(self, name: str) -> SiteRecord:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[SiteRecord]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_node)
+
+    def of(self, node: int) -> SiteRecord:
+        """The site of a node."""
+        return self._by_node[node]
+
+    def name(self, node: int) -> str:
+        """The name of a node's site."""
+        return self._by_node[node].name
+
+    def names(self, nodes: Iterable[int]) -> set[str]:
+        """The names of the nodes' sites."""
+        return {self.name(node) for node in nodes}
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Those that have refused, and the code."""
+        return {site.name: site.refusal for site in self if site.has_refused}
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Those that are asked no more, and why."""
+        return {site.name: site.left_out for site in self if site.left_out}
+
+    @property
+    def available(self) -> set[str]:
+        """Those that could be in a new epoch: ready, and an answer can be waited for."""
+        return {site.name for site in self if site.is_ready and site.is_heard}
+
+    @property
+    def is_any_returning(self) -> bool:
+        """Whether a site is waited for that was in the epoch before the coordinator was started again."""
+        return any(site.link is Link.RETURNING for site in self)
+
+    def stop_waiting(self) -> None:
+        """Those that have not come back since the coordinator was started again are waited for no more."""
+        for site in self:
+            if site.link is Link.RETURNING:
+                site.link = Link.GONE
+
+    def begin_epoch(self, members: set[str]) -> None:
+        """A set-up begins with these sites; all others are outside until the next one."""
+        self.invited = tuple(site for site in self if site.name in members)
+        for site in self:
+            site.place = Place.SETTING_UP if site.name in members else Place.OUTSIDE
+            if site.link is Link.AWAY:
+                site.link = Link.GONE
+
+    def begin_slot(self) -> None:
+        """No site has the spec of the slot, or the releases that end the run."""
+        for site in self:
+            site.spec = Asked.NO
+
+    # What a site that costs the others too much may still do ---------------------------------------------------------
+
+    @property
+    def n_believed(self) -> int:
+        """So many sites are believed: more than are taken to lie, and never one alone."""
+        return max(2, default_colluders(len(self)) + 1)
+
+    @property
+    def is_journal_doubted(self) -> bool:
+        """Whether several sites say that they have given or hold more than the journal knows of, or other releases."""
+        return sum(site.is_doubting for site in self) >= self.n_believed
+
+    def to_take_back(self) -> SiteRecord | None:
+        """Of those who were left out and may return, the one that has cost least."""
+        among = (site for site in self if site.left_out and site.conduct.may_return and site.is_there and site.is_ready)
+        return min(among, key=lambda site: (site.conduct.weight, site.name), default=None)
+
+    def agreeing(self) -> set[str]:
+        """The available sites of whom no two failed to acknowledge each other in two set-ups: for a new epoch.
+
+        A site that is an end of several such pairs goes first. Of a pair that is left both ends go, because one of
+        them has failed and no other site sees which: a hostile site that does this to an honest one goes with it, and
+        can do it to no other. Where too few would be left, only the end that has cost more goes.
+        """
+        among = self.available
+        odds = {
+            (one, other)
+            for one in among
+            for other, count in self[one].conduct.unacknowledged.items()
+            if other in among and count >= MOST_UNACKNOWLEDGED
+        }
+        rest = set(among)
+        while True:
+            ends = Counter(site for pair in odds if rest.issuperset(pair) for site in set(pair))
+            worst = max(ends, key=lambda site: (ends[site], self[site].conduct.weight, site), default="")
+            # A pair may be noted at both of its ends, which is still one pair.
+            others = {site for pair in odds if worst in pair and rest.issuperset(pair) for site in pair} - {worst}
+            if len(others) < 2:
+                break
+            rest.remove(worst)
+        rest -= {site for pair in odds if rest.issuperset(pair) for site in pair}
+        if len(rest) >= self.least:
+            return rest
+        kept = set(among)
+        while pairs := [pair for pair in odds if kept.issuperset(pair)]:
+            kept.remove(max((site for pair in pairs for site in pair), key=lambda s: (self[s].conduct.weight, s)))
+        return kept
+
+    def said_of_them(self) -> str:
+        """Which sites have cost the others how much, as the end of a sentence."""
+        texts = ((site.name, site.conduct.text()) for site in self)
+        return "".join(f"; {name} {text}" for name, text in texts if text)
+
+    @property
+    def least(self) -> int:
+        """Sites without which no epoch is set up."""
+        smallest = SMALLEST_NOISED_COHORT if self._plan.privacy.noise == "distributed" else SMALLEST_COHORT
+        return max(self._plan.federation.min_sites, smallest, origin_members(len(self)) if self.draws_seed else 0)
+
+    def too_few(self) -> AggregationError:
+        """The error for a run that cannot begin or go on for want of sites."""
+        said = "".join(f"; {site} refused: {code}" for site, code in self.refusals.items())
+        said += self.said_of_them()
+        why = "and as many as secure aggregation's threshold"
+        if self.draws_seed:
+            why = 'for with structure_seed = "joint" more than two thirds of the roster draw the trees\' seed'
+        return AggregationError(
+            "too-few-sites", n_ready=len(self.available), n_sites=len(self), said=said, least=self.least, why=why
+        )
