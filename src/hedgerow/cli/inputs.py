@@ -164,11 +164,11 @@ def says_yes(question: str) -> bool:
     return said.startswith("y")
 
 
-def listed(names: Iterable[str], most: int = 12) -> str:
-    """Names for a person, the first few of many."""
+def listed(names: Iterable[str]) -> str:
+    """Names for a person, the first dozen of many."""
     every = list(names)
-    rest = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + rest
+    rest = f" and {len(every) - 12} more" if len(every) > 12 else ""
+    return ", ".join(every[:12]) + rest
 
 
 def address_of(text: str, option: str) -> tuple[str, int]:

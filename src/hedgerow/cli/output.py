@@ -70,11 +70,11 @@ def json_text(content: Mapping[str, Any], *, indent: int | None = 2) -> str:
     return json.dumps(_json_value(content), ensure_ascii=False, indent=indent, allow_nan=False)
 
 
-def print_facts(facts: Sequence[tuple[str, str]], *, indent: str = "  ") -> None:
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Name and value, aligned; long values are wrapped."""
     longest = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
-        print(_paragraph(f"{indent}{name:<{longest}}  ", len(indent) + longest + 2, value))
+        print(_paragraph(f"  {name:<{longest}}  ", longest + 4, value))
 
 
 def wrapped(text: str, hanging: int = 20, columns: int | None = None) -> str:

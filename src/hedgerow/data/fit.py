@@ -8,7 +8,6 @@ age in days. A line is suggested only where it is clear what it has to say; a pe
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import UNITS
 from hedgerow.data.columns import Place
-from hedgerow.data.drafts import looks_like_identifier, words_of
+from hedgerow.data.drafts import looks_like_identifier, quoted, words_of
 from hedgerow.data.sources import Location, opened, place_of
 from hedgerow.data.units import MANY, RowsLeftOut, needed_columns
 from hedgerow.errors import DataError
@@ -338,9 +337,9 @@ _UNITS_OF = {
 _POWERS = (1000.0, 100.0, 10.0, 0.1, 0.01, 0.001)
 
 
-def key(name: str) -> str:
+def _key(name: str) -> str:
     """A name as TOML has it."""
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else quoted(name)
 
 
 def counted(counts: Mapping[str, int], n_others: int = 0) -> str:
@@ -362,13 +361,13 @@ def of_categories(name: str, unlisted: Mapping[str, int], listed: Sequence[str],
         return "", ""
     if (shifted := _shifted(unlisted, listed, used)) is not None:
         old, new = ", ".join(shifted), ", ".join(shifted.values())
-        line = f"recode.{key(name)} = {_inline(shifted)}"
+        line = f"recode.{_key(name)} = {_inline(shifted)}"
         return f"coded {old} where the plan has {new}? If they mean these in this order: {line}", ""
     if _share(unlisted, lambda text: bool(_layouts(text))) >= _MOST:
         return "dates, where the plan lists texts", ""
     meant = {text: own for text in sorted(unlisted) if (own := _meant(text, listed)) is not None}
     codes = [text for text in unlisted if text not in meant and text.casefold() in _MISSING_CODES]
-    lines = ([f"recode.{key(name)} = {_inline(meant)}"] if meant else []) + _missing_line(name, codes)
+    lines = ([f"recode.{_key(name)} = {_inline(meant)}"] if meant else []) + _missing_line(name, codes)
     return ("another coding at this site?" if meant else ""), "\n".join(lines)
 
 
@@ -382,7 +381,7 @@ def of_unreadable(name: str, texts: Mapping[str, int], is_date: bool) -> tuple[s
         layouts = {text: _layouts(text) for text in others}
         fitting = [each for each in _DATES if _share(others, partial(_is_in, each, layouts)) >= _MOST]
         if len(fitting) == 1:
-            lines.append(f'date.{key(name)} = "{fitting[0]}"')
+            lines.append(f'date.{_key(name)} = "{fitting[0]}"')
         if fitting:
             said = "dates in another format: " + " or ".join(fitting)
     elif others and _share(others, lambda text: bool(_layouts(text))) >= _MOST:
@@ -403,7 +402,7 @@ def of_numbers(
         sentinels: numbers beyond the bounds that many write for "no value", and how often each is there.
     """
     codes = [value for value, count in sentinels.items() if count > 1]
-    lines = [f"missing.{key(name)} = [{', '.join(f'{value:g}' for value in codes)}]"] if codes else []
+    lines = [f"missing.{_key(name)} = [{', '.join(f'{value:g}' for value in codes)}]"] if codes else []
     own = sample[~np.isin(sample, codes)]
     said = "codes for missing values?" if codes else ""
     low, high = bounds
@@ -412,7 +411,7 @@ def of_numbers(
         units = [f'"{unit}"' for unit in dict.fromkeys(named) if _fits(own * UNITS[unit][0] + UNITS[unit][1], bounds)]
         units = units or [f"{power:g}" for power in _POWERS if _fits(own * power, bounds)]
         if len(units) == 1:
-            lines.append(f"scale.{key(name)} = {units[0]}")
+            lines.append(f"scale.{_key(name)} = {units[0]}")
         said = "in another unit?" if units else said
     return said, "\n".join(lines)
 
@@ -430,12 +429,12 @@ def renames(missing: Iterable[str], present: Sequence[str]) -> str:
 
 
 def _inline(pairs: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{key(old)} = {json.dumps(new, ensure_ascii=False)}" for old, new in pairs.items()) + "}"
+    return "{" + ", ".join(f"{_key(old)} = {quoted(new)}" for old, new in pairs.items()) + "}"
 
 
 def _missing_line(name: str, codes: Sequence[str]) -> list[str]:
-    listed = ", ".join(json.dumps(code, ensure_ascii=False) for code in sorted(codes))
-    return [f"missing.{key(name)} = [{listed}]"] if codes else []
+    listed = ", ".join(quoted(code) for code in sorted(codes))
+    return [f"missing.{_key(name)} = [{listed}]"] if codes else []
 
 
 def _share(counts: Mapping[str, int], fits: Callable[[str], bool]) -> float:

@@ -600,7 +600,7 @@ def simulate(grid: Grid, post: Post, folder: Path, config: Mapping[str, object])
 _MODEL = (("n_trees", "trees", 100), ("batch_size", "batch", 25), ("max_depth", "depth", 4))
 
 
-def wait_for_nodes(grid: Grid, sleep: Callable[[float], None] = time.sleep) -> list[int]:
+def wait_for_nodes(grid: Grid) -> list[int]:
     """All nodes of a simulation, when their number does not grow any more; raises UsageError for fewer than three."""
     deadline, before = time.monotonic() + _JOINING_SECONDS, -1
     while time.monotonic() < deadline:
@@ -608,7 +608,7 @@ def wait_for_nodes(grid: Grid, sleep: Callable[[float], None] = time.sleep) -> l
         if len(nodes) == before and len(nodes) >= SMALLEST_COHORT:
             return nodes
         before = len(nodes)
-        sleep(1.0)
+        time.sleep(1.0)
     raise UsageError("simulation-too-small", n_nodes=max(before, 0), least=SMALLEST_COHORT)
 
 

@@ -195,12 +195,12 @@ class HandedBack(Encoded):
 
 
 class NodeSocket:
-    """Takes requests from processes of this machine, one at a time. Args: path: of the socket; mode: its permissions.
+    """Takes requests from processes of this machine, one at a time.
 
     Raises EnvironmentFault `address-in-use` when another node listens there, `file-not-written` when it cannot be made.
     """
 
-    def __init__(self, path: Path, mode: int = 0o660) -> None:
+    def __init__(self, path: Path) -> None:
         if path.is_socket():
             _require_dead(path)
         self._path = path
@@ -214,7 +214,7 @@ class NodeSocket:
                 self._listener.bind(str(path))
             finally:
                 os.umask(before)
-            path.chmod(mode)
+            path.chmod(0o660)
             self._listener.listen(8)
         except OSError as fault:
             self._listener.close()
