@@ -24,7 +24,7 @@ from hedgerow import crypto
 from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto import DTYPES, KEY_BYTES, OVERHEAD_BYTES, SHARE_BYTES, Identity, add_keystreams, forget_verified
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.guarantees import MAX_NODES, Wishes, derive
+from hedgerow.secagg.guarantees import MAX_NODES, Wishes, default_wishes, derive
 from hedgerow.secagg.masks import LEAST_COLLUDERS
 from hedgerow.secagg.messages import (
     Acknowledgement,
@@ -42,7 +42,7 @@ from hedgerow.secagg.messages import (
     signed_list,
 )
 from hedgerow.secagg.participant import ExpectedRound
-from hedgerow.secagg.session import EpochSession, default_wishes
+from hedgerow.secagg.session import EpochSession
 from hedgerow.secagg.view import EpochRecord
 from hedgerow.server.coordinator import most_slots
 

@@ -27,8 +27,7 @@ from hedgerow.privacy.accountants import epsilon_of_mu, get_accountant, mu_of
 from hedgerow.privacy.events import Event, PureEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.secagg.guarantees import Wishes, derive
-from hedgerow.secagg.session import default_wishes
+from hedgerow.secagg.guarantees import Wishes, default_wishes, derive
 from hedgerow.server.release import EvaluatedModel
 
 EPSILON = 1.0

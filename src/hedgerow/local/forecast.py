@@ -14,9 +14,8 @@ from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import prepared_events
 from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
-from hedgerow.secagg.guarantees import Guarantees, derive
+from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
 from hedgerow.secagg.masks import LEAST_COLLUDERS
-from hedgerow.secagg.session import default_wishes
 from hedgerow.training.settings import Settings
 
 MEASURED_LOSSES = (

@@ -35,9 +35,10 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, report_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.rounds import VECTOR_ID, clipped, mode_of, round_in
+from hedgerow.secagg.guarantees import default_wishes
 from hedgerow.secagg.masks import LEAST_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
-from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
+from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession
 from hedgerow.secagg.transitions import Entropy
 from hedgerow.server.coordinator import MAX_SLOTS, check_words, cohort_of
 from hedgerow.server.release import (

@@ -56,6 +56,13 @@ def default_colluders(n_nodes: int) -> int:
     return (n_nodes - 1) // 4
 
 
+def default_wishes(n_sites: int, least_colluders: int = 0) -> Wishes:
+    """Returns the complete graph up to SPARSE_ABOVE sites; beyond, a sparse one with echo, for 5 % and 5 %."""
+    if n_sites <= SPARSE_ABOVE:
+        return Wishes(max(least_colluders, default_colluders(n_sites)))
+    return Wishes(n_sites // 20, max_drops=n_sites // 20, is_sparse=True, has_echo=True)
+
+
 def isolation_bound(n_nodes: int, n_colluders: int, threshold: int, min_survivors: int) -> int:
     """Returns the least number of honest vectors in any released sum, under unequal lists without an echo (>= 0)."""
     margin = threshold - n_colluders

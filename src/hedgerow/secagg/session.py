@@ -13,7 +13,7 @@ from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
-from hedgerow.secagg.guarantees import SPARSE_ABOVE, Wishes, default_colluders
+from hedgerow.secagg.guarantees import Wishes, default_wishes
 from hedgerow.secagg.masks import Integers, Release
 from hedgerow.secagg.messages import (
     EpochParameters,
@@ -54,13 +54,6 @@ class Traffic:
     def received(self, site: str, message: bytes) -> None:
         """Counts a message to the site."""
         self.down[site] = self.down.get(site, 0) + len(message)
-
-
-def default_wishes(n_sites: int, least_colluders: int = 0) -> Wishes:
-    """Returns the complete graph up to SPARSE_ABOVE sites; beyond, a sparse one with echo, for 5 % and 5 %."""
-    if n_sites <= SPARSE_ABOVE:
-        return Wishes(max(least_colluders, default_colluders(n_sites)))
-    return Wishes(n_sites // 20, max_drops=n_sites // 20, is_sparse=True, has_echo=True)
 
 
 class EpochSession:

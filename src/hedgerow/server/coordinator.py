@@ -82,7 +82,7 @@ from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
 from hedgerow.rounds import VECTOR_ID, mode_of, release_bound, require_words, round_in, rows_of
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
-from hedgerow.secagg.guarantees import derive
+from hedgerow.secagg.guarantees import default_wishes, derive
 from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, wrapped
 from hedgerow.secagg.messages import (
     MAX_ATTEMPTS,
@@ -93,7 +93,6 @@ from hedgerow.secagg.messages import (
     RoundSpec,
     manifest_hash,
 )
-from hedgerow.secagg.session import default_wishes
 from hedgerow.secagg.transitions import Abandoned as SumAbandoned
 from hedgerow.secagg.transitions import Code, Entropy, State, refuse
 from hedgerow.secagg.view import Cohort, EpochView
