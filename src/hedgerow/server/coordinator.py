@@ -366,8 +366,8 @@ class Finishing:
 class Over:
     """The run is over, or was given up, for the failure."""
 
+    view: EpochView | None
     failure: HedgerowError | None = None
-    view: ClassVar[None] = None
     state: ClassVar[RunState] = RunState.OVER
 
 
@@ -429,6 +429,11 @@ class Run:
     def state(self) -> RunState:
         """What is being collected."""
         return self.stage.state
+
+    @property
+    def view(self) -> EpochView | None:
+        """The epoch that is ready, or was at the end."""
+        return self.stage.view
 
     @property
     def failure(self) -> HedgerowError | None:
@@ -607,9 +612,9 @@ def explains_refusal(run: Run, site: SiteRecord, code: str) -> bool:
     Its vector may have left without coming here. In the local model a site that was started again does not know the
     noise that it has sent.
     """
-    if code != Code.PURPOSE_ANSWERED.value or run.stage.view is None:
+    if code != Code.PURPOSE_ANSWERED.value or run.view is None:
         return False
-    now, is_local = Cohort.of(run.stage.view), run.plan.privacy.noise == "local"
+    now, is_local = Cohort.of(run.view), run.plan.privacy.noise == "local"
     earlier = [slot.cohort for slot in _burnt_of_round(run) if site.node in slot.cohort.members]
     return any(is_local or not now.excludes(cohort) for cohort in earlier)
 
@@ -1002,7 +1007,7 @@ def conclude(run: Run) -> Outcome:
 def end(run: Run) -> None:
     """The run is over, and has made what it was for."""
     conclude(run)
-    run.enter(Over())
+    run.enter(Over(run.view))
     run.tell(RunEventKind.FINISHED)
 
 
@@ -1016,7 +1021,7 @@ def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = N
     """
     if run.state is RunState.FINISHING:
         # The result is in the journal, and sites may have it: started again, the run comes to its end from there.
-        run.enter(Over(fault))
+        run.enter(Over(run.view, fault))
         run.tell(RunEventKind.STOPPED, code=fault.code)
         return
     n_released = len(run.releases)
@@ -1034,7 +1039,7 @@ def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = N
         run.salvaged = None
     run.journal.commit(unused, given_up=fault.code)
     run.send_to_connected(Stop(fault.code))
-    run.enter(Over(fault))
+    run.enter(Over(run.view, fault))
     run.tell(RunEventKind.STOPPED, code=fault.code)
 
 
@@ -1055,7 +1060,7 @@ def _result_digest(run: Run) -> bytes:
 
 
 def _begin_finishing(run: Run) -> None:
-    run.enter(Finishing(run.stage.view))
+    run.enter(Finishing(run.view))
     run.sites.begin_slot()
     for site in run.sites:
         # A site that was left out has rows in the model, and may have it.
@@ -1153,7 +1158,7 @@ class RunSession:
 
     def stop(self, fault: HedgerowError) -> list[Outgoing]:
         """Give the run up; what was released stays in the journal, and the same run can be taken up from it."""
-        self.run.enter(Over(fault))
+        self.run.enter(Over(self.run.view, fault))
         return self._flush(advance=False)
 
     def awaited(self) -> set[str]:
@@ -1177,7 +1182,7 @@ class RunSession:
 
     def _is_in_epoch(self, site: SiteRecord) -> bool:
         """Whether the epoch counts on a site, which may have lost its state of it."""
-        view = self.run.stage.view
+        view = self.run.view
         return view is not None and view.is_ready(site.node)
 
     # Messages ------------------------------------------------------------------------------------------------------
@@ -1237,7 +1242,7 @@ class RunSession:
         has_seed = bool(hello.n_releases) or (run.origin is not None and hello.epoch == run.origin.digest)
         site.knows_origin = is_ours and has_seed
         is_member = self._is_in_epoch(site)
-        view = run.stage.view
+        view = run.view
         if is_ours and is_member and view is not None and hello.epoch == view.digest:
             site.consent = Consent.READY
             run.tell(RunEventKind.READY, site.name)
