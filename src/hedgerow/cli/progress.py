@@ -25,7 +25,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.privacy.samplers import attempt_discrete_gaussian
+from hedgerow.privacy.noise import attempt_discrete_gaussian
 from hedgerow.protocol.queries import Query
 from hedgerow.protocol.stream import EventReport, SiteState
 from hedgerow.server.coordinator import RunSession
