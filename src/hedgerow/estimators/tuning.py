@@ -38,9 +38,11 @@ Estimator = TypeVar("Estimator", bound=PrivateTrees)
 
 EVALUATION_SHARE = 0.1
 """Of mu², for all measurements together: few counts, which stand out of more noise than leaves do."""
-_GRID_SHARE = 0.01
-"""Of delta, kept back: what the grid of the noise costs adds up over all fits, each of which counts its own alone."""
-_LARGEST_EPSILON = 20.0
+_GRID_SHARES = ((15.0, 0.01), (math.inf, 0.25))
+"""Of delta, kept back, by the largest epsilon for which it is: what the grid of the noise costs adds up over all fits, each
+of which counts its own alone. It grows as e^epsilon: at 20 two fits of one tree of depth 4 cost two hundredths of a delta
+of 1e-6, and one of depth 8 more than a quarter."""
+_LARGEST_EPSILON = 18.0
 """Beyond, the grid would cost more than that; what is asked above it is not spent."""
 _FIXED = frozenset(
     {
@@ -94,7 +96,7 @@ def tune(
 
     Args:
         estimator: its parameters but for the settings; it is not changed. Its `epsilon` is what all costs together;
-            of more than 20, 20 are used.
+            of more than 18, 18 are used.
         settings: parameters of the model to try, such as ``[{}, {"max_depth": 3}]``; ``{}`` is the estimator as it is.
         X, y, sites, units: as in `fit`.
         held_out: share of the rows (of units, where they are given) to measure on, in (0, 1). Each is drawn by itself.
@@ -173,7 +175,8 @@ def _budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> _Budget
     if math.isinf(epsilon):
         return _Budget(math.inf, math.inf)
     judge, spent = get_accountant(estimator.accountant), list(before.events())
-    whole: float = calibrate_noise_multiplier(epsilon, delta * (1 - _GRID_SHARE), 1.0, estimator.accountant) ** -2
+    kept_back = next(share for largest, share in _GRID_SHARES if epsilon <= largest)
+    whole: float = calibrate_noise_multiplier(epsilon, delta * (1 - kept_back), 1.0, estimator.accountant) ** -2
     left = whole - (cost_of(spent).gdp_weight if spent else 0.0)
 
     def costs(share: float, earlier: Sequence[Event] = ()) -> float:

@@ -29,8 +29,8 @@ MEASURED_LOSSES = (
 """Losses of AUC by noise of the sites: (epsilon, factor of the noise, Adult, Bank), of docs/runs/noise_modes.txt."""
 
 MEASURED_SIGNAL: tuple[tuple[float, float, float, float], ...] = (
-    (0, 0.0, 0.24, 0.37), (30, 0.17, 0.39, 0.78), (100, 0.40, 0.67, 0.87), (300, 0.68, 0.87, 0.94),
-    (1_000, 0.92, 0.95, 0.97), (3_000, 0.97, 0.98, 0.99), (10_000, 0.99, 0.99, 1.0),
+    (0, 0.0, 0.18, 0.50), (30, 0.28, 0.46, 0.78), (100, 0.43, 0.66, 0.89), (300, 0.73, 0.87, 0.93),
+    (1_000, 0.92, 0.94, 0.97), (3_000, 0.96, 0.98, 0.98), (10_000, 0.99, 0.99, 0.99),
 )  # fmt: skip
 """What is left of a model by signal: (least s, smallest, median, largest share), of docs/runs/signal.txt.
 
