@@ -39,9 +39,9 @@ Estimator = TypeVar("Estimator", bound=PrivateTrees)
 EVALUATION_SHARE = 0.1
 """Of mu², for all measurements together: few counts, which stand out of more noise than leaves do."""
 _GRID_SHARES = ((15.0, 0.01), (math.inf, 0.25))
-"""Of delta, kept back, by the largest epsilon for which it is: what the grid of the noise costs adds up over all fits, each
-of which counts its own alone. It grows as e^epsilon: at 20 two fits of one tree of depth 4 cost two hundredths of a delta
-of 1e-6, and one of depth 8 more than a quarter."""
+"""Of delta, kept back, by the largest epsilon for which it is: what the grid of the noise costs adds up over all fits,
+and each of them counts its own alone. It grows as e^epsilon: at 20 two fits of one tree of depth 4 cost two hundredths
+of a delta of 1e-6, and one of depth 8 more than a quarter."""
 _LARGEST_EPSILON = 18.0
 """Beyond, the grid would cost more than that; what is asked above it is not spent."""
 _FIXED = frozenset(
