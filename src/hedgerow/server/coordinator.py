@@ -496,15 +496,9 @@ class Run:
         if site.conduct.timed_out():
             self.leave_out(site, "timeouts-spent")
 
-    def open_slot(self) -> Aggregator:
-        """The slot that is open; AggregationError when there is none."""
-        if self.slot is None:
-            raise AggregationError("no-slot")
-        return self.slot
-
-    def survivors_heard(self) -> dict[int, SiteRecord]:
+    def survivors_heard(self, slot: Aggregator) -> dict[int, SiteRecord]:
         """The nodes whose vector is in the slot's sum and whose answer can be waited for, with their sites."""
-        sites = {node: self.sites.of(node) for node in self.open_slot().uploads}
+        sites = {node: self.sites.of(node) for node in slot.uploads}
         return {node: site for node, site in sites.items() if site.is_heard and site.is_inside}
 
     # Messages --------------------------------------------------------------------------------------------------------
@@ -531,9 +525,9 @@ class Run:
             site.knows_origin = True
             self.send(site, Payload(MessageKind.ORIGIN, origin.record))
 
-    def send_request(self, site: SiteRecord) -> None:
+    def send_request(self, site: SiteRecord, slot: Aggregator) -> None:
         """Ask a site for its vector, and send it the releases that it lacks."""
-        spec, seed = self.open_slot().signed_spec, self.replica.structure_seed
+        spec, seed = slot.signed_spec, self.replica.structure_seed
         n_releases, fresh = self._releases_for(site)
         self.send(site, self._prepared(len(fresh), lambda: RoundRequest(n_releases, fresh, spec, seed)))
 
@@ -799,7 +793,7 @@ def open_round(run: Run, between: BetweenSlots, released: JournalledRelease | No
         run.sites.begin_slot()
         run.enter(InSlot(slot))
         for site in there:
-            run.send_request(site)
+            run.send_request(site, slot)
     elif following is Following.END:
         _begin_finishing(run)
     elif following is Following.EPOCH:
@@ -847,7 +841,7 @@ _MORE_SHARES_MAY_HELP = {Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE}
 def close_vectors(run: Run, now: InSlot) -> None:
     """Sign the manifest of the vectors that came, and ask for what opens their sum; or burn the slot."""
     slot = now.slot
-    first = slot.openers(run.survivors_heard())
+    first = slot.openers(run.survivors_heard(slot))
     try:
         slot, requests = slot.close_vectors(run.setup.identity, first)
     except SumAbandoned as fault:
@@ -893,11 +887,11 @@ def close_echoes(run: Run, now: InSlot) -> None:
             run.send(site, Payload(MessageKind.CERTIFICATE, certificate))
 
 
-def ask_others(run: Run) -> bool:
+def ask_others(run: Run, slot: Aggregator) -> bool:
     """Ask the survivors that were not asked yet to help to open the sum; returns whether there were any."""
-    others = {node: site for node, site in run.survivors_heard().items() if site.opening is not Asked.NOW}
+    others = {node: site for node, site in run.survivors_heard(slot).items() if site.opening is not Asked.NOW}
     is_new = any(site.opening is Asked.NO for site in others.values())
-    run.ask_openers(run.open_slot().requests(others))
+    run.ask_openers(slot.requests(others))
     # A site that is asked for the first time has as long to answer as the others had. But no site puts the end of a run
     # off by leaving and coming back.
     run.n_phases += is_new and not run.is_stalled and not run.sites.is_any_returning
@@ -909,9 +903,9 @@ def keep_enough_openers(run: Run) -> None:
     slot = run.slot
     if run.state is not RunState.COLLECTING_ANSWERS or slot is None:
         return
-    asked = {node for node, site in run.survivors_heard().items() if site.opening is Asked.NOW}
+    asked = {node for node, site in run.survivors_heard(slot).items() if site.opening is Asked.NOW}
     if len(asked.union(slot.answers)) < len(slot.openers(slot.uploads)):
-        ask_others(run)
+        ask_others(run, slot)
 
 
 def release(run: Run, now: InSlot) -> None:
@@ -954,7 +948,7 @@ def _wait_for_shares(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
     if fault.reason not in _MORE_SHARES_MAY_HELP:
         raise fault
     # The same manifest is repeated to a site that returns; there is never a second one.
-    if not ask_others(run):
+    if not ask_others(run, slot):
         _judge_dealer(run, slot, fault)
         run.stall()
 
@@ -1270,7 +1264,7 @@ class RunSession:
             case InSlot(slot, certificate) if site.is_heard:
                 if slot.state is State.COLLECTING_VECTORS:
                     if site.node not in slot.uploads:
-                        run.send_request(site)
+                        run.send_request(site, slot)
                 elif site.node in slot.uploads and slot.view.guarantees.has_echo:
                     run.ask_openers(slot.requests((site.node,)))
                     if certificate:
