@@ -8,6 +8,7 @@ import functools
 import hashlib
 import multiprocessing
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -197,17 +198,29 @@ def trained(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int)
     return run_plainly(plan, data, noise, node_noise=noise, sampling=sampling)
 
 
-def train_and_score(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> tuple[float, Outcome]:
-    """One seeded run on one split: the test AUC (R2 for a regression), and the run's outcome."""
-    labels, scores, outcome = held_out_scores(prepared, plan, train, seed)
+def auc_of(outcome: Outcome, rows: SiteData) -> float:
+    """The AUC of a model of two classes over rows."""
+    return float(roc_auc_score(rows.labels, scores_of(outcome, rows)[0]))
+
+
+def train_and_score(
+    prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int, tested: NDArray[np.bool_] | None = None
+) -> tuple[float, Outcome]:
+    """One seeded run on one split: the test AUC (R2 for a regression), and the run's outcome; see `held_out_scores`."""
+    labels, scores, outcome = held_out_scores(prepared, plan, train, seed, tested)
     return auc_or_r2(prepared.table, labels, scores), outcome
 
 
 def held_out_scores(
-    prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int
+    prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int, tested: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Outcome]:
-    """One seeded run on one split: the test part's labels (in a regression scaled to [-1, 1]), scores, the outcome."""
-    outcome, test = trained(prepared, plan, train, seed), rows_of(prepared, plan, ~train)
+    """One seeded run on one split: the test part's labels (in a regression scaled to [-1, 1]), scores, the outcome.
+
+    Args:
+        tested: the rows of the test part; all that were not trained on, unless given.
+    """
+    tested = ~train if tested is None else tested
+    outcome, test = trained(prepared, plan, train, seed), rows_of(prepared, plan, tested)
     scores = scores_of(outcome, test)[0]
     return test.labels / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome
 
@@ -348,6 +361,11 @@ def mean_and_deviation(scores: Sequence[float] | NDArray[np.float64]) -> str:
     return f"{np.mean(scores):.4f} ± {deviation_of(scores):.4f}"
 
 
+def mean_and_error(scores: Sequence[float] | NDArray[np.float64], digits: int = 4, sign: str = "-") -> str:
+    """For a table: the mean, with a plus where `sign` is "+", and its standard error."""
+    return f"{np.mean(scores):{sign}.{digits}f} ± {deviation_of(scores) / np.sqrt(len(scores)):.{digits}f}"
+
+
 def row(cells: Iterable[str]) -> str:
     """One line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
@@ -379,6 +397,17 @@ def picture(path: Path, n_rows: int, n_columns: int, size: tuple[float, float], 
     yield figure, axes
     figure.savefig(path, **style)
     pyplot.close(figure)
+
+
+def least_seconds(act: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Seconds of this process's processors, and of the clock: each the least of several runs."""
+    took = []
+    for _ in range(repeats):
+        processor, clock = time.process_time(), time.perf_counter()
+        act()
+        took.append((time.process_time() - processor, time.perf_counter() - clock))
+    processors, clocks = zip(*took, strict=True)
+    return min(processors), min(clocks)
 
 
 def progress(total: int, what: str) -> Iterator[int]:

@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 
 from experiments import federation
-from experiments.datasets import Table, load
+from experiments.datasets import load
 from experiments.federation import Crowd, Measured, Sites, make_sites, run_federation
-from experiments.flower_lab import free_port
+from experiments.flower_lab import free_port, why_not
 from experiments.harness import arguments, plan_for, verdict
 from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.plan.plan import Plan
@@ -61,6 +61,9 @@ def main(argv: list[str]) -> int:
         return 0
     if options.crowd:
         return federation.be_crowd(options.crowd)
+    if options.echo:
+        (be_echo if len(options.echo) == 1 else ask_echoes)(*options.echo)
+        return 0
     gates: Gates = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.keep or name)
@@ -96,57 +99,52 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=int, nargs="+", default=[10, 200], help="stubs for the wire alone")
     parser.add_argument("--bytes", type=int, nargs="+", default=[100, _TYPICAL_BYTES, 800_000], help="of each answer")
     parser.add_argument("--keep", metavar="FOLDER", help="put journals, stores and logs there, and keep them")
-    parser.add_argument("--flower-python", metavar="PATH", help="an interpreter that has flwr")
     parser.add_argument("--stub", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--crowd", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--echo", nargs="+", type=int, help=argparse.SUPPRESS)
     return parser
 
 
 def run_adult(options: argparse.Namespace, folder: Path) -> Gates:
     """Adult, over a process per site, for every batch size."""
-    table = load("adult", options.data)
+    table, gates = load("adult", options.data), Gates()
     sites = make_sites(folder, table, options.sites)
-    gates: Gates = {}
     for batch in options.batch:
         plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": batch})
-        measured = run_federation(sites, plan, federation.start_nodes)
-        who = f"{options.sites} processes, B={batch}"
+        measured, who = run_federation(sites, plan, federation.start_nodes), f"{options.sites} processes, B={batch}"
         title = f"Adult, {options.sites} node processes, T=100, d=4, B={batch}"
-        gates.update(report(title, who, sites, plan, measured))
-        limit = MOST_SECONDS.get(batch, MOST_SECONDS[1])
-        gates[f"{who}: from all joined to the model under {limit:.0f} s ({measured.to_model:.2f} s)"] = (
-            measured.to_model < limit
-        )
+        gates |= report(title, who, sites, plan, measured)
+        limit, took = MOST_SECONDS.get(batch, MOST_SECONDS[1]), measured.to_model
+        gates[f"{who}: from all joined to the model under {limit:.0f} s ({took:.2f} s)"] = took < limit
     return gates
+
+
+def _with_few_rows(options: argparse.Namespace, folder: Path, n_sites: int) -> tuple[Sites, Plan]:
+    """Sites with a few of Adult's rows each, and a plan over them."""
+    whole = load("adult", options.data)
+    few = replace(whole, columns=tuple(own[:_MANY_ROWS] for own in whole.columns), label=whole.label[:_MANY_ROWS])
+    return make_sites(folder, few, n_sites), plan_for(few, 1.0, few.n_records, {**MODEL, "batch_size": 25})
 
 
 def run_many(options: argparse.Namespace, folder: Path) -> Gates:
     """Many sites with a few rows each: they join and finish."""
-    table = _first_rows(load("adult", options.data), _MANY_ROWS)
-    sites = make_sites(folder, table, options.many)
-    plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": 25})
-    measured = run_federation(sites, plan, Crowd(_PER_PROCESS))
-    who = f"{options.many} nodes"
-    gates = report(f"{options.many} nodes, {_PER_PROCESS} to a process, B=25", who, sites, plan, measured)
-    whole = measured.least_survivors == options.many
-    return {f"{who} join and finish, all of them in every sum": whole, **gates}
+    sites, plan = _with_few_rows(options, folder, options.many)
+    measured, who = run_federation(sites, plan, Crowd(_PER_PROCESS)), f"{options.many} nodes"
+    gates = report(f"{who}, {_PER_PROCESS} to a process, B=25", who, sites, plan, measured)
+    return {f"{who} join and finish, all of them in every sum": measured.least_survivors == options.many, **gates}
 
 
 def run_weather(options: argparse.Namespace, folder: Path) -> Gates:
     """Delay and loss between the nodes and the coordinator, by a relay in user space."""
-    table = _first_rows(load("adult", options.data), _MANY_ROWS)
-    sites = make_sites(folder, table, options.sites)
-    plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": 25})
-    relays = []
+    (sites, plan), relays = _with_few_rows(options, folder, options.sites), list[Relay]()
 
     def through_relay(sites: Sites, address: HubAddress, state: Path, plan: Path) -> Any:
         relays.append(Relay(address.port, seed=1))
         return Crowd(len(sites.names))(sites, replace(address, port=relays[0].port), state, plan)
 
-    measured = run_federation(sites, plan, through_relay)
+    measured, who = run_federation(sites, plan, through_relay), "50 ms of delay and 1 % loss by a relay"
     lost = f"{relays[0].n_lost} of {relays[0].n_chunks}"
     how = f"50 ms each way, {lost} chunks a retransmission of 250 ms later"
-    who = "50 ms of delay and 1 % loss by a relay"
     return {f"{who}: the run ends": True, **report(f"{options.sites} nodes, {how}", who, sites, plan, measured)}
 
 
@@ -161,25 +159,36 @@ def run_wire(options: argparse.Namespace, folder: Path) -> Gates:
 
 def run_flower(options: argparse.Namespace, folder: Path) -> Gates:
     """Flower's exchange beside ours: it has no limit to keep."""
-    python = options.flower_python or sys.executable
-    has_flower = subprocess.run([python, "-c", "import flwr"], capture_output=True, check=False).returncode == 0
-    print(WAYS if not has_flower else measure_flower(python, options.sites, 50, _TYPICAL_BYTES, free_port()))
+    print(measure_flower(options.sites, 50, _TYPICAL_BYTES, free_port()))
     return {}
 
 
 def report(title: str, who: str, sites: Sites, plan: Plan, measured: Measured) -> Gates:
-    """Print one run; whether its model is the engine `local`'s."""
+    """Print one run, also as one line for machines; whether its model is the engine `local`'s."""
     is_same = measured.model == federation.local_model({name: sites.table(name) for name in sites.names}, plan)
-    print(title)
-    for name, line in describe(measured).items():
-        print(f"  {name:30} {line}")
-    print(f"  {'model':30} {'byte for byte' if is_same else 'NOT'} the engine local's, {len(measured.model):,} bytes")
-    print(to_json(title, measured, is_same=is_same), flush=True)
+    exchanges, rounds = (np.array(own or (np.nan,)) for own in (measured.exchanges, measured.rounds))
+    median, late = np.quantile(exchanges, [0.5, 0.99]) * 1000
+    timeline = measured.timeline
+    lines = {
+        "from all joined to the model": f"{measured.to_model:.2f} s",
+        "from all ready to the model": f"{measured.training:.2f} s, with the set-up of the masks",
+        "one exchange": f"median {median:.1f} ms, 99 % {late:.1f} ms; {len(exchanges)} exchanges",
+        "one round": f"median {1000 * np.median(rounds):.1f} ms, two exchanges each; {len(timeline.released)} rounds",
+        "processor time": f"coordinator {measured.cpu_coordinator:.2f} s, all nodes {measured.cpu_nodes:.2f} s; a "
+        f"round {1000 * measured.cpu_round:.1f} ms of all together",
+        "bytes per node": f"{measured.sent_per_node:,.0f} sent, {measured.received_per_node:,.0f} received",
+        "smallest sum": f"over {measured.least_survivors} of {timeline.n_sites} sites; "
+        f"{timeline.n_silent} times silent, {timeline.n_left} times disconnected",
+        "model": f"{'byte for byte' if is_same else 'NOT'} the engine local's, {len(measured.model):,} bytes",
+    }
+    content = {
+        "run": title, "seconds_to_model": measured.to_model, "median_exchange_seconds": float(np.median(exchanges)),
+        "bytes_sent_per_node": measured.sent_per_node, "bytes_received_per_node": measured.received_per_node,
+        "cpu_coordinator": measured.cpu_coordinator, "cpu_nodes": measured.cpu_nodes,
+        "cpu_round": measured.cpu_round, "equals_local": is_same,
+    }  # fmt: skip
+    print("\n".join([title, *(f"  {name:30} {line}" for name, line in lines.items()), json.dumps(content)]), flush=True)
     return {f"{who}: the model is the engine local's, byte for byte": is_same}
-
-
-def _first_rows(table: Table, n_rows: int) -> Table:
-    return replace(table, columns=tuple(values[:n_rows] for values in table.columns), label=table.label[:n_rows])
 
 
 def _seconds_of_a_write(folder: Path, repeats: int = 20) -> float:
@@ -191,40 +200,6 @@ def _seconds_of_a_write(folder: Path, repeats: int = 20) -> float:
             file.flush()
             os.fsync(file.fileno())
         return (time.perf_counter() - began) / repeats
-
-
-def describe(measured: Measured) -> dict[str, str]:
-    """The numbers of one run, as lines."""
-    exchanges = np.array(measured.exchanges or (np.nan,)) * 1000
-    median, late = np.quantile(exchanges, [0.5, 0.99])
-    rounds, timeline = np.array(measured.rounds or (np.nan,)) * 1000, measured.timeline
-    return {
-        "from all joined to the model": f"{measured.to_model:.2f} s",
-        "from all ready to the model": f"{measured.training:.2f} s, with the set-up of the masks",
-        "one exchange": f"median {median:.1f} ms, 99 % {late:.1f} ms; {len(exchanges)} exchanges",
-        "one round": f"median {np.median(rounds):.1f} ms, two exchanges each; {len(timeline.released)} rounds",
-        "processor time": f"coordinator {measured.cpu_coordinator:.2f} s, all nodes {measured.cpu_nodes:.2f} s; a "
-        f"round {1000 * measured.cpu_round:.1f} ms of all together",
-        "bytes per node": f"{measured.sent_per_node:,.0f} sent, {measured.received_per_node:,.0f} received",
-        "smallest sum": f"over {measured.least_survivors} of {timeline.n_sites} sites; "
-        f"{timeline.n_silent} times silent, {timeline.n_left} times disconnected",
-    }
-
-
-def to_json(title: str, measured: Measured, *, is_same: bool | None) -> str:
-    """One line for machines."""
-    content = {
-        "run": title,
-        "seconds_to_model": measured.to_model,
-        "median_exchange_seconds": float(np.median(measured.exchanges or (np.nan,))),
-        "bytes_sent_per_node": measured.sent_per_node,
-        "bytes_received_per_node": measured.received_per_node,
-        "cpu_coordinator": measured.cpu_coordinator,
-        "cpu_nodes": measured.cpu_nodes,
-        "cpu_round": measured.cpu_round,
-        "equals_local": is_same,
-    }
-    return json.dumps(content)
 
 
 class Relay:
@@ -351,84 +326,65 @@ def be_stubs(folder: Path, port: int, names: Sequence[str]) -> None:
 # Flower's exchange ----------------------------------------------------------------------------------------------------
 
 
-# Clients give back as many bytes as they are sent. The scripts import nothing of this package, so that an interpreter
-# that has flwr needs nothing else.
+def measure_flower(n_nodes: int, n_rounds: int, size: int, port: int) -> str:
+    """One line on Flower's exchange with all nodes, without TLS, masks or journals; says why when there is none.
 
-WAYS = """Flower is not installed in this interpreter. To have it measured beside:
-  python -m venv flower && flower/bin/pip install flwr numpy
-  python -m experiments network --flower-python flower/bin/python"""
-_SERVER = """
-import sys, time
-import flwr as fl
-import numpy as np
-
-n_nodes, n_rounds, size, port = map(int, sys.argv[1:])
-begun = []
-
-
-class Timed(fl.server.strategy.FedAvg):
-    def configure_fit(self, server_round, parameters, client_manager):
-        begun.append(time.perf_counter())
-        return super().configure_fit(server_round, parameters, client_manager)
-
-    def aggregate_fit(self, server_round, results, failures):
-        assert not failures, failures
-        return super().aggregate_fit(server_round, results, failures)
-
-    def evaluate(self, server_round, parameters):
-        return None
+    Clients give back as many bytes as they are sent.
+    """
+    if why_not():
+        return f"Flower's exchange is not measured beside: {why_not()}"
+    echo = [sys.executable, "-m", "experiments", "network", "--echo", str(port)]
+    words = [str(word) for word in (n_nodes, n_rounds, size)]
+    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
+    hub = subprocess.Popen([*echo, *words], stdout=pipe, stderr=pipe, text=True)
+    time.sleep(1.0)
+    clients = [subprocess.Popen(echo, stdout=quiet, stderr=quiet, text=True) for _ in range(n_nodes)]
+    try:
+        said, complaints = hub.communicate(timeout=_FLOWER_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return f"Flower did not finish within {_FLOWER_PATIENCE:.0f} s."
+    finally:
+        for process in (hub, *clients):
+            process.kill()
+            process.wait()
+    line = next((line for line in said.splitlines() if line.startswith("Flower ")), None)
+    return line or f"Flower failed: {complaints.strip().splitlines()[-1] if complaints.strip() else 'nothing was said'}"
 
 
-start = fl.common.ndarrays_to_parameters([np.zeros(size, dtype=np.uint8)])
-strategy = Timed(
-    fraction_fit=1.0, fraction_evaluate=0.0, min_fit_clients=n_nodes, min_available_clients=n_nodes,
-    initial_parameters=start,
-)
-config = fl.server.ServerConfig(num_rounds=n_rounds)
-cpu = time.process_time()
-fl.server.start_server(server_address=f"127.0.0.1:{port}", config=config, strategy=strategy)
-seconds = np.diff(begun) * 1000
-print("RESULT", fl.__version__, len(seconds), *np.quantile(seconds, [0.5, 0.99]), time.process_time() - cpu)
-"""
-_CLIENT = """
-import sys
-import flwr as fl
+def be_echo(port: int) -> None:
+    """Be a client of Flower."""
+    import flwr
+
+    class Echo(flwr.client.NumPyClient):
+        def fit(self, parameters: Any, config: Any) -> tuple[Any, int, dict[str, Any]]:
+            return parameters, 1, {}
+
+    flwr.client.start_client(server_address=f"127.0.0.1:{port}", client=Echo().to_client())
 
 
-class Echo(fl.client.NumPyClient):
-    def fit(self, parameters, config):
-        return parameters, 1, {}
+def ask_echoes(port: int, n_nodes: int, n_rounds: int, size: int) -> None:
+    """Be a server of Flower: ask all clients again and again, and print the line."""
+    import flwr
 
+    begun = []
 
-fl.client.start_client(server_address=f"127.0.0.1:{sys.argv[1]}", client=Echo().to_client())
-"""
+    class Timed(flwr.server.strategy.FedAvg):
+        def configure_fit(self, *arguments: Any, **named: Any) -> Any:
+            begun.append(time.perf_counter())
+            return super().configure_fit(*arguments, **named)
 
+        def evaluate(self, server_round: int, parameters: Any) -> None:
+            return None
 
-def measure_flower(python: str, n_nodes: int, n_rounds: int, size: int, port: int) -> str:
-    """One line on Flower's exchange with all nodes, without TLS, masks or journals; says why when there is none."""
-    with tempfile.TemporaryDirectory() as name:
-        server, client = Path(name) / "server.py", Path(name) / "client.py"
-        server.write_text(_SERVER, encoding="utf-8")
-        client.write_text(_CLIENT, encoding="utf-8")
-        words = [str(word) for word in (n_nodes, n_rounds, size, port)]
-        hub = subprocess.Popen([python, str(server), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(1.0)
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        clients = [subprocess.Popen([python, str(client), str(port)], **quiet) for _ in range(n_nodes)]  # type: ignore[call-overload]
-        try:
-            said, complaints = hub.communicate(timeout=_FLOWER_PATIENCE)
-        except subprocess.TimeoutExpired:
-            return f"Flower did not finish within {_FLOWER_PATIENCE:.0f} s."
-        finally:
-            for process in (hub, *clients):
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-    line = next((line for line in said.splitlines() if line.startswith("RESULT")), None)
-    if line is None:
-        return f"Flower failed: {complaints.strip().splitlines()[-1] if complaints.strip() else 'nothing was said'}"
-    _, version, n_measured, median, late, cpu = line.split()
-    return (
-        f"Flower {version}, {n_nodes} clients, {size:,} bytes, plain text: median {float(median):.1f} ms, "
-        f"99 % {float(late):.1f} ms over {n_measured} rounds; processor time of the server {float(cpu):.2f} s"
+    strategy = Timed(
+        fraction_fit=1.0, fraction_evaluate=0.0, min_fit_clients=n_nodes, min_available_clients=n_nodes,
+        accept_failures=False,
+        initial_parameters=flwr.common.ndarrays_to_parameters([np.zeros(size, dtype=np.uint8)]),
+    )  # fmt: skip
+    config, cpu = flwr.server.ServerConfig(num_rounds=n_rounds), time.process_time()
+    flwr.server.start_server(server_address=f"127.0.0.1:{port}", config=config, strategy=strategy)
+    median, late = np.quantile(np.diff(begun) * 1000, [0.5, 0.99])
+    print(
+        f"Flower {flwr.__version__}, {n_nodes} clients, {size:,} bytes, plain text: median {median:.1f} ms, 99 % "
+        f"{late:.1f} ms over {len(begun) - 1} rounds; processor time of the server {time.process_time() - cpu:.2f} s"
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from experiments import dpxgboost, harness
+from experiments import harness, methods
 from experiments.datasets import make
 from experiments.harness import Prepared, ScoreBook, plan_for
 from hedgerow.plan.plan import Plan
@@ -28,7 +28,7 @@ def test_the_preset_is_compared_with_itself_but_for_the_clipping(monkeypatch: py
         return np.ones(100), scores, None
 
     monkeypatch.setattr(harness, "held_out_scores", scored)
-    lines = dpxgboost._clipping(prepared, range(3), ScoreBook()).splitlines()
+    lines = methods.clipping(prepared, range(3), ScoreBook()).splitlines()
     assert lines[-3:] == [
         f"| {epsilon} | 3.000 ± 1.000 | 2.000 ± 1.000 | +1.000 ± 0.000 |" for epsilon in ("0.5", "1", "2")
     ]

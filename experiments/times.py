@@ -1,0 +1,238 @@
+"""How long fits and readings of made-up rows take: beside XGBoost, by the number of sites, by a table's source."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import tracemalloc
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as arrow_parquet
+import xgboost
+from numpy.typing import NDArray
+
+from experiments.datasets import BINARY, number
+from experiments.harness import arguments, least_seconds, run_plainly
+from hedgerow import DPGBDTClassifier
+from hedgerow.data.site_data import SiteData
+from hedgerow.data.sources import opened, place_of
+from hedgerow.data.tables import Table
+from hedgerow.data.units import needed_columns, records_from_columns
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import SystemNoise
+from hedgerow.trees.binning import build_grid
+
+# Beside XGBoost -------------------------------------------------------------------------------------------------------
+
+N_FEATURES = 28
+
+
+def main_speed(argv: list[str]) -> int:
+    """Training time from raw array to model beside XGBoost's hist, in one run: ratios on 1,000,000 x 28 floats.
+
+    Both start from the same float32 array and end with a model; XGBoost's clock includes its own binning (max_bin 32,
+    same number of trees and depth). The privacy side draws exact noise from the operating system. Memory is what
+    training allocates beyond the input, as the allocator counts it. One thread, then our own scaling to more threads.
+    """
+    options = arguments(
+        "speed", main_speed.__doc__, data="unused: the array is made here", rows=(1_000_000, "of the array"),
+        trees=(100, "of a model"), repeats=(3, "runs of each; the fastest counts"),
+    ).parse_args(argv)  # fmt: skip
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(options.rows, N_FEATURES)).astype(np.float32)
+    log_odds = rows[:, 0] + np.sin(2 * rows[:, 1]) + rows[:, 2] * rows[:, 3]
+    labels = (random.random(options.rows) < 1 / (1 + np.exp(-log_odds))).astype(np.int32)
+    kinds: dict[str, int | str] = {"k = 1": 1, "all features": "all"}
+    for size in kinds.values():  # compile before the clock starts
+        _ours(rows[:4096], labels[:4096], 2, size)
+
+    def least(act: Callable[..., None], *settings: Any) -> float:
+        return least_seconds(partial(act, rows, labels, options.trees, *settings), options.repeats)[1]
+
+    extra = max(_extra_memory(partial(_ours, rows, labels, options.trees, size)) for size in kinds.values())
+    ours = {name: least(_ours, size) for name, size in kinds.items()}
+    theirs = least(_xgboost)
+    print(f"{options.rows:,} x {N_FEATURES} float32, T={options.trees}, depth 4, raw array to model, one thread")
+    print(f"{'XGBoost hist, max_bin 32':<28} {theirs:>7.2f} s")
+    for name, seconds in ours.items():
+        print(f"{'Hedgerow, ' + name:<28} {seconds:>7.2f} s   {theirs / seconds:>5.1f} times faster")
+    print(f"memory beyond the input: {extra / rows.size:.2f} bytes per value")
+    for threads in range(2, (os.cpu_count() or 1) + 1):
+        for name, size in kinds.items():
+            seconds = least(_ours, size, threads)
+            print(f"Hedgerow, {name}, {threads} threads: {seconds:.2f} s, {ours[name] / seconds:.2f} times one thread")
+    return 0
+
+
+def _ours(
+    rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int, size: int | str, n_threads: int = 1
+) -> None:
+    plan = Plan.from_dict(
+        {
+            "version": 1,
+            "name": "speed",
+            "privacy": {"epsilon": 1.0, "delta": 1e-6, "n_records": len(rows)},
+            "label": BINARY,
+            "features": [number(f"x{index}", -6, 6) for index in range(N_FEATURES)],
+            "model": {"n_trees": n_trees, "max_depth": 4, "interaction": "cyclical", "interaction_size": size},
+        }
+    )
+    data = SiteData(build_grid(plan).encode_matrix(rows, n_threads), labels)
+    run_plainly(plan, data, SystemNoise(os.urandom), n_threads=n_threads)
+
+
+def _xgboost(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int) -> None:
+    settings = {"tree_method": "hist", "max_bin": 32, "max_depth": 4, "objective": "binary:logistic", "nthread": 1}
+    xgboost.train(settings, xgboost.QuantileDMatrix(rows, labels, max_bin=32, nthread=1), num_boost_round=n_trees)
+
+
+def _extra_memory(train: Callable[[], None]) -> int:
+    """Largest number of bytes that one training run holds at once, beyond its input."""
+    tracemalloc.start()
+    train()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+# By the number of sites -----------------------------------------------------------------------------------------------
+
+
+def main_fit_sites(argv: list[str]) -> int:
+    """How much longer a fit over sites takes than one without: rows summed at once, and under masks.
+
+    Made-up rows: 20 even features, of which three decide the class. Bounds, classes and the number of rows are
+    declared, and all other parameters are the defaults. Seconds are the least of several fits; of masked sums, of one.
+    """
+    options = arguments("fit_sites", main_fit_sites.__doc__, fits=(3, "fits of each kind")).parse_args(argv)
+    print(f"{'rows':>6} {'sites':>5}  {'at once s':>9} {'ratio':>5}  {'masked s':>8} {'ratio':>5}")
+    for n_rows in (5_000, 50_000):
+        X = np.random.default_rng(0).uniform(-1, 1, (n_rows, 20))
+        y = (X[:, 0] + X[:, 1] * X[:, 2] > 0).astype(int)
+        without = _fit_seconds(X, y, None, False, options.fits)
+        print(f"{n_rows:>6,} {'none':>5}  {without:>9.2f}", flush=True)
+        for n_sites in (1, 3, 10, 50):
+            sites = np.arange(n_rows) % n_sites
+            clear = _fit_seconds(X, y, sites, False, options.fits)
+            line = f"{n_rows:>6,} {n_sites:>5}  {clear:>9.2f} {clear / without:>5.1f}"
+            if n_sites in (3, 10):
+                masked = _fit_seconds(X, y, sites, True, 1)
+                line += f"  {masked:>8.2f} {masked / without:>5.1f}"
+            print(line, flush=True)
+    return 0
+
+
+def _fit_seconds(X: Any, y: Any, sites: Any, is_masked: bool, n_fits: int) -> float:
+    model = DPGBDTClassifier(bounds=(-1, 1), classes=[0, 1], n_records=len(y), secure_sums=is_masked)
+    model.set_params(n_trees=2).fit(X, y, sites)
+    model.set_params(n_trees="auto")
+    return least_seconds(lambda: model.fit(X, y, sites), n_fits)[1]
+
+
+# By the source of a table ---------------------------------------------------------------------------------------------
+
+REGIONS = ("north", "south", "east", "west")
+CLASSES = ("no", "yes")
+PLAN = Plan.from_dict({
+    "version": 1,
+    "privacy": {"epsilon": 1, "delta": 1e-6, "n_records": 10**6},
+    "label": {"name": "y", "type": "binary", "classes": list(CLASSES)},
+    "features": [
+        {"name": "age", "type": "numeric", "min": 0, "max": 100},
+        {"name": "income", "type": "numeric", "min": 0, "max": 50000},
+        {"name": "change", "type": "numeric", "min": -3, "max": 3},
+        {"name": "region", "type": "categorical", "categories": list(REGIONS)},
+    ],
+})  # fmt: skip
+QUERY = "#select * from hedgerow_sources"
+
+
+def main_sources(argv: list[str]) -> int:
+    """How long a million rows take from each source: the cells alone, and until they are codes of a plan.
+
+    Five columns: two numbers that are not whole, one that is, four regions, two classes. Seconds of processor time of
+    this process (a server's own are not in it) and, behind the stroke, of the clock; the least of several readings.
+    """
+    parser = arguments("sources", main_sources.__doc__, rows=(10**6, "rows"), readings=(3, "readings of each source"))
+    parser.add_argument("--postgresql", help="a database's URL; the table hedgerow_sources is made there and dropped")
+    options = parser.parse_args(argv)
+    rows = made_up(options.rows)
+    print(f"{'source':<28} {'cells':>13} {'codes':>13}   (s of processor / s)")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, open_table in _in_files(rows, Path(folder)):
+            _print(name, open_table, options.readings)
+    if options.postgresql:
+        _in_postgresql(rows, options.postgresql, options.readings)
+    return 0
+
+
+def made_up(n: int) -> pa.Table:
+    """Five columns of so many rows."""
+    draws = np.random.default_rng(1)
+    columns = {
+        "age": draws.normal(50, 10, n).round(1),
+        "income": draws.integers(0, 50_000, n),
+        "change": draws.normal(size=n),
+        "region": pa.array(np.array(REGIONS)[draws.integers(0, 4, n)]),
+        "y": pa.array(np.array(CLASSES)[draws.integers(0, 2, n)]),
+    }
+    return pa.table(columns)
+
+
+def _in_files(rows: pa.Table, folder: Path) -> Iterator[tuple[str, Callable[[], Table]]]:
+    """Each source whose table is a file, and how it is opened."""
+    import duckdb
+
+    arrow_csv.write_csv(rows, folder / "t.csv")
+    yield "CSV", lambda: opened(folder / "t.csv")
+    arrow_parquet.write_table(rows, folder / "t.parquet")
+    yield "Parquet", lambda: opened(folder / "t.parquet")
+    with duckdb.connect(str(folder / "t.duckdb")) as connection:
+        connection.register("given", rows)
+        connection.execute("create table hedgerow_sources as select * from given")
+    yield "DuckDB", lambda: opened(f"duckdb:///{folder}/t.duckdb{QUERY}")
+    with sqlite3.connect(folder / "t.db") as database:
+        database.execute("create table hedgerow_sources (age real, income integer, change real, region text, y text)")
+        columns = [column.to_pylist() for column in rows.columns]
+        database.executemany("insert into hedgerow_sources values (?, ?, ?, ?, ?)", zip(*columns, strict=True))
+    database.close()
+    yield "SQLite", lambda: opened(f"sqlite:///{folder}/t.db{QUERY}")
+
+
+def _in_postgresql(rows: pa.Table, url: str, readings: int) -> None:
+    from adbc_driver_postgresql import dbapi
+
+    with dbapi.connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.adbc_ingest("hedgerow_sources", rows, mode="create")
+        try:
+            _print("PostgreSQL by ADBC", lambda: opened(f"{url}{QUERY}"), readings)
+            by_rows = url.replace("://", "+psycopg2://", 1)
+            _print("PostgreSQL by SQLAlchemy", lambda: opened(f"{by_rows}{QUERY}"), readings)
+        finally:
+            cursor.execute("drop table hedgerow_sources")
+
+
+def _print(name: str, open_table: Callable[[], Table], readings: int) -> None:
+    def seconds(read: Callable[[Callable[[], Table]], Iterator[Any]]) -> str:
+        least = least_seconds(lambda: deque(read(open_table), maxlen=0), readings)
+        return " / ".join(f"{took:.2f}" for took in least)
+
+    print(f"{name:<28} {seconds(_cells):>13} {seconds(_codes):>13}", flush=True)
+
+
+def _cells(open_table: Callable[[], Table]) -> Iterator[Any]:
+    return open_table().batches(needed_columns(PLAN, with_label=True, with_unit=None), 65536, None)
+
+
+def _codes(open_table: Callable[[], Table]) -> Iterator[Any]:
+    names, place = needed_columns(PLAN, with_label=True, with_unit=None), place_of(open_table())
+    for batch in _cells(open_table):
+        yield records_from_columns(dict(zip(names, batch, strict=True)), PLAN, table=place)
