@@ -10,28 +10,24 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.datasets import make_classification
-from sklearn.metrics import roc_auc_score
 
 from experiments import harness
-from experiments.datasets import BINARY, number
+from experiments.datasets import BINARY, Table, number
 from experiments.federation import Loopback
-from experiments.harness import Line, Lines, mean_and_deviation, table
-from hedgerow.data.site_data import SiteData
+from experiments.harness import Line, Lines, Prepared, mean_and_deviation, table
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.training.presets import PRESETS, model_of
+from hedgerow.training.presets import PRESETS, Preset, model_of
 from hedgerow.training.settings import Settings, n_levels_asked, pays_for_candidates
-from hedgerow.trees.binning import build_grid
 
 TREES = (25, 100, 300)
 CLIENTS = (3, 10, 30)
@@ -91,8 +87,8 @@ class Measurement:
         model = model_of(preset, N_FEATURES) | {"n_trees": self.trees * (N_FEATURES if preset.trees_per_feature else 1)}
         if model.get("batch_size") == 25:  # a quarter of the trees
             model["batch_size"] = max(1, self.trees // 4)
-        records = self.clients * self.rows
-        return plan_of(N_FEATURES, records, {**model, "max_depth": DEPTH}, preset.privacy, private=preset.private)
+        # The schema decides, not the records: any few of them have it.
+        return plan_of(preset, table_of(10, N_FEATURES, 0), self.clients * self.rows, {**model, "max_depth": DEPTH})
 
 
 class Formula(NamedTuple):
@@ -122,29 +118,19 @@ def formula_of(plan: Plan, settings: Settings) -> Formula:
     return Formula(rounds, numbers)
 
 
-def plan_of(
-    n_features: int, n_records: int, model: Mapping[str, Any], privacy: Mapping[str, Any], *, private: bool = True
-) -> Plan:
-    """A plan over made-up numeric features, at epsilon 1 unless it is not to be private."""
-    epsilon = 1.0 if private else float("inf")
-    return Plan.from_dict(
-        {
-            "version": 1,
-            "name": "figure20",
-            "features": [number(f"x{index}", -BOUND, BOUND) for index in range(n_features)],
-            "label": BINARY,
-            "model": dict(model),
-            "privacy": {"epsilon": epsilon, "delta": 1e-6, "n_records": n_records, "accountant": "rdp", **privacy},
-        }
-    )
-
-
-def rows_of(n: int, n_features: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+def table_of(n: int, n_features: int, seed: int) -> Table:
     """Made-up records of two classes that are easy to tell apart, as the paper has them."""
     x, y = make_classification(
         n, n_features, n_informative=n_features // 2, n_redundant=0, class_sep=2.0, flip_y=0.01, random_state=seed
     )
-    return x.astype(np.float32), y.astype(np.int32)
+    features = tuple(number(f"x{index}", -BOUND, BOUND) for index in range(n_features))
+    return Table("figure20", features, tuple(x.astype(np.float32).T), y, BINARY)
+
+
+def plan_of(preset: Preset, table: Table, n_records: int, model: Mapping[str, Any]) -> Plan:
+    """A preset over so many records with this [model], at epsilon 1 unless it is not to be private."""
+    privacy = {"delta": 1e-6, "accountant": "rdp", **preset.privacy}
+    return harness.plan_for(table, 1.0 if preset.private else float("inf"), n_records, model, **privacy)
 
 
 def measure_all(wanted: Sequence[Measurement], store: Lines, folder: Path) -> pd.DataFrame:
@@ -181,9 +167,8 @@ def measure_all(wanted: Sequence[Measurement], store: Lines, folder: Path) -> pd
 
 def _measure(what: Measurement, loopback: Loopback) -> Line:
     plan, n = what.plan, what.clients
-    x, y = rows_of(n * what.rows, N_FEATURES, seed=0)
-    rows = _as_held(plan, x, y)
-    data = {name: rows.only(np.arange(number, len(y), n)) for number, name in enumerate(loopback.names)}
+    rows = Prepared(table_of(n * what.rows, N_FEATURES, seed=0)).rows_for(plan)
+    data = {name: rows.only(np.arange(place, n * what.rows, n)) for place, name in enumerate(loopback.names)}
     run = loopback.run(plan, data, SeededNoise(1, exact=False))
     found = {
         **asdict(what), "plan": plan.digest, "rounds": run.n_rounds, "exchanges": run.n_exchanges,
@@ -205,31 +190,16 @@ def accuracies(wanted: Sequence[Accuracy], file: Path) -> pd.DataFrame:
     def train(each: Accuracy) -> Line:
         return {**dict(zip(names, map(str, each), strict=True)), "auc": f"{_auc(*each):.6f}"}
 
-    fields = {name: functools.partial(_text_of, place) for place, name in enumerate(names)}
+    fields = {name: lambda each, place=place: str(each[place]) for place, name in enumerate(names)}
     return pd.DataFrame(Lines(file).fill(wanted, fields, train, "Figure 20b")).astype({"records": int, "auc": float})
 
 
-def _text_of(place: int, each: Accuracy) -> str:
-    return str(each[place])
-
-
 def _auc(line: str, records: int, seed: int) -> float:
-    name, q = LINES[line]
-    preset = PRESETS[name]
-    model = {**preset.model, "n_candidates": q, "structure_seed": seed}
-    privacy = {**preset.privacy, "accountant": preset.accountant}
-    plan = plan_of(ACCURACY_FEATURES, records, model, privacy, private=preset.private)
-    x, y = rows_of(records + TESTED, ACCURACY_FEATURES, seed)
-    rows, noise = _as_held(plan, x, y), SeededNoise(seed, exact=False)
-    outcome = harness.run_plainly(plan, rows.only(np.arange(TESTED, len(y))), noise, node_noise=noise)
-    return float(roc_auc_score(y[:TESTED], harness.scores_of(outcome, rows.only(np.arange(TESTED)))[0]))
-
-
-def _as_held(plan: Plan, x: NDArray[np.float32], y: NDArray[np.int32]) -> SiteData:
-    """Rows as a node holds them."""
-    grid = build_grid(plan)
-    codes = grid.encode_matrix(x)
-    return SiteData(codes, y, grid.places(tuple(x.T), codes) if grid.divisible else None)
+    (name, q), prepared = LINES[line], Prepared(table_of(records + TESTED, ACCURACY_FEATURES, seed))
+    preset, train = PRESETS[name], np.arange(records + TESTED) >= TESTED
+    preset = replace(preset, privacy={**preset.privacy, "accountant": preset.accountant})
+    plan = plan_of(preset, prepared.table, records, {**preset.model, "n_candidates": q, "structure_seed": seed})
+    return harness.train_and_score(prepared, plan, train, seed)[0]
 
 
 def report_of(lines: pd.DataFrame, points: pd.DataFrame) -> tuple[str, bool]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
@@ -119,8 +120,12 @@ def nodes_of(plan: Plan, data: SiteData, n_sites: int, lie: Lie, seed: int) -> S
     return nodes
 
 
-def result_of(prepared: Prepared, n_sites: int, lie: Lie, options: argparse.Namespace, seed: int) -> tuple[str, ...]:
-    """AUC on the test part if nobody looked, AUC of the salvaged model, and where the run would have ended."""
+Result = tuple[float, float | None, str]
+"""AUC on the test part if nobody looked, AUC of the salvaged model, and where the run would have ended."""
+
+
+def result_of(prepared: Prepared, n_sites: int, lie: Lie, options: argparse.Namespace, seed: int) -> Result:
+    """One split."""
     train = stratified_split(prepared.table.label, seed)
     model = {"n_trees": options.trees, "structure_seed": seed}
     plan = plan_for(prepared.table, options.epsilon, int(train.sum()), model)
@@ -128,17 +133,18 @@ def result_of(prepared: Prepared, n_sites: int, lie: Lie, options: argparse.Name
     outcome = train_unchecked(plan, sums, SeededNoise(seed, exact=False))
     test = rows_of(prepared, plan, ~train)
 
-    def auc(ensemble: Ensemble | None) -> str:
-        codes = test.codes if ensemble is None else test.codes_in(plan, ensemble.grid.new_edges)
-        return "" if ensemble is None else f"{roc_auc_score(test.labels, ensemble.scores(codes)[0]):.6f}"
+    def auc(ensemble: Ensemble) -> float:
+        scores = ensemble.scores(test.codes_in(plan, ensemble.grid.new_edges))
+        return float(roc_auc_score(test.labels, scores[0]))
 
     where = f"{outcome.said}, round {outcome.round}" if outcome.said else "-"
-    return auc(outcome.unchecked), auc(outcome.salvaged), where
+    return auc(outcome.unchecked), None if outcome.salvaged is None else auc(outcome.salvaged), where
 
 
-def mean_of(values: Sequence[str]) -> str:
+def mean_of(values: Sequence[float | None]) -> str:
     """The mean of what there is; "-" where one has none."""
-    return f"{np.mean([float(value) for value in values]):.4f}" if all(values) else "-"
+    known = [value for value in values if value is not None]
+    return f"{np.mean(known):.4f}" if len(known) == len(values) else "-"
 
 
 def main(argv: list[str]) -> int:
@@ -147,20 +153,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--epsilon", type=float, default=1.0, help="of a model (default 1)")
     options = parser.parse_args(argv)
     prepared = Prepared(load("adult", options.data))
-    steps = iter(progress(len(SITES) * len(LIES) * options.splits, "poisoning"))
+    steps = progress(len(SITES) * len(LIES), "poisoning")
     print(f"{'one site':<28} {'of':>3}  {'AUC, if nobody looked':>21}  {'salvaged':>8}  what the checks say")
     holds = True
-    for n_sites in SITES:
-        for lie in LIES:
-            found = []
-            for seed in range(options.splits):
-                next(steps, None)
-                found.append(result_of(prepared, n_sites, lie, options, seed))
-            unchecked, salvaged, words = zip(*found, strict=True)
-            said = sorted(set(words))
-            row = f"{lie.name:<28} {n_sites:>3}  {mean_of(unchecked):>21}  {mean_of(salvaged):>8}  {'; '.join(said)}"
-            print(row, flush=True)
-            holds &= ("-" not in said) if lie.times == -100 else (lie != LIES[0] or said == ["-"])
+    for n_sites, lie in product(SITES, LIES):
+        found = [result_of(prepared, n_sites, lie, options, seed) for seed in range(options.splits)]
+        next(steps, None)
+        unchecked, salvaged, words = zip(*found, strict=True)
+        said = sorted(set(words))
+        row = f"{lie.name:<28} {n_sites:>3}  {mean_of(unchecked):>21}  {mean_of(salvaged):>8}  {'; '.join(said)}"
+        print(row, flush=True)
+        holds &= ("-" not in said) if lie.times == -100 else (lie != LIES[0] or said == ["-"])
     print(f"\nAdult, epsilon {options.epsilon:g}, {options.trees} trees one by one, mean of {options.splits} splits: "
           f"{'holds' if holds else 'MISSED'}")  # fmt: skip
     return 0 if holds else 1

@@ -49,15 +49,32 @@ from hedgerow.server.coordinator import most_slots
 FLOWER_MISSING = "Flower is not installed here: `pip install flwr` (or run this in an environment that has it)."
 
 
-def milliseconds(act: Callable[[], object], repeats: int) -> float:
-    """The median wall-clock time of `act`, after one run that is not counted."""
-    act()
-    times = []
-    for _ in range(repeats):
+class Stopwatch:
+    """Times single steps as if each party were alone: signatures verified before are forgotten first."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+
+    def run(self, name: str, act: Callable[[], Any]) -> Any:
+        """What `act` returns; its wall-clock milliseconds are kept under `name`."""
+        forget_verified()
         started = time.perf_counter()
-        act()
-        times.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(times)
+        found = act()
+        self.times.setdefault(name, []).append(1e3 * (time.perf_counter() - started))
+        return found
+
+    def median(self, name: str) -> float:
+        """The median milliseconds of a name, 0 if it never ran."""
+        return statistics.median(self.times.get(name, [0.0]))
+
+
+def milliseconds(act: Callable[[], object], repeats: int) -> float:
+    """The median of `act`, after one run that is not counted."""
+    act()
+    watch = Stopwatch()
+    for _ in range(repeats):
+        watch.run("act", act)
+    return watch.median("act")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +102,14 @@ def primitives(theirs: Flower | None) -> dict[str, tuple[float, float | None]]:
     keys = [os.urandom(32) for _ in range(100)]
     secret, holders = os.urandom(32), list(range(1, 101))
     shares = crypto.split(secret, holders, 51, os.urandom)
-    total = np.zeros(100_000, DTYPES[64])
-    total32 = np.zeros(100_000, DTYPES[32])
-    ours = {
-        "masks of 100 neighbours, 100,000 entries of 64 bits": milliseconds(lambda: add_keystreams(total, keys, []), 9),
-        "masks of 100 neighbours, 100,000 entries of 32 bits": milliseconds(
-            lambda: add_keystreams(total32, keys, []), 9
-        ),
-        "Shamir, 32 bytes, share 51 of 100": milliseconds(lambda: crypto.split(secret, holders, 51, os.urandom), 9),
-        "Shamir, 32 bytes, combine 51": milliseconds(lambda: crypto.combine(holders[:51], shares[:51]), 9),
+    wide, narrow = (np.zeros(100_000, DTYPES[bits]) for bits in (64, 32))
+    acts: dict[str, Callable[[], object]] = {
+        "masks of 100 neighbours, 100,000 entries of 64 bits": lambda: add_keystreams(wide, keys, []),
+        "masks of 100 neighbours, 100,000 entries of 32 bits": lambda: add_keystreams(narrow, keys, []),
+        "Shamir, 32 bytes, share 51 of 100": lambda: crypto.split(secret, holders, 51, os.urandom),
+        "Shamir, 32 bytes, combine 51": lambda: crypto.combine(holders[:51], shares[:51]),
     }
+    ours = {name: milliseconds(act, 9) for name, act in acts.items()}
     if theirs is None:
         return {name: (value, None) for name, value in ours.items()}
 
@@ -104,11 +119,10 @@ def primitives(theirs: Flower | None) -> dict[str, tuple[float, float | None]]:
             # The modulus is Flower's default of 2^32; it has no 64-bit mode.
             accumulated += theirs.expand(key, 1 << 32, [(100_000,)])[0]
 
-    their_shares = theirs.create(secret, 51, 100)
-    masks = milliseconds(expand, 3)
-    found = (masks, masks, milliseconds(lambda: theirs.create(secret, 51, 100), 3),
-             milliseconds(lambda: theirs.combine(their_shares[:51]), 3))  # fmt: skip
-    return {name: (value, found[index]) for index, (name, value) in enumerate(ours.items())}
+    their_shares, masks = theirs.create(secret, 51, 100), milliseconds(expand, 3)
+    create, combine = partial(theirs.create, secret, 51, 100), partial(theirs.combine, their_shares[:51])
+    found = (masks, masks, milliseconds(create, 3), milliseconds(combine, 3))
+    return {name: (value, other) for (name, value), other in zip(ours.items(), found, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +133,6 @@ class RoundCost:
     answer: float
     persist: float
     server: float
-
-
-class Stopwatch:
-    """Times single steps as if each party were alone: signatures verified before are forgotten first."""
-
-    def __init__(self) -> None:
-        self.times: dict[str, list[float]] = {}
-
-    def run(self, name: str, act: Callable[[], Any]) -> Any:
-        """What `act` returns; its milliseconds are kept under `name`."""
-        forget_verified()
-        started = time.perf_counter()
-        found = act()
-        self.times.setdefault(name, []).append(1e3 * (time.perf_counter() - started))
-        return found
-
-    def median(self, name: str) -> float:
-        """The median milliseconds of a name, 0 if it never ran."""
-        return statistics.median(self.times.get(name, [0.0]))
 
 
 def one_round(n_nodes: int, length: int, width: int, wishes: Wishes | None) -> RoundCost:
