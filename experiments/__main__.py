@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 BESIDE_TESTS = {
     "error_table": "tests.package.error_table",
     "faults": "tests.processes.faults",
+    "flower": "tests.flower.beside_grpc",
     "secagg_diagram": "tests.secagg.diagram",
     "secagg_fuzz": "tests.secagg.fuzz",
     "secagg_mutations": "tests.secagg.mutations",

@@ -89,7 +89,7 @@ def main_adassp(argv: list[str]) -> int:
     report, is_good = _beside_the_reference(prepared, seeds)
     verdict = f"Adult's AUROC is at least the reference's at epsilon {', '.join(map(str, EPSILONS))}: {is_good}"
     if options.adult_alone:
-        print("\n".join([*report, f"Splits {seeds[0]} to {seeds[-1]}: {verdict}"]))
+        print("\n".join([*report[:-1], f"Splits {seeds[0]} to {seeds[-1]}: {verdict}"]))
         return 0 if is_good else 1
     more, panels = _of_adult(prepared["adult"], seeds)
     text = "\n".join([*report, *more, ""])

@@ -15,6 +15,7 @@ import os
 import platform
 import random
 import resource
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,6 @@ import numpy as np
 from experiments import federation
 from experiments.datasets import load
 from experiments.federation import Crowd, Measured, Sites, make_sites, run_federation
-from experiments.flower_lab import free_port, why_not
 from experiments.harness import arguments, plan_for, verdict
 from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.plan.plan import Plan
@@ -159,7 +160,7 @@ def run_wire(options: argparse.Namespace, folder: Path) -> Gates:
 
 def run_flower(options: argparse.Namespace, folder: Path) -> Gates:
     """Flower's exchange beside ours: it has no limit to keep."""
-    print(measure_flower(options.sites, 50, _TYPICAL_BYTES, free_port()))
+    print(measure_flower(options.sites, 50, _TYPICAL_BYTES))
     return {}
 
 
@@ -326,13 +327,15 @@ def be_stubs(folder: Path, port: int, names: Sequence[str]) -> None:
 # Flower's exchange ----------------------------------------------------------------------------------------------------
 
 
-def measure_flower(n_nodes: int, n_rounds: int, size: int, port: int) -> str:
+def measure_flower(n_nodes: int, n_rounds: int, size: int) -> str:
     """One line on Flower's exchange with all nodes, without TLS, masks or journals; says why when there is none.
 
     Clients give back as many bytes as they are sent.
     """
-    if why_not():
-        return f"Flower's exchange is not measured beside: {why_not()}"
+    if find_spec("flwr") is None:
+        return "Flower's exchange is not measured beside: flwr is not installed (the extra `flower`)"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     echo = [sys.executable, "-m", "experiments", "network", "--echo", str(port)]
     words = [str(word) for word in (n_nodes, n_rounds, size)]
     pipe, quiet = subprocess.PIPE, subprocess.DEVNULL

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.flower_lab import Deployment, Process, free_port, why_not
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.node import Node, warm_up
 from hedgerow.codec import Integers, head
@@ -33,6 +32,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
+from tests.flower.deployment import Deployment, Process, free_port, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a deployment")
 PATIENCE = 1800

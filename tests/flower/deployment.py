@@ -22,7 +22,7 @@ from hedgerow.errors import EnvironmentFault
 from hedgerow.flower.coordinator import make_certificates, make_node_key
 
 CONNECTION = "deployment"
-APP = Path(__file__).resolve().parent.parent
+APP = Path(__file__).resolve().parents[2]
 """The repository: it is the Flower app."""
 _POLLS = "0.2"
 _PATIENCE = 1800.0

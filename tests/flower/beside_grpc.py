@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.federation import SEED, Timeline, coordinate, local_model, model_of, start_node
-from experiments.flower_lab import Deployment, why_not
 from experiments.harness import arguments
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.node import warm_up
@@ -25,6 +24,7 @@ from hedgerow.flower.coordinator import file_of_partition, make_federation
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.identities import read_private, read_roster
+from tests.flower.deployment import Deployment, why_not
 
 _PATIENCE = 3600.0
 _GREETINGS = 2
