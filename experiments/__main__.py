@@ -14,6 +14,7 @@ from hedgerow.errors import HedgerowError, fault_of_import
 
 HERE = Path(__file__).parent
 BESIDE_TESTS = {
+    "audit": "tests.server.audit",
     "error_table": "tests.package.error_table",
     "faults": "tests.processes.faults",
     "flower": "tests.flower.beside_grpc",
@@ -22,10 +23,8 @@ BESIDE_TESTS = {
     "secagg_mutations": "tests.secagg.mutations",
     "wire_document": "tests.wire_document",
 }
-"""Commands that measure nothing: what looks for faults longer than a test may, and writes documents that tests compare.
-
-They stand beside the tests that use them.
-"""
+"""Commands that stand beside the tests that use them: what looks for faults longer than a test may, as audits do, what
+writes documents that tests compare, and what times the deployment that tests start."""
 
 
 class Command(NamedTuple):

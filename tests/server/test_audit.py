@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from experiments import audit as audit_module
-from experiments.audit import (
+from hedgerow.client.node import Node
+from hedgerow.losses.registry import build_loss
+from hedgerow.losses.tables import RECORD_NORM, Loss
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.training.presets import PRESETS
+from tests.server import audit as audit_module
+from tests.server.audit import (
     FAULTS,
     OPEN,
     ROWS,
@@ -24,12 +30,6 @@ from experiments.audit import (
     seeded_noise,
     small_plan,
 )
-from hedgerow.client.node import Node
-from hedgerow.losses.registry import build_loss
-from hedgerow.losses.tables import RECORD_NORM, Loss
-from hedgerow.plan.plan import Plan
-from hedgerow.privacy.noise import SeededNoise
-from hedgerow.training.presets import PRESETS
 
 N_RUNS = 1000
 N_FAULTY = 400

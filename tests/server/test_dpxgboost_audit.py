@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.audit import FAULTS, ROWS, attack_on, audit, log_chances, main_dpxgboost_audit
 from hedgerow.client.node import Node
 from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.methods.registry import program_for, resolve
+from tests.server.audit import FAULTS, ROWS, attack_on, audit, log_chances, main_dpxgboost_audit
 
 SOUND = {name: plan for name, (plan, fault) in ROWS["dpxgboost_audit"].items() if not fault}
 FAULTY = {name: row for name, row in ROWS["dpxgboost_audit"].items() if row[1]}

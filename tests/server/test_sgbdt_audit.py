@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from experiments.audit import FAULTS, ROWS, attack_on, audit, epsilon_lower_bound, main_sgbdt_audit
+from tests.server.audit import FAULTS, ROWS, attack_on, audit, epsilon_lower_bound, main_sgbdt_audit
 
 SOUND = {name: plan for name, (plan, fault) in ROWS["sgbdt_audit"].items() if not fault}
 FAULTY = {fault: plan for plan, fault in ROWS["sgbdt_audit"].values() if fault}

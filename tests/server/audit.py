@@ -30,13 +30,14 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
-from experiments.harness import HERE, arguments, carried_out
+from experiments.harness import arguments, carried_out
 from hedgerow.client.node import Node, SamplingSource, SeededSampling, noise_of_site
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import records_from_columns
@@ -485,7 +486,7 @@ def _rows(entries: Sequence[dict[str, Any]]) -> Rows:
 
 ROWS: dict[str, Rows] = {
     command: _rows(entries)
-    for command, entries in tomllib.loads((HERE / "settings" / "audits.toml").read_text(encoding="utf-8")).items()
+    for command, entries in tomllib.loads(Path(__file__).with_name("audits.toml").read_text(encoding="utf-8")).items()
 }
 """Of each command."""
 
