@@ -50,7 +50,7 @@ AGES = range(20, 93)
 
 
 def invitation_to(plan: Plan) -> Invitation:
-    return Invitation(os.urandom(32), json.dumps(plan.to_dict(), sort_keys=True, separators=(",", ":")).encode())
+    return Invitation(os.urandom(32), plan.to_bytes())
 
 
 class Federation:

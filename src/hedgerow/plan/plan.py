@@ -365,11 +365,14 @@ class Plan:
             table["prepared"] = [_plain(release) for release in self.prepared]
         return table
 
+    def to_bytes(self) -> bytes:
+        """Canonical JSON: equal plans give equal bytes."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=True).encode()
+
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON form, in hexadecimal: two parties with equal digests hold the same plan."""
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        """SHA-256 of `to_bytes`, in hexadecimal: two parties with equal digests hold the same plan."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @property
     def has_joint_structure(self) -> bool:

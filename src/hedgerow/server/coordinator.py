@@ -23,7 +23,6 @@ run.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -573,7 +572,7 @@ def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitatio
     """The message that asks a site to take part."""
     if isinstance(task, SurveyTask):
         return SurveyInvitation(run_id, task.asked.KIND, task.asked.to_bytes())
-    plan = json.dumps(task.plan.to_dict(), sort_keys=True, separators=(",", ":")).encode()
+    plan = task.plan.to_bytes()
     if isinstance(task, EvaluationTask):
         return EvaluationInvitation(run_id, plan, task.model, task.epsilon, task.delta, task.first_round, task.noise)
     return Invitation(run_id, plan)

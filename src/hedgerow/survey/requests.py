@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,18 +56,9 @@ _TRIAL_BOUNDS = {"min": 0.0, "max": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
-class OpenPlan:
-    """A plan with gaps.
+class _Request(ABC):
+    """What a survey is asked for, as plain values: `tomllib` and `json` give them."""
 
-    Attributes:
-        table: its plain values, as `tomllib` and `json` give them.
-
-    Raises:
-        PlanError: it is wrong beside its gaps, or has none.
-        PrivacyError: code "survey-pure", or "noise-mode-unsupported" for noise of each record.
-    """
-
-    KIND: ClassVar[str] = "plan"
     table: Mapping[str, Any]
 
     def __post_init__(self) -> None:
@@ -74,6 +66,35 @@ class OpenPlan:
             require_plain(self.table, MOST_PLAIN)
         except ValueError as error:
             raise PlanError("plan-not-plain", error=error) from None
+
+    @property
+    @abstractmethod
+    def questions(self) -> Questions | TableQuestions | CurveQuestions:
+        """The program's."""
+
+    @property
+    def n_exchanges(self) -> int:
+        """Releases, at most."""
+        return self.questions.n_exchanges
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON: equal requests give equal bytes."""
+        return json.dumps(self.table, sort_keys=True, separators=(",", ":"), allow_nan=True).encode()
+
+
+@dataclass(frozen=True, eq=False)
+class OpenPlan(_Request):
+    """A plan with gaps.
+
+    Raises:
+        PlanError: it is wrong beside its gaps, or has none.
+        PrivacyError: code "survey-pure", or "noise-mode-unsupported" for noise of each record.
+    """
+
+    KIND: ClassVar[str] = "plan"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("label", "privacy", "federation"):
             if not isinstance(self.table.get(name, {}), Mapping):
                 raise refuse(name, self.table.get(name), f"a [{name}] table")
@@ -162,11 +183,6 @@ class OpenPlan:
         return float(account_of(privacy.accountant, self.planned_releases(), privacy.delta).epsilon)
 
     @property
-    def n_exchanges(self) -> int:
-        """Releases, at most."""
-        return self.questions.n_exchanges
-
-    @property
     def largest_length(self) -> int:
         """Entries of the longest release, at most."""
         of_columns = len(self.questions.surveyed) * (max(N_OCTAVES, N_ZOOM) + 1)
@@ -204,10 +220,6 @@ class OpenPlan:
         table["prepared"] = prepared_tables(ledger, privacy.unit, privacy.rows_per_unit)
         return Plan.from_dict(table)
 
-    def to_bytes(self) -> bytes:
-        """Canonical JSON: equal open plans give equal bytes."""
-        return canonical_json(self.table)
-
 
 def parse_open_plan(toml_text: str) -> OpenPlan:
     """Read an open plan from the text of its TOML file; raises PlanError or PrivacyError."""
@@ -216,11 +228,6 @@ def parse_open_plan(toml_text: str) -> OpenPlan:
     except ValueError as error:
         raise PlanError("plan-syntax", error=error) from None
     return OpenPlan(table)
-
-
-def canonical_json(table: Mapping[str, Any]) -> bytes:
-    """The one way to write plain values for hashing and sending."""
-    return json.dumps(table, sort_keys=True, separators=(",", ":"), allow_nan=True).encode()
 
 
 def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,11 +275,8 @@ _SECTIONS = {"privacy", "federation", "label", "columns", "curves"}
 
 
 @dataclass(frozen=True, eq=False)
-class OpenTable:
+class OpenTable(_Request):
     """The statistics that are asked for.
-
-    Attributes:
-        table: its plain values, as `json` gives them.
 
     Raises:
         PlanError: a value is wrong.
@@ -280,13 +284,9 @@ class OpenTable:
     """
 
     KIND: ClassVar[str] = "statistics"
-    table: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        try:
-            require_plain(self.table, MOST_PLAIN)
-        except ValueError as error:
-            raise PlanError("plan-not-plain", error=error) from None
+        super().__post_init__()
         unknown = sorted(set(self.table) - _SECTIONS)
         if unknown:
             raise refuse(unknown[0], self.table[unknown[0]], "nothing of this name")
@@ -411,11 +411,6 @@ class OpenTable:
         return self.questions.epsilon
 
     @property
-    def n_exchanges(self) -> int:
-        """Releases, at most."""
-        return self.questions.n_exchanges
-
-    @property
     def largest_length(self) -> int:
         """Entries of the longest release, at most."""
         return max(self._lengths)
@@ -451,10 +446,6 @@ class OpenTable:
             found: TableStatistics | SurvivalCurves = finished.value
             return found
         raise ValueError("the releases are not those of all statistics")
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON: equal questions give equal bytes."""
-        return canonical_json(self.table)
 
 
 Asked = OpenPlan | OpenTable
