@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,7 +28,12 @@ HESSIAN_SCALE = GOLDEN_RATIO**2.5
 
 def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
     newton = plan.model.weight_update == "newton"
-    c = hessian_scale or (HESSIAN_SCALE if newton else 0.5)
+    return _loss(newton, joint_clip, hessian_scale or (HESSIAN_SCALE if newton else 0.5))
+
+
+# Every replica of a run asks for it.
+@lru_cache(maxsize=8)
+def _loss(newton: bool, joint_clip: float | None, c: float) -> Loss:
     probability = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
     hessian = probability * (1 - probability) if newton else np.ones(STEPS)
     pairs = np.stack([np.stack([probability - label, c * hessian], axis=-1) for label in (0, 1)])

@@ -82,6 +82,8 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 # erfcx and ndtr are good to a few units in the last place; a relative error e of u changes phi(u) by u² e.
 _RELATIVE_ERROR = 2e-15
+# All parties of a run in one process, and its coordinator after every release, ask for the same answers.
+_KEPT = 1024
 
 
 def delta_of_mu(mu: float, epsilon: float) -> float:
@@ -103,6 +105,7 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     return min(1.0, max(minuend - subtrahend, 0.0) + error + math.ulp(0.0))
 
 
+@lru_cache(maxsize=_KEPT)
 def epsilon_of_mu(mu: float, delta: float, total_variation: float = 0.0) -> float:
     """The smallest epsilon >= 0 at which a mu-GDP mechanism has at most this delta, rounded up.
 
@@ -128,6 +131,7 @@ def epsilon_of_mu(mu: float, delta: float, total_variation: float = 0.0) -> floa
     return _bisect(lambda epsilon: spent(epsilon) <= delta, false_at=0.0, true_at=upper)
 
 
+@lru_cache(maxsize=_KEPT)
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest mu such that mu-GDP implies (epsilon, delta)-DP, rounded down; epsilon > 0, 0 < delta < 1."""
     check_epsilon(epsilon)
@@ -359,6 +363,7 @@ def epsilon_rdp(events: Iterable[Event], delta: float) -> float:
     return epsilon_of_rho(cost.zcdp_weight / 2, twin_delta) + 2 * cost.log_ratio
 
 
+@lru_cache(maxsize=_KEPT)
 def epsilon_of_rho(rho: float, delta: float) -> float:
     """The epsilon at delta of a mechanism whose RDP is rho alpha at every order alpha (rho-zCDP), rounded up.
 

@@ -248,7 +248,8 @@ def fill(stream: Stream, is_laplace: bool, size: int, out: npt.NDArray[np.int64]
         (entries filled in total, bytes used up); bytes from there on must be given again, with more behind them.
         A negative first number says that a draw was beyond its kind's limit, which no sound byte source ever does.
     """
-    position = 0
+    # A bare 0 is a type of its own to numba, for which it would compile all of these a second time.
+    position = int(np.int64(0))
     filled = start
     while filled < out.size:
         if is_laplace:

@@ -164,10 +164,19 @@ def _random_subsets(words, n_subsets, n_features, size):  # type: ignore[no-unty
     The features of a subset ascend.
     """
     subsets = np.empty((n_subsets, size), dtype=np.int64)
-    order, at = np.empty(n_features, dtype=np.int64), 0
+    order, at = np.empty(n_features, dtype=np.int64), np.int64(0)
+    is_taken = np.zeros(n_features, dtype=np.bool_)
     for row in range(n_subsets):
         at = permutation(words, at, order)
-        subsets[row] = np.sort(order[:size])
+        # Not np.sort: numba would compile it, and its messages about shapes, 3.3 of a first run's 23.7 s.
+        for taken in range(size):
+            is_taken[order[taken]] = True
+        place = 0
+        for feature in range(n_features):
+            if is_taken[feature]:
+                subsets[row, place] = feature
+                place += 1
+                is_taken[feature] = False
     return subsets
 
 

@@ -263,10 +263,10 @@ def _next_level(alive, features, bins, splits):  # type: ignore[no-untyped-def]
             slot, left = slots[tree, node], lefts[tree, node]
             feature = features[tree, slot]
             asked[tree, node] = feature
-            children[tree, 2 * node] = alive[tree, node]
+            _copy(alive[tree, node], children[tree, 2 * node])
             if not exists[tree, node]:
                 continue
-            children[tree, 2 * node + 1] = alive[tree, node]
+            _copy(alive[tree, node], children[tree, 2 * node + 1])
             for one in range(width):
                 children[tree, 2 * node, slot, one] &= left[one]
                 children[tree, 2 * node + 1, slot, one] &= not left[one]
@@ -280,6 +280,14 @@ def _next_level(alive, features, bins, splits):  # type: ignore[no-untyped-def]
                 is_value = is_ordered and one < n_values
                 goes_left[tree, node, code] = code <= threshold if is_value else left[one]
     return asked, goes_left, thresholds, children
+
+
+@numba.njit(cache=True, nogil=True)
+def _copy(bins, into):  # type: ignore[no-untyped-def]
+    """into[...] = bins, bool [k, width]; as an assignment, numba compiles its message about shapes for a second."""
+    for slot in range(bins.shape[0]):
+        for one in range(bins.shape[1]):
+            into[slot, one] = bins[slot, one]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -410,7 +418,9 @@ def _ordered(sums, alive, missing, is_categorical, rule, order):  # type: ignore
         for place in range(n_values):
             keys[place] = _ratio(sums[order[place]], rule)
         # A sort that keeps the order of what is equal: no two machines may differ.
-        order[:n_values] = order[np.argsort(keys, kind="mergesort")]
+        sorted_ = order[np.argsort(keys, kind="mergesort")]
+        for place in range(n_values):
+            order[place] = sorted_[place]
     return n_values
 
 

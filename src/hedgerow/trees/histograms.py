@@ -329,7 +329,8 @@ def _sums_of_bins(cells, paired):  # type: ignore[no-untyped-def]
                 at += n_second
             out += n_first + n_second
         for slot in range(n_paired, len(n_bins)):
-            sums[out : out + n_bins[slot]] = cells[at : at + n_bins[slot]]
+            for one in range(n_bins[slot]):
+                sums[out + one] = cells[at + one]
             at, out = at + n_bins[slot], out + n_bins[slot]
     return sums
 

@@ -270,7 +270,7 @@ def _draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def
     n_nodes = len(goes_left)
     n_leaves = n_nodes + 1
     order = np.empty(n_codes, dtype=np.int64)
-    at = permutation(words, 0, order)
+    at = permutation(words, np.int64(0), order)
     starts_leaf = np.zeros(n_codes + 1, dtype=np.int64)
     if n_codes <= n_leaves:
         starts_leaf[1:n_codes] = 1
@@ -320,7 +320,7 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
     first, end = np.zeros((n_nodes, k), dtype=np.int64), np.empty((n_nodes, k), dtype=np.int64)
     # The groups that hold all features above a node.
     is_open = np.ones((n_nodes, len(groups)), dtype=np.bool_)
-    at = 0
+    at = np.int64(0)
     for i in range(k):
         own = features[i]
         end[0, i] = n_codes[own] - 1 if is_categorical[own] else n_cuts[own]
@@ -345,15 +345,18 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
             goes_left[node, missing:] = missing_left
         for child in range(2 * node + 2, 2 * node, -1):
             if child < n_nodes:
-                first[child], end[child] = first[node], end[node]
+                for i in range(k):
+                    first[child, i], end[child, i] = first[node, i], end[node, i]
                 if chosen >= 0 and child == 2 * node + 1:
                     end[child, chosen] = position
                 elif chosen >= 0:
                     first[child, chosen] = position + 1
                 if len(groups) > 1:
-                    is_open[child] = is_open[node]
+                    for group in range(len(groups)):
+                        is_open[child, group] = is_open[node, group]
+                        if chosen >= 0:
+                            is_open[child, group] &= groups[group, features[chosen]]
                     if chosen >= 0:
-                        is_open[child] &= groups[:, features[chosen]]
                         _close(groups, is_open[child], features, first[child], end[child])
                 pending[n_pending] = child
                 n_pending += 1
@@ -363,7 +366,10 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
 def _close(groups, is_open, features, first, end):  # type: ignore[no-untyped-def]
     """Leaves no cuts open of features that are in no open group."""
     for i in range(len(features)):
-        if not (is_open & groups[:, features[i]]).any():
+        is_closed = True
+        for group in range(len(groups)):
+            is_closed &= not (is_open[group] and groups[group, features[i]])
+        if is_closed:
             first[i] = end[i]
 
 
@@ -538,4 +544,5 @@ def _follow_sides(goes_left, reachable):  # type: ignore[no-untyped-def]
     for node in range(n_nodes):
         is_alive[2 * node + 1] = is_alive[node]
         is_alive[2 * node + 2] = is_alive[node] and _n_left(goes_left[node]) < goes_left.shape[1]
-    reachable[:] = is_alive[n_nodes:]
+    for leaf in range(n_nodes + 1):
+        reachable[leaf] = is_alive[n_nodes + leaf]
