@@ -33,6 +33,16 @@ print(codes, loaded)
     assert done.stdout.strip() == "[0, 0, 0, 2] []"
 
 
+def test_commands_for_people_load_no_compiler() -> None:
+    """Keys, rosters, a study's guests and the monitor are at hand long before a run could start."""
+    light = ["parties", "study", "monitor"]
+    code = f"import sys; sys.path.insert(0, {SOURCE!r})\n"
+    code += "".join(f"import hedgerow.cli.{name}\n" for name in light)
+    code += "print([name for name in ('numba', 'scipy', 'pyarrow') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     """Each command of the overview explains itself, and its module has the function that the entry point calls."""
     import importlib

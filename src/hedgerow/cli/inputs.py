@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.client.policy import Policy, parse_policy
-from hedgerow.crypto import Identity
 from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.secagg.messages import Roster, Site
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity
 
 if TYPE_CHECKING:
+    from hedgerow.client.policy import Policy
+    from hedgerow.crypto import Identity
     from hedgerow.data.sources import Location
+    from hedgerow.secagg.messages import Roster
+    from hedgerow.transport.identities import PinnedRoster, PrivateIdentity
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -186,6 +186,9 @@ def address_of(text: str, option: str) -> tuple[str, int]:
 
 def read_policy(path: str) -> Policy:
     """The policy in a TOML file; raises UsageError."""
+    # Not at the top: commands without a policy need no numba.
+    from hedgerow.client.policy import parse_policy
+
     try:
         return parse_policy(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
@@ -197,10 +200,16 @@ def read_policy(path: str) -> Policy:
 
 def signing_key(identity: PrivateIdentity) -> Identity:
     """The key with which a party signs what belongs to secure aggregation."""
+    # Not at the top, as above.
+    from hedgerow.crypto import Identity
+
     return Identity(identity.seed)
 
 
 def signing_roster(pinned: PinnedRoster) -> Roster:
     """The roster as secure aggregation reads it: names and Ed25519 keys, in the order that numbers the nodes."""
+    # Not at the top, as above.
+    from hedgerow.secagg.messages import Roster, Site
+
     sites = tuple(Site(site.name, site.identity_key, pinned.max_rows_of(site.name)) for site in pinned.sites)
     return Roster(pinned.coordinator.identity_key, sites)

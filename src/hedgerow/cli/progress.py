@@ -1,6 +1,7 @@
 """How a run is told to a person: its progress on stderr, and the words and marks that all views of a run share.
 
-Progress is a bar in a terminal, a line now and then elsewhere, nothing for machines.
+Progress is a bar in a terminal, a line now and then elsewhere, nothing for machines. Who only watches a run needs
+neither numba nor scipy, so what does is imported where a run is carried out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -20,16 +22,15 @@ from rich.text import Text
 
 from hedgerow.cli.inputs import listed
 from hedgerow.cli.output import WIDEST, note, number
-from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import account_of
-from hedgerow.privacy.events import Event
-from hedgerow.privacy.ledger import Ledger
-from hedgerow.privacy.noise import attempt_discrete_gaussian
-from hedgerow.protocol.queries import Query
 from hedgerow.protocol.stream import EventReport, SiteState
-from hedgerow.server.coordinator import RunSession
-from hedgerow.survey.program import Findings
+
+if TYPE_CHECKING:
+    from hedgerow.privacy.events import Event
+    from hedgerow.privacy.ledger import Ledger
+    from hedgerow.protocol.queries import Query
+    from hedgerow.server.coordinator import RunSession
+    from hedgerow.survey.program import Findings
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_EPSILONS = 0.2
@@ -49,6 +50,8 @@ class TrainingProgress:
     def __init__(
         self, plan: Plan, n_sites: int, *, quiet: bool = False, title: str = "Training", patience: float = 0.0
     ) -> None:
+        from hedgerow.methods.tasks import TrainingTask
+
         self._plan = plan
         self._sites = f"{n_sites} site{'' if n_sites == 1 else 's'}"
         self._title = title
@@ -119,6 +122,8 @@ class TrainingProgress:
             print(line, file=sys.stderr, flush=True)
 
     def _epsilon(self, ledger: Ledger) -> float:
+        from hedgerow.privacy.accountants import account_of
+
         privacy = self._plan.privacy
         if math.isinf(privacy.epsilon):
             return math.inf
@@ -134,6 +139,8 @@ class TrainingProgress:
 
 def is_first_run() -> bool:
     """Whether numba has kept no compiled code yet of the loops that draw noise."""
+    from hedgerow.privacy.noise import attempt_discrete_gaussian
+
     folder = attempt_discrete_gaussian.stats.cache_path
     return folder is not None and not any(Path(folder).glob("*.nbi"))
 

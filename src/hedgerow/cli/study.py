@@ -1,4 +1,8 @@
-"""``hedgerow study``: the coordinator's side of a study, from one plan and invitations to runs and their history."""
+"""``hedgerow study``: the coordinator's side of a study, from one plan and invitations to runs and their history.
+
+What trains, evaluates and reads models is imported where it is needed: the commands for the people of a study, such as
+`list` and `confirm`, load neither numba nor scipy.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +22,13 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.cli import coordinator
-from hedgerow.cli import evaluate as evaluation
 from hedgerow.cli.inputs import address_of, asked, is_terminal, listed, read_plan, read_text
 from hedgerow.cli.main import build_parser
 from hedgerow.cli.output import name_log, note, print_facts, print_json
-from hedgerow.cli.progress import PastRun
-from hedgerow.client.policy import parse_policy
-from hedgerow.data.datasets import write_rand_hie
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
-from hedgerow.models.model import Model, write_atomically
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import scoped
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
-from hedgerow.server.journal import Journal
 from hedgerow.study import (
     COORDINATOR,
     PLAN,
@@ -60,6 +57,7 @@ from hedgerow.transport.identities import (
 
 if TYPE_CHECKING:
     from hedgerow.cli.page import Console
+    from hedgerow.cli.progress import PastRun
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 _ANY_HOST = {"0.0.0.0", "::"}
@@ -71,6 +69,8 @@ _ANY_HOST = {"0.0.0.0", "::"}
 
 def new(arguments: argparse.Namespace) -> None:
     """Make a study's folder: the coordinator's keys, the plan, and a book of guests."""
+    from hedgerow.cli import coordinator
+
     name, plan = check_name(arguments.name), read_plan(arguments.plan)
     coordinator.require_masks(plan)
     host, _ = address_of(arguments.listen, "--listen")
@@ -118,6 +118,8 @@ def _identity(book: StudyBook) -> PrivateIdentity:
 
 def _proposed(arguments: argparse.Namespace, plan: Plan) -> str:
     """The policy that sites are asked to confirm, without the name of their data; raises UsageError."""
+    from hedgerow.client.policy import parse_policy
+
     if arguments.policy is not None:
         text = read_text(arguments.policy)
     else:
@@ -237,6 +239,8 @@ def _page(folder: Path, arguments: argparse.Namespace) -> Iterator[Console | Non
 
 def _receive(book: StudyBook, page: Console | None) -> None:
     """Serve the parties until all have the roster."""
+    from hedgerow.models.model import write_atomically
+
     identity = _identity(book)
     guests = book.guests()
     if not any(guest.role is Role.SITE for guest in guests):
@@ -349,6 +353,8 @@ def newest_run(folder: Path) -> tuple[int, bool]:
 
 def carry_out(folder: Path, number: int, arguments: argparse.Namespace, page: Console | None = None) -> None:
     """Begin a run, or go on with it, by `hedgerow coordinator`, and hand its model out. Args: page: of the study."""
+    from hedgerow.cli import coordinator
+
     place = run_folder(folder, number)
     place.mkdir(mode=0o700, exist_ok=True)
     plan = place / PLAN
@@ -376,11 +382,15 @@ def _say_who_was_away(folder: Path, number: int) -> None:
 
 def _late(folder: Path, number: int) -> list[str]:
     """The sites that have not taken the model of a run, if it has made one."""
+    from hedgerow.cli import coordinator
+
     model = run_folder(folder, number) / "model.json"
     return sorted(coordinator.late(model, read_roster(folder / ROSTER))) if model.is_file() else []
 
 
 def _pause_of(folder: Path, number: int) -> Path:
+    from hedgerow.cli import coordinator
+
     return coordinator.paused_file(_journal_of(folder, number))
 
 
@@ -390,6 +400,10 @@ def _journal_of(folder: Path, number: int) -> Path:
 
 def past_runs(folder: Path, before: int) -> list[PastRun]:
     """The runs before one of this number that have ended, or have made a model: what all parties were told of them."""
+    from hedgerow.cli.progress import PastRun
+    from hedgerow.models.model import Model
+    from hedgerow.server.journal import Journal
+
     found = []
     for number in range(1, before):
         place, state = run_folder(folder, number), _run_state(folder, number)
@@ -415,6 +429,9 @@ def _command(folder: Path, number: int, arguments: argparse.Namespace) -> list[s
 
 def run(arguments: argparse.Namespace) -> None:
     """Go on with the newest run, or begin another one."""
+    from hedgerow.cli import coordinator
+    from hedgerow.models.model import write_atomically
+
     name_log(COORDINATOR)
     folder = folder_of(arguments.study)
     _require_roster(folder)
@@ -449,6 +466,8 @@ def pause(arguments: argparse.Namespace) -> None:
 
 def _is_carried_out(journal: Path) -> bool:
     """Whether a coordinator works with it."""
+    from hedgerow.server.journal import Journal
+
     if not journal.is_file():
         return False
     try:
@@ -462,6 +481,8 @@ def _is_carried_out(journal: Path) -> bool:
 
 def evaluate(arguments: argparse.Namespace) -> None:
     """Evaluate the model of a run over the rows that the sites hold out, by `hedgerow evaluate`, and hand it out."""
+    from hedgerow.cli import evaluate as evaluation
+
     folder = folder_of(arguments.study)
     _require_roster(folder)
     number = newest_model(folder) if arguments.run is None else arguments.run
@@ -476,6 +497,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def abort(arguments: argparse.Namespace) -> None:
     """End the newest run for good, and tell its sites, whose nodes then wait for the next one."""
+    from hedgerow.cli import coordinator
+
     folder = folder_of(arguments.study)
     last, is_over = newest_run(folder)
     if not last or is_over:
@@ -557,6 +580,8 @@ _STUDY = "demo"
 
 def demo(arguments: argparse.Namespace) -> None:
     """Invite, join, compare, train; leave the study's and the sites' folders behind."""
+    from hedgerow.data.datasets import write_rand_hie
+
     folder = Path(arguments.out)
     if folder.exists():
         raise UsageError("study-exists", folder=folder)
