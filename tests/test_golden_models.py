@@ -73,6 +73,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         "survival",
         {
             "model": {
+                "start": "none",
                 "shrinkage": 0.4,
                 "learning_rate": 0.25,
                 "noise_ridge": 1.5,

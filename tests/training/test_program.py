@@ -63,6 +63,8 @@ def content(value: object) -> object:
         return [(field.name, content(getattr(value, field.name))) for field in dataclasses.fields(value)]
     if isinstance(value, tuple | list):
         return [content(item) for item in value]
+    if isinstance(value, dict):
+        return [(name, content(item)) for name, item in value.items()]
     return value
 
 
@@ -78,7 +80,8 @@ def test_queries_follow_from_the_plan_and_the_releases(
     assert content(queries) == content(again)
     assert content(ensemble) == content(same)
     declared = resolve(plan)
-    begins = {"none": 0, "hazards": 0, "mean": 1, "linear": 1 + len(plan.features)}[declared.start]
+    n = len(plan.features)
+    begins = {"none": 0, "hazards": 0, "linear hazards": n, "mean": 1, "linear": 1 + n}[declared.start]
     assert ensemble.n_trees == begins + declared.n_trees + (declared.calibration == "odds")
 
 

@@ -15,6 +15,17 @@ each logistic in b_j + s f, must have the mean p_j. Who is at risk follows from 
 were censored before, which is taken to be alike in all bins. So b_j rises against the life table as those of high risk
 are gone.
 
+Between the two, trees may begin with a linear model of all features. With few records it ranks better than trees of so
+much noise, and trees then learn what it has left. It is six releases: the moments of the columns; X^T X of rows that
+these have centred and scaled, z; and three times the gradients g z of the hazards at the coefficients so far, w. With
+H = n h Z^T Z / n for the curvature, each of them estimates H w*, by Z^T g + H w. Their mean b has noise of a known
+deviation s; coefficients have a normal prior whose variance t is what b shows beyond its noise:
+
+    w = (H H + s^2 / t I)^-1 H b          t = max(0, b'b - p s^2) / tr(H H)
+
+So where nothing stands out of the noise all are 0, and the start costs what was paid for it and no more. What releases
+say of moments and products gives way in the same manner to what is likely of any column.
+
 Arithmetic is elementary, the logistic function a table, and sums are exact: all parties have the same model.
 """
 
@@ -23,16 +34,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hedgerow.losses.survival import BASELINE_LIMIT, Baseline
-from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
-from hedgerow.methods.start import LABEL_NORM, ODDS_BINS, ODDS_FIRST, ODDS_STEP
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.losses.survival import BASELINE_LIMIT, Baseline, linear_hazard_loss
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic
+from hedgerow.methods.adassp.linear import (
+    CrossProducts,
+    LinearBasis,
+    LinearRows,
+    Matrix,
+    cholesky,
+    cross_products,
+    least_eigenvalue,
+    solve,
+)
+from hedgerow.methods.adassp.program import CROSS_SHIFT, gram_question, gram_sigma, real_cross, real_gram
+from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
+from hedgerow.methods.start import LABEL_NORM, ODDS_BINS, ODDS_FIRST, ODDS_STEP, Start
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query
+from hedgerow.training.steps import Run, grown_score_bound
+from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
-from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
+from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
 
 _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
 
@@ -215,3 +244,295 @@ def _place_of_mean(bins: list[_Bin], weights: list[float], slope: float, chance:
         )
         low, high = (middle + 1, high) if mean < wanted else (low, middle)
     return low
+
+
+# The linear model that trees begin with -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ColumnMoments(Query):
+    """The sums of rows, and of the squares of their numeric columns: int64 [p + number of numeric features].
+
+    A record adds its row r, and r_i**2 / unit of each numeric column, rounded towards zero.
+
+    Attributes:
+        rows: how codes become rows, without a transform.
+        unit: integers per 1.0 of a row.
+        numeric: the places of numeric features.
+    """
+
+    rows: LinearRows
+    unit: int
+    numeric: tuple[int, ...]
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        site.take_in(self.update)
+        codes, rows = site.records.codes, self.rows
+        sums, squares = np.zeros(rows.n_columns, dtype=np.int64), []
+        sums[0] = rows.intercept * codes.shape[1]
+        for feature, own in enumerate(codes):
+            counts = np.bincount(own, minlength=rows.entry.shape[1])
+            entries = rows.entry[feature].astype(np.int64)
+            np.add.at(sums, rows.column[feature], counts * entries)
+            if feature in self.numeric:
+                squares.append(int((counts * (entries * entries // self.unit)).sum()))
+        return np.concatenate([sums, np.array(squares, dtype=np.int64)])
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        squares = released[self.rows.n_columns :]
+        if (np.abs(released) > HAIR * facts.n_rows * self.unit + reach + 1).any():
+            yield "a moment of a column is larger than its records allow"
+        if (squares < -reach).any():
+            yield "a sum of squares is below zero"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HazardProducts(CrossProducts):
+    """`CrossProducts` of the gradients of hazards under a baseline.
+
+    Attributes:
+        baseline: as released.
+    """
+
+    baseline: Baseline
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        return cross_products(site.records, self, linear_hazard_loss(self.baseline), site.n_threads)
+
+
+ROUNDS = 3
+SHARES = (0.15, 0.13, 0.24)
+"""Of the linear model's divergence: for the moments, for X^T X, and for each of the rounds."""
+N_EXCHANGES = 2 + ROUNDS
+MOST_COLUMNS = 256
+"""Rows of more columns are those of the numeric features alone."""
+_CURVATURE = 0.45
+"""h: of a record's loss, at most about the share of records with an event, more for those who are followed long."""
+_VARIANCE = 1 / 3
+"""Of a column of numbers, and of all of a feature's categories together, before anything is known: as if even."""
+_DOUBT = 3.0
+"""Moments count for half where they are so many deviations of their noise."""
+_LEAST_SPREAD = 0.1
+"""Columns are not scaled by more than this says."""
+_SQUARE_DOUBT = 0.3
+_LIFT = 0.5
+"""The least eigenvalue of Z^T Z / n is lifted to so many sqrt(p) deviations of its noise."""
+_LEAST_EIGENVALUE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class HazardStart:
+    """The linear model that trees of times to an event begin with.
+
+    Attributes:
+        plan: of times to an event.
+    """
+
+    plan: Plan
+
+    @cached_property
+    def basis(self) -> LinearBasis:
+        """The rows before they are centred: numbers in [-1, 1], and a column for each category."""
+        features = self.plan.features
+        n_columns = 1 + sum(len(own.categories) + 1 if own.is_categorical else 1 for own in features)
+        norm = math.sqrt(len(features) + 1)
+        return LinearBasis.of(self.plan, build_grid(self.plan), norm, "grid", numeric_only=n_columns > MOST_COLUMNS)
+
+    @property
+    def n_trees(self) -> int:
+        """What nodes add to their scores: one tree per feature and round."""
+        return ROUNDS * len(self.plan.features)
+
+    @property
+    def length(self) -> int:
+        """The longest vector of the start."""
+        p = self.basis.rows.n_columns
+        return max(p * (p + 1) // 2, p + len(self._numeric))
+
+    @cached_property
+    def _numeric(self) -> tuple[int, ...]:
+        return tuple(place for place, own in enumerate(self.plan.features) if not own.is_categorical)
+
+    @cached_property
+    def loss(self) -> Loss:
+        """Of one statistic, the negative gradient; it has one norm for all baselines."""
+        return linear_hazard_loss((0,) * len(self.plan.label.intervals))
+
+    @cached_property
+    def _moments_squared(self) -> int:
+        """The largest squared norm of what a record adds to `ColumnMoments`."""
+        rows, unit = self.basis.rows, self.basis.unit
+        largest = np.abs(rows.entry.astype(np.int64)).max(axis=1)
+        squares = sum((int(largest[place]) ** 2 // unit) ** 2 for place in self._numeric)
+        return rows.intercept**2 + int((largest**2).sum()) + squares
+
+    def multipliers(self, whole: float) -> tuple[float, float, float]:
+        """Noise multipliers of the moments, X^T X and each round, when all cost as much as one release at `whole`."""
+        moments, gram, each = (whole / math.sqrt(share) for share in SHARES)
+        return moments, gram, each
+
+    def releases(self, whole: float, rounding: float) -> list[Event]:
+        """What the start releases."""
+        rows, p = self.plan.privacy.rows_per_unit, self.basis.rows.n_columns
+        centred = self.basis.transformed(np.eye(p))
+        planned = (
+            (self._moments_squared * rows * rows, p + len(self._numeric), 1),
+            (gram_sensitivity_squared(centred, rows), p * (p + 1) // 2, 1),
+            (cross_sensitivity_squared(centred, self.loss.norm_squared, rows), p, ROUNDS),
+        )
+        return [
+            DiscreteGaussianEvent(z * (1 - rounding), integer_sigma(z, squared), length, count)
+            for z, (squared, length, count) in zip(self.multipliers(whole), planned, strict=True)
+        ]
+
+    def ask(self, run: Run, whole: float, largest: int, first: int, baseline: Baseline) -> Start:
+        """The start as a part of a program.
+
+        Args:
+            run: of this plan.
+            whole: the start's noise multiplier, as if it were one release; 0 without privacy.
+            largest: the largest magnitude of a tree's value, in units of 2**-16.
+            first: exchanges before it.
+            baseline: as released.
+
+        Returns:
+            All its trees in one batch, one per feature; and the last update, which nodes have not taken in yet.
+        """
+        noises = self.multipliers(whole) if whole else (0.0, 0.0, 0.0)
+        basis, rows, p = self.basis, self.plan.privacy.rows_per_unit, self.basis.rows.n_columns
+        question = ColumnMoments(
+            purpose=ColumnMoments.purpose_of(first, "linear start, moments"),
+            length=p + len(self._numeric),
+            bound=basis.unit,
+            sensitivity_squared=self._moments_squared * rows * rows,
+            noise_multiplier=noises[0],
+            rows=basis.rows,
+            unit=basis.unit,
+            numeric=self._numeric,
+        )
+        released = yield question
+        centring, squares, n = self._centring((released / basis.unit), run.sigma(question) / basis.unit)
+        basis = basis.transformed(centring)
+        query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows)
+        gram = real_gram((yield query), basis)
+        curvature = _curvature(gram / n, squares, gram_sigma(run.sigma(query), basis) / n) * (n * _CURVATURE)
+        squared = _product(curvature)
+        total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
+        weights, sums = np.zeros(p), np.zeros(p)
+        update: FittedTrees | None = None
+        score_bound = known = 0
+        for number in range(ROUNDS):
+            if update is not None:
+                score_bound = grown_score_bound(score_bound, update)
+            gradient_squared = self.loss.norm_squared
+            ask = HazardProducts(
+                purpose=HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}"),
+                length=p,
+                bound=max(1, math.isqrt(gradient_squared) * basis.largest_entry >> CROSS_SHIFT),
+                sensitivity_squared=cross_sensitivity_squared(basis, gradient_squared, rows),
+                noise_multiplier=noises[2],
+                update=update,
+                ensemble_size=known,
+                rows=basis.rows,
+                shift=CROSS_SHIFT,
+                score_bound=score_bound,
+                baseline=baseline,
+            )
+            sums += real_cross((yield ask), basis) + _times(curvature, weights)
+            known += 0 if update is None else update.trees.n_trees
+            noise = run.sigma(ask) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
+            weights = _likeliest(curvature, squared, sums / (number + 1), noise / math.sqrt(number + 1))
+            values = basis.values(weights, largest)
+            if run.directions is not None:
+                factor = cholesky(curvature)
+                if factor is not None:
+                    weights = basis.held(weights, factor, run.directions)
+                values = run.ordered_sum().add(basis.trees, basis.values(weights, largest))
+            update = FittedTrees(basis.trees, values - total.astype(np.int32))
+            total += update.values
+        if update is None:
+            raise ValueError("a linear start has rounds")
+        return FittedTrees(basis.trees, total.astype(np.int32)), update
+
+    def _centring(self, moments: Reals, noise: float) -> tuple[Matrix, NDArray[np.float64], float]:
+        """What centres and scales rows, float64 [p, p]; the mean squares then, float64 [p]; and the records, >= 1.
+
+        Args:
+            moments: float64 [p + n_numeric], what was released, in real units.
+            noise: standard deviation of each.
+        """
+        p = self.basis.rows.n_columns
+        n = max(1.0, float(moments[0]))
+        kept = n * n / (n * n + (_DOUBT * noise) ** 2)
+        matrix, squares = np.eye(p), np.ones(p)
+        second = iter((moments[p:] / n).tolist())
+        for feature, (first, size) in zip(self.plan.features, self.basis.blocks, strict=True):
+            if size == 0:
+                continue
+            block = slice(first, first + size)
+            usual = 1 / size if feature.is_categorical else 0.0
+            means = np.clip(usual + (moments[block] / n - usual) * kept, 0.0 if feature.is_categorical else -1.0, 1.0)
+            found = means * (1 - means) if feature.is_categorical else np.array([next(second)]) - means * means
+            variances = np.maximum(found, 0.0) * kept + _VARIANCE / size * (1 - kept)
+            scale = 1 / math.sqrt(max(math.fsum(variances.tolist()), _LEAST_SPREAD**2))
+            places = np.arange(first, first + size)
+            matrix[places, places] = scale
+            matrix[places, 0] = -scale * means
+            squares[block] = variances * scale**2
+        return matrix, squares, n
+
+
+def _curvature(gram: Matrix, squares: NDArray[np.float64], noise: float) -> Matrix:
+    """Z^T Z / n, where its noise outweighs what it says given way to columns that do not go together: [p, p].
+
+    Args:
+        gram: as released, float64 [p, p].
+        squares: its diagonal as the moments have it, float64 [p].
+        noise: standard deviation of an entry.
+    """
+    p = len(gram)
+    off = gram - np.diag(np.diagonal(gram))
+    energy = math.fsum((off * off).reshape(-1).tolist()) / max(1, p * (p - 1))
+    kept = max(0.0, energy - noise * noise) / energy if energy > 0 else 1.0
+    diagonal = squares + (np.diagonal(gram) - squares) / (1 + (noise / _SQUARE_DOUBT) ** 2)
+    found = off * kept + np.diag(diagonal)
+    wanted = _LEAST_EIGENVALUE + _LIFT * noise * math.sqrt(p) * kept
+    # No eigenvalue is beyond the largest sum of a row's magnitudes.
+    span = max(math.fsum(row) for row in np.abs(found).tolist())
+    ridge = max(0.0, wanted - least_eigenvalue(found, span, 20))
+    return np.asarray(found + ridge * np.eye(p))
+
+
+def _times(matrix: Matrix, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A symmetric matrix times a vector, one column after the other: a library's product may add in another order."""
+    total = np.zeros(len(vector))
+    for column, factor in zip(matrix, vector, strict=True):
+        total += factor * column
+    return total
+
+
+def _product(matrix: Matrix) -> Matrix:
+    """A symmetric matrix times itself, as `_times`."""
+    total = np.zeros(matrix.shape)
+    for column in matrix:
+        total += column[:, None] * column[None, :]
+    return total
+
+
+def _likeliest(curvature: Matrix, squared: Matrix, estimate: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+    """Coefficients by the formula of the module's text: float64 [p].
+
+    Args:
+        curvature, squared: H and H H, float64 [p, p].
+        estimate: b, float64 [p], with noise of the standard deviation `noise`.
+    """
+    p = len(estimate)
+    signal = math.fsum((estimate * estimate).tolist()) - p * noise * noise
+    if signal <= 0:
+        return np.zeros(p)
+    trace = math.fsum(np.diagonal(squared).tolist())
+    factor = cholesky(squared + (noise * noise * trace / signal) * np.eye(p))
+    return np.zeros(p) if factor is None else solve(factor, _times(curvature, estimate))

@@ -19,7 +19,8 @@ def check(plan: Plan) -> None:
     model = plan.model
     if model.shrinkage != "auto" and not _is_smoothed(plan):
         raise refuse("model.shrinkage", model.shrinkage, '"auto" but with interaction = "adaptive"')
-    if model.start in ("mean", "linear") and not (loss_kind(plan).has_start and _is_smoothed(plan)):
+    of_times = plan.label.is_survival and model.start == "linear"
+    if model.start in ("mean", "linear") and not ((loss_kind(plan).has_start or of_times) and _is_smoothed(plan)):
         raise refuse("model.start", model.start, '"none" or "auto" but for a regression with interaction = "adaptive"')
     if plan.label.is_survival:
         # Their sums are asked for under the released baseline; other kinds of queries know of none.
@@ -27,7 +28,7 @@ def check(plan: Plan) -> None:
             if getattr(model, name) not in only:
                 expected = " or ".join(f'"{word}"' for word in only)
                 raise refuse(f"model.{name}", getattr(model, name), f"{expected} for a time to an event")
-    if model.start == "linear" and all(feature.is_categorical for feature in plan.features):
+    if model.start == "linear" and not of_times and all(feature.is_categorical for feature in plan.features):
         raise refuse("model.start", model.start, '"mean" without numeric features')
 
 

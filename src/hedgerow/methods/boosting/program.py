@@ -181,11 +181,13 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         at.classes = ClassCovariance(run.loss.n_outputs, settings.filters_by_features)
     start: list[Weighed] = []
     own = settings if isinstance(settings, BoostingSettings) else None
-    if own is not None and own.start == "hazards":
+    if own is not None and own.is_of_times:
         question = own.fate_question(run.plan)
         at.life_table = LifeTable.of((yield question), run.sigma(question))
         at.baseline = grown.baseline = at.life_table.baseline
         at.exchange = 1
+        if own.start == "linear hazards":
+            start = [(yield from _begin_linearly(at, own))]
     elif own is not None and own.start != "none":
         start = yield from _begin(at, own)
     while at.n_fitted < settings.n_trees:
@@ -310,6 +312,16 @@ def _begin(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVec
         start.append((linear, np.zeros(linear.values.shape[:2], dtype=np.int64)))
     at.exchange, at.n_known, at.score_bound = settings.n_start_exchanges, settings.n_start_trees(plan), SCORE_LIMIT
     return start
+
+
+def _begin_linearly(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, Weighed]:
+    """The linear model of a time to an event: its trees, without weights as those of a number have none."""
+    run, plan = at.run, at.run.plan
+    whole = settings.start_multipliers(plan, settings.noise_multiplier)[2] if settings.noise_multiplier else 0.0
+    linear, at.update = yield from settings.hazard_start(plan).ask(run, whole, largest_value(run), 1, at.baseline)
+    at.ordered.add(linear.trees, linear.values)
+    at.exchange, at.n_known, at.score_bound = settings.n_start_exchanges, settings.n_start_trees(plan), SCORE_LIMIT
+    return linear, np.zeros(linear.values.shape[:2], dtype=np.int64)
 
 
 def _at_random(at: _Position, n_trees: int) -> Growth:

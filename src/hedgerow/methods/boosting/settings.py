@@ -12,7 +12,8 @@ from typing import Any
 
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import LARGEST_UNIT, Loss
-from hedgerow.methods.hazards import FateCounts
+from hedgerow.methods.hazards import N_EXCHANGES as N_HAZARD_EXCHANGES
+from hedgerow.methods.hazards import FateCounts, HazardStart
 from hedgerow.methods.start import (
     LABEL_NORM,
     N_EXCHANGES,
@@ -58,8 +59,15 @@ MEAN_STATISTICS = label_statistics(1.0)
 START_CLIP = 0.25
 START_SHARES = (0.1, 0.05, 0.85)
 """Of the start's share of mu^2: for the mean, for the spread about it, and for a linear model."""
+
+# A time to an event
+
 BASELINE_SHARE = 0.05
-"""Of mu^2, for the baseline of a time to an event."""
+"""Of mu^2, for the baseline."""
+LINEAR_SHARES, SIGNAL_OF_LINEAR = (0.3, 0.85), 350.0
+"""Of mu^2, least and most, for a linear model: with so much signal all of it."""
+LEAST_TREES_OF_TIMES, RIDGE_OF_TIMES = 20, 6.0
+
 MOST_START, CALIBRATION_SHARE = 0.6, 0.03
 MOST_ZOOM, WIDEST_ZOOMED = 8, 0.3
 """Residuals are zoomed in on by so many doublings, as long as their spread about the mean is not beyond this."""
@@ -71,7 +79,7 @@ class BoostingSettings(Settings):
 
     Attributes:
         start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it;
-            of times to an event "hazards", the baseline.
+            of times to an event "hazards", the baseline, or "linear hazards", a linear model of all features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
         calibration: what that release mends: "none", the "line" of numbers, the "odds" of two classes, or the
             "hazards" of times to an event.
@@ -82,6 +90,15 @@ class BoostingSettings(Settings):
     start_share: float = 0.0
     calibration_share: float = 0.0
 
+    @property
+    def is_of_times(self) -> bool:
+        """Whether they begin with the baseline of a time to an event."""
+        return self.start in ("hazards", "linear hazards")
+
+    def hazard_start(self, plan: Plan) -> HazardStart:
+        """The part of a "linear hazards" start that comes after the baseline."""
+        return HazardStart(plan)
+
     def linear_start(self, plan: Plan) -> LinearStart:
         """The part of a linear start that comes after the mean."""
         return LinearStart(plan, START_CLIP)
@@ -90,8 +107,9 @@ class BoostingSettings(Settings):
         """Noise multipliers of the mean, of the spread, and of the linear start as if it were one release."""
         left = 1 - self.start_share - self.calibration_share
         whole = noise_multiplier * math.sqrt(left / (self.start_share * super().weight(plan)))
-        if self.start == "hazards":
-            return whole, 0.0, 0.0
+        if self.is_of_times:
+            baseline = BASELINE_SHARE / self.start_share
+            return whole / math.sqrt(baseline), 0.0, whole / math.sqrt(max(1 - baseline, 1e-9))
         mean, spread, linear = START_SHARES
         if self.start == "mean":
             mean, spread = mean / (mean + spread), spread / (mean + spread)
@@ -165,23 +183,32 @@ class BoostingSettings(Settings):
         return self.linear_start(plan).loss if self.start == "linear" else super().linear_loss(plan)
 
     def largest_length(self, plan: Plan) -> int:
-        length = self.linear_start(plan).length if self.start == "linear" else plan.label.n_codes
-        return max(length, self.last_release[0], super().largest_length(plan))
+        return max(self._longest_of_start(plan), self.last_release[0], super().largest_length(plan))
+
+    def _longest_of_start(self, plan: Plan) -> int:
+        if self.start == "linear":
+            return self.linear_start(plan).length
+        return max(plan.label.n_codes, self.hazard_start(plan).length if self.start == "linear hazards" else 0)
 
     @property
     def n_start_exchanges(self) -> int:
         """Exchanges before the first tree."""
-        return {"none": 0, "hazards": 1, "mean": 2, "linear": 2 + N_EXCHANGES}[self.start]
+        of_start = {"hazards": 1, "linear hazards": 1 + N_HAZARD_EXCHANGES, "mean": 2, "linear": 2 + N_EXCHANGES}
+        return of_start.get(self.start, 0)
 
     def n_exchanges(self, plan: Plan) -> int:
         return self.n_start_exchanges + super().n_exchanges(plan) + (self.last_release[0] > 0)
 
     def n_released(self, plan: Plan) -> int:
-        per_exchange = self.linear_start(plan).length if self.start == "linear" else max(2, plan.label.n_codes)
+        per_exchange = max(2, self._longest_of_start(plan))
         return self.n_start_exchanges * per_exchange + super().n_released(plan) + self.last_release[0]
 
     def n_start_trees(self, plan: Plan) -> int:
-        start = {"mean": 1, "linear": 1 + self.linear_start(plan).n_trees}.get(self.start, 0)
+        start = {
+            "mean": 1,
+            "linear": 1 + self.linear_start(plan).n_trees,
+            "linear hazards": self.hazard_start(plan).n_trees,
+        }.get(self.start, 0)
         # What mends odds adds one tree of one value.
         return start + (self.calibration == "odds")
 
@@ -191,10 +218,12 @@ class BoostingSettings(Settings):
     def releases_at(self, plan: Plan, noise_multiplier: float) -> list[Event]:
         found = super().releases_at(plan, noise_multiplier)
         rows = plan.privacy.rows_per_unit
-        if self.start == "hazards":
-            multiplier = self.start_multipliers(plan, noise_multiplier)[0]
+        if self.is_of_times:
+            multiplier, _, linear = self.start_multipliers(plan, noise_multiplier)
             sigma = integer_sigma(multiplier, (LABEL_NORM * rows) ** 2)
-            found = [DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, plan.label.n_codes), *found]
+            fates = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, plan.label.n_codes)
+            start = self.hazard_start(plan).releases(linear, ROUNDING) if self.start == "linear hazards" else []
+            found = [fates, *start, *found]
         elif self.start != "none":
             mean, spread, linear = self.start_multipliers(plan, noise_multiplier)
             sigma = integer_sigma(spread, (LABEL_NORM * rows) ** 2)
@@ -227,8 +256,11 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     averaging = model.weight_update == "averaging"
     numbers = kind.has_start and interaction == "adaptive"
+    times = plan.label.is_survival and interaction == "adaptive" and model.start != "none"
     classes = len(plan.label.classes) > 2 and interaction == "adaptive" and not averaging
     default_trees = _trees_of_classes(signal, m) if classes else _default_trees(signal, m, numbers)
+    if times:
+        default_trees = _trees_of_times(signal)
     if greedy and size != 1 and not unlimited:
         default_trees = GREEDY_TREES
     n_trees = decided(model.n_trees, default_trees)
@@ -240,9 +272,11 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
         learning_rate=0.25,
         interaction=interaction,
         interaction_size=int(size),
-        noise_ridge=decided(model.noise_ridge, NOISE_RIDGE if numbers else kind.noise_ridge),
+        noise_ridge=decided(
+            model.noise_ridge, NOISE_RIDGE if numbers else RIDGE_OF_TIMES if times else kind.noise_ridge
+        ),
         joint_clip=_joint_clip(plan, CLIP if numbers else kind.clip),
-        shrinkage=decided(model.shrinkage, 1.0 if numbers else JAMES_STEIN_SHARE),
+        shrinkage=decided(model.shrinkage, 1.0 if numbers or times else JAMES_STEIN_SHARE),
         hessian_scale=_hessian_scale(plan, HESSIAN_SCALE if numbers else kind.clipped_hessian_scale),
         filters_by_features=classes and model.shrinkage == "auto",
     )
@@ -257,17 +291,20 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
             interaction_share=EXPLORING_SHARE,
             partner_share=PARTNER_SHARE,
         )
-    settings = _with_ends(plan, settings, unlimited)
+    settings = _with_ends(plan, settings, signal, times)
     if not unlimited:
         settings = replace(settings, noise_multiplier=calibrated(plan, settings))
     rate = _learning_rate(signal) if numbers else CLASS_RATE if classes else 0.25
     return replace(settings, learning_rate=decided(model.learning_rate, rate))
 
 
-def _with_ends(plan: Plan, settings: BoostingSettings, unlimited: bool) -> BoostingSettings:
-    """The settings with the baseline of a time to an event, and with the last release."""
+def _with_ends(plan: Plan, settings: BoostingSettings, signal: float, is_linear: bool) -> BoostingSettings:
+    """The settings with what times to an event begin with, and with the last release."""
+    unlimited = math.isinf(signal)
     if plan.label.is_survival:
-        settings = replace(settings, start="hazards", start_share=0.0 if unlimited else BASELINE_SHARE)
+        share = BASELINE_SHARE + (_linear_share(signal) if is_linear else 0.0)
+        start = "linear hazards" if is_linear else "hazards"
+        settings = replace(settings, start=start, start_share=0.0 if unlimited else share)
     mended = _calibration(plan, settings)
     share = 0.0 if unlimited or mended == "none" else CALIBRATION_SHARE
     return replace(settings, calibration=mended, calibration_share=share)
@@ -292,6 +329,17 @@ def _default_trees(signal: float, n_features: int, numbers: bool) -> int:
         return max(2 * n_features, MIN_TREES, min(MAX_TREES_OF_NUMBERS, int(130 * root * math.sqrt(root))))
     trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
     return max(2 * n_features, MIN_TREES, min(MAX_TREES, trees))
+
+
+def _trees_of_times(signal: float) -> int:
+    """After a linear model: few where noise is most of what trees would add."""
+    return max(LEAST_TREES_OF_TIMES, min(MAX_TREES, int(100 * math.sqrt(min(signal, 1e9) / 1000))))
+
+
+def _linear_share(signal: float) -> float:
+    """Of mu^2, for the linear model of times to an event."""
+    least, most = LINEAR_SHARES
+    return max(least, min(most, SIGNAL_OF_LINEAR / signal))
 
 
 def _trees_of_classes(signal: float, n_features: int) -> int:
