@@ -83,6 +83,20 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         },
         "b60c0831eee5712cba55cd29",
     ),
+    "boosting, time to an event, linear start": (
+        "survival",
+        {
+            "model": {
+                "start": "linear",
+                "shrinkage": 1.0,
+                "learning_rate": 0.25,
+                "noise_ridge": 6.0,
+                "joint_clip": 0.25,
+                "hessian_scale": 1.0,
+            }
+        },
+        "82aeea43ea3dd0324862f576",
+    ),
     "greedy, hist": (
         "binary",
         {"model": {"split_method": "hist", "interaction_size": "all"}},
