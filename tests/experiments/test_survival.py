@@ -15,7 +15,7 @@ from experiments.harness import Prepared
 from experiments.survival import CLIP, N_STEPS, Cohort, Predicted
 from hedgerow.losses.censored import concordance
 from hedgerow.losses.survival import hazards, survival_codes
-from hedgerow.privacy.gdp import mu_of
+from hedgerow.privacy.accountants import mu_of
 
 Fit = Callable[[Cohort, NDArray[np.bool_], int, float], Predicted]
 LINEAR: list[Fit] = [survival._adassp, survival._descent]

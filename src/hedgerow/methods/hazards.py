@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -51,7 +51,14 @@ from hedgerow.methods.adassp.linear import (
     least_eigenvalue,
     solve,
 )
-from hedgerow.methods.adassp.program import CROSS_SHIFT, gram_question, gram_sigma, real_cross, real_gram
+from hedgerow.methods.adassp.program import (
+    CROSS_SHIFT,
+    cross_question,
+    gram_question,
+    gram_sigma,
+    real_cross,
+    real_gram,
+)
 from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
 from hedgerow.methods.start import LABEL_NORM, ODDS_BINS, ODDS_FIRST, ODDS_STEP, Start
 from hedgerow.plan.plan import Plan
@@ -403,18 +410,9 @@ class HazardStart:
         """
         noises = self.multipliers(whole) if whole else (0.0, 0.0, 0.0)
         basis, rows, p = self.basis, self.plan.privacy.rows_per_unit, self.basis.rows.n_columns
-        question = ColumnMoments(
-            purpose=ColumnMoments.purpose_of(first, "linear start, moments"),
-            length=p + len(self._numeric),
-            bound=basis.unit,
-            sensitivity_squared=self._moments_squared * rows * rows,
-            noise_multiplier=noises[0],
-            rows=basis.rows,
-            unit=basis.unit,
-            numeric=self._numeric,
-        )
+        question = self._moments_question(first, noises[0])
         released = yield question
-        centring, squares, n = self._centring((released / basis.unit), run.sigma(question) / basis.unit)
+        centring, squares, n = self._centring(released / basis.unit, run.sigma(question) / basis.unit)
         basis = basis.transformed(centring)
         query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows)
         gram = real_gram((yield query), basis)
@@ -427,20 +425,9 @@ class HazardStart:
         for number in range(ROUNDS):
             if update is not None:
                 score_bound = grown_score_bound(score_bound, update)
-            gradient_squared = self.loss.norm_squared
-            ask = HazardProducts(
-                purpose=HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}"),
-                length=p,
-                bound=max(1, math.isqrt(gradient_squared) * basis.largest_entry >> CROSS_SHIFT),
-                sensitivity_squared=cross_sensitivity_squared(basis, gradient_squared, rows),
-                noise_multiplier=noises[2],
-                update=update,
-                ensemble_size=known,
-                rows=basis.rows,
-                shift=CROSS_SHIFT,
-                score_bound=score_bound,
-                baseline=baseline,
-            )
+            purpose = HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
+            asked = cross_question(purpose, basis, self.loss, (noises[2], rows), (update, known), score_bound)
+            ask = HazardProducts(**{own.name: getattr(asked, own.name) for own in fields(asked)}, baseline=baseline)
             sums += real_cross((yield ask), basis) + _times(curvature, weights)
             known += 0 if update is None else update.trees.n_trees
             noise = run.sigma(ask) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
@@ -456,6 +443,19 @@ class HazardStart:
         if update is None:
             raise ValueError("a linear start has rounds")
         return FittedTrees(basis.trees, total.astype(np.int32)), update
+
+    def _moments_question(self, first: int, noise_multiplier: float) -> ColumnMoments:
+        rows = self.plan.privacy.rows_per_unit
+        return ColumnMoments(
+            purpose=ColumnMoments.purpose_of(first, "linear start, moments"),
+            length=self.basis.rows.n_columns + len(self._numeric),
+            bound=self.basis.unit,
+            sensitivity_squared=self._moments_squared * rows * rows,
+            noise_multiplier=noise_multiplier,
+            rows=self.basis.rows,
+            unit=self.basis.unit,
+            numeric=self._numeric,
+        )
 
     def _centring(self, moments: Reals, noise: float) -> tuple[Matrix, NDArray[np.float64], float]:
         """What centres and scales rows, float64 [p, p]; the mean squares then, float64 [p]; and the records, >= 1.

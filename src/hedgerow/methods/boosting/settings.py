@@ -259,8 +259,8 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     times = plan.label.is_survival and interaction == "adaptive" and model.start != "none"
     classes = len(plan.label.classes) > 2 and interaction == "adaptive" and not averaging
     default_trees = _trees_of_classes(signal, m) if classes else _default_trees(signal, m, numbers)
-    if times:
-        default_trees = _trees_of_times(signal)
+    default_trees = _trees_of_times(signal) if times else default_trees
+    ridge = NOISE_RIDGE if numbers else RIDGE_OF_TIMES if times else kind.noise_ridge
     if greedy and size != 1 and not unlimited:
         default_trees = GREEDY_TREES
     n_trees = decided(model.n_trees, default_trees)
@@ -272,9 +272,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
         learning_rate=0.25,
         interaction=interaction,
         interaction_size=int(size),
-        noise_ridge=decided(
-            model.noise_ridge, NOISE_RIDGE if numbers else RIDGE_OF_TIMES if times else kind.noise_ridge
-        ),
+        noise_ridge=decided(model.noise_ridge, ridge),
         joint_clip=_joint_clip(plan, CLIP if numbers else kind.clip),
         shrinkage=decided(model.shrinkage, 1.0 if numbers or times else JAMES_STEIN_SHARE),
         hessian_scale=_hessian_scale(plan, HESSIAN_SCALE if numbers else kind.clipped_hessian_scale),
