@@ -14,7 +14,7 @@ import pytest
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import ModelError, UsageError
 from hedgerow.models import bands as bands_module
-from hedgerow.models.bands import known_deviations, shape_bands
+from hedgerow.models.bands import known_deviations, shape_bands, why_unknown
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -139,6 +139,13 @@ def test_models_whose_noise_is_not_carried_over_say_so(
     with pytest.raises(ModelError, match=reason) as caught:
         shape_bands(plan, outcome.ensemble, outcome.ledger)
     assert caught.value.code == "bands-unknown"
+
+
+def test_times_to_an_event_name_their_own_reason(factory: ModuleType) -> None:
+    """A picture of such a model spoke of a mean or a linear model, which it does not begin with."""
+    plan = factory.make_plan("survival")
+    outcome = factory.train(plan, [factory.make_data(plan, 100, 0)])
+    assert "baseline" in why_unknown(plan, outcome.ensemble)
 
 
 def test_a_file_without_leaf_weights_has_no_bands(factory: ModuleType) -> None:

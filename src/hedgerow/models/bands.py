@@ -91,6 +91,8 @@ def why_unknown(plan: Plan, ensemble: Ensemble) -> str:
         model.split_method == "hist" or features_asked(plan, resolve(plan)) > 1
     ):
         return "its splits were chosen by noisy sums"
+    if plan.label.is_survival:
+        return "its trees began with the baseline of all records"
     if getattr(resolve(plan), "start", "none") != "none":
         return "its trees began with a private mean or a linear model"
     if any(feature.monotone for feature in plan.features):
