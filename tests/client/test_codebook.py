@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.data.codebook import Entry, read_codebook
-from hedgerow.data.drafts import draft_plan
+from hedgerow.data.drafts import Entry, draft_plan, read_codebook
 from hedgerow.errors import UsageError
 from hedgerow.plan.plan import parse_plan
 

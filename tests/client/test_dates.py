@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from hedgerow import DPGBDTClassifier
 from hedgerow.cli.main import main
-from hedgerow.data.codebook import Entry, read_codebook
-from hedgerow.data.drafts import draft_plan
+from hedgerow.data.drafts import Entry, draft_plan, read_codebook
 from hedgerow.data.fit import table_fit
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import concatenate, records_from_columns

@@ -17,8 +17,7 @@ from hedgerow.cli.inputs import adapted_sites, adapted_table, check_can_write, l
 from hedgerow.cli.output import note, number, print_facts, print_json, typed, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, survey_facts
 from hedgerow.cli.survey import PlanFile, private_draft
-from hedgerow.data.codebook import read_codebook
-from hedgerow.data.drafts import draft_plan, plan_toml, toml_section
+from hedgerow.data.drafts import draft_plan, plan_toml, read_codebook, toml_section
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.methods.tasks import SurveyTask, TrainingTask
 from hedgerow.plan.plan import PLAN_VERSION, Plan

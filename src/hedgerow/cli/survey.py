@@ -19,7 +19,7 @@ from rich.text import Text
 from hedgerow.cli.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, status
-from hedgerow.data.codebook import read_codebook
+from hedgerow.data.drafts import read_codebook
 from hedgerow.data.sources import column_names
 from hedgerow.errors import UsageError
 from hedgerow.local.survey import (

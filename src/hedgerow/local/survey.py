@@ -10,8 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from hedgerow.data.codebook import Entry
-from hedgerow.data.drafts import plan_toml
+from hedgerow.data.drafts import Entry, plan_toml
 from hedgerow.data.raw_cells import RawTable, bounded_tables, read_raw, types_of
 from hedgerow.data.sources import Location, opened
 from hedgerow.data.tables import require_columns
