@@ -17,9 +17,17 @@ settings.load_profile("hedgerow")
 
 MEMORY = Path("/dev/shm")
 _ROOM_NEEDED = 4 << 30
-_SLOWEST = (("processes/", "hostile/test_strangers.py"), ("flower/test_deployment.py",), ("package/test_documents.py",))
-"""They begin first, beside each other: one that began last would be waited for by the other workers. Files of one group
-share processes, and stay with one worker."""
+_SLOWEST = (
+    ("processes/", "hostile/test_strangers.py"),
+    (
+        "flower/test_deployment.py",
+        "package/test_documents.py::test_a_study",
+        "package/test_documents.py::test_the_depl",
+    ),
+    ("package/test_documents.py::test_the_readme", "package/test_first_hour.py", "server/test_audit.py"),
+)
+"""They begin first, in this order and beside each other: one that began last would be waited for by the other workers.
+Files of one group share processes, and stay with one worker."""
 
 
 def _keeps_files_in_memory() -> bool:
@@ -51,16 +59,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     another block. In one block, the slowest files would all wait for each other.
     """
     folder = Path(__file__).parent
-    slow: list[list[pytest.Item]] = [[] for _ in _SLOWEST]
+    slow: dict[tuple[int, str], list[pytest.Item]] = {
+        (group, start): [] for group, starts in enumerate(_SLOWEST) for start in starts
+    }
     others: list[pytest.Item] = []
     for item in items:
-        name = item.path.relative_to(folder).as_posix()
-        slow_ones = (list_ for list_, starts in zip(slow, _SLOWEST, strict=True) if name.startswith(starts))
-        next(slow_ones, others).append(item)
+        name = f"{item.path.relative_to(folder).as_posix()}::{item.name}"
+        next((list_ for (_, start), list_ in slow.items() if name.startswith(start)), others).append(item)
     n_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     dealt: list[pytest.Item] = []
     for worker in range(n_workers):
-        first = [item for number, list_ in enumerate(slow) if number % n_workers == worker for item in list_]
+        first = [item for (group, _), list_ in slow.items() if group % n_workers == worker for item in list_]
         wanted = (len(items) - len(dealt)) // (n_workers - worker)
         n_others = max(0, wanted - len(first))
         dealt += first + others[:n_others]

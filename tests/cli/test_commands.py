@@ -223,14 +223,20 @@ def test_an_evaluation_keeps_the_account_of_the_one_before(
     assert main(arguments) == 0 and len(out.read_bytes()) > len(evaluated)
 
 
-def test_what_the_demonstration_shows_can_be_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run
-) -> None:
-    """What stands under Next is one line each, with the folder of the program where no PATH leads to it."""
+def test_the_demonstration_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run) -> None:
+    """It shows models without privacy beside the private one, and nothing is wider than a terminal of 80 columns.
+
+    What stands under Next can be typed: one line each, with the folder of the program where no PATH leads to it.
+    """
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("PATH", "")
     monkeypatch.chdir(tmp_path)
-    commands = hedgerow("demo", "--out", "my results").partition("\nNext\n")[2].strip().splitlines()
+    said = hedgerow("demo", "--out", "my results")
+    assert "the same trees without privacy" in said
+    assert "XGBoost, pooled, without privacy" in said
+    too_wide = [line for line in said.splitlines() if len(line) > 80 and "hedgerow" not in line and "/" not in line]
+    assert not too_wide
+    commands = said.partition("\nNext\n")[2].strip().splitlines()
     assert len(commands) == 3
     for command in commands:
         program, *words = shlex.split(command)
@@ -256,24 +262,14 @@ def test_a_site_is_not_named_by_the_password_in_its_url() -> None:
     assert list(named_sites(urls)) == ["database", "north", "south"]
 
 
-def test_demo(tmp_path: Path, hedgerow: Run) -> None:
-    """Six real sites, a guarantee that holds, an AUC clearly above chance, and the files that it names."""
-    done = hedgerow("demo", "--out", tmp_path / "demo", "--json")
-    assert len(done["sites"]) == 6
-    assert done["report"]["guarantee"] == "holds"
-    assert done["report"]["epsilon_gdp"] <= 1
-    assert done["test"]["auc"] > 0.6
-    for path in done["files"].values():
-        assert Path(path).stat().st_size > 0
-    assert "HOLDS" in (tmp_path / "demo" / "report.txt").read_text()
-    again = hedgerow("evaluate", tmp_path / "demo" / "model.json", tmp_path / "demo" / "data" / "test.csv", "--json")
-    assert again["auc"] == done["test"]["auc"]
-
-
-def test_the_demonstration_writes_over_no_model(
+def test_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a model has cost is not forgotten: a folder that was named is refused, and `make demo` again keeps it."""
+    """Six real sites, a guarantee that holds, an AUC clearly above chance, and the files that it names.
+
+    It writes over no model, for what one has cost is not forgotten: a folder that was named is refused, and `make demo`
+    again keeps what is there.
+    """
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "hedgerow-demo"
     folder.mkdir()
@@ -285,16 +281,15 @@ def test_the_demonstration_writes_over_no_model(
     done = hedgerow("demo", "--json")
     assert Path(done["files"]["model"]).read_bytes() != model.read_bytes()
     assert (folder / "model.json.1").read_bytes() == model.read_bytes()
-
-
-def test_demo_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run) -> None:
-    """It shows models without privacy beside the private one, and nothing is wider than a terminal of 80 columns."""
-    monkeypatch.setenv("COLUMNS", "80")
-    said = hedgerow("demo", "--out", tmp_path / "demo")
-    assert "the same trees without privacy" in said
-    assert "XGBoost, pooled, without privacy" in said
-    too_wide = [line for line in said.splitlines() if len(line) > 80 and "hedgerow" not in line and "/" not in line]
-    assert not too_wide
+    assert len(done["sites"]) == 6
+    assert done["report"]["guarantee"] == "holds"
+    assert done["report"]["epsilon_gdp"] <= 1
+    assert done["test"]["auc"] > 0.6
+    for path in done["files"].values():
+        assert Path(path).stat().st_size > 0
+    assert "HOLDS" in (folder / "report.txt").read_text()
+    again = hedgerow("evaluate", folder / "model.json", folder / "data" / "test.csv", "--json")
+    assert again["auc"] == done["test"]["auc"]
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ place: each site does what the document says for `north`.
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
 import os
 import re
@@ -28,6 +29,7 @@ import pytest
 from hedgerow.client.node import warm_up
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import parse_plan
+from hedgerow.privacy.noise import sample_discrete_gaussian
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hedgerow"
@@ -76,8 +78,23 @@ def is_walked(command: str) -> bool:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtual environment with the wheel of this checkout; other packages come from the running one."""
-    folder = tmp_path_factory.mktemp("installed")
+    """A fresh virtual environment with the wheel of this checkout; other packages come from the running one.
+
+    The workers share one: who comes first makes it, and the others wait.
+    """
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "installed"
+    folder.mkdir(exist_ok=True)
+    environment = folder / "venv"
+    with open(folder / "lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "whole").exists():
+            _install(folder, environment)
+            (folder / "whole").touch()
+    return environment
+
+
+def _install(folder: Path, environment: Path) -> None:
     source = folder / "source"
     left_out = shutil.ignore_patterns(".*", "build", "tests", "docs", "__pycache__", "*.egg-info")
     shutil.copytree(ROOT, source, symlinks=True, ignore=left_out)
@@ -85,7 +102,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
     shutil.rmtree(source)
     (wheel,) = folder.glob("*.whl")
-    environment = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     pip = [environment / "bin" / "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
     quiet = {"PATH": os.defpath, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -94,7 +110,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Plain folders: what makes a checkout importable in the running environment has no effect from here.
     (packages / "dependencies.pth").write_text("".join(f"{place}\n" for place in site.getsitepackages()))
     _lend_kernels(packages / "hedgerow")
-    return environment
 
 
 def _lend_kernels(package: Path) -> None:
@@ -103,6 +118,7 @@ def _lend_kernels(package: Path) -> None:
     Those of a usual run are compiled now where nobody has done so yet: every process of the walk would do it by itself.
     """
     warm_up(None)
+    sample_discrete_gaussian(1, 1, os.urandom)
     for stored in PACKAGE.rglob("__pycache__/*.nb[ci]"):
         room = stored.parent.parent
         for own in room.glob("*.py"):

@@ -207,7 +207,7 @@ def test_the_compiled_loop_follows_its_specification(sigma: int, seed: int) -> N
     except _EndOfStreamError:
         pass
     out = np.zeros(len(expected), dtype=np.int64)
-    filled, _ = kernels.fill(np.frombuffer(content, dtype=np.uint8), False, sigma, out, 0)
+    filled, _ = kernels.fill(np.frombuffer(bytearray(content), dtype=np.uint8), False, sigma, out, 0)
     assert filled == len(expected) > 0
     assert out.tolist() == expected
 
