@@ -188,7 +188,7 @@ def lumberjack_forest(table: Table, train: NDArray[np.bool_], epsilon: float, de
         return sums.sum_of(query) + noise.sample(noise_of(query).central_sigma, query.length, str(query.purpose))
 
     run = Run.of(plan, settings)
-    forest, leaves, found = harness.carried_out(searched(run, settings), release)
+    forest, leaves, found, _ = harness.carried_out(searched(run, settings), release)
     values = np.zeros((len(leaves), 1 if table.is_regression else found.shape[1]))
     for root in forest.routes.roots:
         own = forest.tree[leaves] == root

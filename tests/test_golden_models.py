@@ -104,11 +104,18 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     ),
     "greedy, partially random": ("binary", {"model": {"split_method": "partially_random"}}, "3a28bb4c4413271eaffdacea"),
     "without noise": ("binary", {"privacy": {"epsilon": math.inf}}, "6b200abacadc89b6e589b85c"),
-    "s-gbdt": ("regression", {"model": {"algorithm": "s-gbdt"}}, "8a53725fb7a40728e6bc3dc7"),
+    "s-gbdt": (
+        "regression",
+        {"model": {"algorithm": "s-gbdt", "calibration": "none"}},
+        "8a53725fb7a40728e6bc3dc7",
+    ),
     "s-gbdt, binary": ("binary", {"model": {"algorithm": "s-gbdt"}}, "9741da76642676c15f7f57a1"),
     "s-gbdt, extra rounds": (
         "regression",
-        {"model": {"algorithm": "s-gbdt"}, "s_gbdt": {"extra_rounds": 4, "subsampling_ratio": 0.5}},
+        {
+            "model": {"algorithm": "s-gbdt", "calibration": "none"},
+            "s_gbdt": {"extra_rounds": 4, "subsampling_ratio": 0.5},
+        },
         "1d5d0af0c3d1dce13d7f1fb6",
     ),
     "dp-xgboost": (
@@ -128,7 +135,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "adassp": ("binary", {"model": {"algorithm": "adassp"}}, "aba04064afbb652940b03b32"),
     "adassp, numbers": (
         "regression",
-        {"model": {"algorithm": "adassp"}, "adassp": {"rounds": 3, "shrinkage": 0.0}},
+        {"model": {"algorithm": "adassp", "calibration": "none"}, "adassp": {"rounds": 3, "shrinkage": 0.0}},
         "14a6294277c18aab02dbf18e",
     ),
 }

@@ -166,7 +166,10 @@ def test_a_unit_changes_every_release_within_its_sensitivity(
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 6.0])
 def test_the_account_by_hand(factory: ModuleType, label: str, epsilon: float) -> None:
-    """mu² adds up T records' worth of every round and of the leaves; epsilon by Balle and Wang's formula."""
+    """mu² adds up T records' worth of every round and of the leaves, and the last releases of numbers.
+
+    Epsilon by Balle and Wang's formula.
+    """
     plan = jack_plan(factory, label, epsilon=epsilon, accountant="gdp", n_records=400)
     own, rows = resolve_lumberjack(plan), factory.make_data(plan, 300, 3)
     outcome = factory.train(plan, [rows])
@@ -174,14 +177,15 @@ def test_the_account_by_hand(factory: ModuleType, label: str, epsilon: float) ->
     # Of numbers a record adds a label and a count.
     leaf_norm = math.sqrt(3 * (2 if label == "regression" else 1))
     leaves = own.noise_multiplier * leaf_norm
-    mu = math.sqrt(rounds_of(24) * 3 / search**2 + leaf_norm**2 / leaves**2)
+    last = math.fsum(1 / multiplier**2 for multiplier in own.line_multipliers if multiplier)
+    mu = math.sqrt(rounds_of(24) * 3 / search**2 + leaf_norm**2 / leaves**2 + last)
 
     def delta(at: float) -> float:
         return float(norm.cdf(mu / 2 - at / mu) - math.exp(at) * norm.cdf(-mu / 2 - at / mu))
 
     # Sigmas are whole numbers, rounded up.
     assert 0.9 * plan.privacy.delta < delta(epsilon) <= plan.privacy.delta * (1 + 1e-6)
-    assert rounds_of(24) * 3 / search**2 == pytest.approx(0.75 * mu**2, rel=1e-2)
+    assert rounds_of(24) * 3 / search**2 == pytest.approx(0.75 * (1 - own.line_share) * mu**2, rel=1e-2)
     assert outcome.report.epsilon <= epsilon
 
 

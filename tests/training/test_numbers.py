@@ -19,9 +19,10 @@ from hedgerow.errors import PlanError
 from hedgerow.local.training import train
 from hedgerow.losses.tables import LARGEST_UNIT, zoomed
 from hedgerow.methods.adassp.program import centred_step
-from hedgerow.methods.boosting.settings import MOST_ZOOM, BoostingSettings, zoom_of
+from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.line import MOST_ZOOM, SpreadSums, zoom_of
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.methods.start import CalibrationSums, LabelSums, SpreadSums
+from hedgerow.methods.start import CalibrationSums, LabelSums
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query

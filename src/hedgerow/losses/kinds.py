@@ -231,7 +231,8 @@ def _means(_: Plan, _joint_clip: float | None, _hessian_scale: float | None) -> 
     units = np.floor(scales).astype(int)
     empty = np.empty((0, STEPS, 2), dtype=np.int16)
     norm_squared = int(units[0] ** 2 + units[1] ** 2)
-    return Loss("squared", 0, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
+    # One score, which stays 0 until all trees are there.
+    return Loss("squared", 1, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
 
 
 def shares(label: LabelKind) -> LossKind:

@@ -41,6 +41,7 @@ from hedgerow.methods.adassp.program import (
     shifted_factor,
 )
 from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
+from hedgerow.methods.line import shortened
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event
@@ -102,22 +103,6 @@ class LabelSums(Query):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SpreadSums(Query):
-    """The sum of how far labels are from their scores, each at most 1.0: int64 [1], 2**14 to 1.0."""
-
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: distances are clipped and rounded towards zero one by one."""
-        site.take_in(self.update)
-        distances = np.abs(site.records.labels.astype(np.int64) - site.records.scores[0])
-        return np.array([int(np.minimum(distances * LABEL_NORM // SCORE_UNIT, LABEL_NORM).sum())], dtype=np.int64)
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        reach = facts.reach(1)
-        if not -reach <= released[0] <= facts.n_rows * LABEL_NORM + reach:
-            yield "the sum of distances is out of range"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class CalibrationSums(Query):
     """How labels lie about finished scores: the sums of r, r f and f f, int64 [3], with 2**14 to 1.0.
 
@@ -136,8 +121,8 @@ class CalibrationSums(Query):
         """See `Query.answer`."""
         site.take_in(self.update)
         scores = site.records.scores[0].astype(np.int64)
-        residuals = _shortened(site.records.labels - scores, self.zoom)
-        places = _shortened(scores - self.centre, self.zoom)
+        residuals = shortened(site.records.labels - scores, self.zoom)
+        places = shortened(scores - self.centre, self.zoom)
         squares = places * places // LABEL_NORM
         products = np.sign(residuals * places) * (np.abs(residuals * places) // LABEL_NORM)
         return np.array([int(residuals.sum()), int(products.sum()), int(squares.sum())], dtype=np.int64)
@@ -232,12 +217,6 @@ def mended_odds(released: IntVector, sigma: float) -> tuple[float, float]:
         shift += min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP)
         stretch = min(max(stretch + min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP), -0.75), 3.0)
     return min(max(shift, -8.0), 8.0), stretch
-
-
-def _shortened(distances: IntVector, zoom: int) -> IntVector:
-    """Distances in units of 2**-16, doubled `zoom` times, in units of 2**-14, cut off at +-1.0: int64 [n]."""
-    sizes = np.minimum((np.abs(distances) << zoom) * LABEL_NORM // SCORE_UNIT, LABEL_NORM)
-    return np.asarray(np.where(distances < 0, -sizes, sizes))
 
 
 def label_statistics(largest: float) -> tuple[int, int, int]:

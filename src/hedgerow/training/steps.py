@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +107,17 @@ class Grown:
         """Add a batch that is complete, and its leaf weights."""
         self.batches.append(fitted)
         self.weights.append(weights)
+
+    def replace_values(self, values: Sequence[NDArray[np.floating[Any]]]) -> OrderedSum:
+        """Give every batch other values, in units of 2**-16; the sum of all trees then.
+
+        What is rounded once more may be out of order by a unit: `OrderedSum` mends that.
+        """
+        largest, ordered = largest_value(self.run), self.run.ordered_sum()
+        for number, (batch, given) in enumerate(zip(self.batches, values, strict=True)):
+            units = np.rint(np.clip(given, -largest, largest)).astype(np.int32)
+            self.batches[number] = FittedTrees(batch.trees, ordered.add(batch.trees, units))
+        return ordered
 
     def ensemble(self) -> Ensemble:
         """The model of the batches so far, all as deep as the deepest; without a tree where there is none.

@@ -62,7 +62,7 @@ def _parts() -> Parts:
 
 METHOD = Method(
     section=Adassp,
-    model_fields=frozenset({"structure_seed"}),
+    model_fields=frozenset({"calibration", "structure_seed"}),
     labels=("binary", "regression"),
     check=check,
     parts=_parts,

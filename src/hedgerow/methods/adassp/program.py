@@ -5,6 +5,7 @@
     for every round:
         yield CrossProducts(the last round's coefficients)   ->  X^T g + noise
         coefficients += learning rate * (L L^T)^-1 (X^T g + noise)
+    yield SpreadSums, LineSums  ->  of numbers, the line that finished scores are put on (methods/line.py)
 
 Source: Rho et al. 2022, "Differentially private gradient boosting on linear learners", Algorithm 2, which releases the
 least eigenvalue of X^T X with noise of its own. Here it is read off the noisy matrix: that costs nothing, and is off by
@@ -19,12 +20,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import RECORD_NORM, Loss
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, Loss
 from hedgerow.methods.adassp import Adassp
 from hedgerow.methods.adassp.linear import (
     CrossProducts,
@@ -42,9 +42,10 @@ from hedgerow.methods.adassp.settings import (
     cross_sensitivity_squared,
     gram_sensitivity_squared,
 )
+from hedgerow.methods.line import mend_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query
-from hedgerow.training.steps import EndedEarly, Program, Run, empty_ensemble, grown_score_bound
+from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound
 
 CROSS_SHIFT = RECORD_NORM.bit_length() - 1
 LEAST_RIDGE = 1.0
@@ -153,26 +154,14 @@ def boosted_adassp(plan: Plan, settings: AdasspSettings) -> Program:
         plan: the plan.
         settings: its resolved settings.
     """
-    own, run = settings, Run.of(plan, settings)
-    basis = LinearBasis.of(plan, run.grid, own.row_norm, Adassp.of(plan).scale)
-    rounds: list[NDArray[np.int32]] = []
-    with suppress(EndedEarly):
-        yield from _boost(run, own, basis, rounds)
-    if not rounds:
-        return empty_ensemble(run)
-    return empty_ensemble(run).extended([FittedTrees(basis.trees, _total(rounds, basis).astype(np.int32))], [None])
+    run = Run.of(plan, settings)
+    basis = LinearBasis.of(plan, run.grid, settings.row_norm, Adassp.of(plan).scale)
+    return grown_by(run, lambda grown: _boost(grown, settings, basis))
 
 
-def _total(rounds: list[NDArray[np.int32]], basis: LinearBasis) -> NDArray[np.int64]:
-    """What all rounds have added: int64 [n_features, n_leaves, 1]."""
-    nothing = np.zeros((basis.trees.n_trees, basis.trees.n_leaves, 1), dtype=np.int64)
-    return sum((values.astype(np.int64) for values in rounds), nothing)
-
-
-def _boost(
-    run: Run, own: AdasspSettings, basis: LinearBasis, rounds: list[NDArray[np.int32]]
-) -> Generator[Query, IntVector, None]:
-    """Adds to `rounds` the values that each round gives the trees."""
+def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Query, IntVector, None]:
+    """Adds all trees at once; each round changes their values."""
+    run = grown.run
     first = gram_query(run, basis, own)
     gram = mended((yield first), basis)
     sigma = gram_sigma(run.sigma(first), basis)
@@ -181,11 +170,16 @@ def _boost(
     factor = shifted_factor(gram, wanted, sigma) if needs_factor else None
     reached = np.zeros(len(gram))
     largest = (2**31 - 1) // (len(run.plan.features) * (own.rounds + 1))
+    total = np.zeros((basis.trees.n_trees, basis.trees.n_leaves, 1), dtype=np.int64)
     update: FittedTrees | None = None
     score_bound = 0
+    mean = 0.0
     for number in range(own.rounds):
         query = cross_query(run, basis, number, update, score_bound)
         cross = real_cross((yield query), basis)
+        if number == 0:
+            # Scores are 0 before the first round, so the constant's product is the sum of the labels.
+            mean = min(max(float(cross[0]) / max(1.0, float(gram[0, 0])), -1.0), 1.0)
         if own.shrinkage or factor is None:
             noises = sigma, run.sigma(query) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
             step = centred_step(gram, cross, noises, wanted, own.shrinkage)
@@ -195,10 +189,14 @@ def _boost(
         if run.directions is not None and factor is not None:
             reached = basis.held(reached + own.learning_rate * step, factor, run.directions)
             whole = run.ordered_sum().add(basis.trees, basis.values(reached, largest))
-            values = whole - _total(rounds, basis).astype(np.int32)
+            values = whole - total.astype(np.int32)
         update = FittedTrees(basis.trees, values)
         score_bound = grown_score_bound(score_bound, update)
-        rounds.append(values)
+        total += values
+        grown.batches[:], grown.weights[:] = [FittedTrees(basis.trees, total.astype(np.int32))], [None]
+    if own.has_line:
+        exchange, known = 1 + own.rounds, (own.rounds - 1) * basis.trees.n_trees
+        yield from mend_by_spread(grown, exchange, round(mean * SCORE_UNIT), own.line_multipliers, update, known)
 
 
 def centred_step(

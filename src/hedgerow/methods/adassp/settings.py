@@ -9,6 +9,7 @@ from typing import ClassVar
 from hedgerow.losses.tables import RECORD_NORM, Loss
 from hedgerow.methods.adassp import Adassp
 from hedgerow.methods.adassp.linear import LinearBasis, linear_loss
+from hedgerow.methods.line import LINE_LENGTH, asks_for_line, line_demands, line_share
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
@@ -34,6 +35,9 @@ class AdasspSettings(Settings):
         gram_multiplier: noise multiplier of X^T X; 0 when epsilon is infinite.
         noise_multiplier: of X^T g in each round.
         shrinkage: see [adassp].
+        line_share: of mu², for the last release of numbers.
+        line_multipliers: the noise multipliers of its two parts.
+        has_line: whether there is one.
     """
 
     loss_kind: str
@@ -41,6 +45,9 @@ class AdasspSettings(Settings):
     row_norm: float
     gram_multiplier: float
     shrinkage: float
+    has_line: bool = False
+    line_share: float = 0.0
+    line_multipliers: tuple[float, float] = (0.0, 0.0)
 
     shown: ClassVar[tuple[str, ...]] = ("loss_kind", "rounds", "row_norm", "gram_multiplier", "learning_rate")
     step: ClassVar[str] = "round"
@@ -51,22 +58,28 @@ class AdasspSettings(Settings):
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: X^T X."""
+        return max(self.gram_length(plan), LINE_LENGTH if self.has_line else 0)
+
+    def gram_length(self, plan: Plan) -> int:
+        """Entries of X^T X's upper triangle."""
         p = n_columns(plan)
         return p * (p + 1) // 2
 
     def n_exchanges(self, plan: Plan) -> int:
-        return 1 + self.rounds
+        return 1 + self.rounds + 2 * self.has_line
 
     def n_released(self, plan: Plan) -> int:
-        """See `Settings.n_released`: X^T X, then X^T g of every round."""
-        return self.largest_length(plan) + self.rounds * n_columns(plan)
+        """See `Settings.n_released`: X^T X, X^T g of every round, and the last release."""
+        last = 1 + LINE_LENGTH if self.has_line else 0
+        return self.gram_length(plan) + self.rounds * n_columns(plan) + last
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
-        gram, cross = _demands(plan, self)
         releases: list[Event] = []
-        for multiplier, demand in ((self.gram_multiplier, gram), (self.noise_multiplier, cross)):
+        multipliers = self.gram_multiplier, self.noise_multiplier, *self.line_multipliers
+        # Without a line two demands less are there.
+        for multiplier, demand in zip(multipliers, _demands(plan, self), strict=False):
             sigma = math.floor(multiplier * math.sqrt(demand.sensitivity_squared))
             event = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, demand.length, demand.count)
             releases.append(event)
@@ -117,9 +130,13 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
         row_norm=min(decided(own.row_norm, math.inf), math.sqrt(m + 1)),
         gram_multiplier=0.0,
         shrinkage=shrinkage,
+        has_line=asks_for_line(plan),
     )
     if unlimited:
         return settings
+    if settings.has_line:
+        share = line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
+        settings = replace(settings, line_share=share)
     return _calibrated(plan, settings)
 
 
@@ -128,24 +145,27 @@ def _calibrated(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
     privacy = plan.privacy
     spent = prepared_events(plan)
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, spent)
-    gram, cross = (
+    gram, cross, *line = (
         sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
         for sigma, demand in zip(sigmas, demands, strict=True)
     )
-    return replace(settings, gram_multiplier=gram, noise_multiplier=cross)
+    last = (line[0], line[1]) if line else (0.0, 0.0)
+    return replace(settings, gram_multiplier=gram, noise_multiplier=cross, line_multipliers=last)
 
 
-def _demands(plan: Plan, settings: AdasspSettings) -> tuple[NoiseDemand, NoiseDemand]:
-    """X^T X once and X^T g in every round, each at its smallest sensitivity, so on its coarsest grid."""
+def _demands(plan: Plan, settings: AdasspSettings) -> tuple[NoiseDemand, ...]:
+    """X^T X once and X^T g in every round, each at its smallest sensitivity, so on its coarsest grid; the last one."""
     basis = LinearBasis.of(plan, build_grid(plan), settings.row_norm, Adassp.of(plan).scale)
-    rows, share = plan.privacy.rows_per_unit, Adassp.of(plan).gram_share
+    rows, left = plan.privacy.rows_per_unit, 1 - settings.line_share
+    share = Adassp.of(plan).gram_share * left
     smallest = settings.loss(plan).sensitivity_squared(0)
     return (
-        NoiseDemand(gram_sensitivity_squared(basis, rows), settings.largest_length(plan), weight=share),
+        NoiseDemand(gram_sensitivity_squared(basis, rows), settings.gram_length(plan), weight=share),
         NoiseDemand(
             cross_sensitivity_squared(basis, smallest, rows),
             basis.rows.n_columns,
             count=settings.rounds,
-            weight=(1 - share) / settings.rounds,
+            weight=(left - share) / settings.rounds,
         ),
+        *(line_demands(plan, settings.line_share) if settings.has_line else []),
     )

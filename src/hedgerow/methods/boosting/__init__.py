@@ -20,8 +20,10 @@ def check(plan: Plan) -> None:
     if model.shrinkage != "auto" and not _is_smoothed(plan):
         raise refuse("model.shrinkage", model.shrinkage, '"auto" but with interaction = "adaptive"')
     of_times = plan.label.is_survival and model.start == "linear"
-    if model.start in ("mean", "linear") and not ((loss_kind(plan).has_start or of_times) and _is_smoothed(plan)):
-        raise refuse("model.start", model.start, '"none" or "auto" but for a regression with interaction = "adaptive"')
+    if model.start in ("mean", "linear") and not (loss_kind(plan).has_start or of_times):
+        raise refuse("model.start", model.start, '"none" or "auto" but for a regression by gradients')
+    if model.start == "linear" and not _is_smoothed(plan):
+        raise refuse("model.start", model.start, '"mean", "none" or "auto" but with interaction = "adaptive"')
     if plan.label.is_survival:
         # Their sums are asked for under the released baseline; other kinds of queries know of none.
         for name, only in _OF_SURVIVAL.items():

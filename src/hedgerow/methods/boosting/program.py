@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
-from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, filters_classes, zoom_of
+from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, filters_classes
 from hedgerow.methods.hazards import LifeTable, mended_hazards
+from hedgerow.methods.line import line_zoom, mend, zoom_of
 from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
@@ -203,6 +204,9 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         _cut_anew(grown, at)
     if own is not None and own.calibration == "line":
         yield from _calibrate(grown, at, own)
+    if own is not None and own.calibration == "slope":
+        query = replace(own.slope_question(run.plan, at.exchange, _centre(grown), line_zoom(at.zoom)), **at.carried())
+        yield from mend(grown, query)
     if own is not None and own.calibration == "odds":
         yield from _mend_odds(grown, at, own)
     if own is not None and own.calibration == "hazards" and at.life_table is not None:
@@ -247,19 +251,18 @@ def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Gener
     start, *others = [batch.values for batch in grown.batches]
     shifts = np.zeros(start.shape)
     shifts[0, 0, 0] = shift * SCORE_UNIT
-    _replace_values(grown, run, [start + shifts, *(values * (1 + stretch) for values in others)])
+    grown.replace_values([start + shifts, *(values * (1 + stretch) for values in others)])
 
 
-def _replace_values(grown: Grown, run: Run, values: list[NDArray[np.floating[Any]]]) -> OrderedSum:
-    """Give every batch other values, in units of score; the sum of all trees then.
-
-    What is rounded once more may be out of order by a unit: `OrderedSum` mends that.
-    """
-    largest, ordered = largest_value(run), run.ordered_sum()
-    for number, (batch, given) in enumerate(zip(grown.batches, values, strict=True)):
-        units = np.rint(np.clip(given, -largest, largest)).astype(np.int32)
-        grown.batches[number] = FittedTrees(batch.trees, ordered.add(batch.trees, units))
-    return ordered
+def _centre(grown: Grown) -> int:
+    """The mean that a run began with, or that of averaged trees, in units of 2**-16."""
+    values, weights = grown.batches[0].values[:, :, 0].astype(np.float64), grown.weights[0]
+    if weights is None:
+        raise ValueError("a batch of boosted trees has weights")
+    means = [
+        math.fsum((own * known).tolist()) / max(1, int(known.sum())) for own, known in zip(values, weights, strict=True)
+    ]
+    return round(math.fsum(means))
 
 
 def _mend_odds(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
@@ -271,7 +274,7 @@ def _mend_odds(grown: Grown, at: _Position, settings: BoostingSettings) -> Gener
     run = at.run
     query = replace(settings.odds_question(run.plan, at.exchange), **at.carried())
     shift, stretch = mended_odds((yield query), run.sigma(query))
-    ordered = _replace_values(grown, run, [batch.values * (1 + stretch) for batch in grown.batches])
+    ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
     last = constant_trees(run.grid, 1, shift, largest_value(run))
     grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
     grown.stretch = 1 + stretch
@@ -284,7 +287,7 @@ def _mend_hazards(
     run = at.run
     query = replace(settings.odds_question(run.plan, at.exchange), **at.carried())
     grown.baseline, grown.stretch = mended_hazards(table, (yield query), run.sigma(query))
-    _replace_values(grown, run, [batch.values * grown.stretch for batch in grown.batches])
+    grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
 
 
 def _beyond(total: float, noise: float) -> float:

@@ -11,9 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hedgerow.losses.registry import loss_kind
-from hedgerow.losses.tables import LARGEST_UNIT, Loss
+from hedgerow.losses.tables import Loss
 from hedgerow.methods.hazards import N_EXCHANGES as N_HAZARD_EXCHANGES
 from hedgerow.methods.hazards import FateCounts, HazardStart
+from hedgerow.methods.line import (
+    LINE_LENGTH,
+    LINE_SENSITIVITY_SQUARED,
+    LineSums,
+    SpreadSums,
+    asks_for_line,
+    line_question,
+    line_share,
+)
 from hedgerow.methods.start import (
     LABEL_NORM,
     N_EXCHANGES,
@@ -22,7 +31,6 @@ from hedgerow.methods.start import (
     CalibrationSums,
     LinearStart,
     OddsCounts,
-    SpreadSums,
     label_question,
     label_release,
     label_statistics,
@@ -59,6 +67,8 @@ MEAN_STATISTICS = label_statistics(1.0)
 START_CLIP = 0.25
 START_SHARES = (0.1, 0.05, 0.85)
 """Of the start's share of mu^2: for the mean, for the spread about it, and for a linear model."""
+MEAN_SHARE = 0.05
+"""Of mu^2, for the mean and the spread about it, where leaves are not smoothed."""
 
 # A time to an event
 
@@ -69,8 +79,6 @@ LINEAR_SHARES, SIGNAL_OF_LINEAR = (0.3, 0.85), 350.0
 LEAST_TREES_OF_TIMES, RIDGE_OF_TIMES = 20, 6.0
 
 MOST_START, CALIBRATION_SHARE = 0.6, 0.03
-MOST_ZOOM, WIDEST_ZOOMED = 8, 0.3
-"""Residuals are zoomed in on by so many doublings, as long as their spread about the mean is not beyond this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +89,8 @@ class BoostingSettings(Settings):
         start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it;
             of times to an event "hazards", the baseline, or "linear hazards", a linear model of all features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
-        calibration: what that release mends: "none", the "line" of numbers, the "odds" of two classes, or the
-            "hazards" of times to an event.
+        calibration: what that release mends: "none", the "line" of numbers, the "slope" of numbers where leaves are not
+            smoothed (`hedgerow.methods.line`), the "odds" of two classes, or the "hazards" of times to an event.
     """
 
     start: str = "none"
@@ -148,6 +156,10 @@ class BoostingSettings(Settings):
         """The question by which finished scores of numbers are mended."""
         return CalibrationSums(**self._last(plan, CalibrationSums, exchange), centre=centre, zoom=zoom)
 
+    def slope_question(self, plan: Plan, exchange: int, centre: int, zoom: int) -> LineSums:
+        """The question by which finished scores are mended that may be of no use."""
+        return line_question(plan, exchange, self.calibration_multiplier(plan, self.noise_multiplier), centre, zoom)
+
     def odds_question(self, plan: Plan, exchange: int) -> OddsCounts:
         """The question by which finished scores of two classes, or of times to an event, are mended."""
         return OddsCounts(**self._last(plan, OddsCounts, exchange))
@@ -168,6 +180,7 @@ class BoostingSettings(Settings):
         sizes = {
             "none": (0, 0),
             "line": (3, 3 * LABEL_NORM**2),
+            "slope": (LINE_LENGTH, LINE_SENSITIVITY_SQUARED),
             "odds": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED),
             "hazards": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED),
         }
@@ -289,6 +302,8 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
             interaction_share=EXPLORING_SHARE,
             partner_share=PARTNER_SHARE,
         )
+    elif kind.has_start and model.start != "none":
+        settings = replace(settings, start="mean", start_share=0.0 if unlimited else MEAN_SHARE)
     settings = _with_ends(plan, settings, signal, times)
     if not unlimited:
         settings = replace(settings, noise_multiplier=calibrated(plan, settings))
@@ -304,20 +319,27 @@ def _with_ends(plan: Plan, settings: BoostingSettings, signal: float, is_linear:
         start = "linear hazards" if is_linear else "hazards"
         settings = replace(settings, start=start, start_share=0.0 if unlimited else share)
     mended = _calibration(plan, settings)
-    share = 0.0 if unlimited or mended == "none" else CALIBRATION_SHARE
+    share = 0.0 if unlimited or mended == "none" else line_share(signal) if mended == "slope" else CALIBRATION_SHARE
     return replace(settings, calibration=mended, calibration_share=share)
 
 
 def _calibration(plan: Plan, settings: BoostingSettings) -> str:
     """What a last release mends, see `BoostingSettings`."""
-    if plan.model.calibration == "none" or settings.interaction != "adaptive":
+    if plan.model.calibration == "none":
         return "none"
+    if settings.interaction != "adaptive":
+        has_slope = (settings.start == "mean" or _averages_numbers(plan)) and asks_for_line(plan)
+        return "slope" if has_slope else "none"
     if settings.start in ("mean", "linear"):
         return "line"
     if plan.label.is_survival:
         return "hazards"
     has_odds = plan.label.type == "binary" and plan.model.weight_update != "averaging"
     return "odds" if has_odds else "none"
+
+
+def _averages_numbers(plan: Plan) -> bool:
+    return plan.label.type == "regression" and plan.model.weight_update == "averaging"
 
 
 def _default_trees(signal: float, n_features: int, numbers: bool) -> int:
@@ -350,12 +372,6 @@ def filters_classes(plan: Plan, settings: Settings) -> bool:
     """Whether sums of several classes are filtered by their covariance: where trees are smoothed, and are shrunk."""
     classes = settings.loss(plan).kind == "softmax"
     return classes and settings.interaction == "adaptive" and settings.shrinkage > 0
-
-
-def zoom_of(spread: float, loss: Loss) -> int:
-    """By how many doublings residuals are zoomed in on, by their mean distance from the mean; kernels hold no more."""
-    most = max(0, min(MOST_ZOOM, math.floor(LARGEST_UNIT / loss.scales[0]).bit_length() - 1))
-    return sum(spread * 2**doublings <= WIDEST_ZOOMED for doublings in range(1, most + 1))
 
 
 def _depth(signal: float) -> int:

@@ -19,8 +19,10 @@ class DpXgboost:
             "histogram": nothing is chosen from anything but noisy histograms.
         subsampling_ratio: chance of a record to be in a release, drawn by its node for each by itself.
         sketch_rounds: trees before which noisy histograms of all features place the candidates.
-        start: "mean": the model begins with the mean label, released once, not with the middle of the label's bounds,
-            which a rate below 1 leaves slowly; or "none", as in the paper. Left out, "mean" for a regression.
+        start: "mean": the model begins with the mean label, not with the middle of the label's bounds, which a rate
+            below 1 leaves slowly; and residuals are doubled before they are clipped, as long as the released spread
+            about the mean stays within 0.3 of half the range. Or "none", as in the paper. Left out, "mean" for a
+            regression.
         start_share, sketch_share, split_share: of the sum of (amplified) epsilons where the accountant is "pure", else
             of the sum of rho; the leaves have the rest. No start takes no share.
         gradient: what happens to records whose gradient exceeds 1: "clip" or "filter" (left out, as in the paper).
@@ -36,7 +38,7 @@ class DpXgboost:
     subsampling_ratio: float = checked(number(1e-6, 1), 1.0)
     sketch_rounds: int = checked(integer(0, 6), 1)
     start: str | None = checked(one_of("mean", "none"), None)
-    start_share: float = checked(number(0.01, 0.9), 0.15)
+    start_share: float = checked(number(0.01, 0.9), 0.2)
     sketch_share: float = checked(number(0, 0.9), 0.05)
     split_share: float = checked(number(0.01, 0.95), 0.45)
     gradient: str = checked(one_of("clip", "filter"), "clip")

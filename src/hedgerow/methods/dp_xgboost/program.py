@@ -1,6 +1,7 @@
 """DP-XGBoost: greedy trees under pure differential privacy, as one generator of queries.
 
-    of a regression, once:   yield PureLeafSums         ->  the mean label, from which scores begin
+    of a regression, once:   yield PureLeafSums       ->  the mean label, from which scores begin
+                             yield PureSpreadSums     ->  how far labels are from it: residuals are zoomed in on
     for every tree:
         in the first trees:  yield PureHistogram      ->  noisy counts per bin place candidates (the quantile sketch)
         for every level:
@@ -42,9 +43,11 @@ from hedgerow.methods.dp_xgboost.trees import (
     PureHistogram,
     PureLeafSums,
     PureNodeHistograms,
+    PureSpreadSums,
     SplitSelection,
 )
-from hedgerow.methods.start import constant_tree, constant_trees
+from hedgerow.methods.line import zoom_of
+from hedgerow.methods.start import LABEL_NORM, constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
@@ -77,6 +80,9 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
         start = constant_trees(run.grid, run.settings.max_depth, -mean / max(1.0, count), largest_value(run))
         grown.add(start, None)
         asking.starts_with(start)
+        # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
+        spread = float((yield asking.spread())[0]) + laplace_noise(asking.settings.spread_scale)
+        asking.zoom = zoom_of(spread / LABEL_NORM / max(1.0, count), run.loss)
     for number in range(run.settings.n_trees):
         if number < DpXgboost.of(plan).sketch_rounds:
             _take_sketch(asking, candidates, (yield asking.sketch(candidates)))
@@ -98,16 +104,17 @@ class _Asking:
     Attributes:
         run, settings: what stays fixed.
         number: trees fitted so far, without a start.
+        zoom: of residuals, see `hedgerow.losses.tables.zoomed`.
     """
 
     def __init__(self, run: Run, settings: DpXgboostSettings) -> None:
         self.run, self.settings = run, settings
-        self.number = 0
+        self.number = self.zoom = 0
         self._n_known = self._exchange = 0
         self._update: FittedTrees | None = None
         self._score_bound = 0
         self._threshold = sampling_threshold(run.plan)
-        _, self._sketch, self._split, self._leaf = sensitivities(run.plan, run.loss)
+        _, self._spread, self._sketch, self._split, self._leaf = sensitivities(run.plan, run.loss)
 
     def fitted(self, fitted: FittedTrees) -> None:
         """A tree is complete."""
@@ -124,6 +131,13 @@ class _Asking:
         trees = constant_tree(self.run.grid, self.run.settings.max_depth)
         noise = self._leaf, self.settings.start_scale
         return PureLeafSums(**self._common(PureLeafSums, "mean", 2 * trees.n_leaves, *noise), trees=trees)
+
+    def spread(self) -> PureSpreadSums:
+        """How far labels are from the mean."""
+        noise = self._spread, self.settings.spread_scale
+        common = self._common(PureSpreadSums, "spread", 1, *noise)
+        del common["score_bound"]
+        return PureSpreadSums(**{**common, "bound": LABEL_NORM})
 
     def sketch(self, candidates: CandidateSource) -> PureHistogram:
         """Counts of all features' bins."""
@@ -154,13 +168,19 @@ class _Asking:
         trees = growing.trees
         noise = self._leaf, self.settings.leaf_scale
         common = self._common(PureLeafSums, "leaves", 2 * trees.n_leaves, *noise)
-        return PureLeafSums(**common, trees=trees)
+        return PureLeafSums(**common, trees=trees, zoom=self.zoom)
 
     def _level(self, kind: type[Query], growing: GrowingTrees) -> dict[str, Any]:
         trees, bins = growing.trees, growing.bins
         length = 2 * 2**trees.depth * int(bins.n_bins.sum())
         common = self._common(kind, f"level {trees.depth}", length, self._split, self.settings.split_scale)
-        common |= {"trees": trees, "features": growing.features, "bin_of_code": bins.of_code, "n_bins": bins.n_bins}
+        common |= {
+            "zoom": self.zoom,
+            "trees": trees,
+            "features": growing.features,
+            "bin_of_code": bins.of_code,
+            "n_bins": bins.n_bins,
+        }
         return common
 
     def _common(self, kind: type[Query], subject: str, length: int, changed: Sensitivity, scale: int) -> dict[str, Any]:
@@ -287,7 +307,7 @@ def _rule(asking: _Asking) -> LeafRule:
     run = asking.run
     return LeafRule(
         weight_update="gradient",
-        learning_rate=run.settings.learning_rate,
+        learning_rate=run.settings.learning_rate / 2**asking.zoom,
         leaf_ridge=run.plan.model.leaf_ridge,
         noise_ridge=run.settings.noise_ridge,
         leaf_clip=_leaf_limit(asking),

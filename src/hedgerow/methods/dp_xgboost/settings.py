@@ -11,6 +11,7 @@ from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.dp_xgboost import DpXgboost
 from hedgerow.methods.dp_xgboost.trees import SCORE_UNIT_OF_GAIN, dp_xgboost_loss, l1_sensitivity, score_range
+from hedgerow.methods.start import LABEL_NORM
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import pure_event
@@ -22,6 +23,8 @@ from hedgerow.training.settings import Settings, decided, most_bins
 DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE = 20, 4, 0.3
 NOISE_RIDGE, NOISE_RIDGE_OF_NUMBERS = 1.0, 12.0
 """An empty leaf gets its noise over a ridge of as much: too long a step for a number, whose scores have no link."""
+SPREAD_SHARE = 0.2
+"""Of the start's, for the spread of labels about their mean."""
 _HALVINGS = 60
 _PRECISION = 1e-6
 """Of the sum of epsilons; integer scales are coarser."""
@@ -33,12 +36,13 @@ class DpXgboostSettings(Settings):
     """Numbers in place of every "auto".
 
     Attributes:
-        start_scale, sketch_scale, split_scale, leaf_scale: of each kind of release's noise, in integer units; 0
-            without privacy.
+        start_scale, spread_scale, sketch_scale, split_scale, leaf_scale: of each kind of release's noise, in integer
+            units; 0 without privacy.
         noise_multiplier: `leaf_scale` per unit of sensitivity.
     """
 
     start_scale: int
+    spread_scale: int
     sketch_scale: int
     split_scale: int
     leaf_scale: int
@@ -47,6 +51,11 @@ class DpXgboostSettings(Settings):
         "n_trees", "max_depth", "learning_rate", "sketch_scale", "split_scale", "leaf_scale",
     )  # fmt: skip
     step: ClassVar[str] = "tree's leaves"
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        """Of the mean, the spread about it, a sketch, a split, and leaves."""
+        return self.start_scale, self.spread_scale, self.sketch_scale, self.split_scale, self.leaf_scale
 
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: (gradient, count)."""
@@ -61,7 +70,7 @@ class DpXgboostSettings(Settings):
 
     def n_exchanges(self, plan: Plan) -> int:
         n_starts, n_sketches, n_levels, n_trees = _counts(plan, self)
-        return n_starts + n_sketches + n_levels + n_trees
+        return 2 * n_starts + n_sketches + n_levels + n_trees
 
     def n_start_trees(self, plan: Plan) -> int:
         """See `Settings.n_start_trees`: the mean."""
@@ -73,13 +82,15 @@ class DpXgboostSettings(Settings):
         n_leaves: int = 2**self.max_depth
         per_node = 1 if DpXgboost.of(plan).splits == "exponential" else 2 * n_bins
         n_starts, n_sketches, _, n_trees = _counts(plan, self)
-        return n_starts * 2 * n_leaves + n_sketches * n_bins + n_trees * ((n_leaves - 1) * per_node + 2 * n_leaves)
+        return (
+            n_starts * (2 * n_leaves + 1) + n_sketches * n_bins + n_trees * ((n_leaves - 1) * per_node + 2 * n_leaves)
+        )
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         """See `Settings.planned_releases`; exactly what is released."""
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
-        return _events(plan, self, (self.start_scale, self.sketch_scale, self.split_scale, self.leaf_scale))
+        return _events(plan, self, self.scales)
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,7 @@ def sampling_threshold(plan: Plan) -> int:
     return min(SAMPLING_STEPS, math.ceil(DpXgboost.of(plan).subsampling_ratio * SAMPLING_STEPS))
 
 
-def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sensitivity, Sensitivity]:
+def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sensitivity, Sensitivity, Sensitivity]:
     """Of the start, of the sketch, of a level's splits (choices, or noisy histograms), and of the leaves."""
     rows, m = plan.privacy.rows_per_unit, len(plan.features)
     count = loss.largest_statistic(1)
@@ -129,7 +140,7 @@ def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sen
     if DpXgboost.of(plan).splits == "exponential":
         splits = Sensitivity(score_range(SCORE_UNIT_OF_GAIN, rows), splits.squared, is_choice=True)
     # The start is the leaves of a tree that sends every record to the first.
-    return leaves, sketch, splits, leaves
+    return leaves, Sensitivity(LABEL_NORM * rows, (LABEL_NORM * rows) ** 2), sketch, splits, leaves
 
 
 def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
@@ -147,18 +158,20 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
         noise_ridge=decided(model.noise_ridge, NOISE_RIDGE_OF_NUMBERS if plan.label.is_numeric else NOISE_RIDGE),
         shrinkage=float(plan.label.is_numeric) if own.shrinkage is None else own.shrinkage,
         start_scale=0,
+        spread_scale=0,
         sketch_scale=0,
         split_scale=0,
         leaf_scale=0,
     )
     if math.isinf(plan.privacy.epsilon):
         return settings
-    start, sketch, split, leaf = _scales(plan, settings)
+    start, spread, sketch, split, leaf = _scales(plan, settings)
     sensitivity = sensitivities(plan, settings.loss(plan))[-1].size
     return replace(
         settings,
         noise_multiplier=leaf / sensitivity,
         start_scale=start,
+        spread_scale=spread,
         sketch_scale=sketch,
         split_scale=split,
         leaf_scale=leaf,
@@ -166,7 +179,7 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
 
 
 def _counts(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int, int]:
-    """How often there is a start, a sketch, a level of splits, and leaves."""
+    """How often there is a start, of two releases, a sketch, a level of splits, and leaves."""
     n_trees = settings.n_trees
     n_sketches = min(DpXgboost.of(plan).sketch_rounds, n_trees)
     return settings.n_start_trees(plan), n_sketches, n_trees * settings.max_depth, n_trees
@@ -174,7 +187,8 @@ def _counts(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int, int
 
 def _events(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -> list[Event]:
     threshold = sampling_threshold(plan)
-    parts = zip(sensitivities(plan, settings.loss(plan)), scales, _counts(plan, settings), strict=True)
+    starts, *counts = _counts(plan, settings)
+    parts = zip(sensitivities(plan, settings.loss(plan)), scales, (starts, starts, *counts), strict=True)
     return [
         pure_event(changed.noise(scale, threshold), None if changed.is_choice else changed.squared, count)
         for changed, scale, count in parts
@@ -187,9 +201,11 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
     privacy, own = plan.privacy, DpXgboost.of(plan)
     judge, is_pure = get_accountant(privacy.accountant), privacy.accountant == "pure"
     start_share = own.start_share if settings.n_start_trees(plan) else 0.0
-    shares = start_share, own.sketch_share, own.split_share, 1 - own.sketch_share - own.split_share - start_share
+    start_shares = (1 - SPREAD_SHARE) * start_share, SPREAD_SHARE * start_share
+    shares = *start_shares, own.sketch_share, own.split_share, 1 - own.sketch_share - own.split_share - start_share
     rate = sampling_threshold(plan) / SAMPLING_STEPS
-    sensitivity, counts = sensitivities(plan, settings.loss(plan)), _counts(plan, settings)
+    starts, *others = _counts(plan, settings)
+    sensitivity, counts = sensitivities(plan, settings.loss(plan)), (starts, starts, *others)
 
     def scales_of(total: float) -> list[int]:
         found = []

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
+from hedgerow.methods.line import SpreadSums
 from hedgerow.protocol.queries import LARGEST_SCORE, SAMPLING_STEPS, Choice, IntVector, PureQuery
 from hedgerow.trees.greedy_trees import padded
 from hedgerow.trees.histograms import Histogram, NodeHistograms
@@ -39,6 +40,11 @@ class _OfSample(PureQuery):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PureHistogram(_OfSample, Histogram):
     """A histogram with Laplace noise."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PureSpreadSums(_OfSample, SpreadSums):
+    """How far labels are from the mean, with Laplace noise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -52,7 +52,7 @@ def _parts() -> Parts:
 
 METHOD = Method(
     section=Lumberjack,
-    model_fields=frozenset({"n_trees", "weight_update", "structure_seed"}),
+    model_fields=frozenset({"n_trees", "weight_update", "calibration", "structure_seed"}),
     labels=("binary", "multiclass", "regression"),
     check=check,
     parts=_parts,

@@ -3,6 +3,7 @@
     in rounds_of(height) rounds at most:
         yield NodeCounts        ->  noisy counts of some nodes of all trees: heavy, or light with all below
     yield LeafCounts            ->  noisy statistics of the leaves of what is heavy: the model
+    yield SpreadSums, LineSums  ->  of numbers, the line that finished scores are put on (methods/line.py)
 
 Source: Lebeda, Erb, Cebere & Bellet 2026, arXiv 2605.22756, of which we had the abstract and summaries, and the
 authors' prototype (github.com/daviderb/Lumberjack). Theirs are: totally random trees of many layers; the search by
@@ -28,13 +29,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.line import mend_by_spread
 from hedgerow.methods.lumberjack import Lumberjack
 from hedgerow.methods.lumberjack.forest import (
     LATER_LOOK,
@@ -54,7 +55,7 @@ from hedgerow.methods.lumberjack.forest import (
 from hedgerow.methods.lumberjack.settings import LumberjackSettings, most_leaves, n_statistics, sensitivities_squared
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
-from hedgerow.training.steps import EndedEarly, Program, Run, empty_ensemble
+from hedgerow.training.steps import Grown, Program, Run, grown_by
 from hedgerow.trees.ensemble import MAX_DEPTH
 
 SURE = 2.0
@@ -68,16 +69,13 @@ def lumberjack(plan: Plan, settings: LumberjackSettings) -> Program:
         plan: the plan.
         settings: its resolved settings.
     """
-    run, batches = Run.of(plan, settings), []
-    with suppress(EndedEarly):
-        batches.append((yield from _grow(run, settings)))
-    return empty_ensemble(run).extended(batches, [None] * len(batches))
+    return grown_by(Run.of(plan, settings), lambda grown: _grow(grown, settings))
 
 
 def searched(
     run: Run, settings: LumberjackSettings
-) -> Generator[Query, IntVector, tuple[Forest, Nodes, NDArray[np.float64]]]:
-    """All questions of a run: the forest with its marks, its leaves, int64 [n], and their released statistics [n, S].
+) -> Generator[Query, IntVector, tuple[Forest, Nodes, NDArray[np.float64], int]]:
+    """A forest with its marks, its leaves, int64 [n], their released statistics [n, S]; how many questions there were.
 
     Statistics are in records: counts of each class, or the sum of the scaled labels and a count.
     """
@@ -90,18 +88,24 @@ def searched(
         number += 1
     leaves = leaves_of(forest)
     released = yield _question(LeafCounts, number, "all leaves", forest, leaves, settings.noise_multiplier, run)
-    return forest, leaves, released.reshape(len(leaves), -1) / UNIT
+    return forest, leaves, released.reshape(len(leaves), -1) / UNIT, number + 1
 
 
-def _grow(run: Run, settings: LumberjackSettings) -> Generator[Query, IntVector, FittedTrees]:
-    forest, leaves, sums = yield from searched(run, settings)
+def _grow(grown: Grown, settings: LumberjackSettings) -> Generator[Query, IntVector, None]:
+    run = grown.run
+    forest, leaves, sums, exchange = yield from searched(run, settings)
     is_numeric = run.plan.label.is_numeric
     # Of several classes the counts are added up.
     noise = leaf_noise(run, settings)
     least = SURE * noise * math.sqrt(1 if is_numeric else sums.shape[1])
     by_leaf = dict(zip(leaves.tolist(), sums, strict=True))
     trees = [kept_tree(forest, root, by_leaf, least, is_numeric) for root in range(settings.n_trees)]
-    return _fitted(run, forest, trees, noise)
+    fitted = _fitted(run, forest, trees, noise)
+    grown.add(fitted, None)
+    if settings.has_line:
+        whole = [math.fsum(column) for column in sums.T.tolist()]
+        mean = min(max(whole[0] / max(1.0, whole[1]), -1.0), 1.0)
+        yield from mend_by_spread(grown, exchange, round(mean * SCORE_UNIT), settings.line_multipliers, fitted)
 
 
 def _question(

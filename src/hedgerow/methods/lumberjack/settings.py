@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from hedgerow.methods.line import LINE_LENGTH, asks_for_line, line_demands, line_share
 from hedgerow.methods.lumberjack import Lumberjack
 from hedgerow.methods.lumberjack.forest import MOST_ASKED, UNIT, look, rounds_of
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.privacy.ledger import prepared_events
@@ -25,10 +27,16 @@ class LumberjackSettings(Settings):
     Attributes:
         height: layers of a tree that are searched.
         search_multiplier: noise multiplier of each round of the search; 0 when epsilon is infinite.
+        has_line: whether a last release mends the scores of numbers (`hedgerow.methods.line`).
+        line_share: of mu², for that.
+        line_multipliers: the noise multipliers of its two parts.
     """
 
     height: int
     search_multiplier: float = 0.0
+    has_line: bool = False
+    line_share: float = 0.0
+    line_multipliers: tuple[float, float] = (0.0, 0.0)
 
     shown: ClassVar[tuple[str, ...]] = ("n_trees", "height", "search_multiplier")
     step: ClassVar[str] = "release of leaves"
@@ -44,20 +52,20 @@ class LumberjackSettings(Settings):
         return max(MOST_ASKED, most_leaves(plan) * n_statistics(plan))
 
     def n_exchanges(self, plan: Plan) -> int:
-        """See `Settings.n_exchanges`: the rounds of the search, then the leaves."""
-        return rounds_of(self.height) + 1
+        """See `Settings.n_exchanges`: the rounds of the search, the leaves, and the last release."""
+        return rounds_of(self.height) + 1 + 2 * self.has_line
 
     def n_released(self, plan: Plan) -> int:
         """See `Settings.n_released`: what the search asks for at most, then all statistics of every leaf."""
-        return MOST_ASKED + most_leaves(plan) * n_statistics(plan)
+        return MOST_ASKED + most_leaves(plan) * n_statistics(plan) + (1 + LINE_LENGTH if self.has_line else 0)
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
         releases: list[Event] = []
-        for multiplier, demand in zip(
-            (self.search_multiplier, self.noise_multiplier), _demands(plan, self), strict=True
-        ):
+        multipliers = self.search_multiplier, self.noise_multiplier, *self.line_multipliers
+        # Without a line two demands less are there.
+        for multiplier, demand in zip(multipliers, _demands(plan, self), strict=False):
             sigma = math.floor(multiplier * math.sqrt(demand.sensitivity_squared))
             event = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, demand.length, demand.count)
             releases.append(event)
@@ -95,23 +103,30 @@ def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
     settings = LumberjackSettings(
         n_trees=n_trees, max_depth=MAX_DEPTH, batch_size=n_trees, learning_rate=1.0, noise_ridge=0.0,
         height=Lumberjack.of(plan).height,
+        has_line=asks_for_line(plan),
     )  # fmt: skip
     privacy = plan.privacy
     if math.isinf(privacy.epsilon):
         return settings
+    if settings.has_line:
+        share = line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
+        settings = replace(settings, line_share=share)
     demands = _demands(plan, settings)
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, prepared_events(plan))
-    search, leaves = (
+    search, leaves, *line = (
         sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
         for sigma, demand in zip(sigmas, demands, strict=True)
     )
-    return replace(settings, search_multiplier=search, noise_multiplier=leaves)
+    last = (line[0], line[1]) if line else (0.0, 0.0)
+    return replace(settings, search_multiplier=search, noise_multiplier=leaves, line_multipliers=last)
 
 
-def _demands(plan: Plan, settings: LumberjackSettings) -> tuple[NoiseDemand, NoiseDemand]:
+def _demands(plan: Plan, settings: LumberjackSettings) -> tuple[NoiseDemand, ...]:
     search, leaves = sensitivities_squared(plan, settings.n_trees)
-    n_rounds, share = rounds_of(settings.height), Lumberjack.of(plan).search_share
+    n_rounds, left = rounds_of(settings.height), 1 - settings.line_share
+    share = Lumberjack.of(plan).search_share * left
     return (
         NoiseDemand(search, MOST_ASKED, count=n_rounds, weight=share / n_rounds),
-        NoiseDemand(leaves, MOST_ASKED * n_statistics(plan), weight=1 - share),
+        NoiseDemand(leaves, MOST_ASKED * n_statistics(plan), weight=left - share),
+        *(line_demands(plan, settings.line_share) if settings.has_line else []),
     )

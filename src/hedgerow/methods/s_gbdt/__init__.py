@@ -27,7 +27,9 @@ class SGbdt:
             all records are in them (an extra of ours); at most n_trees, and 0 without extra rounds.
         initial_score: "constant" begins with the mean label (the paper); "linear" with a linear model of the numeric
             features (an extra of ours).
-        initial_score_share: share of the budget for the private initial score, at least 1e-6; 0 begins at zero.
+        initial_score_share: share of the budget for the private initial score, at least 1e-6; 0 begins at zero. Of
+            numbers half of it (a twentieth, beside a linear model) is for a last release, which takes noise out of
+            finished scores (an extra of ours); [model] calibration = "none" leaves that out, as zero does.
         linear_scale: what a numeric feature's value is to a linear start: the number of its grid cell, half linear and
             half logarithmic ("grid"), or the cell's middle ("linear"); as scale in [adassp].
         label_clip: m*, the clip on labels for the initial score, in units of gradient_clip.
@@ -107,7 +109,7 @@ METHOD = Method(
     model_fields=frozenset(
         {
             "n_trees", "max_depth", "n_candidates", "learning_rate", "leaf_ridge", "noise_ridge", "leaf_clip",
-            "split_candidates", "structure_seed",
+            "split_candidates", "calibration", "structure_seed",
         }
     ),
     labels=("binary", "regression"),

@@ -7,6 +7,7 @@
         yield SampledLeafSums(tree)    ->  per leaf the noisy sum of clipped gradients and the noisy support, over a
                                            Poisson sample of the records that their nodes' filters let through
         value = - learning_rate * sum / max(lambda, support)
+    yield SpreadSums, LineSums         ->  of numbers, the line that finished scores are put on (methods/line.py)
 
 This is algorithm 9, the distributed one, over sums: where the paper's users each send finished leaf values, whose mean
 weighs a site of ten records like one of a million, here the sums are added under masks and divided once. So the model
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
+from hedgerow.methods.line import line_multipliers, mend_by_spread
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import SGbdtSettings, SGbdtTerms, round_filter, start_of, statistics_of
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
@@ -62,7 +64,7 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     source, ordered = _Structures(run), run.ordered_sum()
     update: FittedTrees | None = None
     known = 0
-    mean_noise, linear_noise = terms.start_multipliers
+    mean_noise, linear_noise, line_noise = terms.multipliers
     if terms.has_mean:
         released = yield label_question(statistics_of(plan), mean_noise, 1)
         update = _initial_score(run, released)
@@ -86,6 +88,9 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
         grown.add(fitted, support[:, :, 0])
         known += 0 if update is None else update.trees.n_trees
         update = fitted
+    if terms.has_line:
+        exchange, centre = terms.n_start_exchanges + terms.n_rounds, int(grown.batches[0].values[0, 0, 0])
+        yield from mend_by_spread(grown, exchange, centre, line_multipliers(line_noise), update, known)
 
 
 def terms_of(run: Run) -> SGbdtTerms:

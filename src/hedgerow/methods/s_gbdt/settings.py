@@ -18,6 +18,7 @@ from functools import lru_cache
 
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import Loss
+from hedgerow.methods.line import LINE_LENGTH, asks_for_line, line_multipliers, line_releases
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import filter_terms, s_gbdt_loss
 from hedgerow.methods.start import N_EXCHANGES, LinearStart, label_release, label_statistics
@@ -37,6 +38,8 @@ from hedgerow.training.settings import Settings, decided
 DEFAULT_ROUNDS = 100
 MEAN_SHARE = 0.1
 """Of a linear start's budget for the mean label, where labels are numbers: clipped steps may not reach a far one."""
+LINE_SHARE, LINE_SHARE_OF_LINEAR = 0.5, 0.05
+"""Of the initial score's budget for the last release of numbers, beside a mean alone and beside a linear model."""
 MARGIN = 1e-7
 """Relative noise beyond what the account asks for: it pays for rounding, and for noise in several shares."""
 _ROUNDING = 1e-12
@@ -51,13 +54,14 @@ class SGbdtTerms:
     Attributes:
         n_regular_rounds, n_rounds: without and with the extra ones.
         sampling_threshold: see `SampledLeafSums`.
-        initial_noise_multiplier: of the initial score's release, or of a linear start as if it were one release; 0
-            without one, or without privacy.
+        initial_noise_multiplier: of the initial score and the last release as if they were one release; 0 without, or
+            without privacy.
         has_mean: whether the mean label is asked for: as the initial score, or before a linear model of numbers.
         is_linear: whether the initial score is a linear model.
         order, budget: of the filter; 0 without one.
         n_closing_rounds: of the last rounds, in which every record has a place.
         is_exact: whether the noise is by an exact account, and not by Renyi's.
+        has_line: whether a last release mends the scores (`hedgerow.methods.line`).
     """
 
     n_regular_rounds: int
@@ -70,6 +74,7 @@ class SGbdtTerms:
     is_linear: bool = False
     n_closing_rounds: int = 0
     is_exact: bool = False
+    has_line: bool = False
 
     @property
     def n_start_exchanges(self) -> int:
@@ -77,12 +82,17 @@ class SGbdtTerms:
         return (N_EXCHANGES if self.is_linear else 0) + int(self.has_mean)
 
     @property
-    def start_multipliers(self) -> tuple[float, float]:
-        """Noise multipliers of the mean and of the linear model as if it were one release; 0 without privacy."""
-        if not (self.is_linear and self.has_mean):
-            return self.initial_noise_multiplier, self.initial_noise_multiplier
+    def multipliers(self) -> tuple[float, float, float]:
+        """Noise multipliers of the mean, of the linear model as if it were one release, and of the last release.
+
+        0 without privacy; of what a run has not there is no telling.
+        """
+        line = (LINE_SHARE_OF_LINEAR if self.is_linear else LINE_SHARE) if self.has_line else 0.0
+        mean = (MEAN_SHARE if self.has_mean else 0.0) if self.is_linear else 1 - line
         whole = self.initial_noise_multiplier
-        return whole / math.sqrt(MEAN_SHARE), whole / math.sqrt(1 - MEAN_SHARE)
+        shares = mean, 1 - mean - line, line
+        found = [whole / math.sqrt(share) if share > 0 else whole for share in shares]
+        return found[0], found[1], found[2]
 
     @property
     def sampling_rate(self) -> float:
@@ -148,8 +158,9 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     n_rounds = n_regular + section.extra_rounds
     is_linear = section.initial_score == "linear"
     has_mean = share > 0 and (plan.label.is_numeric or not is_linear)
+    has_line = has_mean and asks_for_line(plan)
     if math.isinf(privacy.epsilon):
-        return SGbdtTerms(n_regular, n_rounds, threshold, 0.0, has_mean, 0, 0.0, is_linear), 0.0
+        return SGbdtTerms(n_regular, n_rounds, threshold, 0.0, has_mean, 0, 0.0, is_linear, has_line=has_line), 0.0
     is_general = section.bound == "general"
     rate = threshold / SAMPLING_STEPS
     promise = _Promise(
@@ -163,7 +174,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
         # Without the margin, so that the regular rounds stay within the budget.
         budget = n_regular * promise.divergence(order, final / (1 + MARGIN) if exact else noise_multiplier)
         kept = (order, budget) if section.individual_filter else (0, 0.0)
-        return SGbdtTerms(n_regular, n_rounds, threshold, initial, has_mean, *kept, is_linear, closing, exact)
+        return SGbdtTerms(n_regular, n_rounds, threshold, initial, has_mean, *kept, is_linear, closing, exact, has_line)
 
     final = noise_multiplier * (1 + MARGIN)
     if promise.is_exact:
@@ -247,11 +258,11 @@ def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, dept
     rounds: Event = SampledGaussianEvent(*noise)
     if terms.order:
         rounds = FilteredGaussianEvent(*noise, order=terms.order, budget=terms.budget)
-    mean, linear = terms.start_multipliers
+    mean, linear, line = terms.multipliers
     start: list[Event] = [label_release(statistics_of(plan), mean, 1, _ROUNDING)] if terms.has_mean else []
     if terms.is_linear:
         start += start_of(plan).releases(linear, _ROUNDING)
-    return [*start, rounds]
+    return [*start, rounds, *(line_releases(plan, line_multipliers(line), _ROUNDING) if terms.has_line else [])]
 
 
 def start_of(plan: Plan) -> LinearStart:
@@ -282,7 +293,7 @@ class SGbdtSettings(Settings):
         return s_gbdt_loss(plan)
 
     def n_exchanges(self, plan: Plan) -> int:
-        return self.s_gbdt.n_start_exchanges + self.s_gbdt.n_rounds
+        return self.s_gbdt.n_start_exchanges + self.s_gbdt.n_rounds + 2 * self.s_gbdt.has_line
 
     def linear_loss(self, plan: Plan) -> Loss:
         return start_of(plan).loss
@@ -290,14 +301,15 @@ class SGbdtSettings(Settings):
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: of a leaf, two statistics, or of a linear start's X^T X."""
         length: int = 2 * 2**self.max_depth
-        return max(length, start_of(plan).length if self.s_gbdt.is_linear else 0)
+        last = LINE_LENGTH if self.s_gbdt.has_line else 0
+        return max(length, start_of(plan).length if self.s_gbdt.is_linear else 0, last)
 
     def n_released(self, plan: Plan) -> int:
-        """See `Settings.n_released`: the start, then two statistics of every leaf."""
+        """See `Settings.n_released`: the start, two statistics of every leaf, and the last release."""
         start = N_EXCHANGES * start_of(plan).length if self.s_gbdt.is_linear else 0
         start += 2 if self.s_gbdt.has_mean else 0
         n_leaves: int = 2**self.max_depth
-        return start + self.s_gbdt.n_rounds * 2 * n_leaves
+        return start + self.s_gbdt.n_rounds * 2 * n_leaves + (1 + LINE_LENGTH if self.s_gbdt.has_line else 0)
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         if self.noise_multiplier == 0:
