@@ -45,7 +45,9 @@ def plan_of(
     **section: Any,
 ) -> Plan:
     """A small plan of S-GBDT; `section` goes to [s_gbdt]."""
-    table = factory.make_plan(label, {"algorithm": "s-gbdt", "n_trees": 5, **(model or {})}, privacy).to_dict()
+    table = factory.make_plan(
+        label, {"algorithm": "s-gbdt", "n_trees": 5, "calibration": "none", **(model or {})}, privacy
+    ).to_dict()
     return Plan.from_dict({**table, "s_gbdt": {**table["s_gbdt"], **section}})
 
 

@@ -42,7 +42,7 @@ SURE = 3.0
 """An octave counts from so many deviations of the noise on its squares on."""
 USUAL, DOUBT = 1.0, 0.4
 """The slope of scores that are of use, before anything is known, and one standard deviation."""
-OF_USE = 4.0
+OF_USE = 10.0
 """How much likelier it is that scores are of use than that they are noise, before anything is known."""
 LARGEST_SLOPE = 1.5
 LEAST_SHARE, MOST_SHARE = 0.05, 0.15

@@ -38,7 +38,7 @@ from hedgerow.training.settings import Settings, decided
 DEFAULT_ROUNDS = 100
 MEAN_SHARE = 0.1
 """Of a linear start's budget for the mean label, where labels are numbers: clipped steps may not reach a far one."""
-LINE_SHARE, LINE_SHARE_OF_LINEAR = 0.5, 0.05
+LINE_SHARE, LINE_SHARE_OF_LINEAR = 0.5, 0.1
 """Of the initial score's budget for the last release of numbers, beside a mean alone and beside a linear model."""
 MARGIN = 1e-7
 """Relative noise beyond what the account asks for: it pays for rounding, and for noise in several shares."""
