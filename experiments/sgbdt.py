@@ -194,7 +194,8 @@ def repeated(bench: Bench, variant: Variant, epsilon: float, repeats: int = 0, f
 
 def plan_of(table: Table, variant: Variant, epsilon: float, n_train: int, seed: int) -> Plan:
     """A variant as a plan; delta = 1 / n_train, as in the other experiments (the paper names none)."""
-    own = {**variant.section, "model": {"structure_seed": seed, **variant.model}}
+    # The paper has no last release.
+    own = {**variant.section, "model": {"structure_seed": seed, "calibration": "none", **variant.model}}
     return algorithm_plan(table, epsilon, n_train, "s-gbdt", own)
 
 

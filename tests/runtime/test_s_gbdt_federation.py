@@ -101,7 +101,7 @@ def test_a_killed_node_charges_its_records_as_if_it_had_not_been(federate: Build
     federation.on_event = act
     federation.run()
     session, coordinator = federation.parties["site-2"].session, federation.session
-    assert n_told == 7 and session is not None and session._run is not None and coordinator is not None
+    assert n_told == 9 and session is not None and session._run is not None and coordinator is not None
     decided = resolve(plan)
     calm, program = Node("site-2", federation.data["site-2"], plan, decided), program_for(plan, decided)
     query = next(program)

@@ -152,13 +152,13 @@ def narrow(factory: ModuleType, plan: Plan, n: int, seed: int) -> SiteData:
 def test_no_method_is_far_below_the_mean(factory: ModuleType, name: str) -> None:
     """Each was, by tens of the label's variance, but for those that begin with means; and each keeps its promise."""
     n = 3000
-    plan = apply_preset(PRESETS[name], factory.make_plan("regression", None, {"epsilon": 0.8, "n_records": n}))
+    plan = apply_preset(PRESETS[name], factory.make_plan("regression", None, {"epsilon": 3.0, "n_records": n}))
     scores = []
     for seed in range(2):
         rows = narrow(factory, plan, n, seed)
         sampling = {"one": SeededSampling(seed, np.arange(n))}
         model = train(plan, {"one": rows}, noise=SeededNoise(seed, exact=False), sampling=sampling)
-        assert model.report.epsilon <= 0.8
+        assert model.report.epsilon <= 3.0
         label = rows.labels / 2**16
         found = np.clip(model.ensemble.scores(rows.codes)[0], -1, 1)
         scores.append(1 - np.mean((label - found) ** 2) / label.var())
@@ -169,7 +169,8 @@ def test_no_method_is_far_below_the_mean(factory: ModuleType, name: str) -> None
 def test_whoever_holds_the_rows_the_model_is_the_same(factory: ModuleType, name: str) -> None:
     """One site or three, to the byte; and as many releases as the plan says."""
     table = apply_preset(PRESETS[name], factory.make_plan("regression", None, {"n_records": 300})).to_dict()
-    fewer = {} if name == "adassp" else {"n_trees": 4}
+    batch = table["model"]["batch_size"]
+    fewer = {} if name == "adassp" else {"n_trees": 4, "batch_size": min(batch, 2) if isinstance(batch, int) else batch}
     plan = Plan.from_dict({**table, "model": {**table["model"], **fewer}})
     rows = factory.make_data(plan, 300, 4)
     files = []
