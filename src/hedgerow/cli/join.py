@@ -1,4 +1,7 @@
-"""``hedgerow join``: a site's way from an invitation to a run, and a monitor's."""
+"""``hedgerow join``: a site's way from an invitation to a run, and a monitor's.
+
+What reads rows and takes part in runs is imported where it is needed, as in `hedgerow.cli.study`.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.cli import monitor, node, owner, privacy
 from hedgerow.cli.inputs import is_terminal, listed, read_policy, read_text, says_yes
 from hedgerow.cli.main import build_parser
 from hedgerow.cli.output import name_log, note, print_facts
-from hedgerow.cli.study import policy_of
-from hedgerow.client.budget import BudgetBook
-from hedgerow.client.policy import parse_policy
 from hedgerow.codec import Encoded
-from hedgerow.data.adapters import PLAIN, read_adapter
-from hedgerow.data.sources import file_of, is_url
 from hedgerow.errors import PolicyRefusal, UsageError
-from hedgerow.local.forecast import forecast
-from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import read_toml, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, first_of
@@ -123,6 +118,8 @@ def _identity(folder: Path, invitation: Invitation) -> PrivateIdentity:
 
 def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
     """Show what the study asks for, ask once, and write plan and policy; raises PolicyRefusal "not-agreed"."""
+    from hedgerow.models.model import write_atomically
+
     plan = parse_plan(invitation.plan)
     print_facts(
         [
@@ -151,6 +148,13 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path, 
 
 def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path) -> Path | None:
     """What concerns a site only; returns where the coordinator's policy is, unless the owner has one."""
+    from hedgerow.cli import owner, privacy
+    from hedgerow.cli.study import policy_of
+    from hedgerow.client.policy import parse_policy
+    from hedgerow.data.adapters import PLAIN
+    from hedgerow.local.forecast import forecast
+    from hedgerow.models.model import write_atomically
+
     proposed = None
     print()
     privacy.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
@@ -192,6 +196,10 @@ def _lines(name: str, value: object) -> list[tuple[str, str]]:
 
 def _adapt(arguments: argparse.Namespace, own: str) -> None:
     """Have a policy say how this site writes its table; raises UsageError where it says something else already."""
+    from hedgerow.client.policy import parse_policy
+    from hedgerow.data.adapters import PLAIN, read_adapter
+    from hedgerow.models.model import write_atomically
+
     data = read_policy(own).data
     if data == read_adapter(arguments.adapter):
         return
@@ -204,6 +212,8 @@ def _adapt(arguments: argparse.Namespace, own: str) -> None:
 
 def _name_of(table: str) -> str:
     """What the budget of a table is counted for, unless its owner says so."""
+    from hedgerow.data.sources import file_of, is_url
+
     if is_url(table):
         raise UsageError("usage-data-set")
     return Path(file_of(table)).name.partition(".")[0]
@@ -235,6 +245,8 @@ def _enrol(
     invitation: Invitation, folder: Path, identity: PrivateIdentity, notes: Notebook, page: SitePage | None = None
 ) -> None:
     """From the first message to the roster; raises WireRefusal, UsageError and RemoteProtocolError."""
+    from hedgerow.models.model import write_atomically
+
 
     def wait_for(phase: str, waiting: str) -> None:
         if page is not None:
@@ -326,6 +338,8 @@ class _Line:
 
 
 def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
+    from hedgerow.cli import monitor, node
+
     identity = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
     common = ["--roster", str(folder / ROSTER), "--identity", str(identity), "--connect", invitation.address]
     common += ["--json"] if arguments.json else []
@@ -350,6 +364,8 @@ def _book(folder: Path, party: str, policy: str) -> Path:
     The coordinator chooses what a party is called. A site that is invited again under another name would otherwise
     begin a new account for rows that have one.
     """
+    from hedgerow.client.budget import BudgetBook
+
     own, data_set = folder / f"{party}-budget.db", read_policy(policy).data_set
     for other in sorted(folder.glob("*-budget.db")):
         if other == own:
