@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.cli.train import made_records, split_evenly
+from hedgerow.cli.train import _print, made_records, split_evenly
 from hedgerow.data.site_data import site_data_from_records
 from hedgerow.local.forecast import MEASURED_SIGNAL, outlook_of
 from hedgerow.plan.plan import Plan, parse_plan
@@ -95,3 +96,10 @@ def test_simulate_rehearses_a_plan(study: Path, hedgerow: Run) -> None:
     assert done["scores"][-1]["auc"] > max(0.7, done["scores"][0]["auc"] - 0.01)
     said = hedgerow("simulate", study / "plan.toml", "--rows", 500, "--sites", 1)
     assert "500 made-up rows over 1 site," in said and "the plan's" in said and "no noise" in said
+
+
+def test_scores_are_called_as_elsewhere(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    """An abbreviation is written in capitals, a word is not: the same names as `hedgerow evaluate` prints."""
+    for name, shown in (("auc", "AUC"), ("concordance", "concordance"), ("r2", "R2")):
+        _print(plan, {math.inf: {name: 0.75}}, 1.0, 3)
+        assert f"epsilon  {shown}\n" in capsys.readouterr().out

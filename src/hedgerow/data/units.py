@@ -293,7 +293,7 @@ class ContributionReport:
             return ""
         worst = sorted(many, key=lambda name: -many[name])
         said = ", ".join(f"{many[name]:.0%} of {name!r}" for name in worst[:_SHOWN_COLUMNS])
-        more = f" and {len(many) - _SHOWN_COLUMNS} columns more" if len(many) > _SHOWN_COLUMNS else ""
+        more = f", and of {len(many) - _SHOWN_COLUMNS} more" if len(many) > _SHOWN_COLUMNS else ""
         return (
             f"Beyond the plan's bounds or lists: {said}{more}. Too narrow bounds spoil a model in silence, too wide "
             "ones cost it nearly nothing; `hedgerow check` has the table."
