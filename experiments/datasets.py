@@ -238,6 +238,13 @@ def with_label(table: Table, name: str, label: str, without: tuple[str, ...] = (
     return Table(name, features, columns, values[known], section)
 
 
+def few(table: Table, n_records: int) -> Table:
+    """So many records of a table, the same ones every time; all of them where it has no more."""
+    chosen = np.random.default_rng(0).permutation(table.n_records)[:n_records]
+    columns = tuple(column[chosen] for column in table.columns)
+    return replace(table, name=f"{table.name}, in part", columns=columns, label=table.label[chosen])
+
+
 def make_classes(n_classes: int, n_records: int = 20_000) -> Table:
     """A synthetic task with ten numeric features in [-4, 4], of which six count; the last classes are rare."""
     random = np.random.default_rng(n_classes)

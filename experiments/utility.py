@@ -28,6 +28,7 @@ from experiments.datasets import (
     BINARY_NAMES,
     SYNTHETIC,
     Table,
+    few,
     load,
     make,
     make_classes,
@@ -154,6 +155,10 @@ def _made(maker: Callable[..., Table], *settings: Any) -> Load:
     return lambda _: maker(*settings)
 
 
+def _few(load_it: Load, n_records: int = 2_000) -> Load:
+    return lambda folder: few(load_it(folder), n_records)
+
+
 def _counted_bike(folder: str | None) -> Table:
     bike = load("bike", folder)
     return replace(bike, label_section={"name": bike.label_section["name"], "type": "count", "max": 977})
@@ -179,6 +184,10 @@ GROUPS: Mapping[str, Mapping[str, Load]] = {
     },
     "counts": {"rentals": _counted_bike},
     "two-classes-made": {name: _made(make, name) for name in SYNTHETIC},
+    "two-classes-small": {
+        **{f"{name}-small": _few(partial(load, name)) for name in BINARY_NAMES},
+        **{f"{name}-small": _few(_made(make, name)) for name in ("two_features", "product", "fifty_features", "mixed")},
+    },
     "numbers-made": {
         **{f"{name}-number": _made(make_numbers, name) for name in SYNTHETIC}, "fares": _made(skewed_numbers),
     },

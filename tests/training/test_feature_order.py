@@ -24,8 +24,9 @@ N_FEATURES = 7
 
 def settings_of(factory: ModuleType, interaction: str, size: int, n_trees: int = 60) -> Settings:
     return dataclasses.replace(
-        resolve(factory.make_plan()), interaction=interaction, interaction_size=size, n_trees=n_trees
-    )
+        resolve(factory.make_plan()), interaction=interaction, interaction_size=size, n_trees=n_trees,
+        interaction_share=INTERACTION_SHARE,
+    )  # fmt: skip
 
 
 def leaves_of(gradient: float, noise: float = 1.0) -> NoisyLeaves:

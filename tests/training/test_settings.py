@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -42,6 +43,42 @@ def test_a_plan_of_nothing_but_autos(factory: ModuleType, label: str, epsilon: f
     chosen = resolve(plan)
     assert chosen.n_trees >= 1 and 1 <= chosen.max_depth <= 8
     assert chosen.loss(plan).norm_squared > 0
+
+
+def of_size(factory: ModuleType, n_records: int, label: str = "binary", n_features: int = 7, **model: Any) -> Any:
+    """The settings of a plan that leaves the rest open, for so many records: each is worth a signal of .041."""
+    auto = {name: "auto" for name in ("n_trees", "max_depth")}
+    privacy = {"epsilon": 0.1, "delta": 1e-4, "n_records": n_records}
+    return resolve(factory.make_plan(label, {**auto, **model}, privacy, MANY_FEATURES[:n_features]))
+
+
+MANY_FEATURES = [{"name": f"x{number}", "type": "numeric", "min": 0, "max": 1} for number in range(7)]
+
+
+def coarse(chosen: Any) -> tuple[Any, ...]:
+    """What two classes with little signal have of their own."""
+    return chosen.max_depth, chosen.noise_ridge, chosen.interaction_size, chosen.interaction_share
+
+
+def test_two_classes_with_little_signal_have_small_trees_and_short_steps(factory: ModuleType) -> None:
+    """From a signal of 500 on nothing is other than it was; below 200 no interactions; steps between are small."""
+    assert coarse(of_size(factory, 20_000)) == (4, 1.5, 3, 0.5)
+    few = of_size(factory, 1_000)
+    assert coarse(few)[:3] == (2, 4.0, 1)
+    assert coarse(of_size(factory, 1_000, n_features=3)) == (4, 4.0, 3, 0.5)
+    assert coarse(of_size(factory, 1_000, n_features=5)) == (3, 4.0, 3, 0.25)
+    between = [coarse(of_size(factory, n_records)) for n_records in range(1_000, 20_000, 200)]
+    assert between == sorted(between, key=lambda own: (own[0], -own[1], own[2], own[3]))
+    assert max(abs(after[1] - before[1]) for before, after in pairwise(between)) < 0.1
+
+
+def test_little_signal_leaves_what_a_plan_says_and_other_labels(factory: ModuleType) -> None:
+    """Whoever names a size of subsets wants interactions tried, at any signal."""
+    said = {"max_depth": 4, "noise_ridge": 1.5, "interaction_size": 3}
+    assert coarse(of_size(factory, 1_000, **said)) == (4, 1.5, 3, 0.5)
+    assert coarse(of_size(factory, 1_000, "multiclass")) == coarse(of_size(factory, 20_000, "multiclass"))
+    own = {"interaction": "cyclical"}
+    assert coarse(of_size(factory, 1_000, **own)) == coarse(of_size(factory, 20_000, **own))
 
 
 def test_the_rule_sees_the_plan_alone() -> None:

@@ -40,13 +40,22 @@ from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event
 from hedgerow.protocol.queries import FittedTrees, Query
-from hedgerow.training.settings import ROUNDING, Settings, calibrated, decided
+from hedgerow.training.settings import INTERACTION_SHARE, ROUNDING, Settings, calibrated, decided
 from hedgerow.trees.leaves import JAMES_STEIN_SHARE
 
 MIN_TREES, MAX_TREES = 100, 300
 GREEDY_TREES = 25
 """Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
 ADAPTIVE_SUBSET = 3
+
+# Two classes with little signal
+
+LITTLE_SIGNAL, ENOUGH_SIGNAL = 200.0, 500.0
+"""Up to the first the rule for little signal holds in full, from the second on not at all; between, it fades out."""
+LEVELS_LESS, RIDGE_MORE = 2, 2.5
+"""Coarse trees and short steps: 2 levels of 4, and a noise ridge of 4 in place of 1.5."""
+FEW_FEATURES, MANY_FEATURES = 3, 7
+"""Up to the first all features meet in one subset: interactions, and the levels that they take, are kept."""
 
 # Three classes or more
 
@@ -265,9 +274,13 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     greedy = model.split_method != "totally_random"
     default_interaction = "cyclical" if greedy else "adaptive"
     interaction = default_interaction if model.interaction == "auto" else model.interaction
-    default_size = min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" else 1
-    size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     averaging = model.weight_update == "averaging"
+    lack = lack_of_subsets = 0.0
+    if plan.label.type == "binary" and interaction == "adaptive" and not averaging:
+        lack = _part_of_way(ENOUGH_SIGNAL, LITTLE_SIGNAL, signal)
+        lack_of_subsets = lack * _part_of_way(FEW_FEATURES, MANY_FEATURES, m)
+    default_size = min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" and lack_of_subsets < 1 else 1
+    size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     numbers = kind.has_start and interaction == "adaptive"
     times = plan.label.is_survival and interaction == "adaptive" and model.start != "none"
     classes = len(plan.label.classes) > 2 and interaction == "adaptive" and not averaging
@@ -280,15 +293,17 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
     settings = BoostingSettings(
         n_trees=n_trees,
-        max_depth=decided(model.max_depth, _depth(signal) if numbers else 4),
+        max_depth=decided(model.max_depth, _depth(signal) if numbers else 4 - round(LEVELS_LESS * lack_of_subsets)),
         batch_size=min(batch_size, n_trees),
         learning_rate=0.25,
         interaction=interaction,
         interaction_size=int(size),
-        noise_ridge=decided(model.noise_ridge, ridge),
+        noise_ridge=decided(model.noise_ridge, ridge + RIDGE_MORE * lack),
         joint_clip=_joint_clip(plan, CLIP if numbers else kind.clip),
         shrinkage=decided(model.shrinkage, 1.0 if numbers or times else JAMES_STEIN_SHARE),
         hessian_scale=_hessian_scale(plan, HESSIAN_SCALE if numbers else kind.clipped_hessian_scale),
+        # Whoever names a size of subsets wants them tried.
+        interaction_share=INTERACTION_SHARE * (1 - lack_of_subsets if model.interaction_size == "auto" else 1),
         filters_by_features=classes and model.shrinkage == "auto",
     )
     if numbers:
@@ -360,6 +375,11 @@ def _linear_share(signal: float) -> float:
     """Of mu^2, for the linear model of times to an event."""
     least, most = LINEAR_SHARES
     return max(least, min(most, SIGNAL_OF_LINEAR / signal))
+
+
+def _part_of_way(start: float, end: float, place: float) -> float:
+    """How far a place is from the start to the end: 0 before the start, 1 beyond the end."""
+    return min(max((place - start) / (end - start), 0.0), 1.0)
 
 
 def _trees_of_classes(signal: float, n_features: int) -> int:
