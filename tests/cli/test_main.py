@@ -34,11 +34,11 @@ print(codes, loaded)
 
 
 def test_commands_for_people_load_no_compiler() -> None:
-    """Keys, rosters, a study's guests and the monitor are at hand long before a run could start."""
-    light = ["parties", "study", "join", "monitor"]
+    """Keys, rosters, a study's guests, a table's fit and the monitor are at hand long before a run could start."""
+    light = ["parties", "study", "join", "monitor", "owner"]
     code = f"import sys; sys.path.insert(0, {SOURCE!r})\n"
     code += "".join(f"import hedgerow.cli.{name}\n" for name in light)
-    code += "print([name for name in ('numba', 'scipy', 'pyarrow') if name in sys.modules])"
+    code += "print([name for name in ('numba', 'scipy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -1,7 +1,7 @@
 """For the owner of a site's rows: ``hedgerow check``, how a table fits a plan, and ``hedgerow approve``.
 
 Nothing that `check` prints may leave the site. A node looks at its tables by the same functions, each time that it
-starts.
+starts. What `approve` needs is imported there: `check` loads neither numba nor scipy.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan
 from hedgerow.cli.output import note, number, print_facts, print_json, wrapped
-from hedgerow.client.policy import Policy
-from hedgerow.client.state import ROSTER, OwnerDesk, Question, owner_desk
 from hedgerow.data.fit import ColumnFit, TableFit, counted, renames, table_fit
 from hedgerow.data.sources import Location, column_names, is_url
 from hedgerow.data.units import MANY, needed_columns
@@ -30,6 +29,10 @@ from hedgerow.errors import UsageError
 from hedgerow.plan.fields import shown
 from hedgerow.plan.plan import Plan
 from hedgerow.transport.interface import is_worth_a_line
+
+if TYPE_CHECKING:
+    from hedgerow.client.policy import Policy
+    from hedgerow.client.state import OwnerDesk, Question
 
 # How a table fits -----------------------------------------------------------------------------------------------------
 
@@ -190,6 +193,8 @@ _SECONDS_BETWEEN_REMINDERS = 60.0
 
 def approve(arguments: argparse.Namespace) -> None:
     """Show what is asked, take the answer, or end the node's part."""
+    from hedgerow.client.state import owner_desk
+
     with owner_desk(Path(arguments.folder)) as desk:
         if arguments.stop:
             desk.stop()
@@ -221,6 +226,8 @@ _WORDS = {"yes": True, "y": True, "no": False, "n": False}
 
 def facts_of(question: Question) -> list[tuple[str, str]]:
     """What the owner is shown before they answer, as names and values."""
+    from hedgerow.client.state import ROSTER
+
     if question.kind == ROSTER:
         return [
             ("asked for", f"a new roster, asked {question.asked} UTC: {question.name}"),
@@ -253,6 +260,8 @@ def _answer(desk: OwnerDesk, question_id: str, *, approve: bool) -> None:
 
 def answered(question: Question, *, approve: bool) -> str:
     """What is said once an owner has answered."""
+    from hedgerow.client.state import ROSTER
+
     about = f"by {question.name!r} (run {question.run_id[:12]})" if question.kind != ROSTER else f"({question.name})"
     return f"The {question.kind} {about} is {'approved' if approve else 'denied'}."
 
