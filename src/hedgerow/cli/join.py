@@ -247,7 +247,6 @@ def _enrol(
     """From the first message to the roster; raises WireRefusal, UsageError and RemoteProtocolError."""
     from hedgerow.models.model import write_atomically
 
-
     def wait_for(phase: str, waiting: str) -> None:
         if page is not None:
             page.wait_for(phase, waiting)

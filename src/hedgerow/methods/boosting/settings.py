@@ -306,24 +306,30 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
         interaction_share=INTERACTION_SHARE * (1 - lack_of_subsets if model.interaction_size == "auto" else 1),
         filters_by_features=classes and model.shrinkage == "auto",
     )
+    settings = _with_start(plan, settings, signal, numbers)
+    settings = _with_ends(plan, settings, signal, times)
+    if not unlimited:
+        settings = replace(settings, noise_multiplier=calibrated(plan, settings))
+    rate = _learning_rate(signal) if numbers else CLASS_RATE if classes else 0.25
+    return replace(settings, learning_rate=decided(model.learning_rate, rate))
+
+
+def _with_start(plan: Plan, settings: BoostingSettings, signal: float, numbers: bool) -> BoostingSettings:
+    """The settings with what numbers, and other labels that have a mean, begin with."""
+    start, unlimited = plan.model.start, math.isinf(signal)
     if numbers:
-        start = model.start
         if start == "auto":
             start = "mean" if all(feature.is_categorical for feature in plan.features) else "linear"
-        settings = replace(
+        return replace(
             settings,
             start=start,
             start_share=0.0 if start == "none" or unlimited else _start_share(signal),
             interaction_share=EXPLORING_SHARE,
             partner_share=PARTNER_SHARE,
         )
-    elif kind.has_start and model.start != "none":
-        settings = replace(settings, start="mean", start_share=0.0 if unlimited else MEAN_SHARE)
-    settings = _with_ends(plan, settings, signal, times)
-    if not unlimited:
-        settings = replace(settings, noise_multiplier=calibrated(plan, settings))
-    rate = _learning_rate(signal) if numbers else CLASS_RATE if classes else 0.25
-    return replace(settings, learning_rate=decided(model.learning_rate, rate))
+    if loss_kind(plan).has_start and start != "none":
+        return replace(settings, start="mean", start_share=0.0 if unlimited else MEAN_SHARE)
+    return settings
 
 
 def _with_ends(plan: Plan, settings: BoostingSettings, signal: float, is_linear: bool) -> BoostingSettings:
