@@ -211,3 +211,19 @@ def test_shares_add_up_and_a_plan_can_do_without(factory: ModuleType) -> None:
     assert settings_of(made_plan(factory, 500, model={"start": "linear"})) == settings_of(made_plan(factory, 500))
     with pytest.raises(PlanError, match="start"):
         made_plan(factory, 500, model={"start": "mean"})
+
+
+def test_categories_that_have_no_columns_begin_with_the_baseline_alone(factory: ModuleType) -> None:
+    """Too many categories for columns of their own, and no number: rows hold a constant, and nodes could not add up."""
+    table = made_plan(factory, 200, model={"n_trees": "auto"}).to_dict()
+    names = [f"k{i}" for i in range(130)]
+    table["features"] = [{"name": f"c{i}", "type": "categorical", "categories": names} for i in range(2)]
+    plan = Plan.from_dict(table)
+    settings = settings_of(plan)
+    assert settings == settings_of(Plan.from_dict({**table, "model": {**table["model"], "start": "none"}}))
+    assert (settings.start, settings.start_share) == ("hazards", BASELINE_SHARE)
+    sites = [factory.make_data(plan, 60, seed) for seed in (1, 2)]
+    assert factory.train(plan, sites).ensemble.n_trees == settings.n_trees
+    # With a number beside them there is a linear model, of the number.
+    wide = {**table, "features": [*table["features"], {"name": "x", "type": "numeric", "min": -2, "max": 2}]}
+    assert settings_of(Plan.from_dict(wide)).start == "linear hazards"

@@ -349,6 +349,11 @@ class HazardStart:
         return LinearBasis.of(self.plan, build_grid(self.plan), norm, "grid", numeric_only=n_columns > MOST_COLUMNS)
 
     @property
+    def has_columns(self) -> bool:
+        """Whether rows hold more than a constant: where there are too many categories, only numbers have columns."""
+        return self.basis.rows.n_columns > 1
+
+    @property
     def n_trees(self) -> int:
         """What nodes add to their scores: one tree per feature and round."""
         return ROUNDS * len(self.plan.features)

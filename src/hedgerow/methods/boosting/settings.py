@@ -283,6 +283,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     numbers = kind.has_start and interaction == "adaptive"
     times = plan.label.is_survival and interaction == "adaptive" and model.start != "none"
+    times = times and HazardStart(plan).has_columns
     classes = len(plan.label.classes) > 2 and interaction == "adaptive" and not averaging
     default_trees = _trees_of_classes(signal, m) if classes else _default_trees(signal, m, numbers)
     default_trees = _trees_of_times(signal) if times else default_trees
