@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -65,6 +67,22 @@ def test_a_picture_into_no_folder(model_of: Any, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault) as caught:
         plot_shapes(model_of("binary"), tmp_path / "nowhere" / "a.png")
     assert caught.value.code == "file-not-written"
+
+
+def test_a_picture_on_a_full_disk(model_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said, and neither half a picture nor a draft of one is left; an earlier picture stays."""
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "model.svg"
+    picture.write_text("earlier")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EnvironmentFault) as raised:
+        plot_shapes(model_of("binary"), picture)
+    assert raised.value.code == "disk-full"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.svg"] and picture.read_text() == "earlier"
 
 
 def test_directions_that_were_fixed_are_marked(model_of: Any, factory: ModuleType, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.errors import EnvironmentFault, missing_extra
+from hedgerow.errors import missing_extra
 from hedgerow.models.bands import known_deviations, why_unknown
+from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
 from hedgerow.plan.plan import Feature
 from hedgerow.trees.importances import Importances, Shape, importances, shape_function
@@ -345,10 +347,18 @@ def _shortened(name: str, length: int) -> str:
 
 
 def save_figure(pyplot: ModuleType, figure: Any, path: str | Path | BinaryIO) -> None:
-    """Write and close a figure; EnvironmentFault when the file cannot be written."""
+    """Write and close a figure; a file holds all of it afterwards, or what it held before.
+
+    Raises:
+        EnvironmentFault: code "disk-full" or "file-not-written".
+    """
     try:
-        figure.savefig(path, facecolor="white")
-    except OSError as fault:
-        raise EnvironmentFault("picture-not-written", path=path, fault=fault.strerror or fault) from fault
+        if not isinstance(path, str | Path):
+            figure.savefig(path, facecolor="white")
+            return
+        file = Path(path) if Path(path).suffix else Path(f"{path}.png")
+        drawn = BytesIO()
+        figure.savefig(drawn, facecolor="white", format=file.suffix[1:])
     finally:
         pyplot.close(figure)
+    write_atomically(file, drawn.getvalue())

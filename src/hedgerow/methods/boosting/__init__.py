@@ -21,7 +21,8 @@ def check(plan: Plan) -> None:
         raise refuse("model.shrinkage", model.shrinkage, '"auto" but with interaction = "adaptive"')
     of_times = plan.label.is_survival and model.start == "linear"
     if model.start in ("mean", "linear") and not (loss_kind(plan).has_start or of_times):
-        raise refuse("model.start", model.start, '"none" or "auto" but for a regression by gradients')
+        other = "a regression by gradients" + (", or a time to an event" if model.start == "linear" else "")
+        raise refuse("model.start", model.start, f'"none" or "auto" but for {other}')
     if model.start == "linear" and not _is_smoothed(plan):
         raise refuse("model.start", model.start, '"mean", "none" or "auto" but with interaction = "adaptive"')
     if plan.label.is_survival:
