@@ -205,6 +205,7 @@ def _spelt(texts: pd.DataFrame, epsilon: float, share: float, seed: int) -> dict
     query = replace(
         blank_query,
         length=blank_query.expected_length(),
+        bound=blank_query.largest_entry(),
         sensitivity_squared=blank_query.norm_squared(),
         noise_multiplier=calibrate_noise_multiplier(epsilon, 1e-6, 1.0) / np.sqrt(share),
     )

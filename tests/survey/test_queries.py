@@ -26,10 +26,10 @@ from hedgerow.survey.queries import (
     SurveyQuery,
     ValueCounts,
     ZoomCounts,
-    bits_of,
     bucket_of,
     octaves_of,
-    text_of,
+    spelt,
+    votes_of,
 )
 
 CELLS = st.one_of(
@@ -58,7 +58,8 @@ def filled(kind: type[SurveyQuery], **about: object) -> SurveyQuery:
     """A query with the numbers that follow from it."""
     blank = {"length": 0, "bound": UNIT, "sensitivity_squared": 1, "noise_multiplier": 1.0}
     query = kind(purpose=kind.purpose_of(0, "test"), **blank, **about)  # type: ignore[arg-type]
-    return dataclasses.replace(query, length=query.expected_length(), sensitivity_squared=query.norm_squared())
+    about = {"bound": query.largest_entry(), "sensitivity_squared": query.norm_squared()}
+    return dataclasses.replace(query, length=query.expected_length(), **about)
 
 
 def site_of(rows: list[tuple[tuple[float, ...], str | None]]) -> RawSite:
@@ -90,7 +91,7 @@ def test_one_record_more_changes_no_answer_by_more_than_the_query_says(
 
 def test_the_sensitivities_are_reached() -> None:
     """What is said of each query is no more than what some record does."""
-    site = site_of([((0.5, 1e-13, 0.5), "n")])
+    site = site_of([((0.5, 1e-13, 0.5), "n" * N_BYTES)])
     norms = [int((query.answer(site) ** 2).sum()) for query in queries()]
     assert norms[:3] == [query.sensitivity_squared for query in queries()[:3]]
     assert norms[4] == queries()[4].sensitivity_squared
@@ -125,13 +126,30 @@ def test_missing_cells_add_nothing() -> None:
     assert answer[2, -1] == HALF_UNIT
 
 
-@given(st.text(min_size=1, max_size=N_BYTES))
-def test_texts_are_spelt_by_their_bits(text: str) -> None:
-    """What can be shown comes back, and nothing that cannot."""
-    bits = bits_of(text)
-    if bits is not None and text.isprintable() and text == text.strip():
-        assert text_of(bits > 0) in (text, None if "\ud800" <= max(text) else text)
+@given(st.text(min_size=1, max_size=N_BYTES + 2))
+def test_texts_are_spelt_by_their_votes(text: str) -> None:
+    """What can be shown comes back, and nothing that cannot; no text has more than its part of the sensitivity."""
+    votes, query = votes_of(text), filled(NameVotes)
     assert 0 <= bucket_of(text) < 512
+    if votes is None:
+        assert len(text.encode("utf-8", "replace")) > N_BYTES
+        return
+    assert int((votes * votes).sum()) <= query.norm_squared()
+    assert np.abs(votes).max() <= query.largest_entry()
+    found = spelt(votes.astype(np.float64))
+    if text.isprintable() and text == text.strip() and max(text) < "\ud800":
+        assert found == (text, np.abs(votes).max())
+    assert found is None or found[0].isprintable()
+
+
+@pytest.mark.parametrize("n_bytes", range(1, N_BYTES + 1))
+def test_a_texts_votes_use_up_its_norm(n_bytes: int) -> None:
+    """Short texts have larger votes: the squared norm is that of all bits, but for what rounding takes."""
+    votes = votes_of("x" * n_bytes)
+    assert votes is not None
+    norm = int((votes * votes).sum()) / filled(NameVotes).norm_squared()
+    assert 1 - 1e-3 < norm <= 1
+    assert np.count_nonzero(votes) == min(8 * n_bytes + 8, 8 * N_BYTES)
 
 
 @pytest.mark.parametrize("lie", [{"sensitivity_squared": 1}, {"bound": 1}, {"length": 3}])

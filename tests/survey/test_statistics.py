@@ -51,7 +51,22 @@ QUERIES: list[SurveyQuery] = [
     SurvivalCounts(**BLANK, time=0, event=1, ends=(0.5, 2.5), by=None, groups=("",)),
     SurvivalCounts(**BLANK, time=0, event=1, ends=(0.5, 2.5), by=1, groups=("a", "1")),
 ]
-CELLS = ("1", "0", "-3.5", "2.5", "1e300", "inf", "nan", "", "a", "b", "true", "a text beyond sixteen bytes", "7.0")
+CELLS = (
+    "1",
+    "0",
+    "-3.5",
+    "2.5",
+    "1e300",
+    "inf",
+    "nan",
+    "",
+    "a",
+    "b",
+    "true",
+    "a text beyond sixteen bytes",
+    "sixteen bytes ok",
+    "7.0",
+)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: type(query).__name__)

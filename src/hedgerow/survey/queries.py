@@ -5,16 +5,17 @@
     OctaveCounts per column one to an octave, and a half to the count of non-whole values 5/4 per column
     ZoomCounts   per column one to one of 128 even bins of a range that was released      1 per column
     ValueCounts  one to a whole number from -128 to 1023                                  1
-    NameVotes    one for or against each bit of its text, in the bucket of that text      128
+    NameVotes    votes for or against each bit of its text, in the bucket of that text    128
 
 A missing cell adds nothing. A cell's place depends on that cell alone, so adding or removing one record changes the
-answer by that record's own contribution, and by the whole of it: the norms above are exact. `rows_per_unit` multiplies
-them where a unit of privacy has several rows. docs/privacy.md, section "A survey of the columns".
+answer by that record's own contribution, and by the whole of it: some record has each norm above. `rows_per_unit`
+multiplies them where a unit of privacy has several rows. docs/privacy.md, section "A survey of the columns".
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,10 @@ class SurveyQuery(Query):
     def norm_squared(self) -> int:
         """The largest squared norm of one record's contribution, in squared integer units."""
         raise NotImplementedError
+
+    def largest_entry(self) -> int:
+        """The most that one record adds to one entry, in integer units."""
+        return UNIT
 
     def expected_length(self) -> int:
         """The entries of an answer, by the query's other numbers."""
@@ -242,24 +247,29 @@ class ValueCounts(SurveyQuery):
 class NameVotes(SurveyQuery):
     """Votes on the bits of the label's texts, by public bucket of the text: int64 [N_BUCKETS N_BITS].
 
-    A record adds, in the one bucket of its text, `UNIT` to each bit that is 1 in the text's UTF-8 bytes (filled up with
-    zeros) and takes `UNIT` from each that is 0: a squared norm of N_BITS UNIT**2. A text beyond N_BYTES, or none, adds
-    nothing. Where one text has most of a bucket, the signs of the sums spell it, whatever the text is: the names come
-    from the sums, and no list of names is ever looked up in the data.
+    A record adds, in the one bucket of its text, a vote to each bit that is 1 in the text's UTF-8 bytes and in the byte
+    of zeros that ends it, takes one from each that is 0, and has no part in the bytes after it. The fewer bits, the
+    larger a vote: of N_BITS bits `UNIT`, and of fewer as much as keeps the squared norm at N_BITS UNIT**2. A text
+    beyond N_BYTES, or none, adds nothing. Where one text has most of a bucket, the signs of the sums spell it, whatever
+    the text is: the names come from the sums, and no list of names is ever looked up in the data.
     """
 
     def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
         votes = np.zeros((N_BUCKETS, N_BITS), dtype=np.int64)
         for text, count in Counter(site.label_texts()).items():
-            bits = bits_of(text)
-            if bits is not None:
-                votes[bucket_of(text)] += (2 * bits - 1) * (count * UNIT)
+            own = votes_of(text)
+            if own is not None:
+                votes[bucket_of(text)] += own * count
         return votes.ravel()
 
     def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
+        """See `SurveyQuery.norm_squared`: texts of as many bytes as there may be, or one less, have it exactly."""
         return N_BITS * UNIT * UNIT
+
+    def largest_entry(self) -> int:
+        """See `SurveyQuery.largest_entry`: a text of one byte has the largest votes."""
+        return _vote(1)
 
     def expected_length(self) -> int:
         """See `SurveyQuery.expected_length`."""
@@ -271,7 +281,7 @@ class NameVotes(SurveyQuery):
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         """See `Query.faults`: votes are of both signs."""
-        if self.totals(released).max() > facts.n_rows * UNIT + facts.reach(1):
+        if self.totals(released).max() > facts.n_rows * self.largest_entry() + facts.reach(1):
             yield "a vote is larger than the rows allow"
 
 
@@ -292,23 +302,43 @@ def bucket_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(_NAME_DOMAIN + _encoded(text)).digest()[:8], "big") % N_BUCKETS
 
 
-def bits_of(text: str) -> NDArray[np.int64] | None:
-    """The bits of a text, filled up with zeros: int64 [N_BITS]; None for a text that is too long, or empty."""
+def votes_of(text: str) -> NDArray[np.int64] | None:
+    """What a record with this text adds in its bucket: int64 [N_BITS]; None for a text that is too long, or empty."""
     content = _encoded(text)
     if not 0 < len(content) <= N_BYTES:
         return None
-    padded = np.frombuffer(content.ljust(N_BYTES, b"\0"), dtype=np.uint8)
-    return np.unpackbits(padded).astype(np.int64)
+    bits = np.unpackbits(np.frombuffer(content.ljust(N_BYTES, b"\0"), dtype=np.uint8)).astype(np.int64)
+    votes = (2 * bits - 1) * _vote(len(content))
+    votes[_n_voted(len(content)) :] = 0
+    return np.asarray(votes)
 
 
-def text_of(bits: NDArray[np.bool_]) -> str | None:
-    """The text that bits spell; None where they spell none that could be shown as it is."""
-    content = np.packbits(bits).tobytes().rstrip(b"\0")
+def _n_voted(n_bytes: int) -> int:
+    """Bits of a text of so many bytes, with those of the zero that ends it where there is room for one."""
+    return min(8 * (n_bytes + 1), N_BITS)
+
+
+def _vote(n_bytes: int) -> int:
+    """Of each bit of a text of so many bytes, in integer units: rounded down, so that the norm is never larger."""
+    return math.isqrt(N_BITS * UNIT * UNIT // _n_voted(n_bytes))
+
+
+def spelt(votes: Reals) -> tuple[str, float] | None:
+    """The text that votes spell, up to the first zero byte, and how strong its votes are in the mean.
+
+    Args: votes: float64 [N_BITS], of one bucket.
+
+    Returns:
+        None where they spell none that could be shown as it is.
+    """
+    content = np.packbits(votes > 0).tobytes().split(b"\0", 1)[0]
     try:
         text = content.decode()
     except UnicodeDecodeError:
         return None
-    return text if text and text.isprintable() and text == text.strip() else None
+    if not (text and text.isprintable() and text == text.strip()):
+        return None
+    return text, float(np.abs(votes[: _n_voted(len(content))]).mean())
 
 
 def _encoded(text: str) -> bytes:
@@ -320,7 +350,7 @@ def _encoded(text: str) -> bytes:
 #
 #     query       a record adds                                                     squared norm, in units
 #     KindCounts  per column one to its numbers, its texts or its missing cells     1 per column
-#     TextVotes   per column one for or against each bit of its text                128 per column
+#     TextVotes   per column votes for or against each bit of its text              128 per column
 #     CellCounts  per column one to one public bin of its cell                      1 per column
 #     JointCounts per column one to one public bin of its cell and its label's      1 per column
 #
@@ -455,8 +485,8 @@ class KindCounts(SurveyQuery):
 class TextVotes(NameVotes):
     """`NameVotes` of several columns, one after the other: int64 [n_columns N_BUCKETS N_BITS].
 
-    In each column a record adds or takes `UNIT` at the N_BITS bits of one bucket, or nothing where its text is missing
-    or beyond N_BYTES: a squared norm of at most n_columns N_BITS UNIT**2, which every text that is short enough has.
+    In each column a record votes in one bucket, or adds nothing where its text is missing or beyond N_BYTES: a squared
+    norm of at most n_columns N_BITS UNIT**2, which texts of N_BYTES have.
 
     Attributes:
         columns: their indices in `TableSite.cells`.
@@ -469,9 +499,9 @@ class TextVotes(NameVotes):
         votes = np.zeros((len(self.columns), N_BUCKETS, N_BITS), dtype=np.int64)
         for own, index in zip(votes, self.columns, strict=True):
             for text, count in site.text_counts(index):
-                bits = bits_of(text)
-                if bits is not None:
-                    own[bucket_of(text)] += (2 * bits - 1) * (count * UNIT)
+                votes_of_one = votes_of(text)
+                if votes_of_one is not None:
+                    own[bucket_of(text)] += votes_of_one * count
         return votes.ravel()
 
     def norm_squared(self) -> int:
@@ -592,7 +622,7 @@ class SurveyNode:
         if not isinstance(query, SurveyQuery):
             raise _refused(f"a {type(query).__name__} query has no place in a survey")
         least = query.norm_squared() * self._rows_per_unit**2
-        if query.bound < UNIT or query.sensitivity_squared < least:
+        if query.bound < query.largest_entry() or query.sensitivity_squared < least:
             raise _refused("it claims a smaller sensitivity than one unit's contribution has")
         if query.length != query.expected_length():
             raise _refused("its answer has another length than it says")

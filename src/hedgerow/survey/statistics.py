@@ -215,6 +215,7 @@ class _Budget:
             query,
             purpose=Purpose(len(self.spent), type(query).__name__, f"statistics, {stage}"),
             length=query.expected_length(),
+            bound=query.largest_entry(),
             sensitivity_squared=query.norm_squared() * self.questions.rows_per_unit**2,
             noise_multiplier=self.multiplier / math.sqrt(share),
         )
