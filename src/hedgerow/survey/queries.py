@@ -100,7 +100,7 @@ class SurveyQuery(Query):
         raise NotImplementedError
 
     def totals(self, released: Reals) -> Reals:
-        """Sums of entries to each of which one record adds at most one `UNIT` together."""
+        """Sums of entries to each of which one record adds at most one `largest_entry` together."""
         raise NotImplementedError
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
