@@ -423,6 +423,7 @@ class HazardStart:
         gram = real_gram((yield query), basis)
         curvature = _curvature(gram / n, squares, gram_sigma(run.sigma(query), basis) / n) * (n * _CURVATURE)
         squared = _product(curvature)
+        factor = None if run.directions is None else cholesky(curvature)
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
         weights, sums = np.zeros(p), np.zeros(p)
         update: FittedTrees | None = None
@@ -437,12 +438,11 @@ class HazardStart:
             known += 0 if update is None else update.trees.n_trees
             noise = run.sigma(ask) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
             weights = _likeliest(curvature, squared, sums / (number + 1), noise / math.sqrt(number + 1))
+            if run.directions is not None and factor is not None:
+                weights = basis.held(weights, factor, run.directions)
             values = basis.values(weights, largest)
             if run.directions is not None:
-                factor = cholesky(curvature)
-                if factor is not None:
-                    weights = basis.held(weights, factor, run.directions)
-                values = run.ordered_sum().add(basis.trees, basis.values(weights, largest))
+                values = run.ordered_sum().add(basis.trees, values)
             update = FittedTrees(basis.trees, values - total.astype(np.int32))
             total += update.values
         if update is None:

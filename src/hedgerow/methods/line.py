@@ -139,6 +139,18 @@ def line_share(signal: float) -> float:
     return min(max(LEAST_SHARE, 60 / signal), MOST_SHARE)
 
 
+def spread_question(plan: Plan, exchange: int, noise_multiplier: float, update: FittedTrees | None) -> SpreadSums:
+    """The question for the spread of labels about the scores that nodes have with `update`."""
+    return SpreadSums(
+        purpose=SpreadSums.purpose_of(exchange, "spread"),
+        length=1,
+        bound=RECORD_NORM,
+        sensitivity_squared=(RECORD_NORM * plan.privacy.rows_per_unit) ** 2,
+        noise_multiplier=noise_multiplier,
+        update=update,
+    )
+
+
 def line_question(plan: Plan, exchange: int, noise_multiplier: float, centre: int, zoom: int = 0) -> LineSums:
     """The last question of a run; what it says of the ensemble is to be added."""
     return LineSums(
@@ -194,16 +206,7 @@ def mend_by_spread(
         update, known: trees that nodes have not added to their scores, and how many they have.
     """
     plan = grown.run.plan
-    question = SpreadSums(
-        purpose=SpreadSums.purpose_of(exchange, "spread"),
-        length=1,
-        bound=RECORD_NORM,
-        sensitivity_squared=(RECORD_NORM * plan.privacy.rows_per_unit) ** 2,
-        noise_multiplier=multipliers[0],
-        update=update,
-        ensemble_size=known,
-        centre=centre,
-    )
+    question = replace(spread_question(plan, exchange, multipliers[0], update), ensemble_size=known, centre=centre)
     spread = float((yield question)[0]) + grown.run.sigma(question)
     known += 0 if update is None else update.trees.n_trees
     zoom = line_zoom(zoom_of(spread / RECORD_NORM / plan.privacy.n_records))

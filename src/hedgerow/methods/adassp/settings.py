@@ -35,9 +35,8 @@ class AdasspSettings(Settings):
         gram_multiplier: noise multiplier of X^T X; 0 when epsilon is infinite.
         noise_multiplier: of X^T g in each round.
         shrinkage: see [adassp].
-        line_share: of mu², for the last release of numbers.
+        line_share: of mu², for the last release of numbers; 0 without one.
         line_multipliers: the noise multipliers of its two parts.
-        has_line: whether there is one.
     """
 
     loss_kind: str
@@ -45,7 +44,6 @@ class AdasspSettings(Settings):
     row_norm: float
     gram_multiplier: float
     shrinkage: float
-    has_line: bool = False
     line_share: float = 0.0
     line_multipliers: tuple[float, float] = (0.0, 0.0)
 
@@ -55,6 +53,11 @@ class AdasspSettings(Settings):
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: one statistic, the negative gradient."""
         return linear_loss(self.loss_kind, plan.label.is_numeric, Adassp.of(plan).gradient_clip)
+
+    @property
+    def has_line(self) -> bool:
+        """Whether a last release mends the scores of numbers (`hedgerow.methods.line`)."""
+        return self.line_share > 0
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: X^T X."""
@@ -77,9 +80,8 @@ class AdasspSettings(Settings):
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
         releases: list[Event] = []
-        multipliers = self.gram_multiplier, self.noise_multiplier, *self.line_multipliers
-        # Without a line two demands less are there.
-        for multiplier, demand in zip(multipliers, _demands(plan, self), strict=False):
+        multipliers = self.gram_multiplier, self.noise_multiplier, *(self.line_multipliers if self.has_line else ())
+        for multiplier, demand in zip(multipliers, _demands(plan, self), strict=True):
             sigma = math.floor(multiplier * math.sqrt(demand.sensitivity_squared))
             event = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, demand.length, demand.count)
             releases.append(event)
@@ -130,11 +132,10 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
         row_norm=min(decided(own.row_norm, math.inf), math.sqrt(m + 1)),
         gram_multiplier=0.0,
         shrinkage=shrinkage,
-        has_line=asks_for_line(plan),
     )
     if unlimited:
         return settings
-    if settings.has_line:
+    if asks_for_line(plan):
         share = line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
         settings = replace(settings, line_share=share)
     return _calibrated(plan, settings)

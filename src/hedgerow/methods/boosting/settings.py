@@ -22,6 +22,7 @@ from hedgerow.methods.line import (
     asks_for_line,
     line_question,
     line_share,
+    spread_question,
 )
 from hedgerow.methods.start import (
     LABEL_NORM,
@@ -151,15 +152,7 @@ class BoostingSettings(Settings):
     def spread_question(self, plan: Plan, update: FittedTrees) -> SpreadSums:
         """The question for the spread about the mean."""
         multiplier = self.start_multipliers(plan, self.noise_multiplier)[1] if self.noise_multiplier else 0.0
-        rows = plan.privacy.rows_per_unit
-        return SpreadSums(
-            purpose=SpreadSums.purpose_of(1, "spread"),
-            length=1,
-            bound=LABEL_NORM,
-            sensitivity_squared=(LABEL_NORM * rows) ** 2,
-            noise_multiplier=multiplier,
-            update=update,
-        )
+        return spread_question(plan, 1, multiplier, update)
 
     def calibration_question(self, plan: Plan, exchange: int, centre: int, zoom: int) -> CalibrationSums:
         """The question by which finished scores of numbers are mended."""

@@ -27,14 +27,12 @@ class LumberjackSettings(Settings):
     Attributes:
         height: layers of a tree that are searched.
         search_multiplier: noise multiplier of each round of the search; 0 when epsilon is infinite.
-        has_line: whether a last release mends the scores of numbers (`hedgerow.methods.line`).
-        line_share: of mu², for that.
+        line_share: of mu², for the last release of numbers; 0 without one.
         line_multipliers: the noise multipliers of its two parts.
     """
 
     height: int
     search_multiplier: float = 0.0
-    has_line: bool = False
     line_share: float = 0.0
     line_multipliers: tuple[float, float] = (0.0, 0.0)
 
@@ -46,6 +44,11 @@ class LumberjackSettings(Settings):
         """See `Settings.leaves_of_tree`: the nodes of the first look; of later ones nothing is known beforehand."""
         n_asked: int = 1 << look(self.height, is_first=True)
         return n_asked
+
+    @property
+    def has_line(self) -> bool:
+        """Whether a last release mends the scores of numbers (`hedgerow.methods.line`)."""
+        return self.line_share > 0
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: a later look, or the leaves, at most."""
@@ -63,9 +66,8 @@ class LumberjackSettings(Settings):
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
         releases: list[Event] = []
-        multipliers = self.search_multiplier, self.noise_multiplier, *self.line_multipliers
-        # Without a line two demands less are there.
-        for multiplier, demand in zip(multipliers, _demands(plan, self), strict=False):
+        multipliers = self.search_multiplier, self.noise_multiplier, *(self.line_multipliers if self.has_line else ())
+        for multiplier, demand in zip(multipliers, _demands(plan, self), strict=True):
             sigma = math.floor(multiplier * math.sqrt(demand.sensitivity_squared))
             event = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, demand.length, demand.count)
             releases.append(event)
@@ -103,12 +105,11 @@ def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
     settings = LumberjackSettings(
         n_trees=n_trees, max_depth=MAX_DEPTH, batch_size=n_trees, learning_rate=1.0, noise_ridge=0.0,
         height=Lumberjack.of(plan).height,
-        has_line=asks_for_line(plan),
     )  # fmt: skip
     privacy = plan.privacy
     if math.isinf(privacy.epsilon):
         return settings
-    if settings.has_line:
+    if asks_for_line(plan):
         share = line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
         settings = replace(settings, line_share=share)
     demands = _demands(plan, settings)
