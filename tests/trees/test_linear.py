@@ -32,6 +32,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.training.steps import Run
 from hedgerow.trees.binning import build_grid
+from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 
 Case = tuple[Plan, Run, LinearBasis, AdasspSettings]
 
@@ -228,3 +229,25 @@ def test_every_query_states_its_kind(factory: ModuleType) -> None:
     _, run, basis, own = case_of(linear_plan(factory))
     assert gram_query(run, basis, own).purpose.kind == GramMatrix.__name__
     assert cross_query(run, basis, 0, None, 0).purpose.kind == CrossProducts.__name__
+
+
+@pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian", "quantile"])
+@pytest.mark.parametrize("n_records", [7, 20_000])
+def test_scores_of_a_linear_model_are_those_of_its_rows(factory: ModuleType, candidates: str, n_records: int) -> None:
+    """Of grids that are finer than a byte as well, however few the records: a leaf's value is its cells' own."""
+    plan = factory.make_plan("regression", {"split_candidates": candidates})
+    grid = build_grid(plan)
+    basis = LinearBasis.of(plan, grid, 1.0, "linear")
+    coefficients = np.random.default_rng(0).uniform(-1, 1, basis.rows.n_columns)
+    codes = factory.make_data(plan, n_records, 1).codes
+    records = SiteRecords(codes, np.zeros(n_records, dtype=np.int32), np.zeros((1, n_records), dtype=np.int32))
+    apply_update(records, FittedTrees(basis.trees, basis.values(coefficients, 2**30)))
+    expected = np.full(n_records, coefficients[0])
+    for feature, own in enumerate(codes):
+        expected += coefficients[basis.rows.column[feature, own]] * (basis.rows.entry[feature, own] / basis.unit)
+    np.testing.assert_allclose(records.scores[0] / SCORE_UNIT, expected, atol=len(codes) / SCORE_UNIT)
+    for feature, cells in zip(plan.features, grid.features, strict=True):
+        if not (cells.is_categorical or feature.integer):
+            middles = np.linspace(feature.min, feature.max, 1000)[1:-1].astype(np.float32)
+            own = basis.rows.entry[plan.features.index(feature), cells.encode(middles)] / basis.unit
+            assert np.abs(own - (2 * (middles - feature.min) / (feature.max - feature.min) - 1)).max() < 0.1

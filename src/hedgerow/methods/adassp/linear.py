@@ -1,8 +1,9 @@
 """Linear models over a public grid: their equations, their design matrix, and the sums that a node makes for them.
 
 A record's value of a feature is one of at most 256 codes, so whatever a linear model makes of a feature is a table from
-code to number, and such a table is a tree of depth 8 or less that asks for that feature alone. A linear model is
-therefore an ensemble with one tree per feature: model files, exports, evaluation and nodes need nothing new.
+code to number, and such a table is a tree of depth 8 or less that asks for that feature alone. (Of the finer grids of
+``iterative_hessian`` and ``quantile``, neighbouring cells share a leaf and its number.) A linear model is therefore an
+ensemble with one tree per feature: model files, exports, evaluation and nodes need nothing new.
 
 Sums over records are of integers only. Equations are solved alike on every machine: by whole-array additions, products,
 quotients and roots, no BLAS. IEEE 754 rounds each of these correctly, and numpy does one of them at a time, so that no
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic, zoomed
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.protocol.queries import IntVector, Query, TreeBatch
-from hedgerow.trees.binning import FeatureGrid, Grid
+from hedgerow.trees.binning import MAX_BYTE_CODES, FeatureGrid, Grid
 from hedgerow.trees.constraints import Directions
 from hedgerow.trees.leaf_sums import SiteRecords, TrainingSite, apply_update, sum_in_threads
 from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
@@ -200,7 +201,7 @@ class LinearBasis:
         unit: integers per 1.0.
         blocks: per feature its first column and its number of columns; one for a numeric feature, one per category and
             one for all else for a categorical one, none for one that is left out.
-        trees: one tree per feature, a leaf per code.
+        trees: one tree per feature, a leaf per code or, of more than 256 cells, per few neighbouring ones.
         leaf_of_code: int64 [n_features, n_codes]; -1 for codes that a feature does not have.
     """
 
@@ -237,7 +238,8 @@ class LinearBasis:
                 column[index, : cells.n_codes] += np.minimum(np.arange(cells.n_codes), cells.n_cells - 1)
                 entry[index, : cells.n_codes] = unit
             else:
-                value = _positions(feature, cells, scale)
+                # Cells of one leaf have the entry of the one in their middle.
+                value = _positions(feature, cells, scale)[_middles(_leaf_of_cell(cells))]
                 entry[index, : cells.n_cells] = np.trunc(value * unit)
                 entry[index, cells.missing_code] = entry[index, cells.n_cells // 2]
             blocks.append((next_column, n_columns))
@@ -352,13 +354,27 @@ def _positions(feature: Feature, cells: FeatureGrid, scale: str) -> NDArray[np.f
     return np.asarray(np.clip(2 * (middles - feature.min) / (feature.max - feature.min) - 1, -1, 1))
 
 
+def _leaf_of_cell(cells: FeatureGrid) -> NDArray[np.int64]:
+    """The leaf of each cell of a numeric feature: int64 [n_cells], ascending, at most 255 as leaves are bytes."""
+    n_leaves = min(cells.n_cells, MAX_BYTE_CODES)
+    return np.asarray(np.arange(cells.n_cells) * n_leaves // cells.n_cells)
+
+
+def _middles(leaves: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each cell, the cell in the middle of those of its leaf: int64 [n_cells]."""
+    first, last = np.searchsorted(leaves, leaves, "left"), np.searchsorted(leaves, leaves, "right") - 1
+    return np.asarray((first + last) // 2)
+
+
 def _table_trees(grid: Grid) -> tuple[TreeBatch, NDArray[np.int64]]:
-    """One tree per feature with a leaf per code, in the order of the codes; and the leaf of each code."""
+    """One tree per feature with leaves in the order of the codes; and the leaf of each code."""
     leaf_of_code = np.full((grid.n_features, grid.n_codes), -1, dtype=np.int64)
     for index, cells in enumerate(grid.features):
-        leaf_of_code[index, : cells.n_codes] = np.arange(cells.n_codes)
-        if not cells.is_categorical:
-            leaf_of_code[index, cells.missing_code] = cells.n_cells // 2
+        if cells.is_categorical:
+            leaf_of_code[index, : cells.n_codes] = np.arange(cells.n_codes)
+        else:
+            leaf_of_code[index, : cells.n_cells] = _leaf_of_cell(cells)
+            leaf_of_code[index, cells.missing_code] = leaf_of_code[index, cells.n_cells // 2]
     depth = max(1, int(leaf_of_code.max()).bit_length())
     n_nodes = 2**depth - 1
     goes_left = np.zeros((grid.n_features, n_nodes, grid.n_codes), dtype=np.uint8)
@@ -369,15 +385,14 @@ def _table_trees(grid: Grid) -> tuple[TreeBatch, NDArray[np.int64]]:
         middle = (node + 1 - 2**level) * span + span // 2
         goes_left[:, node] = leaf_of_code < middle
         for index, cells in enumerate(grid.features):
-            last = cells.n_codes - 1 if cells.is_categorical else cells.n_cells - 1
             # A node whose right side has no code sends everything left.
-            if middle > last:
+            if middle > leaf_of_code[index].max():
                 goes_left[index, node], threshold[index, node] = 1, grid.n_codes - 1
             elif cells.is_categorical:
                 goes_left[index, node, cells.n_codes :], threshold[index, node] = 0, -1
             else:
                 goes_left[index, node, cells.missing_code :] = leaf_of_code[index, cells.missing_code] < middle
-                threshold[index, node] = middle - 1
+                threshold[index, node] = np.searchsorted(leaf_of_code[index, : cells.n_cells], middle) - 1
     feature = np.repeat(np.arange(grid.n_features, dtype=np.int32)[:, None], n_nodes, axis=1)
     return TreeBatch(feature, goes_left, threshold), leaf_of_code
 
