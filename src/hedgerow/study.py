@@ -29,7 +29,7 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -387,7 +387,10 @@ class Reception:
         except PrimitiveFault:
             raise WireRefusal(WireCode.INVITATION_USED) from None
         standing = self._book.standing()
-        if not standing.roster or asking.step is AskingStep.WAITS:
+        # Who comes once there is a roster waits for the next one: this one has other keys under the name, or none.
+        if not standing.roster or guest.party not in _read_roster(standing.roster).everybody:
+            return Standing()
+        if asking.step is AskingStep.WAITS:
             return Standing(standing.roster, standing.sealed)
         same = asking.roster == _read_roster(standing.roster).digest()
         if not same or sha256(asking.nonce).digest() != guest.sealed:
@@ -586,14 +589,35 @@ class StudyBook(Notebook):
             values = (invitation.party, invitation.role.value, invitation.secret, invitation.digest())
             execute("insert or replace into guests (name, role, secret, invitation) values (?, ?, ?, ?)", values)
 
-    def withdraw(self, name: str) -> None:
-        """Expect a party no more; raises UsageError "not-invited", or "invited-already" once a roster has it."""
+    def withdraw(self, name: str, pin: Callable[[PinnedRoster], None]) -> PinnedRoster | None:
+        """Expect a party no more; from one that the roster has, its trust is taken by the roster's next epoch.
+
+        Args: pin: puts that roster where runs read it, before the book has it: a crash in between trusts nobody who is
+            not trusted any more.
+
+        Returns: the roster without the party; None where it was in none.
+
+        Raises:
+            UsageError: code "not-invited"; "roster-not-taken" as long as others have not taken the roster with it.
+        """
         with self._database.transaction() as execute:
             if self.guest(name) is None:
                 raise UsageError("not-invited", name=name)
-            if name in self._listed():
-                raise UsageError("invited-already", name=name)
+            previous, roster = self.roster, None
+            if previous is not None and name in self._listed():
+                # A guest that is not in the roster yet is nobody's concern here.
+                others = [guest for guest in self.guests() if guest.name in self._listed() - {name}]
+                if missing := [guest.name for guest in others if not guest.has_all]:
+                    raise UsageError("roster-not-taken", name=name, missing=", ".join(missing))
+                by_role = {
+                    role: [guest.party for guest in others if guest.role is role and guest.party is not None]
+                    for role in (Role.SITE, Role.MONITOR)
+                }
+                roster = build_roster(previous.coordinator, by_role[Role.SITE], previous, by_role[Role.MONITOR])
+                pin(roster)
+                execute("insert or replace into notes values ('roster', ?)", (roster.to_toml().encode(),))
             execute("delete from guests where name = ?", (name,))
+        return roster
 
     def guest(self, name: str) -> Guest | None:
         """The guest of this name, unless it was not invited."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.cli.study import _require_own_roster
 from hedgerow.codec import Encoded
 from hedgerow.errors import RemoteProtocolError, UsageError
 from hedgerow.protocol.stream import (
@@ -26,7 +27,15 @@ from hedgerow.protocol.stream import (
     first_of,
 )
 from hedgerow.study import Invitation, Reception, StudyBook, are_same_words, words_of
-from hedgerow.transport.identities import Role, adds_monitors_only, build_roster, change_of, follows, new_identity
+from hedgerow.transport.identities import (
+    PinnedRoster,
+    Role,
+    adds_monitors_only,
+    build_roster,
+    change_of,
+    follows,
+    new_identity,
+)
 
 if TYPE_CHECKING:
     from conftest import Party, Study
@@ -301,12 +310,21 @@ def test_the_roster_waits_for_every_confirmation(study: Study) -> None:
 
 
 def test_who_is_in_the_roster_is_not_invited_again(study: Study) -> None:
-    """Keys that were compared are not replaced by a new invitation."""
+    """Keys that were compared are not replaced by a new invitation, nor a roster that is still being sent."""
     study.gather()
-    for change in (lambda: study.invite("north"), lambda: study.book.withdraw("north")):
-        with pytest.raises(UsageError) as refused:
-            change()
-        assert refused.value.code == "invited-already"
+    with pytest.raises(UsageError) as refused:
+        study.invite("north")
+    assert refused.value.code == "invited-already"
+    with pytest.raises(UsageError, match="south, west") as early:
+        withdraw(study, "north")
+    assert early.value.code == "roster-not-taken" and study.guest("north").is_confirmed
+
+
+def withdraw(study: Study, name: str) -> list[PinnedRoster]:
+    """The rosters that runs are given."""
+    pinned = list[PinnedRoster]()
+    assert study.book.withdraw(name, pinned.append) == (pinned[0] if pinned else None)
+    return pinned
 
 
 def settle(study: Study, parties: list[Party]) -> None:
@@ -345,13 +363,85 @@ def test_who_comes_later_makes_the_next_epoch(study: Study) -> None:
     assert follows(second, first) and not follows(first, second) and not adds_monitors_only(second, first)
 
 
+def test_who_comes_later_waits_for_the_roster_with_its_keys(study: Study) -> None:
+    """Asking before the operator has confirmed it, a newcomer is not shown the roster that it is not in: it would take
+    the coordinator for a liar.
+    """
+    settle(study, study.gather())
+    study.invitations["late"] = study.invite("late")
+    late = study.party("late")
+    words = late.enrol(study.answer)
+    late.ask(study.answer)
+    study.book.confirm("late", words, study.identity.public)
+    late.ask(study.answer)
+    assert late.end.roster is None and study.book.close_roster(study.identity.public)
+    settle(study, [late])
+    assert late.end.roster == study.book.roster
+
+
+def test_the_keys_of_a_withdrawn_party_are_trusted_no_longer(study: Study) -> None:
+    """A stolen key is in no later roster, whoever comes; the site itself comes again with new keys, by new words."""
+    north, *others = parties = study.gather()
+    settle(study, parties)
+    first = study.book.roster
+    (without,) = withdraw(study, "north")
+    assert first is not None and follows(without, first) and change_of(without, first) == "site north goes"
+    assert study.book.roster == without and study.book.close_roster(study.identity.public)
+    # Whoever has the old keys and the old invitation is told nothing.
+    assert refusal(study.answer(north.end.asking().to_bytes())) == "invitation-unknown"
+    study.invitations = {"north": study.invite("north"), "east": study.invite("east")}
+    again, east = study.party("north", "north-2"), study.party("east")
+    for party in (again, east):
+        study.book.confirm(party.invitation.party, party.enrol(study.answer), study.identity.public)
+    assert refusal(study.answer(north.end.asking().to_bytes())) == "invitation-used"
+    assert study.book.close_roster(study.identity.public)
+    settle(study, [again, east])
+    last = study.book.roster
+    assert last is not None and last.epoch == 3 and again.end.roster == east.end.roster == last
+    assert change_of(last, first) == "site east comes, site north has new keys"
+    assert {party.identity.public for party in others} < set(last.sites)
+
+
+def test_a_crash_while_a_party_is_withdrawn_trusts_nobody_again(study: Study) -> None:
+    """Runs read the roster without the party before the book says so; to withdraw once more makes the same roster."""
+    settle(study, study.gather())
+    pinned = list[PinnedRoster]()
+
+    def crash(roster: PinnedRoster) -> None:
+        pinned.append(roster)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study.book.withdraw("north", crash)
+    assert study.guest("north").is_confirmed and withdraw(study, "north") == pinned
+
+
+def test_a_roster_that_was_built_by_hand_is_not_undone(study: Study) -> None:
+    """The study's next roster would follow its own, and trust keys again that were taken out by hand."""
+    settle(study, study.gather())
+    own = study.book.roster
+    assert own is not None
+    place = study.folder / "roster.toml"
+    for fitting in (None, own.to_toml()):
+        if fitting is not None:
+            place.write_text(fitting, encoding="utf-8")
+        _require_own_roster(study.book)
+    by_hand = build_roster(own.coordinator, own.sites[1:], own)
+    place.write_text(by_hand.to_toml(), encoding="utf-8")
+    with pytest.raises(UsageError) as refused:
+        _require_own_roster(study.book)
+    assert refused.value.code == "study-roster-by-hand"
+    # The same as the study itself makes: a withdrawal that broke off is carried out by the same command.
+    _require_own_roster(study.book, by_hand)
+
+
 def test_a_party_that_never_comes_later_is_withdrawn(study: Study) -> None:
     """The roster is as it was, and who is in it stays."""
     settle(study, study.gather())
     first = study.book.roster
     study.invite("late")
     assert not study.book.close_roster(study.identity.public)
-    study.book.withdraw("late")
+    assert withdraw(study, "late") == []
     assert study.book.close_roster(study.identity.public) and study.book.roster == first
 
 

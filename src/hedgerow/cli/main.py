@@ -600,7 +600,8 @@ def _add_study(commands: Any) -> None:
     add("--policy", metavar="FILE", help="lines of a policy, but for version and data_set, that sites are to confirm")
     add("--again", action="store_true", help="write new invitations; the old ones of these parties are void")
     add("--study", **_STUDY)
-    add = _command(actions, "withdraw", "hedgerow.cli.study:withdraw", "expect an invited party no more")
+    text = "expect a party no more; one that is in the roster is taken out, and its keys are trusted no longer"
+    add = _command(actions, "withdraw", "hedgerow.cli.study:withdraw", text)
     add("party", metavar="PARTY")
     add("--study", **_STUDY)
     text = "say that a party has read these words: its keys are pinned"

@@ -46,10 +46,12 @@ from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import HubAddress, StudyServer
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
+    PinnedRoster,
     PrivateIdentity,
     Role,
     check_name,
     create_identity,
+    follows,
     read_private,
     read_roster,
     write_new,
@@ -170,11 +172,48 @@ def invite(arguments: argparse.Namespace) -> None:
 
 
 def withdraw(arguments: argparse.Namespace) -> None:
-    """Take an invitation back: the roster is made without this party."""
-    with closing(StudyBook(folder_of(arguments.study))) as book:
-        book.withdraw(arguments.party)
-        (book.folder / f"{arguments.party}{SUFFIX}").unlink(missing_ok=True)
-    note(f"{arguments.party} is not expected any more.")
+    """Take an invitation back, or a party out of the roster: runs that begin from now on are without it."""
+    from hedgerow.models.model import write_atomically
+
+    folder, name = folder_of(arguments.study), arguments.party
+    with closing(StudyBook(folder)) as book:
+        last, is_over = newest_run(folder)
+        party = book.roster and next((each for each in book.roster.everybody if each.name == name), None)
+        if party is not None and last and not is_over:
+            raise UsageError("study-run-open", number=last)
+
+        def pin(made: PinnedRoster) -> None:
+            _require_own_roster(book, made)
+            write_atomically(folder / ROSTER, made.to_toml().encode())
+
+        roster = book.withdraw(name, pin)
+        (folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
+    note(f"{name} is not expected any more.")
+    if roster is not None:
+        note(f"Its keys are trusted no longer. {_new_roster(roster)}")
+
+
+def _new_roster(roster: PinnedRoster) -> str:
+    return (
+        f"It is a new roster, the {roster.epoch}th: {roster.fingerprint()}. Read that to the sites, whose nodes ask "
+        "their owners at the next run."
+    )
+
+
+def _require_own_roster(book: StudyBook, made: PinnedRoster | None = None) -> None:
+    """Raises UsageError "study-roster-by-hand" where runs read a roster that the study did not make.
+
+    The study's next one would follow its own, and might trust keys again that somebody has taken out by hand.
+
+    Args: made: the next one, which a command that was killed may have written already.
+    """
+    place, own = book.folder / ROSTER, book.roster
+    if own is None or not place.is_file():
+        return
+    found = read_roster(place)
+    # While newcomers are sent theirs, the study's own is newer than the file.
+    if found not in (own, made) and not follows(own, found):
+        raise UsageError("study-roster-by-hand", path=place)
 
 
 def confirm(arguments: argparse.Namespace) -> None:
@@ -245,6 +284,7 @@ def _receive(book: StudyBook, page: Console | None) -> None:
     guests = book.guests()
     if not any(guest.role is Role.SITE for guest in guests):
         raise UsageError("nobody-invited")
+    _require_own_roster(book)
     host, port = address_of(book.fact("listen"), "--listen")
     allow_many_connections()
     # A book for each thread: one that the server writes to while the operator confirms somebody waits for its turn.
@@ -306,10 +346,7 @@ class _Lines:
         if words := self._book.roster_words:
             roster = self._book.roster
             if roster is not None and roster.epoch > 1:
-                self._say(
-                    f"It is a new roster, the {roster.epoch}th: {roster.fingerprint()}. Read that to the sites, whose "
-                    "nodes ask their owners at the next run."
-                )
+                self._say(_new_roster(roster))
             self._say(f"The roster's words, the same at every party: {words}")
         guests = self._book.guests()
         if missing := [guest.name for guest in guests if not guest.has_all]:
@@ -543,12 +580,15 @@ def show(arguments: argparse.Namespace) -> None:
             {"run": number, "folder": str(run_folder(book.folder, number)), "state": _run_state(book.folder, number)}
             for number in range(1, last + 1)
         ]
-        words = book.roster_words
+        words, roster = book.roster_words, book.roster
+        fingerprint = "" if roster is None else roster.fingerprint()
         name, address = book.fact("name"), book.fact("address")
     if arguments.json:
-        print_json({"study": name, "address": address, "roster_words": words, "parties": parties, "runs": runs})
+        told = {"roster_words": words, "roster_fingerprint": fingerprint}
+        print_json({"study": name, "address": address, **told, "parties": parties, "runs": runs})
         return
-    print_facts([("study", name), ("sites dial", address), ("roster's words", words or "none yet")])
+    facts = [("study", name), ("sites dial", address), ("roster's words", words or "none yet")]
+    print_facts([*facts, ("fingerprint", fingerprint or "none yet")])
     print("\nParties")
     print_facts([(one["name"], f"{one['state']}{', ' + one['words'] if one['words'] else ''}") for one in parties])
     if runs:
