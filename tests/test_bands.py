@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -108,6 +109,20 @@ def test_without_noise_there_is_no_band(factory: ModuleType, model: dict[str, An
         found = trained.shape_bands(name)
         low, high = found.band(2)
         assert np.array_equal(low, found.scores) and np.array_equal(high, found.scores)
+
+
+@pytest.mark.parametrize("order", ["cyclical", "adaptive"])
+def test_bands_of_fine_grids_need_no_table_of_all_cells(factory: ModuleType, order: str) -> None:
+    """A grid for halving has 4,095 cells, and a covariance of all of them 134 MB: trees tell far fewer apart."""
+    plan = _plan(factory, **{**FIXED, "interaction": order, "split_candidates": "iterative_hessian"})
+    trained = _trained(factory, plan, 1)
+    tracemalloc.start()
+    found = trained.shape_bands("change")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**25
+    assert found.deviations.shape == found.scores.shape and np.isfinite(found.deviations).all()
+    assert len(found.scores) > 4000
 
 
 def test_bands_follow_from_the_file(factory: ModuleType, tmp_path: Path) -> None:

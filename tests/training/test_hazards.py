@@ -213,6 +213,12 @@ def test_shares_add_up_and_a_plan_can_do_without(factory: ModuleType) -> None:
         made_plan(factory, 500, model={"start": "mean"})
 
 
+def test_a_refused_linear_start_is_told_what_times_may_begin_with(factory: ModuleType) -> None:
+    """Times to an event have no mean: where leaves are not smoothed, they begin with the baseline."""
+    with pytest.raises(PlanError, match=r'Set model\.start to "none" or "auto"'):
+        made_plan(factory, 100, model={"start": "linear", "interaction": "cyclical"})
+
+
 def test_categories_that_have_no_columns_begin_with_the_baseline_alone(factory: ModuleType) -> None:
     """Too many categories for columns of their own, and no number: rows hold a constant, and nodes could not add up."""
     table = made_plan(factory, 200, model={"n_trees": "auto"}).to_dict()

@@ -206,3 +206,12 @@ def test_a_published_start_is_within_reach(factory: ModuleType) -> None:
     assert {release.kind for release in model.ledger.releases} == {"LeafSums"}
     with pytest.raises(PlanError, match="start"):
         Plan.from_dict({**table, "model": {**table["model"], "start": "linear"}})
+
+
+@pytest.mark.parametrize("label", ["regression", "count"])
+@pytest.mark.parametrize("interaction", ["auto", "adaptive", "cyclical", "random"])
+def test_averaged_numbers_end_with_a_line_in_any_order(factory: ModuleType, label: str, interaction: str) -> None:
+    """Means over trees say far too little, whatever order features have; `calibration = "none"` leaves them so."""
+    for calibration, expected in (("auto", "slope"), ("none", "none")):
+        model = {"weight_update": "averaging", "interaction": interaction, "calibration": calibration}
+        assert getattr(resolve(factory.make_plan(label, model)), "calibration", "") == expected

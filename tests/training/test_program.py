@@ -174,8 +174,6 @@ def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
     # Whoever trained it can keep it and read it again.
     again = ensemble_from_dict(json.loads(json.dumps(ensemble_to_dict(ensemble))), plan)
     np.testing.assert_array_equal(again.scores(own.codes), ensemble.scores(own.codes))
-    if plan.model.weight_update == "averaging":
-        return
     if resolve(plan).calibration in ("odds", "hazards"):
         # The last question is about finished scores; the model is these, stretched, and one value more.
         scores, finished = node.held.records.scores[0] / 2**16, ensemble.scores(own.codes)[0]
@@ -186,6 +184,8 @@ def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
         scores, finished = node.held.records.scores[0] / 2**16, ensemble.scores(own.codes)[0]
         line = np.polyfit(scores, finished, 1) if np.ptp(scores) > 0 else (0.0, finished.mean())
         np.testing.assert_allclose(finished, np.polyval(line, scores), atol=max(1, ensemble.n_trees) * 2**-15)
+        return
+    if plan.model.weight_update == "averaging":
         return
     fitted = ensemble.fitted
     kept = ensemble.n_trees - last

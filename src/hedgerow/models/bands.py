@@ -270,19 +270,24 @@ class _Source:
         trees, n_outputs = self.trees_of.get(feature, []), self.ensemble.n_outputs
         if not trees or not self.sigmas[trees].any():
             return np.zeros_like(shape.scores)
-        leaves = [self._leaves(tree, shape) for tree in trees]
+        every = [self._leaves(tree, shape) for tree in trees]
+        # Cells that no tree tells apart vary as one: of thousands, as halving has, few pieces are left.
+        places, of_code = np.unique(np.stack([own.place for own in every]), axis=1, return_inverse=True)
+        piece = of_code.reshape(-1)
+        leaves = [replace(own, place=place) for own, place in zip(every, places, strict=True)]
+        density = np.bincount(piece, weights=shape.density).astype(np.float64)
         if self.settings.interaction == "adaptive":
-            own = np.stack([_carried(leaves, shape.density, None, out) for out in range(n_outputs)], axis=1)
-            sample = np.stack([_sampled(leaves, shape.density, out) for out in range(n_outputs)], axis=1)
+            own = np.stack([_carried(leaves, density, None, out) for out in range(n_outputs)], axis=1)
+            sample = np.stack([_sampled(leaves, density, out) for out in range(n_outputs)], axis=1)
             order = shape.density @ shape.centred() ** 2 / len(trees)
-            return np.sqrt(self._comparable(own + SAMPLE_SPREAD * sample) + ORDER_SPREAD * order)
-        answer = self._answers(shape)
+            return np.sqrt(self._comparable(own + SAMPLE_SPREAD * sample) + ORDER_SPREAD * order)[piece]
+        answer = np.bincount(piece, weights=shape.density * self._answers(shape)).astype(np.float64)
         parts = [
-            FEEDBACK_SHARE * _carried(leaves, shape.density, answer, output)
-            + LEFT_STANDING * _carried(leaves, shape.density, None, output)
+            FEEDBACK_SHARE * _carried(leaves, density, answer, output)
+            + LEFT_STANDING * _carried(leaves, density, None, output)
             for output in range(n_outputs)
         ]
-        return np.sqrt(self._comparable(np.stack(parts, axis=1)))
+        return np.sqrt(self._comparable(np.stack(parts, axis=1)))[piece]
 
     def _comparable(self, variances: FloatArray) -> FloatArray:
         """Variances [n_codes, n_outputs] of scores whose mean over the outputs is taken off where that is done."""
@@ -336,13 +341,14 @@ class _Source:
         hessians = (1 - chance) * table[0, :, 1] + chance * table[1, :, 1]
         middle = sum(float((each.density @ each.scores)[0]) for each in self.shapes)
         others = sum(each.deviation() ** 2 for each in self.shapes) - shape.deviation() ** 2
-        distance = scores - (middle + shape.centred()[:, :1])
+        own, of_code = np.unique(shape.centred()[:, 0], return_inverse=True)
+        distance = scores - (middle + own[:, None])
         weights = np.exp(-(distance**2) / (2 * max(others, 1e-4)))
-        return np.asarray((weights @ slopes) / (weights @ hessians))
+        return np.asarray((weights @ slopes) / (weights @ hessians))[of_code]
 
 
 def _sampled(leaves: Sequence[_Leaves], density: FloatArray, output: int) -> FloatArray:
-    """As `_carried` without feedback, for the spread of the records in place of the noise: float64 [n_codes].
+    """As `_carried` without feedback, for the spread of the records in place of the noise: float64 [n_pieces].
 
     A sum of gradients over a fresh sample varies by about its sum of Hessians.
     """
@@ -354,20 +360,21 @@ def _sampled(leaves: Sequence[_Leaves], density: FloatArray, output: int) -> Flo
 
 
 def _carried(leaves: Sequence[_Leaves], density: FloatArray, answer: FloatArray | None, output: int) -> FloatArray:
-    """Variance of one output of the sum of trees, less its mean over the records: float64 [n_codes].
+    """Variance of one output of the sum of trees, less its mean over the records: float64 [n_pieces].
 
     Args:
-        leaves: of each tree, in training order.
-        density: float64 [n_codes].
-        answer: see `_Source._answers`; None for trees that do not answer what earlier ones have moved.
+        leaves: of each tree, in training order; their places are of pieces, that is of cells that no tree tells apart.
+        density: float64 [n_pieces].
+        answer: density times answer (`_Source._answers`), float64 [n_pieces]; None for trees that do not answer what
+            earlier ones have moved.
     """
-    n_codes = len(density)
-    covariance = np.zeros((n_codes, n_codes))
+    n_pieces = len(density)
+    covariance = np.zeros((n_pieces, n_pieces))
     for tree in leaves:
         gain, noise = tree.response(output)
         if answer is not None:
-            taken = np.zeros((len(gain), n_codes))
-            taken[tree.place, np.arange(n_codes)] = density * answer * tree.released.sum()
+            taken = np.zeros((len(gain), n_pieces))
+            taken[tree.place, np.arange(n_pieces)] = answer * tree.released.sum()
             taken = gain @ taken
             back = taken @ covariance
             covariance -= back[tree.place] + back[tree.place].T
@@ -377,6 +384,6 @@ def _carried(leaves: Sequence[_Leaves], density: FloatArray, answer: FloatArray 
 
 
 def _centred(covariance: FloatArray, density: FloatArray) -> FloatArray:
-    """Variances of the cells' scores, less their mean over the records."""
+    """Variances of the pieces' scores, less their mean over the records."""
     shared = covariance @ density
     return np.maximum(np.diag(covariance) - 2 * shared + density @ shared, 0)

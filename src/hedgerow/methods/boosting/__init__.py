@@ -24,7 +24,8 @@ def check(plan: Plan) -> None:
         other = "a regression by gradients" + (", or a time to an event" if model.start == "linear" else "")
         raise refuse("model.start", model.start, f'"none" or "auto" but for {other}')
     if model.start == "linear" and not _is_smoothed(plan):
-        raise refuse("model.start", model.start, '"mean", "none" or "auto" but with interaction = "adaptive"')
+        others = '"none"' if of_times else '"mean", "none"'
+        raise refuse("model.start", model.start, f'{others} or "auto" but with interaction = "adaptive"')
     if plan.label.is_survival:
         # Their sums are asked for under the released baseline; other kinds of queries know of none.
         for name, only in _OF_SURVIVAL.items():

@@ -342,7 +342,7 @@ def _calibration(plan: Plan, settings: BoostingSettings) -> str:
     """What a last release mends, see `BoostingSettings`."""
     if plan.model.calibration == "none":
         return "none"
-    if settings.interaction != "adaptive":
+    if settings.interaction != "adaptive" or _averages_numbers(plan):
         has_slope = (settings.start == "mean" or _averages_numbers(plan)) and asks_for_line(plan)
         return "slope" if has_slope else "none"
     if settings.start in ("mean", "linear"):
@@ -354,7 +354,7 @@ def _calibration(plan: Plan, settings: BoostingSettings) -> str:
 
 
 def _averages_numbers(plan: Plan) -> bool:
-    return plan.label.type == "regression" and plan.model.weight_update == "averaging"
+    return plan.label.is_numeric and plan.model.weight_update == "averaging"
 
 
 def _default_trees(signal: float, n_features: int, numbers: bool) -> int:
