@@ -22,6 +22,7 @@ from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.secagg.view import StoredView
+from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.server.journal import Journal
 from hedgerow.storage import Database
 
@@ -369,3 +370,33 @@ def test_private_files_are_private(tmp_path: Path) -> None:
     for name in ("node.db", "counter.json"):
         assert (tmp_path / "state" / name).stat().st_mode & 0o077 == 0
     store.close()
+
+
+@pytest.mark.parametrize("taken", [2, 4])
+def test_a_folder_that_was_restored_whole_is_charged_for_the_whole_run(
+    federate: Builder, factory: Any, tmp_path: Path, taken: int
+) -> None:
+    """Database, counter and book of one snapshot agree with each other, so the node sees nothing; but the coordinator
+    has a vector of it that they do not know of. It answers nothing more, and nothing that was reserved is given back.
+    """
+    federation = federate(5, factory.make_plan(model={"n_trees": 8}))
+    victim, backup = federation.parties["site-1"], tmp_path / "snapshot"
+
+    def act(event: RunEvent) -> None:
+        if event.kind != RunEventKind.RELEASED:
+            return
+        if event.round == taken:
+            shutil.copytree(victim.folder, backup)
+        elif event.round == taken + 2:
+            victim.kill()
+            shutil.rmtree(victim.folder)
+            shutil.copytree(backup, victim.folder)
+            victim.start()
+
+    federation.on_event = act
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert [fault.code for fault in victim.failures] == ["rolled-back"]
+    assert sum("site-1" in survivors for survivors in federation.session.run.survivors) < 8
+    victim.start()
+    assert charged(victim) == ("stopped", 8)

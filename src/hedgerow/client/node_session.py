@@ -208,6 +208,8 @@ class NodeSession:
                 return [] if answer is None else [answer]
             case Finished() | Salvaged():
                 return self._finish(message)
+            case Stop(Code.ROLLED_BACK):
+                self._end_rolled_back()
             case Stop(code):
                 if self._run is not None:
                     self._end(STOPPED)
@@ -237,6 +239,21 @@ class NodeSession:
         self._book.settle(run.run_id, self._store.spent(run.run_id), status)
         self._store.close_run(run.run_id, status)
         self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
+
+    def _end_rolled_back(self) -> None:
+        """The coordinator has a vector of this node that its files, restored together, do not know of.
+
+        What else has left is not known, so all that was reserved stays charged. Nothing more leaves in this run: its
+        keys may have been used. A node whose files differ has seen this itself, and enrols anew.
+        """
+        run_id = self._require_run().run_id
+        if self._store.spent(run_id) is None:
+            return
+        self._require_run().leave_epoch()
+        self._book.settle(run_id, None, STOPPED)
+        self._store.close_run(run_id, STOPPED)
+        self.state = NodeState.STOPPED
+        raise AggregationError("state-rolled-back", run=run_id.hex()[:12])
 
     def _require_run(self) -> NodeRun:
         if self._run is None:

@@ -1230,6 +1230,11 @@ class RunSession:
             if len(claims) >= run.sites.n_believed and not is_whole:
                 give_up(run, RemoteProtocolError("journal-rolled-back", sites=", ".join(claims)))
             return
+        if is_ours and any(site.name in survivors for survivors in run.survivors[hello.n_releases + 1 :]):
+            # It held all releases before the round in whose sum its vector is: its folder was restored. Its owner is
+            # charged for the whole run; a node that has seen it for itself is so already, and goes on in a new epoch.
+            run.tell(RunEventKind.REFUSED, site.name, Code.ROLLED_BACK)
+            run.send(site, Stop(Code.ROLLED_BACK))
         site.n_held = hello.n_releases if is_ours else 0
         # No node has a release, or the epoch itself, without the seed that the trees are made from.
         has_seed = bool(hello.n_releases) or (run.origin is not None and hello.epoch == run.origin.digest)
