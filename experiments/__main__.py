@@ -53,7 +53,20 @@ def available() -> dict[str, Command]:
 def run(argv: list[str]) -> int:
     """List the experiments, or run the one that is named first; what goes wrong is said in one line."""
     try:
-        return _run(argv)
+        experiments = available()
+        if not argv or argv[0] in ("-h", "--help", "list"):
+            print("Usage: python -m experiments NAME [--data DIR] [options]\n")
+            width = max(len(name) for name in experiments)
+            for name, command in experiments.items():
+                print(f"  {name:{width}}  {command.summary}")
+            return 0
+        name = argv[0].replace("-", "_")
+        if name not in experiments:
+            print(f"There is no experiment {argv[0]!r}; known are: {', '.join(experiments)}.", file=sys.stderr)
+            return 2
+        command = experiments[name]
+        act = getattr(importlib.import_module(command.module), command.function)
+        return int((partial(act, name) if command.function == "run" else act)(argv[1:]))
     except ImportError as error:
         absent = fault_of_import(error)
         if absent is None:
@@ -63,23 +76,6 @@ def run(argv: list[str]) -> int:
     except HedgerowError as error:
         print(f"{argv[0]}: {error}", file=sys.stderr)
         return error.exit_code
-
-
-def _run(argv: list[str]) -> int:
-    experiments = available()
-    if not argv or argv[0] in ("-h", "--help", "list"):
-        print("Usage: python -m experiments NAME [--data DIR] [options]\n")
-        width = max(len(name) for name in experiments)
-        for name, command in experiments.items():
-            print(f"  {name:{width}}  {command.summary}")
-        return 0
-    name = argv[0].replace("-", "_")
-    if name not in experiments:
-        print(f"There is no experiment {argv[0]!r}; known are: {', '.join(experiments)}.", file=sys.stderr)
-        return 2
-    command = experiments[name]
-    act = getattr(importlib.import_module(command.module), command.function)
-    return int((partial(act, name) if command.function == "run" else act)(argv[1:]))
 
 
 def run_quietly(argv: list[str]) -> int:

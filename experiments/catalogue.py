@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from experiments.datasets import AUTHORS
@@ -137,17 +136,12 @@ class Experiment:
         return tuple(dict.fromkeys(cell.data for cell in self.cells))
 
 
-Make = Callable[..., Method]
-"""A method with these fields of [model]."""
-
-
-def preset_method(name: str, **changes: Any) -> Method:
-    """A preset as a method, with changes to its [model]."""
+def preset_method(name: str) -> Method:
+    """A preset as a method."""
     preset = PRESETS[name]
-    per_feature = changes.get("n_trees", preset.trees_per_feature) if preset.trees_per_feature else 0
     promise = {} if preset.private else {"epsilon": math.inf}
     privacy = {"accountant": preset.accountant, **preset.privacy, **promise}
-    return Method(name, {**preset.model, **changes}, privacy, per_feature)
+    return Method(name, preset.model, privacy, preset.trees_per_feature)
 
 
 def _varied(name: str, **changes: Any) -> Method:
@@ -159,23 +153,25 @@ def _split(split_method: str, update: str = "newton", **changes: Any) -> Method:
     return _varied(f"{split_method} {update}", split_method=split_method, weight_update=update, **trees)
 
 
-def _candidates(**model: Any) -> list[Make]:
-    fixed = {"hessian_scale": SEPARATE, "candidate_rounds": ROUNDS - 1, **model}
-    return [partial(_varied, name, split_candidates=name, **fixed) for name in CANDIDATES]
+def _candidate(name: str) -> Method:
+    return _varied(name, split_candidates=name, hessian_scale=SEPARATE, candidate_rounds=ROUNDS - 1)
 
 
 def _forest(name: str) -> Method:
     return _varied(name, weight_update="averaging", batch_size="all", n_trees=200)
 
 
-def _along(axis: str, xs: Iterable[float], methods: Iterable[Make], data: str = "credit1", part: str = "") -> Cells:
+def _along(axis: str, xs: Iterable[float], methods: Iterable[Method], data: str = "credit1", part: str = "") -> Cells:
     """A line for each method: `axis` is a field of [model], or "epsilon", which is 1 elsewhere."""
 
-    def cell(make: Make, x: float) -> Cell:
-        is_epsilon = axis == "epsilon"
-        return Cell(make(**{} if is_epsilon else {axis: x}), data, x if is_epsilon else 1.0, x=x, part=part)
+    def cell(method: Method, x: Any) -> Cell:
+        if axis == "epsilon":
+            return Cell(method, data, x, x=x, part=part)
+        per_feature = x if axis == "n_trees" and method.trees_per_feature else method.trees_per_feature
+        changed = replace(method, model={**method.model, axis: x}, trees_per_feature=per_feature)
+        return Cell(changed, data, 1.0, x=x, part=part)
 
-    return tuple(cell(make, x) for make in methods for x in xs)
+    return tuple(cell(method, x) for method in methods for x in xs)
 
 
 def _table(number: int, title: str, epsilon: float, methods: Iterable[Method], remark: str = "") -> Experiment:
@@ -188,26 +184,13 @@ def _updates(number: int, epsilon: float, remark: str = "") -> Experiment:
     return _table(number, f"weight updates at epsilon {epsilon:g}, depth 4", epsilon, methods, remark)
 
 
-def _batched() -> list[Method]:
-    batches = [_varied(f"Batch (B={size})", n_trees=200, batch_size=size) for size in (10, 20, 50, 100, 200)]
-    return [*batches, _forest("DP-RF (B=200)"), _varied("Newton (B=1)", n_trees=200)]
-
-
-def _table_6() -> Experiment:
-    cells = (
-        Cell(preset_method(name), data, epsilon)
-        for data in DATA for epsilon in (0.1, 0.5, 1.0) for name in (*RANKED, *REFERENCES)
-    )  # fmt: skip
-    return Experiment("table6", "Table 6: average rank of the methods, T = 100", tuple(cells))
-
-
 def _figure(number: int, title: str, *panels: Panel, remark: str = "") -> Experiment:
     return Experiment(f"figure{number}", f"Figure {number}: {title}", panels=panels, repeats=3, remark=remark)
 
 
 def _by_candidates(data: str) -> Panel:
     sizes = (2, 4, 8, 16, 32, 64, 128)
-    return Panel(data, "candidates Q", _along("n_candidates", sizes, _candidates(), data), log_x=True)
+    return Panel(data, "candidates Q", _along("n_candidates", sizes, _ALL_CANDIDATES, data), log_x=True)
 
 
 def _by_batches(data: str, epsilon: float) -> Panel:
@@ -219,54 +202,54 @@ def _by_batches(data: str, epsilon: float) -> Panel:
     return Panel(f"{data}, epsilon {epsilon:g}", "batch size / T", tuple(cells), log_x=True)
 
 
-def _figure_2() -> Experiment:
-    by_depth = _along("max_depth", (2, 3, 4, 5, 6), [partial(_split, split) for split in SPLITS], part=", by depth")
-    shallow = [partial(_split, split, max_depth=3) for split in SPLITS]
-    by_trees = _along("n_trees", (5, 10, *MANY_TREES), [partial(_split, split) for split in SPLITS])
-    return _figure(
-        2, "split methods on Credit 1",
-        Panel("epsilon 1, depth 4", "trees", by_trees), Panel("epsilon 1", "depth", by_depth),
-        Panel("depth 3", "epsilon", _along("epsilon", EPSILONS, shallow)),
-    )  # fmt: skip
-
-
-def _figure_3() -> Experiment:
-    hessian = {"split_candidates": "iterative_hessian", "hessian_scale": SEPARATE}
-    rounds = [partial(_varied, f"s = {s}", candidate_rounds=s - 1, **hessian) for s in (5, 10, 20, 30, 100)]
-    return _figure(
-        3, "split candidates on Credit 1",
-        Panel("rounds of iterative Hessians", "epsilon", _along("epsilon", EPSILONS, rounds)),
-        Panel("epsilon 1", "trees", _along("n_trees", (100, 200, 300), _candidates())),
-        _by_candidates("credit1"),
-    )  # fmt: skip
-
-
-def _by_trees(number: int, title: str, methods: Iterable[Make]) -> Experiment:
+def _by_trees(number: int, title: str, methods: Iterable[Method]) -> Experiment:
     cells = _along("n_trees", (10, 25, 50, 100, 200, 300), methods)
     return _figure(number, f"{title} on Credit 1", Panel("epsilon 1", "trees", cells))
 
 
-_SIZES = [partial(_varied, f"k = {k}", interaction_size=k) for k in (1, 2, 3, 4, 5, "all")]
+_ALL_SPLITS, _ALL_CANDIDATES = list(map(_split, SPLITS)), list(map(_candidate, CANDIDATES))
+_SHALLOW = [_split(split, max_depth=3) for split in SPLITS]
+_BATCHED = [_varied(f"Batch (B={size})", n_trees=200, batch_size=size) for size in (10, 20, 50, 100, 200)]
+_ROUNDS = [
+    _varied(f"s = {s}", split_candidates="iterative_hessian", hessian_scale=SEPARATE, candidate_rounds=s - 1)
+    for s in (5, 10, 20, 30, 100)
+]
+_SIZES = [_varied(f"k = {k}", interaction_size=k) for k in (1, 2, 3, 4, 5, "all")]
 _ONE_OR_ALL = [
-    partial(_varied, f"{update}, k = {k}", weight_update=update, interaction_size=k)
+    _varied(f"{update}, k = {k}", weight_update=update, interaction_size=k)
     for update in ("newton", "gradient") for k in (1, "all")
 ]  # fmt: skip
-_ALL_METHODS = _along("n_trees", MANY_TREES, [partial(preset_method, name) for name in (*RANKED, "ldp", *REFERENCES)])
+_TABLE_6 = (
+    Cell(preset_method(name), data, epsilon)
+    for data in DATA for epsilon in (0.1, 0.5, 1.0) for name in (*RANKED, *REFERENCES)
+)  # fmt: skip
+_ALL_METHODS = _along("n_trees", MANY_TREES, map(preset_method, (*RANKED, "ldp", *REFERENCES)))
 _LIST = (
     _updates(3, 0.5, "The caption says epsilon = 0.5, the text of section 6.3 says 1; the numbers are those of 0.5."),
     _table(
-        4, "split candidates at epsilon 1, T = 100, Q = 32", 1.0, [make() for make in _candidates()],
+        4, "split candidates at epsilon 1, T = 100, Q = 32", 1.0, _ALL_CANDIDATES,
         "Quantiles are exact counts of the data: that row is for comparison, and has no guarantee.",
     ),
     _table(
-        5, "batched updates at epsilon 0.1, T = 200", 0.1, _batched(),
+        5, "batched updates at epsilon 0.1, T = 200", 0.1,
+        [*_BATCHED, _forest("DP-RF (B=200)"), _varied("Newton (B=1)", n_trees=200)],
         "The authors' script for this table sorts the methods by name, which puts DP-RF first, and then labels the "
         "sixth row DP-RF: the paper's first six rows may stand one off. Here they are compared as labelled.",
     ),
-    _table_6(),
+    Experiment("table6", "Table 6: average rank of the methods, T = 100", tuple(_TABLE_6)),
     *(_updates(number, epsilon) for number, epsilon in ((9, 0.1), (10, 0.25), (11, 0.75), (12, 1.0))),
-    _figure_2(),
-    _figure_3(),
+    _figure(
+        2, "split methods on Credit 1",
+        Panel("epsilon 1, depth 4", "trees", _along("n_trees", (5, 10, *MANY_TREES), _ALL_SPLITS)),
+        Panel("epsilon 1", "depth", _along("max_depth", (2, 3, 4, 5, 6), _ALL_SPLITS, part=", by depth")),
+        Panel("depth 3", "epsilon", _along("epsilon", EPSILONS, _SHALLOW)),
+    ),
+    _figure(
+        3, "split candidates on Credit 1",
+        Panel("rounds of iterative Hessians", "epsilon", _along("epsilon", EPSILONS, _ROUNDS)),
+        Panel("epsilon 1", "trees", _along("n_trees", (100, 200, 300), _ALL_CANDIDATES)),
+        _by_candidates("credit1"),
+    ),
     _figure(4, "batched updates on Credit 1, T = 200", *(_by_batches("credit1", epsilon) for epsilon in (0.1, 0.5))),
     _figure(
         5, "all methods on Credit 1", Panel("Credit 1, epsilon 1, depth 4", "trees", _ALL_METHODS),
@@ -277,7 +260,7 @@ _LIST = (
     _by_trees(10, "cyclical k-way", _SIZES),
     _by_trees(11, "k = 1 against k = m", _ONE_OR_ALL),
     _figure(12, "split candidates by epsilon on Credit 1",
-            Panel("T = 100", "epsilon", _along("epsilon", EPSILONS, _candidates()))),
+            Panel("T = 100", "epsilon", _along("epsilon", EPSILONS, _ALL_CANDIDATES))),
     _figure(13, "split candidates by Q", *map(_by_candidates, ("credit2", "adult", "bank"))),
     _figure(14, "batched updates, T = 200", *(_by_batches(data, 0.1) for data in ("credit2", "adult", "bank"))),
 )  # fmt: skip

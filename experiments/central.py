@@ -24,8 +24,7 @@ class _Node:
     feature: int = -1
     threshold: float = 0.0
     is_category: bool = False
-    left: _Node | None = None
-    right: _Node | None = None
+    sides: tuple[_Node, ...] = ()
     value: float = 0.0
 
     def sends_left(self, data: Central, rows: Rows) -> NDArray[np.bool_]:
@@ -64,11 +63,11 @@ class Central:
         pending = [(tree, np.arange(len(values)))]
         while pending:
             node, rows = pending.pop()
-            if node.left is None or node.right is None:
+            if not node.sides:
                 values[rows] = node.value
                 continue
             goes_left = node.sends_left(self, rows)
-            pending += [(node.left, rows[goes_left]), (node.right, rows[~goes_left])]
+            pending += [(node.sides[0], rows[goes_left]), (node.sides[1], rows[~goes_left])]
         return values
 
 
@@ -163,8 +162,8 @@ def _grown(
         if not node.is_category:
             low, high = ranges[node.feature]
             below[0][node.feature], below[1][node.feature] = (low, node.threshold), (node.threshold, high)
-        node.left = grow(inside[goes_left], own[goes_left], below[0], level + 1)
-        node.right = grow(inside[~goes_left], own[~goes_left], below[1], level + 1)
+        parts = zip((goes_left, ~goes_left), below, strict=True)
+        node.sides = tuple(grow(inside[part], own[part], within, level + 1) for part, within in parts)
         return node
 
     ranges = [(float(feature.get("min", 0)), float(feature.get("max", 0))) for feature in data.features]
@@ -301,8 +300,7 @@ class _Greedy:
         _, feature, cut = best[int((weights + self.random.gumbel(size=len(weights))).argmax())]
         node = self._node(feature, cut)
         goes = node.sends_left(self.data, rows)
-        node.left = self._grow(rows[goes], gradients[goes], depth + 1)
-        node.right = self._grow(rows[~goes], gradients[~goes], depth + 1)
+        node.sides = tuple(self._grow(rows[part], gradients[part], depth + 1) for part in (goes, ~goes))
         return node
 
     def _node(self, feature: int, cut: float) -> _Node:

@@ -64,6 +64,19 @@ class Table:
         return len(self.label)
 
     @property
+    def matrix(self) -> NDArray[np.float64]:
+        """All features as numbers, [n, m]."""
+        return np.stack([column.astype(float) for column in self.columns], axis=1)
+
+    def frame(self, unlisted: str) -> pd.DataFrame:
+        """The features with categories as text, `unlisted` where one is not listed."""
+        found = {own["name"]: column for own, column in zip(self.features, self.columns, strict=True)}
+        for own in self.features:
+            if own["type"] == "categorical":
+                found[own["name"]] = np.array([*own["categories"], unlisted], dtype=object)[found[own["name"]]]
+        return pd.DataFrame(found)
+
+    @property
     def kind(self) -> str:
         return str(self.label_section["type"])
 
@@ -207,11 +220,23 @@ SYNTHETIC: dict[str, tuple[tuple[int, int], float, Callable[[Drawn], Drawn]]] = 
 
 def make(name: str) -> Table:
     """A synthetic binary task with numeric features in [-4, 4]."""
+    x, log_odds, random = _features_and_log_odds(name)
+    return made_up(name, x, (random.random(len(x)) < 1 / (1 + np.exp(-log_odds))).astype(np.int64), 4)
+
+
+def make_numbers(name: str, most: int = 20_000) -> Table:
+    """The log-odds of a synthetic task, with normal noise of deviation 1, as numbers in [-12, 12]; `most` records."""
+    x, log_odds, random = _features_and_log_odds(name, most)
+    section = {"name": "y", "type": "regression", "min": -12.0, "max": 12.0}
+    return made_up(name, x, np.clip(log_odds + random.normal(size=len(x)), -12, 12), 4, section)
+
+
+def _features_and_log_odds(name: str, most: int = 1_000_000) -> tuple[Drawn, Drawn, np.random.Generator]:
     random = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))
-    size, bound, log_odds = SYNTHETIC[name]
+    (n_records, n_features), bound, log_odds = SYNTHETIC[name]
+    size = min(n_records, most), n_features
     x = random.uniform(-bound, bound, size=size) if bound else random.normal(size=size)
-    label = (random.random(len(x)) < 1 / (1 + np.exp(-log_odds(x)))).astype(np.int64)
-    return _made_up(name, x, label, 4)
+    return x, log_odds(x), random
 
 
 def with_label(table: Table, name: str, label: str, without: tuple[str, ...] = ()) -> Table:
@@ -254,21 +279,8 @@ def make_classes(n_classes: int, n_records: int = 20_000) -> Table:
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
     shares = (weights / weights.sum(axis=1, keepdims=True)).cumsum(axis=1)
     label = (shares < random.random((n_records, 1))).sum(axis=1).astype(np.int64)
-    made = _made_up(f"made, {n_classes} classes", x, np.minimum(label, n_classes - 1), 4)
-    names = [f"class {number}" for number in range(n_classes)]
-    return replace(made, label_section={"name": "y", "type": "multiclass", "classes": names})
-
-
-def make_numbers(name: str, most: int = 20_000) -> Table:
-    """The log-odds of a synthetic task, with normal noise of deviation 1, as numbers in [-12, 12]; `most` records."""
-    random = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))
-    (n_records, n_features), bound, log_odds = SYNTHETIC[name]
-    size = min(n_records, most), n_features
-    x = random.uniform(-bound, bound, size=size) if bound else random.normal(size=size)
-    label = np.clip(log_odds(x) + random.normal(size=len(x)), -12, 12)
-    section = {"name": "y", "type": "regression", "min": -12.0, "max": 12.0}
-    made = _made_up(name, x, np.zeros(len(x), dtype=np.int64), 4)
-    return replace(made, label=label, label_section=section)
+    section = {"name": "y", "type": "multiclass", "classes": [f"class {number}" for number in range(n_classes)]}
+    return made_up(f"made, {n_classes} classes", x, np.minimum(label, n_classes - 1), 4, section)
 
 
 def skewed_numbers(n_records: int = 10_000) -> Table:
@@ -288,9 +300,10 @@ def skewed_numbers(n_records: int = 10_000) -> Table:
 def generated_classes(n_records: int = 50_000) -> Table:
     """A task of scikit-learn's generator: two classes, 30 % positive, 20 features of which 8 inform."""
     x, y = make_classification(n_records, 20, n_informative=8, n_redundant=4, weights=[0.7], random_state=0)
-    return _made_up("generated classes", x, y.astype(np.int64), 10.0)
+    return made_up("generated classes", x, y.astype(np.int64), 10.0)
 
 
-def _made_up(name: str, x: NDArray[Any], label: NDArray[np.int64], bound: float) -> Table:
+def made_up(name: str, x: Drawn, label: Drawn, bound: float, section: dict[str, Any] = BINARY) -> Table:
+    """A table of features x0, x1 and so on, each within +-bound."""
     features = tuple(number(f"x{index}", -bound, bound) for index in range(x.shape[1]))
-    return Table(name, features, tuple(x.astype(np.float32).T), label, BINARY)
+    return Table(name, features, tuple(x.astype(np.float32).T), label, section)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from experiments.datasets import Table
 from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
@@ -41,19 +40,10 @@ from hedgerow.protocol.messages import RunState
 from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import Outcome
+from hedgerow.transport import identities
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
-from hedgerow.transport.identities import (
-    PRIVATE_SUFFIX,
-    PinnedRoster,
-    PrivateIdentity,
-    Role,
-    build_roster,
-    create_identity,
-    new_identity,
-    read_private,
-    read_roster,
-)
+from hedgerow.transport.identities import PRIVATE_SUFFIX, PinnedRoster, PrivateIdentity, Role
 from hedgerow.transport.interface import Hub, HubEvent, Traffic
 
 SETTINGS = LinkSettings(http_proxy=False)
@@ -83,10 +73,10 @@ class Sites:
 def make_keys(folder: Path, n_sites: int) -> Sites:
     """Identities, roster and policy of so many sites."""
     folder.mkdir(parents=True, exist_ok=True)
-    coordinator = create_identity(folder, "coordinator", Role.COORDINATOR)[0]
+    coordinator = identities.create_identity(folder, "coordinator", Role.COORDINATOR)[0]
     names = tuple(f"site-{number:03}" for number in range(n_sites))
-    identities = [create_identity(folder, name, Role.SITE)[0] for name in names]
-    pinned = build_roster(coordinator.public, [identity.public for identity in identities])
+    parties = [identities.create_identity(folder, name, Role.SITE)[0] for name in names]
+    pinned = identities.build_roster(coordinator.public, [identity.public for identity in parties])
     (folder / "roster.toml").write_text(pinned.to_toml(), encoding="utf-8")
     (folder / "policy.toml").write_text(_POLICY, encoding="utf-8")
     return Sites(folder, coordinator, pinned, names)
@@ -94,13 +84,8 @@ def make_keys(folder: Path, n_sites: int) -> Sites:
 
 def make_sites(folder: Path, table: Table, n_sites: int) -> Sites:
     """As `make_keys`, with a table's rows dealt out to the sites."""
-    sites, columns = make_keys(folder, n_sites), dict[str, Any]()
-    for feature, values in zip(table.features, table.columns, strict=True):
-        if feature["type"] == "categorical":
-            values = np.array([*feature["categories"], ""], dtype=object)[values]
-        columns[feature["name"]] = values
-    columns[table.label_section["name"]] = table.label
-    frame = pd.DataFrame(columns)
+    sites, frame = make_keys(folder, n_sites), table.frame("")
+    frame[table.label_section["name"]] = table.label
     for number, name in enumerate(sites.names):
         frame.iloc[number::n_sites].to_csv(sites.table(name), index=False)
     return sites
@@ -220,14 +205,13 @@ def start_nodes(sites: Sites, address: HubAddress, state: Path, plan: Path) -> l
     """One ``hedgerow node`` process per site, each with the plan that its owner agreed to."""
     common = ["--roster", str(sites.folder / "roster.toml"), "--policy", str(sites.folder / "policy.toml")]
     common += ["--plan", str(plan), "--connect", str(address)]
-    return [
-        start_node(
-            [str(sites.table(name)), *common, "--identity", str(sites.folder / f"{name}{PRIVATE_SUFFIX}"),
-             "--state", str(state / name)],
-            state / f"{name}.log",
-        )
-        for name in sites.names
-    ]  # fmt: skip
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        identity = str(sites.folder / f"{name}{PRIVATE_SUFFIX}")
+        own = [str(sites.table(name)), "--identity", identity, "--state", str(state / name)]
+        return start_node([*own, *common], state / f"{name}.log")
+
+    return [start(name) for name in sites.names]
 
 
 def start_node(options: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -242,30 +226,26 @@ def start_process(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, *words], stdout=output, stderr=subprocess.STDOUT, env=environment)
 
 
-@dataclass(frozen=True)
-class Crowd:
-    """Starts nodes, so many to a process: two hundred starts of Python would measure nothing but that."""
-
-    per_process: int
-
-    def __call__(self, sites: Sites, address: HubAddress, state: Path, plan: Path) -> list[subprocess.Popen[bytes]]:
-        processes = []
-        for start in range(0, len(sites.names), self.per_process):
-            names = ",".join(sites.names[start : start + self.per_process])
-            words = ["-m", "experiments", "network", "--crowd", str(sites.folder), str(state), str(plan), str(address)]
-            processes.append(start_process([*words, names], state / f"crowd-{start:03}.log"))
-        return processes
+def start_crowd(
+    per_process: int, sites: Sites, address: HubAddress, state: Path, plan: Path
+) -> list[subprocess.Popen[bytes]]:
+    """Nodes, so many to a process: two hundred starts of Python would measure nothing but that."""
+    words = ["-m", "experiments", "network", "--crowd", str(sites.folder), str(state), str(plan), str(address)]
+    return [
+        start_process([*words, ",".join(sites.names[start : start + per_process])], state / f"crowd-{start:03}.log")
+        for start in range(0, len(sites.names), per_process)
+    ]
 
 
 def be_crowd(words: Sequence[str]) -> int:
     """Be several nodes until their run is over; 1 when one of them fails."""
     folder, state, plan = Path(words[0]), Path(words[1]), read_plan(words[2])
     warm_up(plan)
-    pinned, policy = read_roster(folder / "roster.toml"), read_policy(str(folder / "policy.toml"))
+    pinned, policy = identities.read_roster(folder / "roster.toml"), read_policy(str(folder / "policy.toml"))
     failed: list[str] = []
 
     def be_one(name: str) -> None:
-        site = Site(name, read_private(folder / f"{name}{PRIVATE_SUFFIX}"), pinned, policy)
+        site = Site(name, identities.read_private(folder / f"{name}{PRIVATE_SUFFIX}"), pinned, policy)
         rows = read_site_data(str(folder / f"{name}.csv"), plan)[0]
         try:
             site.be(plan, rows, SystemNoise(os.urandom), state / name, words[3])
@@ -333,12 +313,12 @@ def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
     timeline = Timeline(
         len(sites.names), all_joined, lambda: asked.append(time.process_time() + sum(map(_cpu_of, processes)))
     )
-    hub = GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=SETTINGS)
-    children_before = _cpu_of_children()
+    hub = _Watched(sites.coordinator, sites.pinned, HubAddress(), settings=SETTINGS)
+    hub.processes, children_before = processes, _cpu_of_children()
     try:
         processes.extend(start(sites, HubAddress("127.0.0.1", hub.port), state, plan_file))
         keys, journal = (sites.coordinator, sites.pinned), state / "journal.db"
-        outcome, session = coordinate(_Watched(hub, processes), keys, plan, SeededNoise(SEED), journal, timeline)
+        outcome, session = coordinate(hub, keys, plan, SeededNoise(SEED), journal, timeline)
         ended, cpu = timeline.finishing or time.perf_counter(), time.process_time() - before[0]
         traffic = hub.traffic()
     finally:
@@ -362,27 +342,17 @@ def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
     )
 
 
-@dataclass(frozen=True)
-class _Watched:
+class _Watched(GrpcHub):
     """A hub that gives up when a node's process has failed, rather than wait for it as long as the plan allows."""
 
-    hub: GrpcHub
-    processes: Sequence[subprocess.Popen[bytes]]
-
-    def send(self, site: str, message: bytes) -> bool:
-        """See `Hub.send`."""
-        return self.hub.send(site, message)
+    processes: Sequence[subprocess.Popen[bytes]] = ()
 
     def receive(self, timeout: float) -> HubEvent | None:
         """See `Hub.receive`; raises EnvironmentFault."""
-        event = self.hub.receive(min(timeout, 1.0))
+        event = super().receive(min(timeout, 1.0))
         if event is None:
             _require_success([process.poll() for process in self.processes])
         return event
-
-    def close(self) -> None:
-        """See `Hub.close`."""
-        self.hub.close()
 
 
 def _require_success(codes: Sequence[int | None]) -> None:
@@ -460,9 +430,9 @@ class Loopback:
 
     def __init__(self, n_sites: int, folder: Path) -> None:
         self.names = tuple(f"site-{number:03}" for number in range(n_sites))
-        coordinator = new_identity("coordinator", Role.COORDINATOR, os.urandom(32))
-        keys = {name: new_identity(name, Role.SITE, os.urandom(32)) for name in self.names}
-        pinned = build_roster(coordinator.public, [key.public for key in keys.values()])
+        coordinator = identities.new_identity("coordinator", Role.COORDINATOR, os.urandom(32))
+        keys = {name: identities.new_identity(name, Role.SITE, os.urandom(32)) for name in self.names}
+        pinned = identities.build_roster(coordinator.public, [key.public for key in keys.values()])
         self._keys = coordinator, pinned
         self._sites = [
             Site(name, key, pinned, self.POLICY, self.SETTINGS, _LOOPBACK_PATIENCE) for name, key in keys.items()
@@ -488,10 +458,10 @@ class Loopback:
             before: list[Traffic] = []
             watch = Timeline(len(self.names), on_asked=lambda: before.append(hub.traffic()))
             address = f"127.0.0.1:{hub.port}"
-            be = {site.name: partial(site.be, plan, data[site.name], noise, folder / site.name, address)
-                  for site in self._sites}  # fmt: skip
-            threads = ThreadPoolExecutor(len(be))
-            nodes = {name: threads.submit(_timed, act) for name, act in be.items()}
+            threads, nodes = ThreadPoolExecutor(len(self._sites)), {}
+            for site in self._sites:
+                be = partial(site.be, plan, data[site.name], noise, folder / site.name, address)
+                nodes[site.name] = threads.submit(_timed, be)
             (outcome, _), spent = _timed(lambda: coordinate(hub, self._keys, plan, noise, folder / "journal.db", watch))
             cpu_node = sum(_spent_by(name, node) for name, node in nodes.items()) / len(nodes)
             total = hub.traffic()

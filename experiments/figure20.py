@@ -20,7 +20,7 @@ import pandas as pd
 from sklearn.datasets import make_classification
 
 from experiments import harness
-from experiments.datasets import BINARY, Table, number
+from experiments.datasets import Table, made_up
 from experiments.federation import Loopback
 from experiments.harness import Line, Lines, Prepared, mean_and_deviation, table
 from hedgerow.methods.registry import resolve
@@ -123,8 +123,7 @@ def table_of(n: int, n_features: int, seed: int) -> Table:
     x, y = make_classification(
         n, n_features, n_informative=n_features // 2, n_redundant=0, class_sep=2.0, flip_y=0.01, random_state=seed
     )
-    features = tuple(number(f"x{index}", -BOUND, BOUND) for index in range(n_features))
-    return Table("figure20", features, tuple(x.astype(np.float32).T), y, BINARY)
+    return made_up("figure20", x, y, BOUND)
 
 
 def plan_of(preset: Preset, table: Table, n_records: int, model: Mapping[str, Any]) -> Plan:
@@ -291,9 +290,7 @@ def _panel(axis: Any, lines: pd.DataFrame, x: str, label: str, value: Callable[[
     for index, (method, own) in enumerate(lines.groupby("method", sort=False)):
         style = {"color": _colour(index), "marker": "osD^v<>PX*phd"[index], "markersize": 4, "linewidth": 1}
         axis.loglog(own[x], value(own), label=PRESETS[method].title, **style)
-    places = sorted(set(lines[x]))
-    axis.set_xticks(places, [str(place) for place in places])
-    axis.set_xticks([], minor=True)
+    harness.mark(axis, sorted(set(lines[x])))
     axis.set(xlabel=x, ylabel=label)
     axis.grid(alpha=0.3)
 

@@ -24,6 +24,7 @@ from sklearn.metrics import roc_auc_score
 
 from experiments import harness
 from experiments.datasets import BINARY_NAMES, folder_of, load
+from experiments.harness import mean_and_error
 from hedgerow import DPGBDTClassifier
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
@@ -59,37 +60,30 @@ def main(argv: list[str]) -> int:
     parser = harness.arguments("first_hour", __doc__, splits=(5, "random splits per cell"))
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), help="data sets (default all)")
     options = parser.parse_args(argv)
-    head = ["data set", "n", "epsilon", *ARMS, "found - read off"]
-    print("\n".join(harness.table(head, [])), flush=True)
+    print("\n".join(harness.table(["data set", "n", "epsilon", *ARMS, "found - read off"], [])), flush=True)
     for name in options.sets:
         frame = SETS[name](options.data)
+        settings: dict[str, dict[str, Any]] = {"found": {}, "read off": {"bounds": "data"}}
+        if frame.categories:
+            settings["declared"] = {"categories": frame.categories}
         for epsilon in EPSILONS:
-            scores = [_scores(frame, epsilon, split) for split in range(options.splits)]
-            print(
-                "| " + " | ".join([name, f"{len(frame.label):,}", f"{epsilon:g}", *_cells(scores)]) + " |", flush=True
-            )
+            found = {
+                arm: np.array([_auc(frame, epsilon, split, own) for split in range(options.splits)])
+                for arm, own in settings.items()
+            }
+            cells = [f"{found[arm].mean():.4f}" if arm in found else "-" for arm in ARMS]
+            cells.append(mean_and_error(found["found"] - found["read off"], sign="+"))
+            print(harness.row([name, f"{len(frame.label):,}", f"{epsilon:g}", *cells]), flush=True)
     return 0
 
 
-def _cells(scores: list[dict[str, float]]) -> list[str]:
-    """The mean AUC of each arm, and the difference with its standard error; NaN for splits without a model."""
-    means = [np.mean([split[arm] for split in scores]) if arm in scores[0] else np.nan for arm in ARMS]
-    differences = np.array([split["found"] - split["read off"] for split in scores])
-    error = differences.std(ddof=1) / np.sqrt(len(differences)) if len(differences) > 1 else np.nan
-    return ["-" if np.isnan(mean) else f"{mean:.4f}" for mean in means] + [f"{differences.mean():+.4f} ± {error:.4f}"]
+def _is_test(frame: Frame, split: int) -> NDArray[np.bool_]:
+    return np.random.default_rng(split).random(len(frame.label)) < TEST_SHARE
 
 
-def _scores(frame: Frame, epsilon: float, split: int) -> dict[str, float]:
-    """Test AUC of each arm on one split."""
-    is_test = np.random.default_rng(split).random(len(frame.label)) < TEST_SHARE
-    settings: dict[str, dict[str, Any]] = {"found": {}, "read off": {"bounds": "data"}}
-    if frame.categories:
-        settings["declared"] = {"categories": frame.categories}
-    return {arm: _auc(frame, is_test, epsilon, split, own) for arm, own in settings.items()}
-
-
-def _auc(frame: Frame, is_test: NDArray[np.bool_], epsilon: float, seed: int, settings: Mapping[str, Any]) -> float:
-    model = DPGBDTClassifier(epsilon=epsilon, random_state=seed, **settings)
+def _auc(frame: Frame, epsilon: float, seed: int, settings: Mapping[str, Any]) -> float:
+    """The test AUC on the split of this number."""
+    model, is_test = DPGBDTClassifier(epsilon=epsilon, random_state=seed, **settings), _is_test(frame, seed)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewRecordsWarning)
@@ -109,16 +103,8 @@ def _auc(frame: Frame, is_test: NDArray[np.bool_], epsilon: float, seed: int, se
 def _declared(name: str, folder: str | None) -> Frame:
     """One of the papers' sets, with its categories as text again."""
     table = load(name, folder)
-    columns: dict[str, Any] = {}
-    categories = {}
-    for feature, column in zip(table.features, table.columns, strict=True):
-        if feature["type"] == "categorical":
-            words = np.array([*map(str, feature["categories"]), "another"], dtype=object)
-            columns[feature["name"]] = words[column]
-            categories[feature["name"]] = list(map(str, feature["categories"]))
-        else:
-            columns[feature["name"]] = column
-    return Frame(pd.DataFrame(columns), table.label, categories)
+    categories = {own["name"]: own["categories"] for own in table.features if own["type"] == "categorical"}
+    return Frame(table.frame("another"), table.label, categories)
 
 
 def _file(name: str, label: str, above: float, dropped: tuple[str, ...] = ()) -> Callable[[str | None], Frame]:
@@ -173,27 +159,22 @@ def main_names(argv: list[str]) -> int:
             for share in NAME_SHARES:
                 found = np.array([split[share] for split in splits])
                 hashed, (labelled, named) = found[:, 0], found[:, 1:3].T
-                cells = [f"{hashed.mean():.4f}", *(_gain(own - hashed) for own in (labelled, named))]
+                cells = [f"{hashed.mean():.4f}", *(mean_and_error(own - hashed, sign="+") for own in (labelled, named))]
                 cells += [f"{found[:, 3].mean():.0%}"]
-                print("| " + " | ".join([name, f"{epsilon:g}", f"{share:.0%}", *cells]) + " |", flush=True)
+                print(harness.row([name, f"{epsilon:g}", f"{share:.0%}", *cells]), flush=True)
     return 0
-
-
-def _gain(differences: NDArray[np.float64]) -> str:
-    return f"{differences.mean():+.4f} ± {differences.std(ddof=1) / np.sqrt(len(differences)):.4f}"
 
 
 def _named_scores(frame: Frame, epsilon: float, split: int) -> dict[float, list[float]]:
     """By share: test AUC of the three arms on one split, and the share of cells that were spelt."""
-    is_test = np.random.default_rng(split).random(len(frame.label)) < TEST_SHARE
-    hashed, scores = _auc(frame, is_test, epsilon, split, {}), {}
+    hashed, scores, texts = _auc(frame, epsilon, split, {}), {}, frame.rows[~_is_test(frame, split)]
     for share in NAME_SHARES:
-        names = _spelt(frame.rows[~is_test][list(frame.categories)], epsilon, share, split)
+        names = _spelt(texts[list(frame.categories)], epsilon, share, split)
         known = np.mean([frame.rows[name].isin(own).mean() for name, own in names.items()])
         # What the names leave of the promise, as an epsilon of its own.
         left = epsilon_of_mu(mu_of(epsilon, 1e-6) * np.sqrt(1 - share), 1e-6)
         named = {name: own for name, own in names.items() if own}
-        arms = [_auc(frame, is_test, left, split, settings) for settings in ({}, {"categories": named})]
+        arms = [_auc(frame, left, split, settings) for settings in ({}, {"categories": named})]
         scores[share] = [hashed, *arms, float(known)]
     return scores
 

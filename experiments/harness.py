@@ -198,11 +198,6 @@ def trained(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int)
     return run_plainly(plan, data, noise, node_noise=noise, sampling=sampling)
 
 
-def auc_of(outcome: Outcome, rows: SiteData) -> float:
-    """The AUC of a model of two classes over rows."""
-    return float(roc_auc_score(rows.labels, scores_of(outcome, rows)[0]))
-
-
 def train_and_score(
     prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int, tested: NDArray[np.bool_] | None = None
 ) -> tuple[float, Outcome]:
@@ -237,16 +232,25 @@ def auc_or_r2(table: Table, labels: NDArray[np.float64], scores: NDArray[np.floa
 
 
 def over_splits(
-    prepared: Prepared, make: MakePlan, seeds: range, measure: Measure = auc_or_r2, book: ScoreBook | None = None
-) -> NDArray[np.float64]:
-    """What is measured over random 70/30 splits: float64 [len(seeds), ...]; single numbers if a book keeps them."""
+    prepared: Prepared, make: MakePlan, seeds: range, measure: Measure = auc_or_r2, book: ScoreBook | None = None, *,
+    share: float = 0.7, most: int = 0,
+) -> NDArray[np.float64]:  # fmt: skip
+    """What is measured over random splits: float64 [len(seeds), ...]; single numbers if a book keeps them.
+
+    Args:
+        share: of the rows, for training.
+        most: train on so many of them, drawn at random, and test on the same rows; 0 for all of them.
+    """
     found = []
     for seed in seeds:
-        train = stratified_split(prepared.table.label, seed)
+        tested = ~stratified_split(prepared.table.label, seed, share)
+        rows = np.flatnonzero(~tested)
+        train = np.zeros_like(tested)
+        train[np.random.default_rng(seed).permutation(rows)[: most or len(rows)]] = True
         plan = make(prepared.table, int(train.sum()), seed)
 
-        def run(plan: Plan = plan, train: NDArray[np.bool_] = train, seed: int = seed) -> Any:
-            return measure(prepared.table, *held_out_scores(prepared, plan, train, seed)[:2])
+        def run(plan: Plan = plan, parts: tuple[Any, ...] = (train, seed, tested)) -> Any:
+            return measure(prepared.table, *held_out_scores(prepared, plan, *parts)[:2])
 
         found.append(run() if book is None else book.score((prepared.table.name, plan.digest, seed), run))
     return np.array(found)
@@ -356,6 +360,11 @@ def deviation_of(scores: Sequence[float] | NDArray[np.float64]) -> float:
     return float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
 
 
+def error_of(scores: Sequence[float] | NDArray[np.float64]) -> float:
+    """The standard error of a mean; 0 for a single score."""
+    return deviation_of(scores) / float(np.sqrt(len(scores)))
+
+
 def mean_and_deviation(scores: Sequence[float] | NDArray[np.float64]) -> str:
     """For a table: the mean, and the standard deviation over runs."""
     return f"{np.mean(scores):.4f} ± {deviation_of(scores):.4f}"
@@ -363,7 +372,7 @@ def mean_and_deviation(scores: Sequence[float] | NDArray[np.float64]) -> str:
 
 def mean_and_error(scores: Sequence[float] | NDArray[np.float64], digits: int = 4, sign: str = "-") -> str:
     """For a table: the mean, with a plus where `sign` is "+", and its standard error."""
-    return f"{np.mean(scores):{sign}.{digits}f} ± {deviation_of(scores) / np.sqrt(len(scores)):.{digits}f}"
+    return f"{np.mean(scores):{sign}.{digits}f} ± {error_of(scores):.{digits}f}"
 
 
 def row(cells: Iterable[str]) -> str:
@@ -397,6 +406,12 @@ def picture(path: Path, n_rows: int, n_columns: int, size: tuple[float, float], 
     yield figure, axes
     figure.savefig(path, **style)
     pyplot.close(figure)
+
+
+def mark(axis: Any, places: Sequence[float]) -> None:
+    """Only these places of the horizontal axis, as they are."""
+    axis.set_xticks(places, [f"{place:g}" for place in places])
+    axis.minorticks_off()
 
 
 def least_seconds(act: Callable[[], object], repeats: int) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Make src/hedgerow/data/rand_hie.csv.gz from the copy of the RAND Health Insurance Experiment in statsmodels' wheel.
 
-    python experiments/make_rand_hie.py PATH_OF_STATSMODELS [OUT]
+    python experiments/make_rand_hie.py PATH_OF_STATSMODELS
 
 PATH_OF_STATSMODELS is the installed or unpacked package (the folder that holds ``datasets``). The same input gives the
 same bytes: the values are copied as text and the gzip header carries no time.
@@ -38,7 +38,7 @@ def packed(source: bytes) -> bytes:
 
 def main(arguments: list[str]) -> int:
     """Write the file and print its SHA-256."""
-    if len(arguments) not in (1, 2):
+    if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
     source = (Path(arguments[0]) / SOURCE).read_bytes()
@@ -47,9 +47,8 @@ def main(arguments: list[str]) -> int:
         print(f"{SOURCE} has SHA-256 {found}, not {SOURCE_SHA256}: another edition of the data.", file=sys.stderr)
         return 1
     content = packed(source)
-    out = Path(arguments[1]) if len(arguments) == 2 else OUT
-    out.write_bytes(content)
-    print(f"{hashlib.sha256(content).hexdigest()}  {out.name}")
+    OUT.write_bytes(content)
+    print(f"{hashlib.sha256(content).hexdigest()}  {OUT.name}")
     return 0
 
 

@@ -48,8 +48,7 @@ def _panel(axis: Any, places: Sequence[float], curves: Mapping[str, Sequence[Any
         style = {"color": "black", "linestyle": "--", "marker": "s"} if name == PAPER else {"marker": "o"}
         axis.plot(places, own, label=name, **style)
     axis.set(xscale="log", **labels)
-    axis.set_xticks(places, [f"{place:g}" for place in places])
-    axis.minorticks_off()
+    harness.mark(axis, places)
     axis.grid(alpha=0.3)
 
 
@@ -96,9 +95,8 @@ def main_adassp(argv: list[str]) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "adassp.md").write_text(text + "\n", encoding="utf-8")
     with harness.picture(options.out / "adassp.png", 2, 3, (12, 7), constrained_layout=True) as (_, axes):
-        for axis, ((which, measure), (title, places, own)) in zip(
-            axes.flat, product(enumerate(("AUROC", "F1")), panels), strict=True
-        ):
+        pairs = product(enumerate(("AUROC", "F1")), panels)
+        for axis, ((which, measure), (title, places, own)) in zip(axes.flat, pairs, strict=True):
             curves = {name: [scores[which] for scores in line] for name, line in own.items()}
             x_label = title.split(", ")[1].removeprefix("by ")
             _panel(axis, places, curves, title=title, ylabel=measure, xlabel=x_label)
@@ -199,17 +197,15 @@ def main_dpxgboost(argv: list[str]) -> int:
         return 0
     parts, rows = [], {}
     for one in tables:
-        rows[one.name] = {**_paper(one.name), **_variants(Prepared(one), seeds, book)}
-        shown = {name: [np.array(value) for value in own] for name, own in rows[one.name].items()}
-        cells = _shown("epsilon", PURE_EPSILONS, shown, "{:.2f}".format)
-        if PAPER in shown:
-            cells[2] = harness.row([PAPER, *(f"{value:g}" for value in rows[one.name][PAPER])])
+        rows[one.name] = found = {**_paper(one.name), **_variants(Prepared(one), seeds, book)}
+        head = "epsilon", *(f"{epsilon:g}" for epsilon in PURE_EPSILONS)
+        kinds = {name: "g" if name == PAPER else ".2f" for name in found}
+        cells = table(head, ([name, *(format(value, kinds[name]) for value in own)] for name, own in found.items()))
         parts.append("\n".join([f"# DP-XGBoost on {one.name}: {_measure_of(one)}", "", *cells, ""]))
         print(parts[-1], flush=True)
     (options.out / "dpxgboost.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
-    with harness.picture(
-        options.out / "dpxgboost.png", 1, len(rows), (5 * len(rows), 4.8), constrained_layout=True
-    ) as (figure, axes):
+    size = 5 * len(rows), 4.8
+    with harness.picture(options.out / "dpxgboost.png", 1, len(rows), size, constrained_layout=True) as (figure, axes):
         for axis, one in zip(axes[0], tables, strict=True):
             curves = {name: rows[one.name][name] for name in DRAWN if name in rows[one.name]}
             _panel(axis, PURE_EPSILONS, curves, title=one.name, xlabel="epsilon", ylabel=_measure_of(one))
@@ -230,9 +226,8 @@ def _paper(name: str) -> dict[str, list[float]]:
 def _variants(prepared: Prepared, seeds: range, book: ScoreBook) -> dict[str, list[float]]:
     """Mean errors by variant and epsilon; ablations on Adult only."""
     is_adult = prepared.table.name == "adult"
-    variants: dict[str, tuple[Own, Own]] = {
-        name: (own, {}) for name, own in VARIANTS.items() if is_adult or name in DRAWN
-    }
+    own = VARIANTS if is_adult else {name: VARIANTS[name] for name in DRAWN if name in VARIANTS}
+    variants: dict[str, tuple[Own, Own]] = {name: (each, {}) for name, each in own.items()}
     if is_adult:
         variants[WITH_DELTA] = {}, {"accountant": "gdp", "delta": 1e-5}
     found = {
@@ -268,14 +263,13 @@ def _errors(prepared: Prepared, epsilon: float, own: Own, seeds: range, book: Sc
 
 
 def _published(table: Table, epsilon: float, seeds: range, book: ScoreBook) -> float:
-    labels = labels_of(table) / SCORE_UNIT if table.is_regression else labels_of(table)
-    y = np.asarray(labels if table.is_regression else 2.0 * labels - 1, dtype=np.float64)
-    data = Central(table)
+    labels, data = labels_of(table).astype(np.float64), Central(table)
+    y = labels / SCORE_UNIT if table.is_regression else 2 * labels - 1
 
     def made(seed: int) -> float:
         train = harness.stratified_split(table.label, seed)
         scores = published_scores(data, train, y, Published(epsilon), seed)
-        return _error(table, labels[~train], scores[~train])
+        return _error(table, y[~train], scores[~train])
 
     keys = ((table.name, AS_PUBLISHED, epsilon, seed) for seed in seeds)
     return float(np.mean([book.score(key, partial(made, key[-1])) for key in keys]))

@@ -33,7 +33,7 @@ import numpy as np
 
 from experiments import federation
 from experiments.datasets import load
-from experiments.federation import Crowd, Measured, Sites, make_sites, run_federation
+from experiments.federation import Measured, Sites, make_sites, run_federation, start_crowd
 from experiments.harness import arguments, plan_for, verdict
 from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.plan.plan import Plan
@@ -130,7 +130,7 @@ def _with_few_rows(options: argparse.Namespace, folder: Path, n_sites: int) -> t
 def run_many(options: argparse.Namespace, folder: Path) -> Gates:
     """Many sites with a few rows each: they join and finish."""
     sites, plan = _with_few_rows(options, folder, options.many)
-    measured, who = run_federation(sites, plan, Crowd(_PER_PROCESS)), f"{options.many} nodes"
+    measured, who = run_federation(sites, plan, partial(start_crowd, _PER_PROCESS)), f"{options.many} nodes"
     gates = report(f"{who}, {_PER_PROCESS} to a process, B=25", who, sites, plan, measured)
     return {f"{who} join and finish, all of them in every sum": measured.least_survivors == options.many, **gates}
 
@@ -141,27 +141,12 @@ def run_weather(options: argparse.Namespace, folder: Path) -> Gates:
 
     def through_relay(sites: Sites, address: HubAddress, state: Path, plan: Path) -> Any:
         relays.append(Relay(address.port, seed=1))
-        return Crowd(len(sites.names))(sites, replace(address, port=relays[0].port), state, plan)
+        return start_crowd(len(sites.names), sites, replace(address, port=relays[0].port), state, plan)
 
     measured, who = run_federation(sites, plan, through_relay), "50 ms of delay and 1 % loss by a relay"
     lost = f"{relays[0].n_lost} of {relays[0].n_chunks}"
     how = f"50 ms each way, {lost} chunks a retransmission of 250 ms later"
     return {f"{who}: the run ends": True, **report(f"{options.sites} nodes, {how}", who, sites, plan, measured)}
-
-
-def run_wire(options: argparse.Namespace, folder: Path) -> Gates:
-    """The wire alone."""
-    for n_nodes in options.nodes:
-        # Few nodes get a process each, as in reality; many would only measure the start of Python on this machine.
-        sites = federation.make_keys(folder / str(n_nodes), n_nodes)
-        measure_wire(sites, 1 if n_nodes <= 20 else 25, options.repeats, options.bytes)
-    return {}
-
-
-def run_flower(options: argparse.Namespace, folder: Path) -> Gates:
-    """Flower's exchange beside ours: it has no limit to keep."""
-    print(measure_flower(options.sites, 50, _TYPICAL_BYTES))
-    return {}
 
 
 def report(title: str, who: str, sites: Sites, plan: Plan, measured: Measured) -> Gates:
@@ -253,13 +238,21 @@ class Relay:
 # The wire alone -------------------------------------------------------------------------------------------------------
 
 
-def measure_wire(sites: Sites, per_process: int, repeats: int, sizes: Sequence[int]) -> None:
-    """Print one block of numbers for one federation of stubs, so many to a process.
+def run_wire(options: argparse.Namespace, folder: Path) -> Gates:
+    """Print one block of numbers for each federation of stubs.
 
     A stub gives back as many bytes as it is asked for, at once. So this is the price of the wire alone, mutual TLS
     included, without any cryptography or training above it.
     """
+    for n_nodes in options.nodes:
+        _measure_wire(federation.make_keys(folder / str(n_nodes), n_nodes), options.repeats, options.bytes)
+    return {}
+
+
+def _measure_wire(sites: Sites, repeats: int, sizes: Sequence[int]) -> None:
     names = sites.names
+    # Few nodes get a process each, as in reality; many would only measure the start of Python on this machine.
+    per_process = 1 if len(names) <= 20 else 25
     groups = [names[start : start + per_process] for start in range(0, len(names), per_process)]
     with closing(GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=federation.SETTINGS)) as hub:
         command = [sys.executable, "-m", "experiments", "network", "--stub", str(sites.folder), str(hub.port)]
@@ -327,31 +320,34 @@ def be_stubs(folder: Path, port: int, names: Sequence[str]) -> None:
 # Flower's exchange ----------------------------------------------------------------------------------------------------
 
 
-def measure_flower(n_nodes: int, n_rounds: int, size: int) -> str:
+def run_flower(options: argparse.Namespace, folder: Path) -> Gates:
     """One line on Flower's exchange with all nodes, without TLS, masks or journals; says why when there is none.
 
-    Clients give back as many bytes as they are sent.
+    Clients give back as many bytes as they are sent. It has no limit to keep.
     """
     if find_spec("flwr") is None:
-        return "Flower's exchange is not measured beside: flwr is not installed (the extra `flower`)"
+        print("Flower's exchange is not measured beside: flwr is not installed (the extra `flower`)")
+        return {}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     echo = [sys.executable, "-m", "experiments", "network", "--echo", str(port)]
-    words = [str(word) for word in (n_nodes, n_rounds, size)]
+    words = [str(word) for word in (options.sites, 50, _TYPICAL_BYTES)]
     pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
     hub = subprocess.Popen([*echo, *words], stdout=pipe, stderr=pipe, text=True)
     time.sleep(1.0)
-    clients = [subprocess.Popen(echo, stdout=quiet, stderr=quiet, text=True) for _ in range(n_nodes)]
+    clients = [subprocess.Popen(echo, stdout=quiet, stderr=quiet, text=True) for _ in range(options.sites)]
+    said, complaints = "", f"no end within {_FLOWER_PATIENCE:.0f} s"
     try:
         said, complaints = hub.communicate(timeout=_FLOWER_PATIENCE)
     except subprocess.TimeoutExpired:
-        return f"Flower did not finish within {_FLOWER_PATIENCE:.0f} s."
+        pass  # Told below.
     finally:
         for process in (hub, *clients):
             process.kill()
             process.wait()
-    line = next((line for line in said.splitlines() if line.startswith("Flower ")), None)
-    return line or f"Flower failed: {complaints.strip().splitlines()[-1] if complaints.strip() else 'nothing was said'}"
+    failed = f"Flower failed: {(complaints.strip() or 'nothing was said').splitlines()[-1]}"
+    print(next((line for line in said.splitlines() if line.startswith("Flower ")), failed))
+    return {}
 
 
 def be_echo(port: int) -> None:

@@ -3,8 +3,7 @@
 Runs are written down one by one, so that any can be taken up again. A line of the CSV is one run: what ran, on which
 data set, how it was prepared, at which epsilon, with which seed; its test AUC, and what it took. The digest of the plan
 is part of a line's key: a run is repeated when its settings have changed, and only then. A digest of the code that
-decides results stands in each line as well; lines of other code are used, and the report says how many there are,
-unless `--fresh` asks for new ones.
+decides results stands in each line as well; lines of other code are used, and the report says how many there are.
 """
 
 from __future__ import annotations
@@ -22,19 +21,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments import harness
-from experiments.catalogue import (
-    DATA,
-    EXPERIMENTS,
-    FURTHER,
-    PREPARATIONS,
-    RANKED,
-    REFERENCES,
-    Cell,
-    Experiment,
-    Panel,
-    preset_method,
-)
+from experiments import catalogue, harness
+from experiments.catalogue import DATA, EXPERIMENTS, FURTHER, PREPARATIONS, RANKED, REFERENCES, Cell, Experiment, Panel
 from experiments.datasets import AUTHORS, available, load
 from experiments.harness import Line, Lines, Prepared, code_digest, deviation_of, mean_and_deviation, table
 from hedgerow.data.site_data import SiteData
@@ -58,6 +46,7 @@ WANTED_SPEED = 20.0
 DELTA = 1e-6
 """Below 1 / n for every one of the data sets."""
 MARKERS = "osD^v<>PX*ph"
+PNG: dict[str, Any] = {"dpi": 90, "bbox_inches": "tight"}
 CROWD = 6
 """More lines than this are drawn twice, the second time magnified."""
 ZOOM = 0.07
@@ -65,18 +54,21 @@ ZOOM = 0.07
 Key = tuple[str, str, float, float]
 Results = dict[Key, list[Line]]
 """The lines of every cell, by its key."""
-REPEATS = (FULL_REPEATS, "runs per cell, on 5 splits")
 Task = tuple[Cell, int, str | None]
 
 
 def run(name: str, argv: list[str]) -> int:
     """Run what the CSV does not hold yet and write Markdown and PNG; 1 when the paper's claim does not come out."""
-    options = _options(name, argv)
+    parser = _parser(name, EXPERIMENTS[name].title, EXPERIMENTS[name].repeats)
+    parser.add_argument(
+        "--preparation", choices=PREPARATIONS, default=PREPARATIONS[0],
+        help='"authors": bounds from the data and Adult and Bank as ranks, as the paper\'s code; "declared": by public '
+        "schemas (default authors)",
+    )  # fmt: skip
+    options = parser.parse_args(argv)
     experiment = EXPERIMENTS[name].prepared_as(options.preparation).with_sets(available(FURTHER, options.data))
-    repeats = options.repeats or experiment.repeats
-    store = Store(options.out / "runs.csv", options.data, options.jobs, options.fresh)
     cells = [*experiment.cells, *(cell for panel in experiment.panels for cell in panel.cells)]
-    results = run_cells(cells, repeats, store, experiment.title)
+    results = run_cells(cells, options.repeats, Store.of(options), experiment.title)
     suffix = "" if options.preparation == PREPARATIONS[0] else f"-{options.preparation}"
     report = report_of(experiment, results, options.preparation, image=f"{name}{suffix}.png")
     (options.out / f"{name}{suffix}.md").write_text(report, encoding="utf-8")
@@ -85,17 +77,9 @@ def run(name: str, argv: list[str]) -> int:
     return 0 if holds(experiment, results) else 1
 
 
-def _options(name: str, argv: list[str]) -> argparse.Namespace:
-    experiment: Experiment = EXPERIMENTS[name]
-    parser = harness.arguments(name, experiment.title, out="CSV and report", jobs=(1, "processes"))
-    parser.add_argument("--repeats", type=int, help=f"runs per cell, on 5 splits (default {experiment.repeats})")
-    parser.add_argument("--fresh", action="store_true", help="repeat the runs of other code than this")
-    parser.add_argument(
-        "--preparation", choices=PREPARATIONS, default=PREPARATIONS[0],
-        help='"authors": bounds from the data and Adult and Bank as ranks, as the paper\'s code; "declared": by public '
-        "schemas (default authors)",
-    )  # fmt: skip
-    return parser.parse_args(argv)
+def _parser(name: str, about: str | None, repeats: int = FULL_REPEATS) -> argparse.ArgumentParser:
+    of_repeats = repeats, "runs per cell, on 5 splits"
+    return harness.arguments(name, about, out="CSV and report", repeats=of_repeats, jobs=(1, "processes"))
 
 
 @dataclass(frozen=True)
@@ -106,13 +90,16 @@ class Store:
         path: the CSV file.
         folder: the folder with the data sets, or None for the default.
         jobs: processes.
-        fresh: whether runs of other code are repeated.
     """
 
     path: Path
     folder: str | None = None
     jobs: int = 1
-    fresh: bool = False
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Store:
+        """As a command line has it."""
+        return cls(options.out / "runs.csv", options.data, options.jobs)
 
 
 def run_cells(cells: Iterable[Cell], repeats: int, store: Store, title: str) -> Results:
@@ -125,10 +112,7 @@ def run_cells(cells: Iterable[Cell], repeats: int, store: Store, title: str) -> 
     # Runs of one data set follow each other, so that a process seldom loads another one.
     tasks.sort(key=lambda task: (task[0].data, task[0].preparation, task[1]))
     fields = {"method": lambda task: task[0].method.name, "plan": _digest, "seed": lambda task: str(task[1])}
-    lines = Lines(store.path).fill(
-        tasks, fields, _run, title, jobs=store.jobs,
-        accepts=lambda line: not store.fresh or line["code"] == code_digest(),
-    )  # fmt: skip
+    lines = Lines(store.path).fill(tasks, fields, _run, title, jobs=store.jobs)
     results: Results = {}
     for (cell, _, _), line in zip(tasks, lines, strict=True):
         results.setdefault(cell.key, []).append(line)
@@ -241,8 +225,6 @@ def holds(experiment: Experiment, results: Results) -> bool:
     """Whether nine cells in ten agree with the paper; for table 6, whether our default has the ranks it is to have."""
     if experiment.name == "table6":
         return all(good for _, good in _claims_of_table_6(results))
-    if experiment.published is None:
-        return True
     good, total = agreeing(experiment, results)
     return good >= WANTED_SHARE * total
 
@@ -264,16 +246,16 @@ def _table(experiment: Experiment, results: Results) -> list[str]:
 
 
 def _ranks(results: Results) -> list[str]:
-    sets = tuple(dict.fromkeys(data for _, data, _, _ in results))
+    sets = list(dict.fromkeys(data for _, data, _, _ in results))
     papers = [name for name in RANKED if name != OURS]
-    published = {epsilon: {name: _paper_rank(name, epsilon) for name in papers} for epsilon in EPSILONS}
+    ranks = harness.published("table6", "ccs22")
+    published = {epsilon: {name: ranks[name][f"{epsilon:g}"][0] for name in papers} for epsilon in EPSILONS}
     among = {epsilon: average_ranks(results, papers, epsilon) for epsilon in EPSILONS}
     with_ours = {epsilon: average_ranks(results, list(RANKED), epsilon) for epsilon in EPSILONS}
 
     def ranks_of(name: str) -> list[str]:
-        columns = [(published[epsilon].get(name), among[epsilon].get(name)) for epsilon in EPSILONS]
-        first = [", ".join("-" if rank is None else f"{rank:.2f}" for rank in ranks) for ranks in columns]
-        return [f"{both}, {with_ours[epsilon][name]:.2f}" for both, epsilon in zip(first, EPSILONS, strict=True)]
+        three = ((published[e].get(name), among[e].get(name), with_ours[e][name]) for e in EPSILONS)
+        return [", ".join("-" if rank is None else f"{rank:.2f}" for rank in each) for each in three]
 
     orders = [pd.Series(published[e]).corr(pd.Series(among[e]), method="spearman") for e in EPSILONS]
     correlations = ", ".join(f"{order:.2f}" for order in orders)
@@ -303,10 +285,6 @@ def _claims_of_table_6(results: Results) -> list[tuple[str, bool]]:
     minutes = seconds / 60 / 2
     claim = f"{FULL_REPEATS} runs a cell: {seconds:.0f} s of CPU time, {minutes:.0f} minutes on 2 cores"
     return [*claims, (f"{claim}, under {WANTED_MINUTES}", minutes < WANTED_MINUTES)]
-
-
-def _paper_rank(name: str, epsilon: float) -> float:
-    return harness.published("table6", "ccs22")[name][f"{epsilon:g}"][0]
 
 
 def _names(panel: Panel) -> list[str]:
@@ -341,7 +319,7 @@ def _draw_beside_the_paper(experiment: Experiment, results: Results, path: Path)
     found = agreement(experiment, results)
     names = list(dict.fromkeys(cell.method.name for cell, *_ in found))
     sets = experiment.sets
-    with _picture(path, len(sets), (13, 0.42 * len(names) + 1.6), sharey=True) as (figure, axes):
+    with harness.picture(path, 1, len(sets), (13, 0.42 * len(names) + 1.6), **PNG, sharey=True) as (figure, axes):
         for cell, mean, deviation, own in found:
             axis, place = axes[0, sets.index(cell.data)], names.index(cell.method.name)
             style = {"capsize": 3, "markersize": 4}
@@ -362,7 +340,7 @@ def _draw_beside_the_paper(experiment: Experiment, results: Results, path: Path)
 def _draw_ranked(results: Results, path: Path) -> None:
     """For each epsilon the AUC of every method on every data set, ours in colour."""
     sets = list(dict.fromkeys(data for _, data, _, _ in results))
-    with _picture(path, len(EPSILONS), (13, 4.6), sharey=True) as (figure, axes):
+    with harness.picture(path, 1, len(EPSILONS), (13, 4.6), **PNG, sharey=True) as (figure, axes):
         for axis, epsilon in zip(axes[0], EPSILONS, strict=True):
             for marker, name in zip(MARKERS, RANKED, strict=False):
                 means = [_mean(results[name, data, epsilon, 0.0]) for data in sets]
@@ -380,7 +358,7 @@ def _draw_lines(experiment: Experiment, results: Results, path: Path) -> None:
     crowded = len(_names(panels[0])) > CROWD
     if crowded:  # once more, from near the top
         panels.append(panels[0])
-    with _picture(path, len(panels), (5.2 * len(panels) + 1.5, 4.2)) as (figure, axes):
+    with harness.picture(path, 1, len(panels), (5.2 * len(panels) + 1.5, 4.2), **PNG) as (figure, axes):
         for axis, panel in zip(axes[0], panels, strict=True):
             _draw_panel(axis, panel, results)
         if crowded:
@@ -391,10 +369,6 @@ def _draw_lines(experiment: Experiment, results: Results, path: Path) -> None:
         axes[0, 0].set_ylabel("test AUC")
         figure.suptitle(experiment.title)
         figure.tight_layout()
-
-
-def _picture(path: Path, n_panels: int, size: tuple[float, float], **options: Any) -> Any:
-    return harness.picture(path, 1, n_panels, size, dpi=90, bbox_inches="tight", **options)
 
 
 def _draw_panel(axis: Any, panel: Panel, results: Results) -> None:
@@ -409,9 +383,7 @@ def _draw_panel(axis: Any, panel: Panel, results: Results) -> None:
     axis.set(title=panel.title, xlabel=panel.x_label)
     if panel.log_x:
         axis.set_xscale("log", base=2)
-        places = sorted({cell.x for cell in panel.cells})
-        axis.set_xticks(places, [f"{place:g}" for place in places])
-        axis.minorticks_off()
+        harness.mark(axis, sorted({cell.x for cell in panel.cells}))
     axis.grid(alpha=0.3)
     axis.legend(fontsize=7)
 
@@ -425,13 +397,14 @@ def main_tables(argv: list[str]) -> int:
     Reads `runs.csv` and runs what it does not hold. A cell agrees when our mean lies within two of the paper's standard
     deviations; the exit code is 1 when fewer than nine in ten do.
     """
-    options, store = _of_runs("tables", main_tables.__doc__, argv)
+    options = _parser("tables", main_tables.__doc__).parse_args(argv)
     good, total = 0, 0
     outside = [f"{'not in agreement':<46} {'the paper':>15}   {'ours':>6}   {'distance in its standard deviations'}"]
     for experiment in EXPERIMENTS.values():
         if experiment.published is None:
             continue
-        name, results = experiment.name, run_cells(experiment.cells, options.repeats, store, experiment.title)
+        name, store = experiment.name, Store.of(options)
+        results = run_cells(experiment.cells, options.repeats, store, experiment.title)
         of_table = agreeing(experiment, results)
         good, total = good + of_table[0], total + of_table[1]
         print(f"{name:<8} {of_table[0]:>3} of {of_table[1]:>2}   {experiment.title}")
@@ -453,13 +426,13 @@ def main_preparations(argv: list[str]) -> int:
     values as well, and delta = 1 / n from the number of training rows; none of it is paid for. "declared" takes bounds
     and categories from public schemas; in the last column delta is a round number of the plan too.
     """
-    options, store = _of_runs("preparations", main_preparations.__doc__, argv)
+    options = _parser("preparations", main_preparations.__doc__).parse_args(argv)
     read_off, declared = (EXPERIMENTS["table3"].prepared_as(name).cells for name in PREPARATIONS)
     variants = {"authors": read_off, "declared": declared}
     variants[f"declared, delta = {DELTA:g}"] = tuple(
         replace(cell, method=replace(cell.method, privacy={**cell.method.privacy, "delta": DELTA})) for cell in declared
     )
-    results = [run_cells(cells, options.repeats, store, "preparations") for cells in variants.values()]
+    results = [run_cells(own, options.repeats, Store.of(options), "preparations") for own in variants.values()]
     means = [{key: _mean(lines) for key, lines in found.items()} for found in results]
 
     def cells_of(data: str, wanted: str) -> list[str]:
@@ -474,11 +447,6 @@ def main_preparations(argv: list[str]) -> int:
     ):
         print("\n".join(table([title, *variants], (cells_of(data, wanted) for data in DATA))), end="\n\n")
     return 0
-
-
-def _of_runs(name: str, about: str | None, argv: list[str]) -> tuple[argparse.Namespace, Store]:
-    options = harness.arguments(name, about, out="the CSV", repeats=REPEATS, jobs=(1, "processes")).parse_args(argv)
-    return options, Store(options.out / "runs.csv", options.data, options.jobs)
 
 
 def main_fit_times(argv: list[str]) -> int:
@@ -520,11 +488,12 @@ def main_fit_times(argv: list[str]) -> int:
 
 def _fastest_fit(prepared: Prepared, preset: str, epsilon: float, n_fits: int) -> tuple[float, int]:
     """The time of the fastest fit, and its number of trees."""
-    plan, train = plan_of(Cell(preset_method(preset), "credit1", epsilon), 0, prepared)
+    method, train = catalogue.preset_method(preset), harness.stratified_split(prepared.table.label, 0)
     columns = tuple(np.ascontiguousarray(column[train]) for column in prepared.table.columns)
-    labels = harness.labels_of(prepared.table)[train]
-    seconds = []
+    labels, seconds = harness.labels_of(prepared.table)[train], []
     for seed in range(n_fits):
+        # Another epsilon by a hair: what an earlier fit calibrated is remembered, and would not be timed again.
+        plan, _ = plan_of(Cell(method, "credit1", epsilon * (1 - 1e-9 * seed)), 0, prepared)
         start = time.process_time()
         grid = build_grid(plan)
         codes = grid.encode(columns)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
@@ -32,8 +33,7 @@ from hedgerow.trees.ensemble import Ensemble
 SITES = (6, 50)
 
 
-@dataclass(frozen=True)
-class Lie:
+class Lie(NamedTuple):
     """What the last site does.
 
     Attributes:
@@ -73,38 +73,26 @@ class Liar:
         return sums * self._lie.times if query.purpose.round >= self._lie.first else sums
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a lie led to.
+def train_unchecked(plan: Plan, sums: PlainAggregation, noise: SeededNoise) -> tuple[Ensemble, Ensemble | None, str]:
+    """A run that goes on whatever the checks say, and beside it the one that they stop.
 
-    Attributes:
-        unchecked: the model of a run that nothing stops.
-        said: what a real run is stopped by, "" for nothing.
-        round: in which round, -1 for none.
-        salvaged: the model of the rounds before; None where there is none.
+    Returns:
+        The model of the first; of the second the model of the rounds before it is stopped, None where there is none,
+        and by what and where it is stopped, "-" if it is not.
     """
-
-    unchecked: Ensemble
-    said: str
-    round: int
-    salvaged: Ensemble | None
-
-
-def train_unchecked(plan: Plan, sums: PlainAggregation, noise: SeededNoise) -> Outcome:
-    """A run that goes on whatever the checks say, and beside it the one that they stop."""
     task, releaser = TrainingTask(plan), Releaser(noise)
     run, stopped, checks = Replica(task), Replica(task), checks_of(task)
-    said, number = "", -1
+    said = "-"
     while (query := run.query) is not None:
         released = releaser.release(query, sums.sum_of(query))
-        if not said:
+        if said == "-":
             try:
                 require_plausible(checks, query, plan, released, Summed(None, sums.n_nodes, sums.sites))
                 stopped.feed(released)
             except Abandoned as fault:
-                said, number = fault.code, query.purpose.round
+                said = f"{fault.code}, round {query.purpose.round}"
         run.feed(released)
-    return Outcome(run.ensemble, said, number, stopped.ensemble if said and stopped.end_early() else None)
+    return run.ensemble, stopped.ensemble if said != "-" and stopped.end_early() else None, said
 
 
 def nodes_of(plan: Plan, data: SiteData, n_sites: int, lie: Lie, seed: int) -> Sequence[Answering]:
@@ -130,15 +118,14 @@ def result_of(prepared: Prepared, n_sites: int, lie: Lie, options: argparse.Name
     model = {"n_trees": options.trees, "structure_seed": seed}
     plan = plan_for(prepared.table, options.epsilon, int(train.sum()), model)
     sums = PlainAggregation(nodes_of(plan, rows_of(prepared, plan, train), n_sites, lie, seed))
-    outcome = train_unchecked(plan, sums, SeededNoise(seed, exact=False))
+    unchecked, salvaged, where = train_unchecked(plan, sums, SeededNoise(seed, exact=False))
     test = rows_of(prepared, plan, ~train)
 
     def auc(ensemble: Ensemble) -> float:
         scores = ensemble.scores(test.codes_in(plan, ensemble.grid.new_edges))
         return float(roc_auc_score(test.labels, scores[0]))
 
-    where = f"{outcome.said}, round {outcome.round}" if outcome.said else "-"
-    return auc(outcome.unchecked), None if outcome.salvaged is None else auc(outcome.salvaged), where
+    return auc(unchecked), None if salvaged is None else auc(salvaged), where
 
 
 def mean_of(values: Sequence[float | None]) -> str:

@@ -84,18 +84,11 @@ def dp_ebm(table: Table, train: NDArray[np.bool_], epsilon: float, delta: float,
     # As text, so that the package tells categories from numbers; -1 is a category that is not listed.
     columns = zip(is_number, table.columns, strict=True)
     x = np.stack([column.astype(object if number else str).astype(object) for number, column in columns], axis=1)
+    bounds = {place: (own["min"], own["max"]) for place, own in enumerate(table.features) if is_number[place]}
     options: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "random_state": seed,
-        "n_jobs": 1,
+        "epsilon": epsilon, "delta": delta, "random_state": seed, "n_jobs": 1, "privacy_bounds": bounds,
         "feature_types": ["continuous" if number else "nominal" for number in is_number],
-        "privacy_bounds": {
-            index: (feature["min"], feature["max"])
-            for index, feature in enumerate(table.features)
-            if feature["type"] == "numeric"
-        },
-    }
+    }  # fmt: skip
     with warnings.catch_warnings():
         # That seeded noise protects nobody.
         warnings.simplefilter("ignore", UserWarning)
@@ -128,10 +121,8 @@ def synthetic_rows(
     Raises:
         RuntimeError: with dpmm's last line.
     """
-    columns = {feature["name"]: _domain(feature) for feature in table.features}
-    section = table.label_section
-    own = {"lower": section["min"], "upper": section["max"]} if table.is_regression else None
-    columns[LABEL] = own or {"categories": list(range(len(section["classes"])))}
+    columns, section = {feature["name"]: _domain(feature, -1) for feature in table.features}, table.label_section
+    columns[LABEL] = _domain({"categories": section.get("classes"), **section}, 0)
     rows: dict[str, Any] = {LABEL: table.label[train]}
     rows |= {feature["name"]: column[train] for feature, column in zip(table.features, table.columns, strict=True)}
     task = {"columns": columns, "model": model, "epsilon": epsilon, "delta": delta, "seed": seed}
@@ -146,27 +137,32 @@ def synthetic_rows(
         return np.stack([made[feature["name"]] for feature in table.features], axis=1), made[LABEL]
 
 
-def _domain(feature: Mapping[str, Any]) -> dict[str, Any]:
-    if feature["type"] == "numeric":
+def _domain(feature: Mapping[str, Any], first: int) -> dict[str, Any]:
+    if "max" in feature:
         return {"lower": feature["min"], "upper": feature["max"]}
-    return {"categories": list(range(-1, len(feature["categories"])))}
+    return {"categories": list(range(first, len(feature["categories"])))}
 
 
 def then_xgboost(model: str, table: Table, train: NDArray[np.bool_], epsilon: float, delta: float, seed: int) -> Scores:
     """XGBoost trained on synthetic rows, tested on real ones; see `Predict` and `synthetic_rows`."""
+    return by_xgboost(table, *synthetic_rows(model, table, train, epsilon, delta, seed), table.matrix[~train])
+
+
+def by_xgboost(table: Table, x: Scores, label: NDArray[Any], test: Scores, **settings: Any) -> Scores:
+    """What XGBoost predicts of rows after training on others, [n, m] both; see `Predict`."""
     import xgboost
 
-    x, label = synthetic_rows(model, table, train, epsilon, delta, seed)
-    test = np.stack([column[~train].astype(float) for column in table.columns], axis=1)
-    if table.is_regression:
-        return np.asarray(xgboost.XGBRegressor(**XGBOOST).fit(x, label).predict(test), dtype=np.float64)
+    if table.kind in ("regression", "count"):
+        settings["objective"] = "count:poisson" if table.kind == "count" else "reg:squarederror"
+        numbers = xgboost.XGBRegressor(**XGBOOST, **settings).fit(x, label)
+        return np.asarray(numbers.predict(test), dtype=np.float64)
     # A class that no synthetic row has must not move the others' numbers.
     known, classes = np.unique(label.astype(np.int64), return_inverse=True)
     chances = np.zeros((len(test), len(table.label_section["classes"])))
     if len(known) == 1:
         chances[:, known[0]] = 1
     else:
-        chances[:, known] = xgboost.XGBClassifier(**XGBOOST).fit(x, classes).predict_proba(test)
+        chances[:, known] = xgboost.XGBClassifier(**XGBOOST, **settings).fit(x, classes).predict_proba(test)
     return chances[:, 1] if chances.shape[1] == 2 else chances
 
 
@@ -191,8 +187,7 @@ def lumberjack_forest(table: Table, train: NDArray[np.bool_], epsilon: float, de
     forest, leaves, found, _ = harness.carried_out(searched(run, settings), release)
     values = np.zeros((len(leaves), 1 if table.is_regression else found.shape[1]))
     for root in forest.routes.roots:
-        own = forest.tree[leaves] == root
-        spread = leaf_noise(run, settings)
+        own, spread = forest.tree[leaves] == root, leaf_noise(run, settings)
         values[own] = leaf_values(found[own], found[own].sum(axis=0), spread, table.is_regression)
     place, routes = places(leaves, len(forest.parent)), forest.routes
     codes = harness.rows_of(prepared, plan, ~train).codes.astype(np.int64)

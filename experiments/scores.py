@@ -25,6 +25,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.evaluation.estimates import COVERAGES
 from hedgerow.local.forecast import noise_factor, noise_guarantees
 from hedgerow.local.training import evaluate_federated
+from hedgerow.losses.kinds import roc_auc
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.bands import shape_bands
@@ -34,7 +35,7 @@ from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.presets import PRESETS
 from hedgerow.trees.importances import shape_function
 
@@ -46,10 +47,6 @@ DELTA = 1e-6
 
 def _boosted(epsilon: float, model: Mapping[str, Any], **privacy: Any) -> MakePlan:
     return lambda table, n_train, seed: plan_for(table, epsilon, n_train, {**model, "structure_seed": seed}, **privacy)
-
-
-def _outcome(prepared: Prepared, plan: Plan, chosen: NDArray[np.bool_], seed: int) -> Outcome:
-    return harness.run_plainly(plan, rows_of(prepared, plan, chosen), SeededNoise(seed, exact=False))
 
 
 # What people know -----------------------------------------------------------------------------------------------------
@@ -88,24 +85,11 @@ def main_constraints(argv: list[str]) -> int:
 
 def _gain(pair: Sequence[Prepared], makers: Sequence[MakePlan], seeds: range, most: int = 0) -> str:
     """Mean scores without and with what is known, as text; of `most` training rows where it is not 0."""
-    found = []
-    for seed in seeds:
-        train = harness.stratified_split(pair[0].table.label, seed, 0.8 if pair[0].table.is_regression else 0.7)
-        used = _some_of(train, most, seed) if most else train
-        plans = [make(own.table, int(used.sum()), seed) for own, make in zip(pair, makers, strict=True)]
-        scores = [
-            harness.train_and_score(own, plan, used, seed, ~train)[0] for own, plan in zip(pair, plans, strict=True)
-        ]
-        found.append(scores)
-    without, known = np.array(found).T
+    share = 0.8 if pair[0].table.is_regression else 0.7
+    without, known = (
+        harness.over_splits(own, make, seeds, share=share, most=most) for own, make in zip(pair, makers, strict=True)
+    )
     return f"{without.mean():.4f} -> {known.mean():.4f}  {mean_and_error(known - without, sign='+')}"
-
-
-def _some_of(train: NDArray[np.bool_], most: int, seed: int) -> NDArray[np.bool_]:
-    """So many of the training rows, drawn at random."""
-    chosen = np.zeros_like(train)
-    chosen[np.random.default_rng(seed).permutation(np.flatnonzero(train))[:most]] = True
-    return chosen
 
 
 # Probabilities --------------------------------------------------------------------------------------------------------
@@ -116,8 +100,8 @@ ECE_BINS, MOST_BEHIND = 15, 0.02
 def main_calibration(argv: list[str]) -> int:
     """Expected calibration error of the default for two classes beside XGBoost's, on the papers' data sets.
 
-    Over 15 bins of equal width. Splits are 70/30, bounds are read off the data, nothing is tuned per set; XGBoost has
-    100 trees of depth 4 and rate 0.1. The exit code is 1 when a mean is more than .02 above XGBoost's at epsilon 1.
+    Over 15 bins of equal width. Splits are 70/30, nothing is tuned per set; XGBoost has 100 trees of depth 4 and rate
+    0.1. The exit code is 1 when a mean is more than .02 above XGBoost's at epsilon 1.
     """
     options = harness.arguments(
         "calibration", main_calibration.__doc__, splits=(3, "random splits per cell"), first_seed=(40, "of the first")
@@ -149,10 +133,9 @@ def _error_of_xgboost(table: Table, seed: int) -> float:
     from xgboost import XGBClassifier
 
     train = harness.stratified_split(table.label, seed)
-    columns = np.column_stack([np.asarray(column, dtype=np.float64) for column in table.columns])
     other = XGBClassifier(n_estimators=100, max_depth=4, learning_rate=0.1, n_jobs=1)
-    other.fit(columns[train], table.label[train])
-    return calibration_error(table.label[~train], other.predict_proba(columns[~train])[:, 1])
+    other.fit(table.matrix[train], table.label[train])
+    return calibration_error(table.label[~train], other.predict_proba(table.matrix[~train])[:, 1])
 
 
 def calibration_error(labels: NDArray[Any], chances: Floats) -> float:
@@ -208,7 +191,7 @@ def _model_and_rows(prepared: Prepared, seed: int) -> tuple[Model, SiteData, Sit
     cut = round(0.6 * len(rest))
     held_out[rest[:cut]], test[rest[cut:]] = True, True
     plan = plan_for(prepared.table, 1.0, int(train.sum()), {"structure_seed": seed})
-    outcome = _outcome(prepared, plan, train, seed)
+    outcome = harness.trained(prepared, plan, train, seed)
     model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
     return model, rows_of(prepared, plan, held_out), rows_of(prepared, plan, test)
 
@@ -297,7 +280,8 @@ def _auc(prepared: Prepared, epsilon: float, n_sites: int, has_echo: bool, seed:
         promised = noise_guarantees(n_sites, has_echo=has_echo)
         sums = SumWithShares(node, NoiseCohort(promised.n_nodes, promised.n_colluders, promised.honest_group), noise)
     outcome = run_program(plan, program_for(plan, settings), sums, noise)
-    return harness.auc_of(outcome, rows_of(prepared, plan, ~train))
+    test = rows_of(prepared, plan, ~train)
+    return roc_auc(test.labels, harness.scores_of(outcome, test)[0])
 
 
 # How much signal there is --------------------------------------------------------------------------------------------
@@ -316,16 +300,16 @@ def main_signal(argv: list[str]) -> int:
     set, one default. Every cell, then what is left by ranges of s: the smallest, the median, the largest.
     """
     options = harness.arguments("signal", main_signal.__doc__, splits=(3, "random splits per cell")).parse_args(argv)
-    found: dict[int, list[float]] = defaultdict(list)
+    found, seeds = defaultdict[int, list[float]](list), range(options.splits)
     steps = harness.progress(len(BINARY_NAMES) * len(ROWS) * 4, "cells")
     print(f"{'data set':<9} {'records':>7} {'epsilon':>7} {'s':>7}  {'AUC':>6}  left")
     for name in BINARY_NAMES:
         prepared = Prepared(load(name, options.data))
-        whole = _areas_of_parts(prepared, range(options.splits), prepared.table.n_records, math.inf)
+        whole = harness.over_splits(prepared, _boosted(math.inf, {}, delta=DELTA), seeds)
         for n_rows in ROWS:
             for epsilon in (0.1, 0.3, 1.0, 3.0):
                 next(steps, None)
-                areas = _areas_of_parts(prepared, range(options.splits), n_rows, epsilon)
+                areas = harness.over_splits(prepared, _boosted(epsilon, {}, delta=DELTA), seeds, most=n_rows)
                 left, signal = float(np.mean((areas - 0.5) / (whole - 0.5))), n_rows * mu_of(epsilon, DELTA)
                 found[int(np.searchsorted(STEPS, signal))].append(left)
                 line = f"{name:<9} {n_rows:>7,} {epsilon:>7g} {signal:>7,.0f}  {areas.mean():.4f}  {left:.2f}"
@@ -337,17 +321,6 @@ def main_signal(argv: list[str]) -> int:
         print(f"{low:>7,} to {high:>6,}  {len(shares):>5}  {spread}")
     print(f"\n{options.splits} splits a cell, delta {DELTA:g}; 1 is the same trees without noise on all training rows")
     return 0
-
-
-def _areas_of_parts(prepared: Prepared, seeds: range, most: int, epsilon: float) -> Floats:
-    """By split the test AUC of a model of so many training rows at most, on all test rows."""
-    found = []
-    for seed in seeds:
-        train = harness.stratified_split(prepared.table.label, seed)
-        chosen = _some_of(train, most, seed)
-        plan = _boosted(epsilon, {}, delta=DELTA)(prepared.table, int(chosen.sum()), seed)
-        found.append(harness.auc_of(_outcome(prepared, plan, chosen, seed), rows_of(prepared, plan, ~train)))
-    return np.array(found)
 
 
 GUESSES = (0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
@@ -415,15 +388,15 @@ def _areas(table: Table, epsilon: float, n_splits: int) -> Floats:
 
 def _widened(table: Table, width: float, way: str) -> Table:
     """The table with all numeric bounds so many times as far apart: raised above, lowered below, or both."""
-    return replace(table, features=tuple(_wider(feature, width, way) for feature in table.features))
 
+    def wider(feature: Feature) -> Feature:
+        if "max" not in feature:
+            return feature
+        low, high = feature["min"], feature["max"]
+        more = (width - 1) * (high - low) / (2 if way == "both" else 1)
+        return {**feature, "min": low - more * (way != "above"), "max": high + more * (way != "below")}
 
-def _wider(feature: Feature, width: float, way: str) -> Feature:
-    if "max" not in feature:
-        return feature
-    low, high = feature["min"], feature["max"]
-    more = (width - 1) * (high - low) / (2 if way == "both" else 1)
-    return {**feature, "min": low - more * (way != "above"), "max": high + more * (way != "below")}
+    return replace(table, features=tuple(map(wider, table.features)))
 
 
 # Bands of shapes ------------------------------------------------------------------------------------------------------
@@ -472,8 +445,7 @@ def _shares(shares: Floats) -> str:
 def _held(prepared: Prepared, plan: Plan, n_seeds: int) -> tuple[Floats, Floats]:
     """Shares of cells whose mean shape lies within one and two deviations: by features, and by records; float64 [2]."""
     everything = np.ones(prepared.table.n_records, dtype=bool)
-    # Training moves a site's scores, so each run has rows of its own.
-    outcomes = [_outcome(prepared, plan, everything, seed) for seed in range(n_seeds)]
+    outcomes = [harness.trained(prepared, plan, everything, seed) for seed in range(n_seeds)]
     bands = [shape_bands(plan, outcome.ensemble, outcome.ledger) for outcome in outcomes]
     plain, weighed = [], []
     for feature in range(len(plan.features)):

@@ -19,28 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness import verdict
+from experiments.harness import table, verdict
 from hedgerow import crypto
 from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto import DTYPES, KEY_BYTES, OVERHEAD_BYTES, SHARE_BYTES, Identity, add_keystreams, forget_verified
+from hedgerow.secagg import messages
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.guarantees import MAX_NODES, Wishes, default_wishes, derive
 from hedgerow.secagg.masks import LEAST_COLLUDERS
-from hedgerow.secagg.messages import (
-    Acknowledgement,
-    EpochParameters,
-    KeyBundle,
-    Kind,
-    NoiseMode,
-    NonceDelivery,
-    NonceReveal,
-    ReadyList,
-    Roster,
-    ShareDelivery,
-    Site,
-    VectorSpec,
-    signed_list,
-)
+from hedgerow.secagg.messages import Kind, VectorSpec, signed_list
 from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.session import EpochSession
 from hedgerow.secagg.view import EpochRecord
@@ -77,27 +64,18 @@ def milliseconds(act: Callable[[], object], repeats: int) -> float:
     return watch.median("act")
 
 
-@dataclass(frozen=True, slots=True)
-class Flower:
-    """Flower's primitives, as its SecAgg+ calls them."""
-
-    expand: Callable[[bytes, int, list[tuple[int]]], Any]
-    create: Callable[[bytes, int, int], list[bytes]]
-    combine: Callable[[list[bytes]], bytes]
-
-
-def flower() -> Flower | None:
-    """Flower's primitives, or None when it is not installed."""
+def flower() -> tuple[Any, Any] | None:
+    """Flower's modules of masks and of secret sharing, or None when it is not installed."""
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    names = "secaggplus_utils", "crypto.shamir"
     try:
-        sharing = import_module("flwr.common.secure_aggregation.crypto.shamir")
-        masks = import_module("flwr.common.secure_aggregation.secaggplus_utils")
+        masks, sharing = (import_module(f"flwr.common.secure_aggregation.{name}") for name in names)
     except ImportError:
         return None
-    return Flower(masks.pseudo_rand_gen, sharing.create_shares, sharing.combine_shares)
+    return masks, sharing
 
 
-def primitives(theirs: Flower | None) -> dict[str, tuple[float, float | None]]:
+def primitives(theirs: tuple[Any, Any] | None) -> dict[str, tuple[float, float | None]]:
     """Ours and theirs in milliseconds: masks of 100,000 entries, and Shamir with n = 100, t = 51."""
     keys = [os.urandom(32) for _ in range(100)]
     secret, holders = os.urandom(32), list(range(1, 101))
@@ -112,16 +90,18 @@ def primitives(theirs: Flower | None) -> dict[str, tuple[float, float | None]]:
     ours = {name: milliseconds(act, 9) for name, act in acts.items()}
     if theirs is None:
         return {name: (value, None) for name, value in ours.items()}
+    masks, sharing = theirs
 
     def expand() -> None:
         accumulated = np.zeros(100_000, np.int64)
         for key in keys:
             # The modulus is Flower's default of 2^32; it has no 64-bit mode.
-            accumulated += theirs.expand(key, 1 << 32, [(100_000,)])[0]
+            accumulated += masks.pseudo_rand_gen(key, 1 << 32, [(100_000,)])[0]
 
-    their_shares, masks = theirs.create(secret, 51, 100), milliseconds(expand, 3)
-    create, combine = partial(theirs.create, secret, 51, 100), partial(theirs.combine, their_shares[:51])
-    found = (masks, masks, milliseconds(create, 3), milliseconds(combine, 3))
+    create = partial(sharing.create_shares, secret, 51, 100)
+    combine = partial(sharing.combine_shares, create()[:51])
+    expanded, created, combined = (milliseconds(act, 3) for act in (expand, create, combine))
+    found = (expanded, expanded, created, combined)
     return {name: (value, other) for (name, value), other in zip(ours.items(), found, strict=True)}
 
 
@@ -147,13 +127,13 @@ def one_round(n_nodes: int, length: int, width: int, wishes: Wishes | None) -> R
     watch = Stopwatch()
 
     def each(name: str, step_of: Callable[[str], Callable[[], Any]]) -> list[bytes]:
-        messages = []
+        said = []
         for site in present:
             step = watch.run(name, step_of(site))
             watch.run("persist", step.state.to_bytes)
             session.nodes[site] = step.state
-            messages.append(step.message)
-        return messages
+            said.append(step.message)
+        return said
 
     def mask(site: str) -> Callable[[], Any]:
         context = session.contexts[site]
@@ -163,15 +143,15 @@ def one_round(n_nodes: int, length: int, width: int, wishes: Wishes | None) -> R
         state = session.nodes[site]
         return partial(state.unmask, session.contexts[site], requests[state.node])
 
-    messages = each("mask", mask)
-    aggregator, _ = watch.run("server", lambda: aggregator.receive(messages))
+    said = each("mask", mask)
+    aggregator, _ = watch.run("server", lambda: aggregator.receive(said))
     aggregator, requests = watch.run("server", lambda: aggregator.close_vectors(session.coordinator))
-    messages = each("answer", answer)
+    said = each("answer", answer)
     if session.view.guarantees.has_echo:
-        aggregator, _ = watch.run("server", lambda: aggregator.receive(messages))
+        aggregator, _ = watch.run("server", lambda: aggregator.receive(said))
         aggregator, certificate = watch.run("server", lambda: aggregator.close_echoes())
-        messages = each("confirm", lambda site: partial(session.nodes[site].confirm, certificate))
-    aggregator, _ = watch.run("server", lambda: aggregator.receive(messages))
+        said = each("confirm", lambda site: partial(session.nodes[site].confirm, certificate))
+    aggregator, _ = watch.run("server", lambda: aggregator.receive(said))
     release = watch.run("server", lambda: aggregator.release())[1]
     if release.sums["v"].tolist() != [len(present)] * length:
         raise AssertionError("The sum is wrong.")
@@ -235,28 +215,35 @@ def setup_sizes(n_sites: int, n_slots: int = 0) -> SetupSizes:
     degree = derive(n_sites, default_wishes(n_sites, LEAST_COLLUDERS)).degree or n_sites - 1
     some, near, signer = bytes(HASH_BYTES), tuple(range(degree)), Identity(bytes(32))
     coordinator, *keys = (Identity(number.to_bytes(32, "big")).public for number in range(1, n_sites + 2))
-    roster = Roster(coordinator, tuple(Site(f"site-{number:04}", key) for number, key in enumerate(keys)))
-    parameters = EpochParameters(some, 1, roster.hash(), n_slots, default_wishes(n_sites), NoiseMode.SERVER)
-    key_list = signed_list(Kind.KEY_LIST, some, [KeyBundle(some, 0, some, some, some).to_signed(signer)] * n_sites)
-    nonce_list = signed_list(Kind.NONCE_LIST, some, [NonceReveal(some, 0, some, some).to_signed(signer)] * n_sites)
-    ready_list = ReadyList(some, (Acknowledgement(some, 0, near).to_signed(signer),) * n_sites).to_bytes()
-    drawn = NonceDelivery(nonce_list, (bytes(KEY_BYTES * n_slots),) * degree).to_bytes()
+    named = (messages.Site(f"site-{number:04}", key) for number, key in enumerate(keys))
+    roster, mode = messages.Roster(coordinator, tuple(named)), messages.NoiseMode.SERVER
+    parameters = messages.EpochParameters(some, 1, roster.hash(), n_slots, default_wishes(n_sites), mode)
+    bundle = messages.KeyBundle(some, 0, some, some, some).to_signed(signer)
+    key_list = signed_list(Kind.KEY_LIST, some, [bundle] * n_sites)
+    nonce = messages.NonceReveal(some, 0, some, some).to_signed(signer)
+    nonce_list = signed_list(Kind.NONCE_LIST, some, [nonce] * n_sites)
+    acknowledged = messages.Acknowledgement(some, 0, near).to_signed(signer)
+    ready_list = messages.ReadyList(some, (acknowledged,) * n_sites).to_bytes()
+    drawn = messages.NonceDelivery(nonce_list, (bytes(KEY_BYTES * n_slots),) * degree).to_bytes()
     sealed = (bytes(SHARE_BYTES * n_slots + OVERHEAD_BYTES),) * degree
-    shares = ShareDelivery(some, near, sealed).to_bytes()
+    shares = messages.ShareDelivery(some, near, sealed).to_bytes()
     origin = EpochRecord(roster, parameters, key_list, nonce_list, ready_list).to_bytes()
     return SetupSizes(n_slots, degree, *map(len, (key_list, drawn, shares, ready_list, origin)))
 
 
 def size_rows() -> list[str]:
     """The table of `setup_sizes` for four rosters, in Markdown."""
-    titles = "sites", "slots", "neighbours", "key bundles", "nonces, slot keys", "shares", "ready list", "together"
-    rows = [f"| {' | '.join(titles)} | the epoch that drew the seed |", "|---" * (len(titles) + 1) + "|"]
+    titles = (
+        "sites", "slots", "neighbours", "key bundles", "nonces, slot keys", "shares", "ready list", "together",
+        "the epoch that drew the seed",
+    )  # fmt: skip
+    rows = []
     for n_sites in (200, 1000, 2048, MAX_NODES):
         sizes = setup_sizes(n_sites)
         parts = (sizes.key_list, sizes.drawn, sizes.shares, sizes.ready_list, sizes.together, sizes.origin)
-        shown = " | ".join(f"{size / 2**20:.2f}" for size in parts)
-        rows.append(f"| {n_sites:,} | {sizes.n_slots:,} | {sizes.degree} | {shown} |")
-    return rows
+        shown = (f"{size / 2**20:.2f}" for size in parts)
+        rows.append([f"{n_sites:,}", f"{sizes.n_slots:,}", str(sizes.degree), *shown])
+    return table(titles, rows)
 
 
 def main(argv: list[str]) -> int:
@@ -268,8 +255,8 @@ def main(argv: list[str]) -> int:
         return 0
     theirs = flower()
     print(f"{'primitive (ms, median)':<55} {'hedgerow':>9} {'Flower':>9} {'ratio':>7}")
-    table = primitives(theirs)
-    for name, (ours, other) in table.items():
+    found = primitives(theirs)
+    for name, (ours, other) in found.items():
         shown = f"{other:9.1f} {other / ours:6.1f}x" if other is not None else f"{'-':>9} {'-':>7}"
         print(f"{name:<55} {ours:9.2f} {shown}")
     if theirs is None:
@@ -290,7 +277,7 @@ def main(argv: list[str]) -> int:
         "server, n = 1,000 sparse: under 1 s": sparse.server < 1,
         "upload of a whole run: under 64 kB a site": traffic["whole run, sent by a site"] < 64_000,
     }
-    ratios = [other / ours for ours, other in table.values() if other is not None]
+    ratios = [other / ours for ours, other in found.values() if other is not None]
     if ratios:
         # Flower's masks are below 2^32 and made by one thread; ours of 64 bits carry twice as much and use two.
         gates["masks of 64 bits at least 2 times as fast as Flower's"] = ratios[0] >= 2

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from experiments import harness
 from experiments.datasets import Feature, Table
-from experiments.harness import Prepared, ScoreBook, plan_for, rows_of, run_plainly, stratified_split
+from experiments.harness import Prepared, ScoreBook, error_of, plan_for, rows_of, stratified_split, trained
 from hedgerow.cli.survey import picture_of
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
@@ -105,7 +105,7 @@ def main(argv: list[str]) -> int:
         for (method, epsilon), fit in methods.items():
             scores = _over_splits(cohort, fit, (method, epsilon), range(options.splits), book)
             found[name][method, epsilon] = scores
-            c, brier = (_cell(scores[:, which]) for which in (0, 1))
+            c, brier = (f"{own.mean():.4f} ±{error_of(own):.4f}" for own in scores.T)
             print(f"  {method:14} {epsilon:>4g}  concordance {c}  integrated Brier {brier}", flush=True)
     if GATE not in options.epsilons:
         return 0
@@ -116,39 +116,28 @@ def main(argv: list[str]) -> int:
 
 def _passes(name: str, own: dict[tuple[str, float], Floats]) -> bool:
     """Whether the default is at least half-way from the better linear method to XGBoost without privacy."""
-    linear = max(float(own[method, GATE][:, 0].mean()) for method in LINEAR)
-    plain = float(own["XGBoost", math.inf][:, 0].mean())
-    default = float(own["default", GATE][:, 0].mean())
-    wanted = (linear + plain) / 2
+    means = {key: float(scores[:, 0].mean()) for key, scores in own.items()}
+    linear, plain = max(means[method, GATE] for method in LINEAR), means["XGBoost", math.inf]
+    default, wanted = means["default", GATE], (linear + plain) / 2
     print(f"  {name:12} default {default:.4f}, wanted {wanted:.4f}, from {linear:.4f} to {plain:.4f}")
     return default >= wanted
 
 
-def _cell(scores: Floats) -> str:
-    error = harness.deviation_of(scores) / math.sqrt(len(scores))
-    return f"{scores.mean():.4f} ±{error:.4f}"
-
-
 def _over_splits(cohort: Cohort, fit: Method, key: tuple[str, float], seeds: range, book: ScoreBook) -> Floats:
     """Concordance and integrated Brier score of each split: float64 [splits, 2]."""
-    found = []
-    for seed in seeds:
+
+    @functools.cache
+    def both(seed: int) -> tuple[float, float]:
         train = stratified_split(cohort.prepared.table.label, seed)
-        both = functools.cache(functools.partial(_scores, cohort, fit, train, seed))
-        name = (cohort.prepared.table.name, *key, seed)
-        found.append([book.score((*name, which), functools.partial(_one_of, both, which)) for which in (0, 1)])
-    return np.array(found)
+        risks, survival = fit(cohort, train, seed)
+        times, events = cohort.times[~train], cohort.events[~train]
+        brier = integrated_brier_score(times, events, survival, np.array(cohort.ends))
+        return concordance(times, events, risks), brier
 
+    def score(seed: int, which: int) -> float:
+        return book.score((cohort.prepared.table.name, *key, seed, which), lambda: both(seed)[which])
 
-def _one_of(both: Callable[[], tuple[float, float]], which: int) -> float:
-    return both()[which]
-
-
-def _scores(cohort: Cohort, fit: Method, train: NDArray[np.bool_], seed: int) -> tuple[float, float]:
-    risks, survival = fit(cohort, train, seed)
-    times, events = cohort.times[~train], cohort.events[~train]
-    brier = integrated_brier_score(times, events, survival, np.array(cohort.ends))
-    return concordance(times, events, risks), brier
+    return np.array([[score(seed, which) for which in (0, 1)] for seed in seeds])
 
 
 def main_survival_curves(argv: list[str]) -> int:
@@ -201,13 +190,13 @@ def load(name: str) -> Cohort:
     ends, left_out = SETS[name]
     frame = _frame(name)
     names = [own for own in frame.columns if own.startswith(("num_", "fac_")) and own not in left_out]
-    parts = [_column(own, frame[own]) for own in names]
+    features, columns, parts = zip(*(_column(own, frame[own]) for own in names), strict=True)
     times = frame["time"].to_numpy(dtype=np.float64)
     events = frame["event"].to_numpy(dtype=np.float64) == 1
     label = {"name": "time", "type": "survival", "event": "event", "intervals": list(ends)}
     codes = np.asarray(survival_codes(times, events, ends), dtype=np.int64)
-    table = Table(name, tuple(own for own, _, _ in parts), tuple(own for _, own, _ in parts), codes, label)
-    return Cohort(Prepared(table), times, events, ends, np.concatenate([own for _, _, own in parts], axis=1))
+    prepared = Prepared(Table(name, features, columns, codes, label))
+    return Cohort(prepared, times, events, ends, np.concatenate(parts, axis=1))
 
 
 def _frame(name: str) -> Any:
@@ -242,9 +231,9 @@ def _private(method: str, epsilon: float) -> Method:
 def _default(cohort: Cohort, train: NDArray[np.bool_], seed: int, epsilon: float) -> Predicted:
     table = cohort.prepared.table
     plan = plan_for(table, epsilon, int(train.sum()), {"structure_seed": seed})
-    outcome = run_plainly(plan, rows_of(cohort.prepared, plan, train), SeededNoise(seed, exact=False))
+    ensemble = trained(cohort.prepared, plan, train, seed).ensemble
     codes = rows_of(cohort.prepared, plan, ~train).codes
-    return np.asarray(outcome.ensemble.scores(codes)[0], dtype=np.float64), outcome.ensemble.survival(codes)
+    return np.asarray(ensemble.scores(codes)[0], dtype=np.float64), ensemble.survival(codes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,10 +313,9 @@ def _descent(cohort: Cohort, train: NDArray[np.bool_], seed: int, epsilon: float
     """
     bought = _bought(cohort, train, seed, epsilon)
     size = bought.rows.shape[1]
-    weights, mean, square = np.zeros(size), np.zeros(size), np.zeros(size)
+    weights, mean, square, average = np.zeros((4, size))
     lengths = np.linalg.norm(bought.rows, axis=1)
     sigma = CLIP * math.sqrt(N_STEPS) / bought.mu
-    average: Floats = np.zeros(size)
     for step in range(1, N_STEPS + 1):
         slopes = bought.excess(np.clip(bought.rows @ weights, -8, 8))
         slopes *= np.minimum(1, CLIP / np.maximum(np.abs(slopes) * lengths, 1e-12))
@@ -353,14 +341,13 @@ def _xgboost(cohort: Cohort, train: NDArray[np.bool_], seed: int) -> Predicted:
     """XGBoost's Cox objective without privacy: depth 3, rate 0.05, trees by 5-fold cross-validation."""
     import xgboost
 
-    features = cohort.matrix.copy()
     label = np.where(cohort.events, 1, -1) * np.maximum(cohort.times, 1e-6)
     parameters = {"objective": "survival:cox", "max_depth": 3, "eta": 0.05, "subsample": 0.8, "seed": seed}
-    rows = xgboost.DMatrix(features[train], label[train])
+    rows = xgboost.DMatrix(cohort.matrix[train], label[train])
     losses: Any = xgboost.cv(parameters, rows, 600, nfold=5, early_stopping_rounds=20, seed=seed, as_pandas=False)
     rounds = len(losses["test-cox-nloglik-mean"])
     booster = xgboost.train(parameters, rows, rounds)
-    every = booster.predict(xgboost.DMatrix(features), output_margin=True).astype(np.float64)
+    every = booster.predict(xgboost.DMatrix(cohort.matrix), output_margin=True).astype(np.float64)
     return every[~train], _curves(cohort, train, every[train], every[~train])
 
 

@@ -19,8 +19,8 @@ import pyarrow.parquet as arrow_parquet
 import xgboost
 from numpy.typing import NDArray
 
-from experiments.datasets import BINARY, number
-from experiments.harness import arguments, least_seconds, run_plainly
+from experiments.datasets import made_up
+from experiments.harness import arguments, least_seconds, plan_for, run_plainly
 from hedgerow import DPGBDTClassifier
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.sources import opened, place_of
@@ -75,16 +75,8 @@ def main_speed(argv: list[str]) -> int:
 def _ours(
     rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int, size: int | str, n_threads: int = 1
 ) -> None:
-    plan = Plan.from_dict(
-        {
-            "version": 1,
-            "name": "speed",
-            "privacy": {"epsilon": 1.0, "delta": 1e-6, "n_records": len(rows)},
-            "label": BINARY,
-            "features": [number(f"x{index}", -6, 6) for index in range(N_FEATURES)],
-            "model": {"n_trees": n_trees, "max_depth": 4, "interaction": "cyclical", "interaction_size": size},
-        }
-    )
+    model = {"n_trees": n_trees, "max_depth": 4, "interaction": "cyclical", "interaction_size": size}
+    plan = plan_for(made_up("speed", rows[:1], labels[:1], 6), 1.0, len(rows), model, delta=1e-6)
     data = SiteData(build_grid(plan).encode_matrix(rows, n_threads), labels)
     run_plainly(plan, data, SystemNoise(os.urandom), n_threads=n_threads)
 
@@ -164,7 +156,7 @@ def main_sources(argv: list[str]) -> int:
     parser = arguments("sources", main_sources.__doc__, rows=(10**6, "rows"), readings=(3, "readings of each source"))
     parser.add_argument("--postgresql", help="a database's URL; the table hedgerow_sources is made there and dropped")
     options = parser.parse_args(argv)
-    rows = made_up(options.rows)
+    rows = five_columns(options.rows)
     print(f"{'source':<28} {'cells':>13} {'codes':>13}   (s of processor / s)")
     with tempfile.TemporaryDirectory() as folder:
         for name, open_table in _in_files(rows, Path(folder)):
@@ -174,17 +166,16 @@ def main_sources(argv: list[str]) -> int:
     return 0
 
 
-def made_up(n: int) -> pa.Table:
-    """Five columns of so many rows."""
+def five_columns(n: int) -> pa.Table:
+    """So many rows, made up."""
     draws = np.random.default_rng(1)
-    columns = {
+    return pa.table({
         "age": draws.normal(50, 10, n).round(1),
         "income": draws.integers(0, 50_000, n),
         "change": draws.normal(size=n),
         "region": pa.array(np.array(REGIONS)[draws.integers(0, 4, n)]),
         "y": pa.array(np.array(CLASSES)[draws.integers(0, 2, n)]),
-    }
-    return pa.table(columns)
+    })  # fmt: skip
 
 
 def _in_files(rows: pa.Table, folder: Path) -> Iterator[tuple[str, Callable[[], Table]]]:

@@ -36,9 +36,8 @@ from experiments.datasets import (
     skewed_numbers,
     with_label,
 )
-from experiments.harness import Line, Lines, Prepared, algorithm_plan, plan_for
-from experiments.rivals import RIVALS
-from experiments.rivals import XGBOOST as BOOSTED
+from experiments.harness import Line, Lines, Prepared, algorithm_plan, error_of, plan_for
+from experiments.rivals import RIVALS, by_xgboost
 from hedgerow.errors import PlanError
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.plan.plan import Plan
@@ -85,17 +84,8 @@ def _rival(name: str, prepared: Prepared, train: NDArray[np.bool_], epsilon: flo
 
 
 def _xgboost(prepared: Prepared, train: NDArray[np.bool_], _: float, seed: int) -> Floats:
-    import xgboost
-
     table = prepared.table
-    x = np.stack([column.astype(float) for column in table.columns], axis=1)
-    if table.kind in ("regression", "count"):
-        objective = "count:poisson" if table.kind == "count" else "reg:squarederror"
-        numbers = xgboost.XGBRegressor(objective=objective, random_state=seed, **BOOSTED)
-        return np.asarray(numbers.fit(x[train], table.label[train]).predict(x[~train]), dtype=np.float64)
-    classes = xgboost.XGBClassifier(random_state=seed, **BOOSTED).fit(x[train], table.label[train])
-    chances = np.asarray(classes.predict_proba(x[~train]), dtype=np.float64)
-    return chances[:, 1] if table.kind == "binary" else chances
+    return by_xgboost(table, table.matrix[train], table.label[train], table.matrix[~train], random_state=seed)
 
 
 OURS: Mapping[str, Predict] = {
@@ -309,11 +299,7 @@ def _cell(scores: Floats | None) -> str:
     if scores is None:
         return ""
     first, *others = scores.mean(axis=0)
-    return " ".join([f"{first:.4f} ± {_error(scores):.4f}", *(f"({other:.4f})" for other in others)])
-
-
-def _error(scores: Floats) -> float:
-    return harness.deviation_of(scores[:, 0]) / math.sqrt(len(scores))
+    return " ".join([f"{first:.4f} ± {error_of(scores[:, 0]):.4f}", *(f"({other:.4f})" for other in others)])
 
 
 def _ranks(found: Found) -> dict[str, list[int]]:
@@ -335,11 +321,10 @@ def _gates(found: Found, ranks: Mapping[str, Sequence[int]]) -> dict[str, bool]:
     numbers = {*GROUPS["numbers"], *GROUPS["numbers-made"]}
     low: dict[str, float] = {}
     for (task, method, epsilon), scores in found.items():
-        mean, floor = scores[:, 0].mean(), FLOORS.get(task, {}).get(epsilon)
+        mean, error, floor = scores[:, 0].mean(), error_of(scores[:, 0]), FLOORS.get(task, {}).get(epsilon)
         if method == DEFAULT and floor is not None:
-            gates[f"{task} at epsilon {epsilon:g}: {mean:.4f} ± {_error(scores):.4f}, asked {floor:g}"] = bool(
-                mean + _error(scores) >= floor
-            )
+            reached = bool(mean + error >= floor)
+            gates[f"{task} at epsilon {epsilon:g}: {mean:.4f} ± {error:.4f}, asked {floor:g}"] = reached
         if task in numbers:
             own = found.get((task, DEFAULT, epsilon))
             if method != XGBOOST and own is not None and own[:, 0].mean() < mean - MOST_BEHIND:

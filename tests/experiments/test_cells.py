@@ -85,16 +85,18 @@ def test_two_processes_find_what_one_does(store: StoreOf, tmp_path: Any) -> None
     assert without_times(one) == without_times(two) and list(one) == list(two)
 
 
-def test_runs_of_other_code_are_used_unless_fresh_are_wanted(store: StoreOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--fresh` repeats them; both lines stay in the file, and the later one counts."""
-    run_cells(TWO[:1], 2, store(), "")
+def test_runs_of_other_code_are_used_and_a_later_line_counts(store: StoreOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line says of which code it is; a run that stands in the file twice is the later one."""
+    fresh = run_cells(TWO[:1], 2, store(), "")[TWO[0].key]
+    assert {line["code"] for line in fresh} == {code_digest()}
     path = store().path
-    path.write_text(path.read_text().replace(code_digest(), "000000000000"))
+    head, *lines = path.read_text().splitlines(keepends=True)
+    older = [line.replace(code_digest(), "000000000000") for line in lines]
+    monkeypatch.setattr(paper, "_run", forbidden)
+    path.write_text("".join([head, *older]))
     used = run_cells(TWO[:1], 2, store(), "")[TWO[0].key]
     assert {line["code"] for line in used} == {"000000000000"}
-    fresh = run_cells(TWO[:1], 2, store(fresh=True), "")[TWO[0].key]
-    assert {line["code"] for line in fresh} == {code_digest()}
-    monkeypatch.setattr(paper, "_run", forbidden)
+    path.write_text("".join([head, *older, *lines]))
     assert run_cells(TWO[:1], 2, store(), "")[TWO[0].key] == fresh
 
 

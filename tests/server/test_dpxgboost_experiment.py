@@ -19,7 +19,7 @@ def test_the_preset_is_compared_with_itself_but_for_the_clipping(monkeypatch: py
     asked: list[tuple[Plan, int]] = []
 
     def scored(
-        prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int
+        prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int, tested: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], None]:
         asked.append((plan, seed))
         # Wrong for seed + 1 rows of a hundred, for one more with clipping: the difference is 1 % in every split.

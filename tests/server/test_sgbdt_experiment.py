@@ -86,7 +86,7 @@ def test_scores_that_were_written_down_are_not_run_again(tmp_path: Path) -> None
 
 def test_all_ways_of_the_filter_have_as_many_settings_and_rounds() -> None:
     """None is searched harder; without the filter there are no extra rounds, with it there are in each."""
-    sides = {way: sgbdt._Side(way, 0.54).settings() for way in sgbdt.WAYS}
+    sides = {way: sgbdt._settings(way) for way in sgbdt.WAYS}
     drawn = {way: found[-sgbdt.N_DRAWN :] for way, found in sides.items()}
     free = drawn[sgbdt.FREE]
     assert not any(v.section.get("extra_rounds") or v.section["individual_filter"] for v in sides[sgbdt.FREE])
@@ -112,9 +112,8 @@ def test_what_is_tuned_on_is_not_what_is_reported(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Bench, "score", noted)
     prepared, book = Prepared(make("two_features")), ScoreBook()
     for way in sgbdt.WAYS:
-        side = sgbdt._Side(way, 0.54)
-        monkeypatch.setattr(sgbdt._Side, "settings", lambda self: list(sgbdt.GRID["abalone"][:20]))
-        best = sgbdt._last_left(prepared, book, side)
+        monkeypatch.setattr(sgbdt, "_settings", lambda _: list(sgbdt.GRID["abalone"][:20]))
+        best = sgbdt._last_left(prepared, book, way, 0.54)
         tuned = set(asked[way])
         found = sgbdt._on(prepared, book, (sgbdt.FIRST_DIVISION, 20), sgbdt.FIRST_SEED, best, 1.0)
         fresh = set(asked[way]) - tuned
