@@ -10,6 +10,7 @@ import pytest
 from hedgerow.cli.inputs import read_policy
 from hedgerow.cli.join import _book
 from hedgerow.cli.main import main
+from hedgerow.cli.node import _read_now, loader
 from hedgerow.cli.study import policy_of
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import UsageError
@@ -98,3 +99,23 @@ def test_a_site_by_another_name_begins_no_second_account(
     assert refused.value.code == "budget-elsewhere" and "--budget wards/north-budget.db" in str(refused.value.remedy)
     Path("policy.toml").write_text(policy_of(read_invitation(Path(invitation)).policy, "others"), encoding="utf-8")
     assert _book(folder, "north-2", "policy.toml") == folder / "north-2-budget.db"
+
+
+def test_a_table_by_another_name_begins_no_second_account(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table is exported anew with its date in the name, and holds the same people: who means others says so."""
+    with closing(BudgetBook(Path("wards/north-budget.db"))) as book:
+        book.reserve(b"run", "admissions", parse_plan(PLAN), [GaussianEvent(20.0)], (3.0, 1e-5))
+    said = " ".join(joined(capsys, invitation).split())
+    assert "(data-set-new, exit code 2)" in said and "which counts for admissions" in said
+    for name in ("admissions", "others"):
+        assert "data-set-new" not in joined(capsys, invitation, "--data-set", name)
+
+
+def test_a_run_over_a_table_that_was_changed_meanwhile_is_told(tmp_path: Path) -> None:
+    """A node that stays takes the rows as it has read them; its owner, who has exported them anew, hears of it."""
+    table, plan, told = tmp_path / "north.csv", parse_plan(PLAN), list[str]()
+    table.write_text("sex,outcome\n" + "male,no\n" * 20, encoding="utf-8")
+    load = _read_now(loader(str(table), None), plan, [table], told.append)
+    assert load(plan).n_records == 20 and not told
+    table.write_text("sex,outcome\n" + "male,no\n" * 30, encoding="utf-8")
+    assert load(plan).n_records == 20 and "changed since it was read" in told[0]

@@ -163,7 +163,10 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
     own = arguments.policy or str(kept)
     # One that is there already may have been changed by its owner.
     if arguments.policy is None and not kept.exists():
-        text = policy_of(invitation.policy, arguments.data_set or _name_of(table))
+        data_set = arguments.data_set or _name_of(table)
+        if arguments.data_set is None:
+            _require_known(arguments, invitation, data_set)
+        text = policy_of(invitation.policy, data_set)
         if parse_policy(text).data != PLAIN:
             # How a table is to be read is for its owner to say.
             raise UsageError("invitation-file", where=arguments.invitation)
@@ -208,6 +211,23 @@ def _adapt(arguments: argparse.Namespace, own: str) -> None:
     text = f"{read_text(own)}\n{read_text(arguments.adapter)}"
     parse_policy(text)
     write_atomically(Path(own), text.encode())
+
+
+def _require_known(arguments: argparse.Namespace, invitation: Invitation, data_set: str) -> None:
+    """Raises UsageError "data-set-new" where this party's book counts for other data, and not for a table's name.
+
+    A table that was exported anew, with its date in the name, holds the same people; its budget would begin again.
+    """
+    from hedgerow.client.budget import BudgetBook
+
+    own = Path(arguments.invitation).parent / f"{invitation.party}-budget.db"
+    place = own if arguments.budget is None else Path(arguments.budget)
+    if not place.is_file():
+        return
+    with closing(BudgetBook(place)) as book:
+        known = {line.data_set for line in book.lines()}
+    if known and data_set not in known:
+        raise UsageError("data-set-new", data_set=data_set, book=place, known=listed(sorted(known)))
 
 
 def _name_of(table: str) -> str:

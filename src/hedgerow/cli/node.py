@@ -38,7 +38,7 @@ from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
-from hedgerow.data.sources import Location, adapted, column_names, is_url, opened
+from hedgerow.data.sources import Location, adapted, column_names, file_of, is_url, opened
 from hedgerow.data.units import ContributionReport
 from hedgerow.errors import (
     AggregationError,
@@ -191,14 +191,42 @@ def with_rows_read(
         for table in tables:
             look(table, setup.plan, setup.policy, tell, seen)
     if load is not no_training_rows:
-        load = read_early(load, setup.plan)
+        load = _read_now(load, setup.plan, tables, tell)
         if setup.plan is not None:
             require_declared_rows(setup, load(setup.plan))
     if load_held_out is not no_held_out_rows:
-        load_held_out = read_early(load_held_out, setup.plan)
+        load_held_out = _read_now(load_held_out, setup.plan, tables, tell)
         if setup.plan is not None:
             require_declared_rows(setup, load_held_out(setup.plan))
     return replace(setup, load=load, load_held_out=load_held_out)
+
+
+def _read_now(load: Load, plan: Plan | None, tables: Sequence[Location], tell: Tell) -> Load:
+    """As `read_early`; and the owner is told of a run that takes rows whose table was changed since."""
+    before = _stamps(tables)
+    early = read_early(load, plan)
+
+    def loaded(offered: Plan) -> SiteData:
+        if plan is not None and _stamps(tables) != before:
+            tell(
+                "A table was changed since it was read. The run takes the rows as they were then; to have it take the "
+                "new ones, start the node again before a run begins (private: for this site only)"
+            )
+        return early(offered)
+
+    return loaded
+
+
+def _stamps(tables: Sequence[Location]) -> list[tuple[int, int] | None]:
+    """What tells whether a file was changed: when it was written, and its bytes; None for what is no file."""
+    found: list[tuple[int, int] | None] = []
+    for table in tables:
+        try:
+            status = None if is_url(table) else Path(file_of(table)).stat()
+        except OSError:
+            status = None
+        found.append(status and (status.st_mtime_ns, status.st_size))
+    return found
 
 
 def arrivals_of(
@@ -781,4 +809,6 @@ def _print_ledger(content: dict[str, Any]) -> None:
 
 def _line(run: dict[str, Any], *, is_shared: bool) -> str:
     site = f"{run['site']}: " if is_shared and run["site"] else ""
-    return f"{site}{run['status']:<9} epsilon {number(run['epsilon']):<8} {run['plan']} (per {run['unit']})"
+    # A line of an earlier version has no date.
+    begun = run["begun"][:10] or "?"
+    return f"{site}{run['status']:<9} {begun:<10} epsilon {number(run['epsilon']):<8} {run['plan']} (per {run['unit']})"

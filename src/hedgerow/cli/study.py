@@ -195,8 +195,8 @@ def withdraw(arguments: argparse.Namespace) -> None:
 
 def _new_roster(roster: PinnedRoster) -> str:
     return (
-        f"It is a new roster, the {roster.epoch}th: {roster.fingerprint()}. Read that to the sites, whose nodes ask "
-        "their owners at the next run."
+        f"The roster is a new one, of epoch {roster.epoch}: {roster.fingerprint()}. Read that to the sites, whose "
+        "nodes ask their owners at the next run."
     )
 
 
@@ -582,12 +582,14 @@ def show(arguments: argparse.Namespace) -> None:
         ]
         words, roster = book.roster_words, book.roster
         fingerprint = "" if roster is None else roster.fingerprint()
+        # Of a later roster only those who came with it have words: all others compare the fingerprint.
+        shown = words if roster is None or roster.epoch == 1 else "only at those who came last"
         name, address = book.fact("name"), book.fact("address")
     if arguments.json:
         told = {"roster_words": words, "roster_fingerprint": fingerprint}
         print_json({"study": name, "address": address, **told, "parties": parties, "runs": runs})
         return
-    facts = [("study", name), ("sites dial", address), ("roster's words", words or "none yet")]
+    facts = [("study", name), ("sites dial", address), ("roster's words", shown or "none yet")]
     print_facts([*facts, ("fingerprint", fingerprint or "none yet")])
     print("\nParties")
     print_facts([(one["name"], f"{one['state']}{', ' + one['words'] if one['words'] else ''}") for one in parties])
