@@ -197,6 +197,16 @@ def test_the_rule_sees_public_numbers_only(factory: ModuleType) -> None:
     assert many.noise_multiplier > few.noise_multiplier
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, math.inf])
+def test_steps_are_no_longer_than_a_ridge_allows(factory: ModuleType, epsilon: float) -> None:
+    """A plan that names a ridge and no rate has steps in proportion: the default's, of 2 and more, would overshoot."""
+    usual = settings_of(factory.make_plan("regression", privacy={"epsilon": epsilon}))
+    for ridge in (0, 1.5, 10, 45, 90, 100):
+        own = settings_of(factory.make_plan("regression", {"noise_ridge": ridge}, {"epsilon": epsilon}))
+        expected = max(0.25, usual.learning_rate * min(1, ridge / usual.noise_ridge))
+        assert own.learning_rate == pytest.approx(expected)
+
+
 def test_partners_are_those_that_gained(factory: ModuleType) -> None:
     """With the whole share, every subset that is tried has a feature that gained alone; without gains, any."""
     own = dataclasses.replace(

@@ -304,7 +304,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     settings = _with_ends(plan, settings, signal, times)
     if not unlimited:
         settings = replace(settings, noise_multiplier=calibrated(plan, settings))
-    rate = _learning_rate(signal) if numbers else CLASS_RATE if classes else 0.25
+    rate = _learning_rate(signal, settings.noise_ridge) if numbers else CLASS_RATE if classes else 0.25
     return replace(settings, learning_rate=decided(model.learning_rate, rate))
 
 
@@ -403,9 +403,10 @@ def _start_share(signal: float) -> float:
     return min(MOST_START, 125 / signal)
 
 
-def _learning_rate(signal: float) -> float:
-    """Steps are short where the noise ridge shortens them little."""
-    return max(LEAST_RATE, min(MOST_RATE, 1.75 * math.sqrt(math.sqrt(2000 / signal))))
+def _learning_rate(signal: float, ridge: float) -> float:
+    """Steps are short where the noise ridge shortens them little, whether signal or the plan makes it so."""
+    rate = min(MOST_RATE, 1.75 * math.sqrt(math.sqrt(2000 / signal)))
+    return max(LEAST_RATE, rate * min(1.0, ridge / NOISE_RIDGE))
 
 
 def _joint_clip(plan: Plan, default: float) -> float | None:
