@@ -141,7 +141,8 @@ class OrderedSum:
             return values
         # What has no weight at all still has a place in the order.
         known = np.ones(1) if weights is None else np.maximum(weights, LEAST_WEIGHT)
-        own = np.ascontiguousarray(np.broadcast_to(known, values.shape)[:, :, 0])
+        # A copy: for what is read-only, as this view may be, the kernel would be compiled once more.
+        own = np.array(np.broadcast_to(known, values.shape)[:, :, 0], order="C")
         schema = self._directions.signs, self._directions.n_codes
         flat = np.ascontiguousarray(values[:, :, 0])
         structure = trees.feature, trees.goes_left, trees.threshold
