@@ -79,14 +79,7 @@ Cells = tuple[Cell, ...]
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a figure: cells with their places on the axis.
-
-    Attributes:
-        title: above it.
-        x_label: of the axis.
-        cells: a line for each method.
-        log_x: whether the axis is logarithmic.
-    """
+    """A part of a figure: cells with their places on an axis, which is logarithmic where `log_x`."""
 
     title: str
     x_label: str
@@ -119,11 +112,11 @@ class Experiment:
     def prepared_as(self, preparation: str) -> Experiment:
         """The same with data prepared in one way or the other."""
 
-        def change(cells: Cells) -> tuple[Cell, ...]:
-            return tuple(replace(cell, preparation=preparation) for cell in cells)
+        def changed(part: Any) -> Any:
+            return replace(part, cells=tuple(replace(cell, preparation=preparation) for cell in part.cells))
 
-        panels = tuple(replace(panel, cells=change(panel.cells)) for panel in self.panels)
-        return replace(self, cells=change(self.cells), panels=panels)
+        whole: Experiment = replace(changed(self), panels=tuple(map(changed, self.panels)))
+        return whole
 
     def with_sets(self, names: Iterable[str]) -> Experiment:
         """A table over further data sets, with the cells of the last one."""

@@ -243,12 +243,10 @@ def _costs(lines: pd.DataFrame) -> list[str]:
 
 
 def _by_clients(lines: pd.DataFrame) -> list[str]:
-    counts = sorted(set(lines.clients))
-    cells = {
-        (line.method, line.clients): f"{line.sent / 1000:,.0f}, {line.received / 1000:,.0f}, "
-        f"{line.cpu_client:.2f}, {line.cpu_server:.2f}"
-        for line in lines.itertuples()
-    }
+    counts, cells = sorted(set(lines.clients)), {}
+    for line in lines.itertuples():
+        kilobytes = f"{line.sent / 1000:,.0f}, {line.received / 1000:,.0f}"
+        cells[line.method, line.clients] = f"{kilobytes}, {line.cpu_client:.2f}, {line.cpu_server:.2f}"
     rows = ([PRESETS[name].title, *(cells[name, count] for count in counts)] for name in lines.method.unique())
     return [
         f"T = {lines.trees.min()}. kB that one client sends, kB that it receives, its processor seconds, the server's.",

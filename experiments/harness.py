@@ -32,7 +32,8 @@ from hedgerow.trees.binning import build_grid, cuts_anew
 
 HERE = Path(__file__).resolve().parent
 CODE = (
-    "trees", "losses", "methods", "training", "privacy", "client/node.py", "datasets.py", "harness.py",
+    "trees", "losses", "methods", "training", "privacy", "client/node.py", "server/release.py", "datasets.py",
+    "harness.py",
 )  # fmt: skip
 """What decides a result: rooms of the package, and files here."""
 CCS22_RECIPE: dict[str, Any] = {
@@ -198,23 +199,16 @@ def trained(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int)
     return run_plainly(plan, data, noise, node_noise=noise, sampling=sampling)
 
 
-def train_and_score(
-    prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int, tested: NDArray[np.bool_] | None = None
-) -> tuple[float, Outcome]:
-    """One seeded run on one split: the test AUC (R2 for a regression), and the run's outcome; see `held_out_scores`."""
-    labels, scores, outcome = held_out_scores(prepared, plan, train, seed, tested)
+def train_and_score(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> tuple[float, Outcome]:
+    """One seeded run, tested on all other rows: the AUC (R2 for a regression), and the run's outcome."""
+    labels, scores, outcome = held_out_scores(prepared, plan, train, seed, ~train)
     return auc_or_r2(prepared.table, labels, scores), outcome
 
 
 def held_out_scores(
-    prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int, tested: NDArray[np.bool_] | None = None
+    prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int, tested: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Outcome]:
-    """One seeded run on one split: the test part's labels (in a regression scaled to [-1, 1]), scores, the outcome.
-
-    Args:
-        tested: the rows of the test part; all that were not trained on, unless given.
-    """
-    tested = ~train if tested is None else tested
+    """One seeded run: labels of the test part (in a regression scaled to [-1, 1]), its scores, the outcome."""
     outcome, test = trained(prepared, plan, train, seed), rows_of(prepared, plan, tested)
     scores = scores_of(outcome, test)[0]
     return test.labels / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome

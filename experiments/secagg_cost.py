@@ -7,7 +7,6 @@ Flower's column needs ``pip install flwr`` (1.41 was measured); without it, it s
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness import table, verdict
+from experiments.harness import arguments, table, verdict
 from hedgerow import crypto
 from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto import DTYPES, KEY_BYTES, OVERHEAD_BYTES, SHARE_BYTES, Identity, add_keystreams, forget_verified
@@ -248,7 +247,7 @@ def size_rows() -> list[str]:
 
 def main(argv: list[str]) -> int:
     """Prints the tables and returns 1 if a promise is broken."""
-    parser = argparse.ArgumentParser(prog="secagg_cost", description=__doc__)
+    parser = arguments("secagg_cost", __doc__, data="unused")
     parser.add_argument("--sizes", action="store_true", help="only print the sizes, in MiB, of what a node is sent")
     if parser.parse_args(argv).sizes:
         print("\n".join(size_rows()))

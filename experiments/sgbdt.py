@@ -126,8 +126,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         order = np.random.default_rng(self.division).permutation(self.prepared.table.n_records)
-        self.folds = np.empty(len(order), dtype=np.int64)
-        self.folds[order] = np.arange(len(order)) % N_FOLDS
+        self.folds = np.argsort(order) % N_FOLDS
 
     @property
     def name(self) -> str:
