@@ -78,7 +78,9 @@ class Database:
         ((found,),) = self._connection.execute("pragma user_version").fetchall()
         if found not in (0, version, *self._upgrades):
             self._connection.close()
-            raise EnvironmentFault("database-version", path=self.path, found=found, version=version)
+            if found > version:
+                raise EnvironmentFault("database-newer", path=self.path, found=found, version=version)
+            raise EnvironmentFault("database-older", path=self.path, found=found, version=version)
         for statement in filter(str.strip, (self._upgrades.get(found, "") + ";" + schema).split(";")):
             self._connection.execute(statement)
         self._connection.execute(f"pragma user_version = {version:d}")

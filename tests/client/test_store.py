@@ -212,14 +212,15 @@ def test_no_other_manifest_is_answered_after_a_restart(store: NodeStore) -> None
     again.close()
 
 
-def test_a_state_of_an_earlier_version_is_refused_by_name(store: NodeStore) -> None:
-    """Its steps mean something else; the owner hears which version wrote it."""
+@pytest.mark.parametrize(("step", "advice"), [(-1, "Then move the file away"), (1, "Install that version again")])
+def test_a_state_of_another_version_is_refused_by_name(store: NodeStore, step: int, advice: str) -> None:
+    """Its steps mean something else; the owner hears which version wrote it, and what to do that ends the refusal."""
     version = store.database.rows("pragma user_version")[0][0]
-    store.database.rows(f"pragma user_version = {version - 1}")
+    store.database.rows(f"pragma user_version = {version + step}")
     store.close()
     with pytest.raises(EnvironmentFault) as refused:
         NodeStore(store.folder)
-    assert refused.value.code == "database-version"
+    assert refused.value.code == "database-version" and advice in refused.value.remedy
 
 
 def two_rounds(store: NodeStore) -> None:
