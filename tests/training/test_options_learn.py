@@ -50,7 +50,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "batch_size": (2,),
     "learning_rate": (0.1, 1.0),
     "leaf_ridge": (0, 20),
-    "noise_ridge": (1.5, 100),
+    "noise_ridge": (0, 100),
     "leaf_clip": (0.5, 9e5),
     "joint_clip": ("none", 0.1, 4),
     "hessian_scale": (0.1, 4),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import SCORE_UNIT, Loss
 from hedgerow.protocol.queries import TreeBatch
-from hedgerow.trees.leaves import LeafRule, leaf_values, read_sums
+from hedgerow.trees import leaves as leaves_module
+from hedgerow.trees.leaves import LeafRule, NoisyLeaves, leaf_values, read_sums
 
 SUMS = st.one_of(st.integers(-(2**20), 2**20), st.integers(-(2**62), 2**62), st.just(0))
 
@@ -87,6 +89,16 @@ def test_averages_are_shares_of_the_classes(factory: ModuleType) -> None:
     sums = np.array([[3, 1, 0, 0], [2, 2, -5, 4], [0, 0, 0, 0], [-1, -1, -1, -1]]) * unit
     shares = values_of(sums, 1.0, loss, rule("averaging"))[0] / SCORE_UNIT
     np.testing.assert_allclose(shares, [[0.75, 0.25, 0, 0], [0.25, 0.25, 0, 0.5], [0.25] * 4, [0.25] * 4], atol=1e-4)
+
+
+@pytest.mark.parametrize("smooths", [False, True])
+def test_an_empty_leaf_adds_nothing_without_a_ridge_of_its_noise(factory: ModuleType, smooths: bool) -> None:
+    """Its gradients are noise; `leaf_ridge` alone would make of them the longest step of all."""
+    hessians = np.where(np.arange(256) % 3, 40.0, 0.0)[None, :, None]
+    leaves = NoisyLeaves(np.full((1, 256, 1), 30.0), hessians, 5.0, 5.0, np.zeros((1, 256), dtype=np.int64))
+    how = replace(rule("newton", noise_ridge=0.0), smooths=smooths)
+    found = leaves_module.values_of(leaves, factory.separating_tree(), how)
+    assert ((found != 0) == (hessians > 0)).all()
 
 
 def test_a_share_is_the_ratio_of_its_two_sums(factory: ModuleType) -> None:

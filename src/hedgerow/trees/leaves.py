@@ -142,6 +142,9 @@ def values_of(
         is_pooled, shares = shapes.is_ordered & is_smooth, np.where(is_smooth, rule.shrinkage, 0.0)
         how = (noise, ridge, shares, _AS_THEY_ARE if mixing is None else mixing)
         ratios = smoothed_ratios(gradients, hessians, shapes.reachable, is_pooled, *how)
+        if not rule.noise_ridge:
+            # As below: without a ridge of its noise nothing else holds such a leaf back.
+            ratios = np.where(hessians > 0, ratios, 0)
     else:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
         ratios = np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
