@@ -275,3 +275,30 @@ def test_labels_and_spread_are_asked_for_a_unit_s_rows(factory: ModuleType) -> N
     for kind in (LabelSums, SpreadSums, CalibrationSums):
         single, several = (next(query for query in queries if isinstance(query, kind)) for queries in (one, three))
         assert several.sensitivity_squared == 9 * single.sensitivity_squared
+
+
+@pytest.mark.parametrize(
+    "n_features, n_records, trees, start",
+    [(50, 100, 100, "linear"), (60, 100, 83, "linear"), (200, 100, 25, "linear"), (200, 10**6, 400, "linear"),
+     (1001, 100, 12, "mean")],
+)  # fmt: skip
+def test_many_features_and_little_signal_have_few_trees(
+    factory: ModuleType, n_features: int, n_records: int, trees: int, start: str
+) -> None:
+    """Each tree adds noise, so two turns for each feature cost more than they find; and solving takes p^3."""
+    features = [{"name": f"x{number}", "type": "numeric", "min": 0, "max": 1} for number in range(n_features)]
+    plan = factory.make_plan("regression", {"n_trees": "auto"}, {"n_records": n_records}, features)
+    own = settings_of(plan)
+    assert (own.start, own.n_trees) == (start, trees)
+
+
+def test_predictions_from_many_useless_features_stay_near_the_mean(factory: ModuleType) -> None:
+    """Far more columns than the signal can tell of: noise is not added up to something worse than the mean label."""
+    random = np.random.default_rng(0)
+    features = [{"name": f"x{number}", "type": "numeric", "min": -1, "max": 1} for number in range(200)]
+    plan = factory.make_plan("regression", {"n_trees": "auto"}, {"epsilon": 0.17, "n_records": 2000}, features)
+    rows = factory.make_data(plan, 2000, 1)
+    labels = np.clip(random.normal(0, 0.15, 2000), -1, 1)
+    data = dataclasses.replace(rows, labels=np.rint(labels * 2**16).astype(np.int32))
+    ensemble = train(plan, {"one": data}, noise=SeededNoise(0)).ensemble
+    assert np.mean((ensemble.scores(rows.codes)[0] - labels) ** 2) < 1.15 * np.var(labels)

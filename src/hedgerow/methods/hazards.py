@@ -60,7 +60,7 @@ from hedgerow.methods.adassp.program import (
     real_gram,
 )
 from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
-from hedgerow.methods.start import LABEL_NORM, ODDS_BINS, ODDS_FIRST, ODDS_STEP, Start
+from hedgerow.methods.start import LABEL_NORM, ODDS_BINS, ODDS_FIRST, ODDS_STEP, WIDEST, Start
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event
@@ -350,8 +350,8 @@ class HazardStart:
 
     @property
     def has_columns(self) -> bool:
-        """Whether rows hold more than a constant: where there are too many categories, only numbers have columns."""
-        return self.basis.rows.n_columns > 1
+        """Whether rows hold more than a constant, and no more than can be solved for in seconds."""
+        return 1 < self.basis.rows.n_columns <= WIDEST
 
     @property
     def n_trees(self) -> int:

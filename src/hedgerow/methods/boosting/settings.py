@@ -29,6 +29,7 @@ from hedgerow.methods.start import (
     N_EXCHANGES,
     ODDS_LENGTH,
     ODDS_SENSITIVITY_SQUARED,
+    WIDEST,
     CalibrationSums,
     LinearStart,
     OddsCounts,
@@ -68,6 +69,8 @@ CLASS_RATE = 0.5
 # A bounded number, in units in which its public range is [-1, 1]
 
 MAX_TREES_OF_NUMBERS = 400
+SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
+"""With more than 50 features as many trees as the signal holds these, or as many times the features make so many."""
 DEEPER = (800.0, 6000.0)
 """From so much signal on trees have a level more."""
 CLIP, HESSIAN_SCALE, NOISE_RIDGE = 0.2, 0.066, 90.0
@@ -313,7 +316,8 @@ def _with_start(plan: Plan, settings: BoostingSettings, signal: float, numbers: 
     start, unlimited = plan.model.start, math.isinf(signal)
     if numbers:
         if start == "auto":
-            start = "mean" if all(feature.is_categorical for feature in plan.features) else "linear"
+            n_numeric = sum(not feature.is_categorical for feature in plan.features)
+            start = "linear" if 0 < n_numeric <= WIDEST else "mean"
         return replace(
             settings,
             start=start,
@@ -361,7 +365,11 @@ def _default_trees(signal: float, n_features: int, numbers: bool) -> int:
     """More trees where there is more signal, and two turns per feature."""
     if numbers:
         root = math.sqrt(math.sqrt(min(signal, 1e9) / 500))
-        return max(2 * n_features, MIN_TREES, min(MAX_TREES_OF_NUMBERS, int(130 * root * math.sqrt(root))))
+        trees = max(MIN_TREES, min(MAX_TREES_OF_NUMBERS, int(130 * root * math.sqrt(root))))
+        if 2 * n_features <= trees:
+            return trees
+        # Every tree adds noise, so of many features and little signal not each has two turns.
+        return int(min(2 * n_features, max(signal / SIGNAL_OF_TURN, TURNS_AND_FEATURES / n_features)))
     trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
     return max(2 * n_features, MIN_TREES, min(MAX_TREES, trees))
 
