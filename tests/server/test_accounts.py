@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -116,13 +118,26 @@ def check_account(content: dict[str, Any], accountant: str, n_releases: int, eps
     assert epsilon == pytest.approx(expected, rel=2e-3)
 
 
+@pytest.fixture(scope="module")
+def trained(factory: ModuleType) -> Callable[[str], Model]:
+    """A model of a kind of plan, which the tests share: to calibrate noise by `pld` takes seconds."""
+
+    @functools.cache
+    def train_once(name: str) -> Model:
+        plan = plan_of(factory, name)
+        return train(plan, sites_of(factory, plan, 1), noise=SystemNoise(os.urandom))
+
+    return train_once
+
+
 @pytest.mark.parametrize("name", PLANS)
-def test_every_epsilon_is_the_ledgers_after_every_sequence(factory: ModuleType, name: str, tmp_path: Path) -> None:
+def test_every_epsilon_is_the_ledgers_after_every_sequence(
+    factory: ModuleType, trained: Callable[[str], Model], name: str, tmp_path: Path
+) -> None:
     """Trained, evaluated, saved, loaded, evaluated again at another delta: at each step the report is the account."""
     plan = plan_of(factory, name)
     accountant, path = plan.privacy.accountant, tmp_path / "model.json"
-    noise = SystemNoise(os.urandom)
-    model = train(plan, sites_of(factory, plan, 1), noise=noise)
+    noise, model = SystemNoise(os.urandom), trained(name)
     spent = [model.report.epsilon]
     n_releases = len(model.ledger)
     assert spent[0] <= EPSILON
@@ -171,12 +186,13 @@ def forged(path: Path, **changes: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def by_pld(factory: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def by_pld(
+    factory: ModuleType, trained: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
     """Files of evaluated models whose plans are accounted for by `pld`."""
     path, files = tmp_path_factory.mktemp("pld") / "model.json", {}
     for name in ("pld", "pld, dp-xgboost"):
-        plan = plan_of(factory, name)
-        model = train(plan, sites_of(factory, plan, 1), noise=SystemNoise(os.urandom))
+        plan, model = plan_of(factory, name), trained(name)
         model.save(path)
         files[f"{name}, not evaluated"] = path.read_bytes()
         found = evaluate_federated(model, sites_of(factory, plan, 2), epsilon=5.0, noise=SystemNoise(os.urandom))
@@ -279,10 +295,11 @@ def test_the_stated_condition_is_the_one_that_holds(n_sites: int, has_echo: bool
         assert exactly_h_are_honest == pytest.approx(1.455, abs=0.001)
 
 
-def test_the_coordinator_of_a_network_gives_the_same_account(factory: ModuleType) -> None:
+def test_the_coordinator_of_a_network_gives_the_same_account(
+    factory: ModuleType, trained: Callable[[str], Model]
+) -> None:
     """Under `pld`, whose figure was once left as it was before the evaluation."""
-    plan = plan_of(factory, "pld")
-    model = train(plan, sites_of(factory, plan, 1), noise=SystemNoise(os.urandom))
+    plan, model = plan_of(factory, "pld"), trained("pld")
     noise = SystemNoise(os.urandom)
     found = evaluate_federated(model, sites_of(factory, plan, 2), epsilon=5.0, noise=noise)
     task = EvaluationTask(plan, ensemble_bytes(model.ensemble), 5.0, DELTA, len(model.ledger))
