@@ -109,6 +109,12 @@ def test_a_table_by_another_name_begins_no_second_account(invitation: str, capsy
     assert "(data-set-new, exit code 2)" in said and "which counts for admissions" in said
     for name in ("admissions", "others"):
         assert "data-set-new" not in joined(capsys, invitation, "--data-set", name)
+    # Nor does it where the coordinator gives the site another name as well.
+    assert main(["study", "invite", "north-2"]) == 0
+    capsys.readouterr()
+    renamed = str(Path(invitation).with_name("north-2.invitation"))
+    said = " ".join(joined(capsys, renamed).split())
+    assert "(data-set-new, exit code 2)" in said and "north-budget.db" in said
 
 
 def test_a_run_over_a_table_that_was_changed_meanwhile_is_told(tmp_path: Path) -> None:

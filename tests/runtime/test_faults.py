@@ -400,3 +400,35 @@ def test_a_folder_that_was_restored_whole_is_charged_for_the_whole_run(
     assert sum("site-1" in survivors for survivors in federation.session.run.survivors) < 8
     victim.start()
     assert charged(victim) == ("stopped", 8)
+
+
+@pytest.mark.parametrize("known", [1, 3])
+def test_a_folder_that_was_restored_within_the_round_after_is_charged_for_the_whole_run(
+    federate: Builder, factory: Any, tmp_path: Path, known: int
+) -> None:
+    """A vector that is at the coordinator, in a round whose sum is still to be opened, is an answer as any other."""
+    federation = federate(5, factory.make_plan(model={"n_trees": 8}))
+    victim, backup = federation.parties["site-1"], tmp_path / "snapshot"
+    pump, was_restored = victim.pump, []
+
+    def watched() -> bool:
+        handled = pump()
+        session, store = victim.session, victim.store
+        n_answered = 0 if session is None or store is None else len(store.spent(session.run_id) or ())
+        if n_answered == known and not backup.exists():
+            shutil.copytree(victim.folder, backup)
+        elif n_answered == known + 1 and not was_restored:
+            was_restored.append(True)
+            victim.kill()
+            shutil.rmtree(victim.folder)
+            shutil.copytree(backup, victim.folder)
+            victim.start()
+        return handled
+
+    victim.pump = watched  # type: ignore[method-assign]
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert was_restored
+    assert [fault.code for fault in victim.failures] == ["rolled-back"]
+    victim.start()
+    assert charged(victim) == ("stopped", 8)

@@ -216,18 +216,23 @@ def _adapt(arguments: argparse.Namespace, own: str) -> None:
 def _require_known(arguments: argparse.Namespace, invitation: Invitation, data_set: str) -> None:
     """Raises UsageError "data-set-new" where this party's book counts for other data, and not for a table's name.
 
-    A table that was exported anew, with its date in the name, holds the same people; its budget would begin again.
+    A table that was exported anew, with its date in the name, holds the same people; its budget would begin again. A
+    party without a book may have had another name before: the coordinator chooses it, as `_book` says.
     """
     from hedgerow.client.budget import BudgetBook
 
-    own = Path(arguments.invitation).parent / f"{invitation.party}-budget.db"
-    place = own if arguments.budget is None else Path(arguments.budget)
-    if not place.is_file():
-        return
-    with closing(BudgetBook(place)) as book:
-        known = {line.data_set for line in book.lines()}
+    folder = Path(arguments.invitation).parent
+    own = folder / f"{invitation.party}-budget.db" if arguments.budget is None else Path(arguments.budget)
+    places = sorted(folder.glob("*-budget.db")) if arguments.budget is None and not own.is_file() else [own]
+    books = dict[Path, set[str]]()
+    for place in places:
+        if place.is_file():
+            with closing(BudgetBook(place)) as book:
+                books[place] = {line.data_set for line in book.lines()}
+    known = set[str]().union(*books.values())
     if known and data_set not in known:
-        raise UsageError("data-set-new", data_set=data_set, book=place, known=listed(sorted(known)))
+        used = listed(str(place) for place, names in books.items() if names)
+        raise UsageError("data-set-new", data_set=data_set, book=used, known=listed(sorted(known)))
 
 
 def _name_of(table: str) -> str:

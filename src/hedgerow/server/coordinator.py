@@ -1230,9 +1230,9 @@ class RunSession:
             if len(claims) >= run.sites.n_believed and not is_whole:
                 give_up(run, RemoteProtocolError("journal-rolled-back", sites=", ".join(claims)))
             return
-        if is_ours and any(site.name in survivors for survivors in run.survivors[hello.n_releases + 1 :]):
-            # It held all releases before the round in whose sum its vector is: its folder was restored. Its owner is
-            # charged for the whole run; a node that has seen it for itself is so already, and goes on in a new epoch.
+        if is_ours and self._has_answered_after(site, hello.n_releases):
+            # It held all releases before the round that it answered: its folder was restored. Its owner is charged
+            # for the whole run; a node that has seen it for itself is so already, and goes on in a new epoch.
             run.tell(RunEventKind.REFUSED, site.name, Code.ROLLED_BACK)
             run.send(site, Stop(Code.ROLLED_BACK))
         site.n_held = hello.n_releases if is_ours else 0
@@ -1248,6 +1248,15 @@ class RunSession:
             return
         site.conduct.lost_epochs += is_member and site.is_inside
         run.invite(site)
+
+    def _has_answered_after(self, site: SiteRecord, n_held: int) -> bool:
+        """Whether a vector of a site is here for a later round than the one that so many releases lead to."""
+        run = self.run
+        if any(site.name in survivors for survivors in run.survivors[n_held + 1 :]):
+            return True
+        # The round that is under way has its sum still to come.
+        is_later = len(run.releases) > n_held and self._is_in_epoch(site)
+        return is_later and isinstance(run.stage, InSlot) and site.node in run.stage.slot.uploads
 
     def _accept(self, site: SiteRecord, ready: Ready) -> None:
         run = self.run
