@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.study import _require_own_roster
+from hedgerow.cli.study import withdraw as withdraw_by_hand
 from hedgerow.codec import Encoded
 from hedgerow.errors import RemoteProtocolError, UsageError
 from hedgerow.protocol.stream import (
@@ -26,6 +29,7 @@ from hedgerow.protocol.stream import (
     WireRefusal,
     first_of,
 )
+from hedgerow.server.journal import Journal
 from hedgerow.study import Invitation, Reception, StudyBook, are_same_words, words_of
 from hedgerow.transport.identities import (
     PinnedRoster,
@@ -35,6 +39,7 @@ from hedgerow.transport.identities import (
     change_of,
     follows,
     new_identity,
+    read_roster,
 )
 
 if TYPE_CHECKING:
@@ -414,6 +419,21 @@ def test_a_crash_while_a_party_is_withdrawn_trusts_nobody_again(study: Study) ->
     with pytest.raises(KeyboardInterrupt):
         study.book.withdraw("north", crash)
     assert study.guest("north").is_confirmed and withdraw(study, "north") == pinned
+
+
+def test_nobody_is_withdrawn_while_an_evaluation_goes_on(study: Study) -> None:
+    """It keeps the roster that it began with: a stolen key would be trusted after the operator has read otherwise."""
+    settle(study, study.gather())
+    before, place = study.book.roster, study.folder / "run-1"
+    assert before is not None
+    place.mkdir()
+    (place / "model.json").touch()
+    with closing(Journal(place / "model.json.evaluation-8.journal")):
+        with pytest.raises(UsageError) as refused:
+            withdraw_by_hand(Namespace(study=str(study.folder), party="north"))
+        assert refused.value.code == "study-in-use" and study.book.roster == before
+    withdraw_by_hand(Namespace(study=str(study.folder), party="north"))
+    assert read_roster(study.folder / "roster.toml") == study.book.roster != before
 
 
 def test_a_roster_that_was_built_by_hand_is_not_undone(study: Study) -> None:

@@ -177,12 +177,9 @@ def withdraw(arguments: argparse.Namespace) -> None:
 
     folder, name = folder_of(arguments.study), arguments.party
     with closing(StudyBook(folder)) as book:
-        last, is_over = newest_run(folder)
-        party = book.roster and next((each for each in book.roster.everybody if each.name == name), None)
-        if party is not None and last and not is_over:
-            raise UsageError("study-run-open", number=last)
 
         def pin(made: PinnedRoster) -> None:
+            _require_idle(folder)
             _require_own_roster(book, made)
             write_atomically(folder / ROSTER, made.to_toml().encode())
 
@@ -191,6 +188,16 @@ def withdraw(arguments: argparse.Namespace) -> None:
     note(f"{name} is not expected any more.")
     if roster is not None:
         note(f"Its keys are trusted no longer. {_new_roster(roster)}")
+
+
+def _require_idle(folder: Path) -> None:
+    """Raises UsageError "study-run-open" or "study-in-use" where a run or an evaluation would keep its roster."""
+    last, is_over = newest_run(folder)
+    if last and not is_over:
+        raise UsageError("study-run-open", number=last)
+    for journal in sorted(folder.glob("run-*/*.journal")):
+        if _is_carried_out(journal):
+            raise UsageError("study-in-use", journal=journal)
 
 
 def _new_roster(roster: PinnedRoster) -> str:
