@@ -188,7 +188,7 @@ def rows_of(prepared: Prepared, plan: Plan, chosen: NDArray[np.bool_]) -> SiteDa
 
 def scores_of(outcome: Outcome, rows: SiteData) -> NDArray[np.float64]:
     """The model's scores of rows: float64 [n_outputs, n]."""
-    return outcome.ensemble.scores(rows.codes_in(outcome.plan, outcome.ensemble.grid.new_edges))
+    return outcome.ensemble.scores(rows.codes_in(build_grid(outcome.plan), outcome.ensemble.grid.new_edges))
 
 
 def trained(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> Outcome:

@@ -28,6 +28,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.transitions import Abandoned
 from hedgerow.server.release import Answering, PlainAggregation, Releaser, Summed, require_plausible
+from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
 
 SITES = (6, 50)
@@ -122,7 +123,7 @@ def result_of(prepared: Prepared, n_sites: int, lie: Lie, options: argparse.Name
     test = rows_of(prepared, plan, ~train)
 
     def auc(ensemble: Ensemble) -> float:
-        scores = ensemble.scores(test.codes_in(plan, ensemble.grid.new_edges))
+        scores = ensemble.scores(test.codes_in(build_grid(plan), ensemble.grid.new_edges))
         return float(roc_auc_score(test.labels, scores[0]))
 
     return auc(unchecked), None if salvaged is None else auc(salvaged), where

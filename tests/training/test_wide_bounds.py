@@ -97,7 +97,7 @@ def test_scores_of_nodes_are_those_of_the_model(factory: ModuleType) -> None:
     assert fitted is not None and len(ensemble.grid.new_edges) == 3
     codes = ensemble.grid.encode(columns(0)[0])
     assert np.array_equal(node.held.records.codes, codes)
-    assert np.array_equal(data.codes_in(plan, ensemble.grid.new_edges), codes)
+    assert np.array_equal(data.codes_in(build_grid(plan), ensemble.grid.new_edges), codes)
     last = replace(
         ensemble,
         fitted=replace(

