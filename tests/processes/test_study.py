@@ -352,7 +352,8 @@ def who_comes_later(scene: Scene) -> None:
     assert all(process.says("monitor watch comes") for process in joining.values())
     invited("site-3")
     hub = scene.start("serve", "study", "serve")
-    joining["site-3"] = join(scene, "site-3")
+    # Beside the books of others, who could be the same people by another name, its own is named.
+    joining["site-3"] = join(scene, "site-3", "--data-set", "site-3")
     compare(scene, {"site-3": joining["site-3"]})
     assert hub.wait() == 0, "".join(hub.err)
     third = scene.start("run", "study", "run", "--seed", scene._wards.SEED)
