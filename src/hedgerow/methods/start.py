@@ -58,9 +58,9 @@ SHARES = (3 / 7, 1 / 7, 1 / 7)
 N_EXCHANGES = 2 + ROUNDS
 ROW_NORM = 1.0
 FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
+"""What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
 WIDEST = 1000
 """Where a plan leaves the start open, no linear model has more columns: solving takes their cube, 25 s for so many."""
-"""What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
 CLASS_STEP = 2.0
 """The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
 

@@ -70,7 +70,7 @@ CLASS_RATE = 0.5
 
 MAX_TREES_OF_NUMBERS = 400
 SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
-"""With more than 50 features as many trees as the signal holds these, or as many times the features make so many."""
+"""Where two turns for each feature are more trees than the signal asks for: at most signal / 4, or 5,000 / features."""
 DEEPER = (800.0, 6000.0)
 """From so much signal on trees have a level more."""
 CLIP, HESSIAN_SCALE, NOISE_RIDGE = 0.2, 0.066, 90.0
