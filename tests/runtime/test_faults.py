@@ -402,6 +402,32 @@ def test_a_folder_that_was_restored_whole_is_charged_for_the_whole_run(
     assert charged(victim) == ("stopped", 8)
 
 
+@pytest.mark.parametrize("answered", [1, 3, 8])
+def test_a_folder_from_before_the_run_is_charged_for_the_whole_run(
+    federate: Builder, factory: Any, tmp_path: Path, answered: int
+) -> None:
+    """Last night's copy knows nothing of the run, and takes it up as a new one; what has left before counts."""
+    federation = federate(5, factory.make_plan(model={"n_trees": 8}))
+    victim, backup = federation.parties["site-1"], tmp_path / "snapshot"
+    victim.kill()
+    shutil.copytree(victim.folder, backup)
+    victim.start()
+
+    def act(event: RunEvent) -> None:
+        if event.kind == RunEventKind.RELEASED and event.round == answered:
+            victim.kill()
+            shutil.rmtree(victim.folder)
+            shutil.copytree(backup, victim.folder)
+            victim.start()
+
+    federation.on_event = act
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert [fault.code for fault in victim.failures] == ["rolled-back"]
+    victim.start()
+    assert charged(victim) == ("stopped", 8)
+
+
 @pytest.mark.parametrize("known", [1, 3])
 def test_a_folder_that_was_restored_within_the_round_after_is_charged_for_the_whole_run(
     federate: Builder, factory: Any, tmp_path: Path, known: int

@@ -1217,6 +1217,7 @@ class RunSession:
 
     def _greet(self, site: SiteRecord, hello: Hello) -> None:
         run = self.run
+        is_first = not site.is_connected
         site.greet()
         run.send(site, Welcome(hello.connection))
         is_ours = hello.run_id == run.run_id
@@ -1233,8 +1234,9 @@ class RunSession:
         if is_ours and self._has_answered_after(site, hello.n_releases):
             # It held all releases before the round that it answered: its folder was restored. Its owner is charged
             # for the whole run; a node that has seen it for itself is so already, and goes on in a new epoch.
-            run.tell(RunEventKind.REFUSED, site.name, Code.ROLLED_BACK)
-            run.send(site, Stop(Code.ROLLED_BACK))
+            self._tell_restored(site)
+        # Said twice on one connection, it says where the node stood before it took the run up.
+        site.is_new = is_first and not is_ours
         site.n_held = hello.n_releases if is_ours else 0
         # No node has a release, or the epoch itself, without the seed that the trees are made from.
         has_seed = bool(hello.n_releases) or (run.origin is not None and hello.epoch == run.origin.digest)
@@ -1258,11 +1260,20 @@ class RunSession:
         is_later = len(run.releases) > n_held and self._is_in_epoch(site)
         return is_later and isinstance(run.stage, InSlot) and site.node in run.stage.slot.uploads
 
+    def _tell_restored(self, site: SiteRecord) -> None:
+        self.run.tell(RunEventKind.REFUSED, site.name, Code.ROLLED_BACK)
+        self.run.send(site, Stop(Code.ROLLED_BACK))
+
     def _accept(self, site: SiteRecord, ready: Ready) -> None:
         run = self.run
         if ready.run_id != run.run_id or ready.plan_digest != bytes.fromhex(run.task.digest):
             run.tell(RunEventKind.COMPLAINT, site.name, "plan-changed")
             return
+        is_new, site.is_new = site.is_new, False
+        if is_new and self._has_answered_after(site, -1):
+            # Who knows that it has answered takes no run up a second time: its folder is a copy from before the run. A
+            # node that has lost its database alone knows so, is charged for all of it, and goes on in a new epoch.
+            self._tell_restored(site)
         site.consent = Consent.READY
         run.tell(RunEventKind.READY, site.name)
         if run.state is RunState.FINISHING:

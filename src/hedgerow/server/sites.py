@@ -123,6 +123,7 @@ class SiteRecord:
         has_answered: in the current phase.
         claims_more: it says that it holds more releases than there are.
         knows_origin: it knows which epoch drew the trees' seed, as far as its connection tells.
+        is_new: it did not know of this run when it connected, and has not taken it up since.
         n_held: how many releases it holds.
         left_out: why it is asked no more, as a code; "" for a site that is asked.
     """
@@ -140,6 +141,7 @@ class SiteRecord:
     has_answered: bool = False
     claims_more: bool = False
     knows_origin: bool = False
+    is_new: bool = False
     n_held: int = 0
     left_out: str = ""
     conduct: Conduct = field(default_factory=Conduct)
