@@ -53,7 +53,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "noise_ridge": (0, 100),
     "leaf_clip": (0.5, 9e5),
     "joint_clip": ("none", 0.1, 4),
-    "hessian_scale": (0.1, 4),
+    "hessian_scale": (0.1, 2),
     "shrinkage": (0, 1),
 }
 

@@ -82,7 +82,7 @@ def test_queries_follow_from_the_plan_and_the_releases(
     assert content(ensemble) == content(same)
     declared = resolve(plan)
     n = len(plan.features)
-    begins = {"none": 0, "hazards": 0, "linear hazards": n, "mean": 1, "linear": 1 + n}[declared.start]
+    begins = {"none": 0, "hazards": 0, "linear hazards": n, "mean": 1, "level": 1, "linear": 1 + n}[declared.start]
     assert ensemble.n_trees == begins + declared.n_trees + (declared.calibration == "odds")
 
 

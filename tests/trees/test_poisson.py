@@ -15,13 +15,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow import DPGBDTRegressor
+from hedgerow.client.node import Node
 from hedgerow.data.drafts import draft_plan
 from hedgerow.data.site_data import SiteData, scaled_label
 from hedgerow.errors import PlanError
 from hedgerow.local.training import evaluate_federated, train
-from hedgerow.losses.poisson import LARGEST_COUNT, LogMean
+from hedgerow.losses.poisson import LARGEST_COUNT, LogMean, score_of
 from hedgerow.losses.registry import build_loss, loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS
+from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.start import released_level
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -226,3 +230,50 @@ def test_a_draft_says_that_there_are_counts(tmp_path: Path) -> None:
     for is_public in (False, True):
         said = re.sub(r"\n# ", " ", draft_plan(table, "y", bounds_are_public=is_public))
         assert '"count" with max' in said
+
+
+@pytest.mark.parametrize("largest", [1, 2, 12, 365, LARGEST_COUNT])
+def test_sizes_of_counts_are_told_exactly(largest: int) -> None:
+    """Every count is in the octave of its own number of binary digits, although labels are kept as shares of M."""
+    plan = plan_of(largest, 1.0)
+    settings = resolve(plan)
+    assert isinstance(settings, BoostingSettings)
+    question = settings.level_question(plan)
+    for counts in (np.arange(largest + 1), np.array([largest])):
+        node = Node("site", site_of(plan, np.zeros((len(counts), 6), dtype=np.float32), counts), plan, settings)
+        expected = np.bincount([int(count).bit_length() for count in counts], minlength=question.length)
+        np.testing.assert_array_equal(node.answer(question), expected * RECORD_NORM)
+    assert question.sensitivity_squared == question.bound**2 == RECORD_NORM**2
+
+
+def test_the_mean_of_counts_is_found_and_noise_is_not_taken_for_large_ones() -> None:
+    """Far below the bound: of 14 sizes those of thousands stay empty, and where all is noise nothing is said."""
+    random, true = np.random.default_rng(0), np.random.default_rng(1).poisson(0.5, 4000)
+    octaves = np.bincount([int(count).bit_length() for count in true], minlength=15) * RECORD_NORM
+    sigma = 40.0 * RECORD_NORM
+    found = [released_level(octaves + np.rint(random.normal(0, sigma, 15)), sigma, 10_000) for _ in range(200)]
+    assert all(level is not None and 0.2 < level < 0.8 for level in found)
+    assert released_level(octaves, 0.0, 10_000) == pytest.approx(true.mean(), rel=0.15)
+    hidden = [released_level(np.rint(random.normal(0, sigma, 15)), sigma, 10_000) for _ in range(200)]
+    assert sum(level is not None for level in hidden) <= 4
+
+
+def test_scores_of_means_are_those_that_the_link_gives_back() -> None:
+    label = plan_of(1000).label
+    for mean in (0.02, 0.3, 1.0, 31.6, 40.0, 1000.0):
+        score = score_of(mean, label)
+        assert LogMean().values(np.array([score / SCORE_UNIT]), label)[0] == pytest.approx(mean, rel=1e-4)
+    assert score_of(1e-9, label) == -SCORE_LIMIT
+
+
+def test_rare_events_under_wide_bounds_are_not_worse_than_their_mean() -> None:
+    """Few records, counts of 0.3 on average up to 1,000: trees from the middle of the range would predict far more."""
+    plan = Plan.from_dict(
+        {**plan_of(1000, 0.5).to_dict(), "privacy": {"epsilon": 0.5, "delta": 1e-4, "n_records": 2000}}
+    )
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 1, (4000, 6)).astype(np.float32)
+    y = random.poisson(0.3 * np.exp(x[:, 0]))
+    model = train(plan, {"one": site_of(plan, x[:2000], y[:2000])}, noise=SeededNoise(0))
+    predicted = model.predict_codes(site_of(plan, x[2000:], y[2000:]).codes)
+    assert 0.2 < predicted.mean() / y[2000:].mean() < 2.5

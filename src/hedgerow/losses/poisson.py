@@ -65,6 +65,19 @@ def _middle(label: Label) -> int:
     return round(math.log(label.bounds[1]) / 2 * SCORE_UNIT)
 
 
+def score_of(mean: float, label: Label) -> int:
+    """The score of a mean count > 0, in units of 2**-16 and within +-8: the same on every machine."""
+    low, high, middle = -SCORE_LIMIT, SCORE_LIMIT, _middle(label)
+    while low < high:
+        score = (low + high) // 2
+        units = middle + score
+        if (_exp(units) if units >= 0 else 1 / _exp(-units)) < mean:
+            low = score + 1
+        else:
+            high = score
+    return low
+
+
 def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
     newton, largest = plan.model.weight_update == "newton", plan.label.bounds[1]
     clip = LARGEST_RESIDUAL if joint_clip is None else min(joint_clip, LARGEST_RESIDUAL)

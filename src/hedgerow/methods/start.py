@@ -1,6 +1,9 @@
 """What trees begin with, in place of zero: the mean label, and a linear model of the numeric features.
 
-The mean is one release of two sums. The linear model is five. Numeric features that go together leave X^T X with a few
+For a bounded number the mean is one release of two sums. A count may be far below its bound, where a sum of counts up
+to the bound would be lost in its noise: there it is one release of how many records have counts of each size.
+
+The linear model is five releases. Numeric features that go together leave X^T X with a few
 large eigenvalues and many small ones, and noise that suits the large ones buries the small. So X^T X is asked for
 twice, and the second time of rows that the first release has made round:
 
@@ -61,6 +64,7 @@ FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
 """What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
 WIDEST = 1000
 """Where a plan leaves the start open, no linear model has more columns: solving takes their cube, 25 s for so many."""
+SURE = 3.5
 CLASS_STEP = 2.0
 """The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
 
@@ -102,6 +106,50 @@ class LabelSums(Query):
         records = max(0.0, released[1] + reach + facts.clipped(self)) / self.support
         if abs(released[0]) > HAIR * self.clip * records + reach + 1:
             yield "the sum of the labels is larger than its records allow"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CountOctaves(Query):
+    """How many records have counts of each size: int64 [1 + octaves], with 2**14 to a record.
+
+    The first entry is of 0, and entry k of counts from 2**(k-1) to 2**k - 1.
+    """
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: one record is in one entry."""
+        site.take_in(self.update)
+        largest = int(site.plan.label.bounds[1])
+        counts = ((site.records.labels.astype(np.int64) + SCORE_UNIT) * largest + SCORE_UNIT) // (2 * SCORE_UNIT)
+        # The exponent of a double is the length of a whole number below 2**53, exactly.
+        octaves = np.frexp(counts.astype(np.float64))[1]
+        return np.bincount(octaves, minlength=self.length).astype(np.int64) * LABEL_NORM
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        if (released < -reach).any() or (released > facts.n_rows * LABEL_NORM + reach).any():
+            yield "the number of records of a size of counts is out of range"
+
+
+def octaves_of(plan: Plan) -> int:
+    """Entries of `CountOctaves`."""
+    return 1 + int(plan.label.bounds[1]).bit_length()
+
+
+def released_level(released: IntVector, sigma: float, largest: float) -> float | None:
+    """The mean count that an answer to `CountOctaves` tells; None where noise covers all of it.
+
+    A size within `SURE` deviations of its noise is taken for empty: a record of a high one weighs as much as hundreds.
+    """
+    noise = sigma / LABEL_NORM
+    found = [max(0.0, count - (SURE * noise) ** 2 / count) if count > 0 else 0.0 for count in released / LABEL_NORM]
+    n_found = math.fsum(found)
+    if not n_found:
+        return None
+    # Counts thin out upwards, so those from 2**(k-1) to 2**k are taken to lie at the middle by factors.
+    sizes = [0.0, 1.0, *(min(math.sqrt(2) * 2.0 ** (k - 1), largest) for k in range(2, len(found)))]
+    mean = math.fsum(size * count for size, count in zip(sizes, found, strict=True)) / n_found
+    # Of counts above 0 that are hidden in the noise there may be about as many as the noise.
+    return max(mean, noise / n_found)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -29,12 +29,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.poisson import score_of
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, filters_classes
 from hedgerow.methods.hazards import LifeTable, mended_hazards
 from hedgerow.methods.line import line_zoom, mend, zoom_of
-from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_mean
+from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_level, released_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
@@ -189,6 +190,8 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         at.exchange = 1
         if own.start == "linear hazards":
             start = [(yield from _begin_linearly(at, own))]
+    elif own is not None and own.start == "level":
+        start = [(yield from _begin_at_level(at, own))]
     elif own is not None and own.start != "none":
         start = yield from _begin(at, own)
     while at.n_fitted < settings.n_trees:
@@ -315,6 +318,18 @@ def _begin(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVec
         start.append((linear, np.zeros(linear.values.shape[:2], dtype=np.int64)))
     at.exchange, at.n_known, at.score_bound = settings.n_start_exchanges, settings.n_start_trees(plan), SCORE_LIMIT
     return start
+
+
+def _begin_at_level(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, Weighed]:
+    """One tree that takes counts from the middle of their range, by factors, to their mean."""
+    run, plan = at.run, at.run.plan
+    question = settings.level_question(plan)
+    mean = released_level((yield question), run.sigma(question), plan.label.bounds[1])
+    score = 0 if mean is None else score_of(mean, plan.label)
+    first = at.update = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
+    at.exchange, at.n_known = settings.n_start_exchanges, settings.n_start_trees(plan)
+    at.score_bound = grown_score_bound(0, first)
+    return first, np.array([[plan.privacy.n_records, 0]])
 
 
 def _begin_linearly(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, Weighed]:

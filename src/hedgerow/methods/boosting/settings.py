@@ -31,11 +31,13 @@ from hedgerow.methods.start import (
     ODDS_SENSITIVITY_SQUARED,
     WIDEST,
     CalibrationSums,
+    CountOctaves,
     LinearStart,
     OddsCounts,
     label_question,
     label_release,
     label_statistics,
+    octaves_of,
 )
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
@@ -83,6 +85,11 @@ START_SHARES = (0.1, 0.05, 0.85)
 MEAN_SHARE = 0.05
 """Of mu^2, for the mean and the spread about it, where leaves are not smoothed."""
 
+# A count
+
+LEVEL_SHARES, SIGNAL_OF_LEVEL = (0.05, 0.15), 30.0
+"""Of mu^2, least and most, for the mean it begins with: with so much signal all of it."""
+
 # A time to an event
 
 BASELINE_SHARE = 0.05
@@ -100,7 +107,8 @@ class BoostingSettings(Settings):
 
     Attributes:
         start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it;
-            of times to an event "hazards", the baseline, or "linear hazards", a linear model of all features after it.
+            of counts "level", their mean; of times to an event "hazards", the baseline, or "linear hazards", a linear
+            model of all features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
         calibration: what that release mends: "none", the "line" of numbers, the "slope" of numbers where leaves are not
             smoothed (`hedgerow.methods.line`), the "odds" of two classes, or the "hazards" of times to an event.
@@ -151,6 +159,22 @@ class BoostingSettings(Settings):
             sensitivity_squared=(LABEL_NORM * plan.privacy.rows_per_unit) ** 2,
             noise_multiplier=multiplier,
         )
+
+    def level_question(self, plan: Plan) -> CountOctaves:
+        """The question for the mean of counts."""
+        return CountOctaves(
+            purpose=CountOctaves.purpose_of(0, "level"),
+            length=octaves_of(plan),
+            bound=LABEL_NORM,
+            sensitivity_squared=(LABEL_NORM * plan.privacy.rows_per_unit) ** 2,
+            noise_multiplier=self.level_multiplier(plan, self.noise_multiplier),
+        )
+
+    def level_multiplier(self, plan: Plan, noise_multiplier: float) -> float:
+        """Its noise multiplier."""
+        left = 1 - self.start_share - self.calibration_share
+        whole = self.start_share * super().weight(plan)
+        return noise_multiplier * math.sqrt(left / whole) if noise_multiplier else 0.0
 
     def spread_question(self, plan: Plan, update: FittedTrees) -> SpreadSums:
         """The question for the spread about the mean."""
@@ -206,12 +230,20 @@ class BoostingSettings(Settings):
     def _longest_of_start(self, plan: Plan) -> int:
         if self.start == "linear":
             return self.linear_start(plan).length
+        if self.start == "level":
+            return octaves_of(plan)
         return max(plan.label.n_codes, self.hazard_start(plan).length if self.start == "linear hazards" else 0)
 
     @property
     def n_start_exchanges(self) -> int:
         """Exchanges before the first tree."""
-        of_start = {"hazards": 1, "linear hazards": 1 + N_HAZARD_EXCHANGES, "mean": 2, "linear": 2 + N_EXCHANGES}
+        of_start = {
+            "level": 1,
+            "hazards": 1,
+            "linear hazards": 1 + N_HAZARD_EXCHANGES,
+            "mean": 2,
+            "linear": 2 + N_EXCHANGES,
+        }
         return of_start.get(self.start, 0)
 
     def n_exchanges(self, plan: Plan) -> int:
@@ -224,6 +256,7 @@ class BoostingSettings(Settings):
     def n_start_trees(self, plan: Plan) -> int:
         start = {
             "mean": 1,
+            "level": 1,
             "linear": 1 + self.linear_start(plan).n_trees,
             "linear hazards": self.hazard_start(plan).n_trees,
         }.get(self.start, 0)
@@ -242,6 +275,10 @@ class BoostingSettings(Settings):
             fates = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, plan.label.n_codes)
             start = self.hazard_start(plan).releases(linear, ROUNDING) if self.start == "linear hazards" else []
             found = [fates, *start, *found]
+        elif self.start == "level":
+            multiplier = self.level_multiplier(plan, noise_multiplier)
+            sigma = integer_sigma(multiplier, (LABEL_NORM * rows) ** 2)
+            found = [DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, octaves_of(plan)), *found]
         elif self.start != "none":
             mean, spread, linear = self.start_multipliers(plan, noise_multiplier)
             sigma = integer_sigma(spread, (LABEL_NORM * rows) ** 2)
@@ -327,6 +364,10 @@ def _with_start(plan: Plan, settings: BoostingSettings, signal: float, numbers: 
         )
     if loss_kind(plan).has_start and start != "none":
         return replace(settings, start="mean", start_share=0.0 if unlimited else MEAN_SHARE)
+    if plan.label.type == "count" and plan.model.weight_update != "averaging" and start != "none":
+        least, most = LEVEL_SHARES
+        share = 0.0 if unlimited else max(least, min(most, SIGNAL_OF_LEVEL / signal))
+        return replace(settings, start="level", start_share=share)
     return settings
 
 
