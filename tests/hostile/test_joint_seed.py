@@ -138,6 +138,8 @@ def lie_about_the_origin(federation: Federation, monkeypatch: pytest.MonkeyPatch
         self.run.take(made_up_release(self))
 
     monkeypatch.setattr(RunSession, "__init__", lying)
+    # To its colluders, who have taken up no run yet, it does not say that they were restored.
+    monkeypatch.setattr(RunSession, "_has_answered_after", lambda *_: False)
     return colluders
 
 
