@@ -24,7 +24,18 @@ from hedgerow.methods.replica import Replica
 from hedgerow.plan.plan import Federation as Timeouts
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
-from hedgerow.protocol.messages import Done, Finished, Hello, RoundRequest, Salvaged, Welcome, decode, encode
+from hedgerow.protocol.messages import (
+    Done,
+    Finished,
+    Hello,
+    Invitation,
+    Refused,
+    RoundRequest,
+    Salvaged,
+    Welcome,
+    decode,
+    encode,
+)
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
@@ -271,6 +282,32 @@ def test_a_run_that_cannot_be_joined_again_keeps_its_cost(federate: Builder, kil
     federation.run()
     assert [fault.code for fault in victim.failures] == ["data-file-missing"]
     assert lines(victim) == [("left", reserved)]
+
+
+def test_a_run_that_was_reserved_takes_on_no_other_plan(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """The database was lost after vectors had left, and the coordinator asks for a dearer plan under the run's number:
+    the book has reserved the first one, at its cost.
+    """
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    victim.setup = dataclasses.replace(victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=3.0))
+    stop(federation, VECTORS_LEFT, killed)
+    before = lines(victim)
+    for file in victim.folder.glob("node.db*"):
+        file.unlink()
+    with closing(BudgetBook(book_of(victim))) as book:
+        (run_id,) = (bytes.fromhex(line.run_id) for line in book.lines())
+    dearer = other(factory, 50.0)
+    victim.setup = dataclasses.replace(victim.setup, plan=dearer)
+    victim.start()
+    assert victim.session is not None
+    hello = decode(victim.session.connected()[0])
+    assert isinstance(hello, Hello)
+    victim.session.receive(encode(Welcome(hello.connection)))
+    (answer,) = map(decode, victim.session.receive(encode(Invitation(run_id, dearer.to_bytes()))))
+    assert isinstance(answer, Refused) and answer.code == "run-closed" and lines(victim) == before
 
 
 def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(tmp_path: Path, factory: ModuleType) -> None:

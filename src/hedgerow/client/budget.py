@@ -226,8 +226,9 @@ class BudgetBook:
             The epsilon of the data set with this run.
 
         Raises:
-            PolicyRefusal: policy-over-budget; run-closed for a run that has ended; policy-unit when earlier runs of
-                the data set protected another unit, for then their costs cannot be added.
+            PolicyRefusal: policy-over-budget; run-closed for a run that has ended, or is reserved for another plan or
+                at another cost; policy-unit when earlier runs of the data set protected another unit, for then their
+                costs cannot be added.
         """
         # Another process may share the book: what is read here must still be so when the run is written down.
         with self._database.transaction(is_kept=is_kept) as execute:
@@ -244,11 +245,15 @@ class BudgetBook:
     def _has_room(
         self, run_id: bytes, data_set: str, plan: Plan, events: Sequence[Event], limit: tuple[float, float]
     ) -> bool:
-        """False for a run that is reserved already; raises as `reserve`."""
+        """False for a run that is reserved already, for the same; raises as `reserve`."""
         lines = self.lines(data_set)
         for line in lines:
             if line.run_id == run_id.hex() and (line.site == self._site or not line.site):
                 if line.status == RESERVED:
+                    # A node that has lost its database does not know what the run was for; the book does.
+                    wanted = scoped(events, _scope(line.run_id, line.site))
+                    if line.plan_digest != plan.digest or list(line.events) != wanted:
+                        raise PolicyRefusal("run-of-another-task")
                     return False
                 if line.status != LEFT or line.events:
                     raise PolicyRefusal("run-closed", status=line.status)
