@@ -588,7 +588,7 @@ def _reconcile(store: NodeStore, book: BudgetBook) -> None:
     """
     known = store.run_ids()
     book.claim(known + store.run_ids(JOINING))
-    book.require_runs(known)
+    book.require_runs([*known, *store.counted()])
     for run_id in store.run_ids(OPEN) + store.run_ids(JOINING):
         status, is_joining = book.status_of(run_id), store.status_of(run_id) == JOINING
         if status is None and is_joining:

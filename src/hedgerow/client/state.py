@@ -310,6 +310,11 @@ class NodeStore:
         """Whether the counter file speaks of this run, though the database may have been lost."""
         return self._counter.run_id == run_id.hex()
 
+    def counted(self) -> list[bytes]:
+        """The run of which a masked vector may have left by the counter file, whatever became of the database; or none.
+        """
+        return [] if self._counter.masked == -1 else [bytes.fromhex(self._counter.run_id)]
+
     def last_masked(self, run_id: bytes) -> int:
         """The last round in which a masked vector may have left, whatever became of the database; -1 for none."""
         return self._counter.masked if self.knows(run_id) else EVERY_ROUND
