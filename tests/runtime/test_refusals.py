@@ -15,6 +15,8 @@ from hedgerow.client.policy import Policy, parse_policy, require_moderate
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
+from hedgerow.secagg.messages import EpochParameters
+from hedgerow.server.coordinator import parameters_of
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -166,6 +168,26 @@ def test_without_a_word_about_it_a_policy_withstands_a_colluding_site(federate: 
         federation.run()
         guarantees = federation.session.run.view.guarantees
         assert guarantees.n_colluders >= 1 and guarantees.honest_group >= 2 and guarantees.min_survivors >= 3
+
+
+def test_an_epoch_of_fewer_sites_than_the_plan_asks_for_is_refused(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All parties have agreed on the plan: no coordinator opens a sum over fewer sites, whatever a policy allows."""
+    table = factory.make_plan().to_dict()
+    plan = Plan.from_dict({**table, "federation": {**table["federation"], "min_sites": 4}})
+
+    def fewer(plan: Plan, *others: Any) -> EpochParameters:
+        parameters = parameters_of(plan, *others)
+        wishes = dataclasses.replace(parameters.wishes, min_survivors=parameters.wishes.min_survivors - 1)
+        return dataclasses.replace(parameters, wishes=wishes)
+
+    monkeypatch.setattr("hedgerow.server.coordinator.parameters_of", fewer)
+    federation = federate(5, plan)
+    with pytest.raises(AggregationError):
+        federation.run()
+    assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"parameters-refused"}
+    assert not federation.uploads
 
 
 def test_a_sites_own_sum_beyond_the_bound_is_no_refusal(federate: Builder, factory: ModuleType) -> None:

@@ -757,11 +757,15 @@ class NodeRun:
         self._take_origin(origin)
 
     def _require_fitting(self, parameters: EpochParameters) -> None:
-        """Raises Refusal PARAMETERS_REFUSED for an epoch that is not of this run and its noise."""
+        """Raises Refusal PARAMETERS_REFUSED for an epoch that is not of this run, its noise and its least sites."""
         if parameters.run_id != self.run_id or parameters.noise is not mode_of(self.plan):
             raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
         if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < LEAST_COLLUDERS:
             raise refuse(Code.PARAMETERS_REFUSED, "Another site's own share of noise is counted.", "coordinator")
+        least = self.plan.federation.min_sites
+        if parameters.wishes.min_survivors < least:
+            said = f"A sum may be over fewer sites than the {least} that the plan asks for."
+            raise refuse(Code.PARAMETERS_REFUSED, said, "coordinator")
 
     def _draws_in(self, parameters: EpochParameters) -> bool:
         """Whether the nonces of a set-up draw anything: the trees' seed, where there is none yet, or a sparse graph."""
