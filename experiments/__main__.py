@@ -18,13 +18,15 @@ BESIDE_TESTS = {
     "error_table": "tests.package.error_table",
     "faults": "tests.processes.faults",
     "flower": "tests.flower.beside_grpc",
+    "make_rand_hie": "tests.package.make_rand_hie",
+    "poisoning": "tests.hostile.poisoning",
     "secagg_diagram": "tests.secagg.diagram",
     "secagg_fuzz": "tests.secagg.fuzz",
     "secagg_mutations": "tests.secagg.mutations",
     "wire_document": "tests.wire_document",
 }
 """Commands that stand beside the tests that use them: what looks for faults longer than a test may, as audits do, what
-writes documents that tests compare, and what times the deployment that tests start."""
+writes documents and data that tests compare, and what times the deployment that tests start."""
 
 
 class Command(NamedTuple):

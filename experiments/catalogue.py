@@ -89,14 +89,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure.
+    """One table, which has cells, or figure, which has panels.
 
     Attributes:
-        name: as the command line has it.
-        title: of the report.
-        cells: of a table; a figure has panels.
         published: the paper's numbers by method and data set.
-        panels: of a figure.
         repeats: by default.
         remark: what a reader should know.
     """

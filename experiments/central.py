@@ -33,11 +33,7 @@ class _Node:
 
 
 class Central:
-    """A table in one place, its labels scaled as plans scale them.
-
-    Args:
-        table: the data set with its declared bounds.
-    """
+    """A table in one place, its labels scaled as plans scale them."""
 
     def __init__(self, table: Table) -> None:
         self.is_regression = table.is_regression
@@ -91,9 +87,7 @@ class DPBoost:
     """Settings.
 
     Attributes:
-        n_ensembles, trees_per_ensemble, depth: sizes.
-        learning_rate: eta.
-        ridge: lambda.
+        learning_rate, ridge: eta and lambda.
         clip: g*, in units in which a regression's public range is [-1, 1], or of log-loss gradients.
         filters_gradients: whether a record with a gradient beyond the clip waits for a later tree (GDF), or is clipped.
         initial_share: share of epsilon for the initial score.

@@ -46,7 +46,6 @@ class Table:
     """A loaded data set.
 
     Attributes:
-        name: its name.
         features: declared schema, as a plan holds it.
         columns: per feature float32 [n], or int16 [n] indices of categories.
         label: int64 [n] classes 0 and 1, or float64 [n].
@@ -242,11 +241,7 @@ def _features_and_log_odds(name: str, most: int = 1_000_000) -> tuple[Drawn, Dra
 def with_label(table: Table, name: str, label: str, without: tuple[str, ...] = ()) -> Table:
     """Another task: a feature is the label, of several classes or a number, and the label of two classes a feature.
 
-    Args:
-        table: of two classes.
-        name: of the task.
-        label: the feature; rows whose category is not listed are not in the task.
-        without: features that are left out, since they say the label.
+    Rows whose category is not listed are not in the task, nor are features `without`, since they say the label.
     """
     feature = next(feature for feature in table.features if feature["name"] == label)
     left = [number for number, other in enumerate(table.features) if other["name"] not in (label, *without)]

@@ -20,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from experiments.datasets import Table
 from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
@@ -160,11 +158,7 @@ class Timeline:
 def coordinate(
     hub: Hub, keys: tuple[PrivateIdentity, PinnedRoster], plan: Plan, noise: NoiseSource, journal: Path, watch: Timeline
 ) -> tuple[Outcome, RunSession]:
-    """Run a plan over what joins a hub.
-
-    Raises:
-        HedgerowError: why the run was given up.
-    """
+    """Run a plan over what joins a hub; raises HedgerowError where the run is given up."""
     identity, pinned = keys
     with closing(Journal(journal)) as kept:
         setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch)
@@ -230,16 +224,16 @@ def start_crowd(
     per_process: int, sites: Sites, address: HubAddress, state: Path, plan: Path
 ) -> list[subprocess.Popen[bytes]]:
     """Nodes, so many to a process: two hundred starts of Python would measure nothing but that."""
-    words = ["-m", "experiments", "network", "--crowd", str(sites.folder), str(state), str(plan), str(address)]
+    words = ["-m", "experiments", "network", "--be", "crowd", str(sites.folder), str(state), str(plan), str(address)]
     return [
         start_process([*words, ",".join(sites.names[start : start + per_process])], state / f"crowd-{start:03}.log")
         for start in range(0, len(sites.names), per_process)
     ]
 
 
-def be_crowd(words: Sequence[str]) -> int:
+def be_crowd(sites: str, state: str, plan_file: str, address: str, names: str) -> int:
     """Be several nodes until their run is over; 1 when one of them fails."""
-    folder, state, plan = Path(words[0]), Path(words[1]), read_plan(words[2])
+    folder, plan = Path(sites), read_plan(plan_file)
     warm_up(plan)
     pinned, policy = identities.read_roster(folder / "roster.toml"), read_policy(str(folder / "policy.toml"))
     failed: list[str] = []
@@ -248,12 +242,12 @@ def be_crowd(words: Sequence[str]) -> int:
         site = Site(name, identities.read_private(folder / f"{name}{PRIVATE_SUFFIX}"), pinned, policy)
         rows = read_site_data(str(folder / f"{name}.csv"), plan)[0]
         try:
-            site.be(plan, rows, SystemNoise(os.urandom), state / name, words[3])
+            site.be(plan, rows, SystemNoise(os.urandom), Path(state) / name, address)
         except Exception as fault:
             failed.append(name)
             print(f"{name}: {fault}", file=sys.stderr, flush=True)
 
-    in_threads(be_one, words[4].split(","))
+    in_threads(be_one, names.split(","))
     return 1 if failed else 0
 
 
@@ -272,16 +266,14 @@ class Measured:
 
     An exchange is a message to the nodes, their answers, and all that the coordinator does until it sends the next one;
     a round has two: all nodes are asked for their vectors, then as many as are needed for shares
-    (docs/secure-aggregation.md). `rounds` are from one release to the next, `cpu_round` is what all
-    parties together spend on one; it depends less on what else runs.
+    (docs/secure-aggregation.md). A round is from one release to the next, `cpu_round` is what all parties together
+    spend on one; it depends less on what else runs.
     """
 
     model: bytes
     timeline: Timeline
     to_model: float
     training: float
-    exchanges: tuple[float, ...]
-    rounds: tuple[float, ...]
     cpu_coordinator: float
     cpu_nodes: float
     cpu_round: float
@@ -331,8 +323,6 @@ def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
         timeline,
         ended - max(timeline.joined.values()),
         ended - max(timeline.ready.values()),
-        tuple(np.diff(timeline.asked).tolist()),
-        tuple(np.diff(timeline.released).tolist()),
         cpu,
         _cpu_of_children() - children_before - before[1],
         (asked[-1] - asked[0]) / max(1, len(timeline.released)) if asked else 0.0,
@@ -394,7 +384,6 @@ class LoopbackRun:
     """What one run made and took.
 
     Attributes:
-        model: the model file.
         set_up: bytes until the first round was asked for: joining, the plan, keys for the masks.
         rounds: bytes from then on, as the coordinator's hub counts them.
         n_rounds: releases.
@@ -415,13 +404,10 @@ class LoopbackRun:
 
 
 class Loopback:
-    """Identities of a coordinator and so many sites, for any number of runs in this process.
+    """Identities of a coordinator and three or more sites, for any number of runs in this process.
 
-    Every node runs in a thread of its own, so that what it spends can be told from what the others do.
-
-    Args:
-        n_sites: three or more, so that masks have something to hide.
-        folder: an empty folder for journals and stores; the caller removes it.
+    Every node runs in a thread of its own, so that what it spends can be told from what the others do. The folder, for
+    journals and stores, is empty before, and the caller removes it.
     """
 
     SETTINGS = LinkSettings(backoff_seconds=0.05, http_proxy=False)
@@ -441,11 +427,7 @@ class Loopback:
         self._n_runs = 0
 
     def run(self, plan: Plan, data: Mapping[str, SiteData], noise: NoiseSource) -> LoopbackRun:
-        """Train one model over all sites.
-
-        Args:
-            data: each site's rows by its name.
-            noise: of the coordinator and of the nodes.
+        """Train one model over all sites, whose rows come by their names; one noise for coordinator and nodes.
 
         Raises:
             EnvironmentFault: a node did not end well.

@@ -94,9 +94,7 @@ class Measurement:
 class Formula(NamedTuple):
     """Appendix B of CCS'22 with the constants that its O() leaves out: two sums per leaf or bin, one for Hessians.
 
-    Attributes:
-        rounds: of communication, section B.1.
-        numbers: that one client sends, sections B.1 and B.2.
+    Rounds of communication are in section B.1, the numbers that one client sends in sections B.1 and B.2.
     """
 
     rounds: int
@@ -138,10 +136,8 @@ def measure_all(wanted: Sequence[Measurement], store: Lines, folder: Path) -> pd
     What the engine counted: `rounds`, releases, and `exchanges`, messages to all clients that they answered; `numbers`,
     integers in the vectors of one client; bytes of one client on average, `sent` and `received` from the first round
     on, `set_up` before it (joining, the plan, keys); `cpu_client` and `cpu_server`, processor seconds of one client's
-    node and of the coordinator, wire excluded. `formula` is Appendix B's `Formula`.
-
-    Args:
-        folder: for journals and the nodes' stores, which are not needed afterwards.
+    node and of the coordinator, wire excluded. `formula` is Appendix B's `Formula`. The folder is for journals and the
+    nodes' stores, which are not needed afterwards.
     """
     is_warm: set[str] = set()
 

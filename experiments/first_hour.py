@@ -44,11 +44,7 @@ ARMS = ("found", "declared", "read off")
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A data set as a person has it: a table of numbers and text, and a label of two classes.
-
-    Attributes:
-        categories: of its columns of text, as a code book has them.
-    """
+    """A data set as a person has it: numbers and text, a label of two classes, and the code book's categories."""
 
     rows: pd.DataFrame
     label: NDArray[Any]
@@ -148,8 +144,7 @@ def main_names(argv: list[str]) -> int:
     named      the names that were found are the categories, and all other texts are one
     spelt      the share of the cells of text whose name was found
     """
-    parser = harness.arguments("names", main_names.__doc__, splits=(5, "random splits per cell"))
-    options = parser.parse_args(argv)
+    options = harness.options_of(argv, main_names, splits=(5, "random splits per cell"))
     head = ["data set", "epsilon", "share of mu**2", "hashed", "labelled - hashed", "named - hashed", "spelt"]
     print("\n".join(harness.table(head, [])), flush=True)
     for name in ("adult", "bank"):

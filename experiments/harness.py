@@ -9,6 +9,7 @@ import hashlib
 import multiprocessing
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,8 +57,6 @@ def arguments(
     """The options that experiments have in common.
 
     Args:
-        name: of the experiment.
-        about: its module's docstring.
         data: what `--data` means.
         out: what `--out` is the folder for; "" for an experiment that writes no files.
         counts: options that are whole numbers, each with its default and its help.
@@ -70,6 +69,16 @@ def arguments(
     if out:
         parser.add_argument("--out", type=Path, default=Path("results"), help=f"folder for {out} (default results)")
     return parser
+
+
+def options_of(argv: list[str], main: Callable[[list[str]], int], **named: Any) -> argparse.Namespace:
+    """What a command line says to a `main_NAME` that has only the options of `arguments`."""
+    return arguments(main.__name__.removeprefix("main_"), main.__doc__, **named).parse_args(argv)
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """What `settings/NAME.toml` holds."""
+    return tomllib.loads((HERE / "settings" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -262,11 +271,7 @@ def code_digest(*modules: str, own: bool = True) -> str:
 
 
 class Lines:
-    """A CSV file that is written line by line, so that what was stopped can go on.
-
-    Args:
-        path: the file; it and its folder need not be there.
-    """
+    """A CSV file that is written line by line, so that what was stopped can go on; its folder need not be there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -58,15 +58,7 @@ EPSILONS = (0.1, 0.5, 1.0)
 CURVE = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 ROUNDS = (1, 3, 10, 30, 100)
 LOSSES: dict[str, Own] = {loss: {"loss": loss} for loss in ("squared", "logistic", "hinge")}
-ABLATIONS: dict[str, Own] = {
-    "default": {},
-    "values on a linear scale": {"scale": "linear"},
-    "one round": {"rounds": 1},
-    "a hundred rounds": {"rounds": 100},
-    "a fifth of mu² for X^T X": {"gram_share": 0.2},
-    "ridge of 2 sigma sqrt(p)": {"ridge": 2.0},
-    "rows shortened to norm 3": {"row_norm": 3.0},
-}
+ABLATIONS: dict[str, Own] = harness.settings_of("methods")["adassp"]
 METHODS: dict[str, Own | None] = {**LOSSES, "our trees": None}
 """Settings of AdaSSP by name."""
 
@@ -156,15 +148,7 @@ def _beside_the_reference(prepared: Mapping[str, Prepared], seeds: range) -> tup
 # DP-XGBoost -----------------------------------------------------------------------------------------------------------
 
 PURE_EPSILONS = (1.0, 2.0, 4.0, 8.0)
-VARIANTS: dict[str, Own] = {
-    "leaks closed": {},
-    "no choice from exact sums (noisy histograms)": {"splits": "histogram", "split_share": 0.7},
-    "a tenth of the records per release": {"subsampling_ratio": 0.1},
-    "gradients filtered, as published": {"gradient": "filter"},
-    "a count weighs as much as a gradient": {"count_weight": 1.0},
-    "no sketch": {"sketch_rounds": 0, "sketch_share": 0.0},
-    "15 trees of rate 0.5, 55 % for splits": {"model": {"n_trees": 15, "learning_rate": 0.5}, "split_share": 0.55},
-}
+VARIANTS: dict[str, Own] = harness.settings_of("methods")["dp_xgboost"]
 SETS = ("adult", "abalone", "generated")
 CLIP_EPSILONS = (0.5, 1.0, 2.0)
 PAPER = "the paper"

@@ -57,14 +57,12 @@ _WIRE_PATIENCE, _FLOWER_PATIENCE = 60.0, 120.0
 def main(argv: list[str]) -> int:
     """Run the parts that are asked for; 1 when a part fails or misses what must hold."""
     options = _parser().parse_args(argv)
-    if options.stub:
-        be_stubs(Path(options.stub[0]), int(options.stub[1]), options.stub[2].split(","))
-        return 0
-    if options.crowd:
-        return federation.be_crowd(options.crowd)
-    if options.echo:
-        (be_echo if len(options.echo) == 1 else ask_echoes)(*options.echo)
-        return 0
+    if options.be:
+        role, *words = options.be
+        roles: dict[str, Callable[..., int | None]] = {
+            "crowd": federation.be_crowd, "stubs": be_stubs, "echo": be_echo, "asking": ask_echoes,
+        }  # fmt: skip
+        return roles[role](*words) or 0
     gates: Gates = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.keep or name)
@@ -100,9 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=int, nargs="+", default=[10, 200], help="stubs for the wire alone")
     parser.add_argument("--bytes", type=int, nargs="+", default=[100, _TYPICAL_BYTES, 800_000], help="of each answer")
     parser.add_argument("--keep", metavar="FOLDER", help="put journals, stores and logs there, and keep them")
-    parser.add_argument("--stub", nargs=3, help=argparse.SUPPRESS)
-    parser.add_argument("--crowd", nargs=5, help=argparse.SUPPRESS)
-    parser.add_argument("--echo", nargs="+", type=int, help=argparse.SUPPRESS)
+    # What a process that this command starts is, and what it is to know.
+    parser.add_argument("--be", nargs="+", help=argparse.SUPPRESS)
     return parser
 
 
@@ -152,9 +149,10 @@ def run_weather(options: argparse.Namespace, folder: Path) -> Gates:
 def report(title: str, who: str, sites: Sites, plan: Plan, measured: Measured) -> Gates:
     """Print one run, also as one line for machines; whether its model is the engine `local`'s."""
     is_same = measured.model == federation.local_model({name: sites.table(name) for name in sites.names}, plan)
-    exchanges, rounds = (np.array(own or (np.nan,)) for own in (measured.exchanges, measured.rounds))
-    median, late = np.quantile(exchanges, [0.5, 0.99]) * 1000
     timeline = measured.timeline
+    exchanges, rounds = (np.diff(own) if len(own) > 1 else np.array([np.nan])
+                         for own in (timeline.asked, timeline.released))  # fmt: skip
+    median, late = np.quantile(exchanges, [0.5, 0.99]) * 1000
     lines = {
         "from all joined to the model": f"{measured.to_model:.2f} s",
         "from all ready to the model": f"{measured.training:.2f} s, with the set-up of the masks",
@@ -255,7 +253,7 @@ def _measure_wire(sites: Sites, repeats: int, sizes: Sequence[int]) -> None:
     per_process = 1 if len(names) <= 20 else 25
     groups = [names[start : start + per_process] for start in range(0, len(names), per_process)]
     with closing(GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=federation.SETTINGS)) as hub:
-        command = [sys.executable, "-m", "experiments", "network", "--stub", str(sites.folder), str(hub.port)]
+        command = [sys.executable, "-m", "experiments", "network", "--be", "stubs", str(sites.folder), str(hub.port)]
         stubs = [subprocess.Popen([*command, ",".join(group)]) for group in groups]
         try:
             joined_at = []
@@ -303,18 +301,18 @@ def _expect(hub: GrpcHub, kind: type) -> None:
         )
 
 
-def be_stubs(folder: Path, port: int, names: Sequence[str]) -> None:
+def be_stubs(folder: str, port: str, names: str) -> None:
     """Answer every question, for all these sites, until the coordinator is gone."""
-    roster = read_roster(folder / "roster.toml")
+    roster = read_roster(Path(folder) / "roster.toml")
 
     def be_one(name: str) -> None:
-        identity = read_private(folder / f"{name}{PRIVATE_SUFFIX}")
+        identity = read_private(Path(folder) / f"{name}{PRIVATE_SUFFIX}")
         uplink = GrpcUplink(f"127.0.0.1:{port}", identity, roster, random.random, settings=federation.SETTINGS)
         while not isinstance(event := uplink.receive(_WIRE_PATIENCE), Disconnected):
             if isinstance(event, bytes):
                 uplink.send(bytes(int.from_bytes(event, "big")))
 
-    federation.in_threads(be_one, names)
+    federation.in_threads(be_one, names.split(","))
 
 
 # Flower's exchange ----------------------------------------------------------------------------------------------------
@@ -330,10 +328,12 @@ def run_flower(options: argparse.Namespace, folder: Path) -> Gates:
         return {}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    echo = [sys.executable, "-m", "experiments", "network", "--echo", str(port)]
-    words = [str(word) for word in (options.sites, 50, _TYPICAL_BYTES)]
+    command = [sys.executable, "-m", "experiments", "network", "--be"]
+    asking, echo = (
+        [*command, *map(str, words)] for words in (("asking", port, options.sites, 50, _TYPICAL_BYTES), ("echo", port))
+    )
     pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
-    hub = subprocess.Popen([*echo, *words], stdout=pipe, stderr=pipe, text=True)
+    hub = subprocess.Popen(asking, stdout=pipe, stderr=pipe, text=True)
     time.sleep(1.0)
     clients = [subprocess.Popen(echo, stdout=quiet, stderr=quiet, text=True) for _ in range(options.sites)]
     said, complaints = "", f"no end within {_FLOWER_PATIENCE:.0f} s"
@@ -350,7 +350,7 @@ def run_flower(options: argparse.Namespace, folder: Path) -> Gates:
     return {}
 
 
-def be_echo(port: int) -> None:
+def be_echo(port: str) -> None:
     """Be a client of Flower."""
     import flwr
 
@@ -361,11 +361,11 @@ def be_echo(port: int) -> None:
     flwr.client.start_client(server_address=f"127.0.0.1:{port}", client=Echo().to_client())
 
 
-def ask_echoes(port: int, n_nodes: int, n_rounds: int, size: int) -> None:
-    """Be a server of Flower: ask all clients again and again, and print the line."""
+def ask_echoes(port: str, *counts: str) -> None:
+    """Be a server of Flower: ask so many clients in so many rounds for so many bytes, and print the line."""
     import flwr
 
-    begun = []
+    (n_nodes, n_rounds, size), begun = map(int, counts), []
 
     class Timed(flwr.server.strategy.FedAvg):
         def configure_fit(self, *arguments: Any, **named: Any) -> Any:

@@ -13,7 +13,7 @@ import functools
 import statistics
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def run(name: str, argv: list[str]) -> int:
     options = parser.parse_args(argv)
     experiment = EXPERIMENTS[name].prepared_as(options.preparation).with_sets(available(FURTHER, options.data))
     cells = [*experiment.cells, *(cell for panel in experiment.panels for cell in panel.cells)]
-    results = run_cells(cells, options.repeats, Store.of(options), experiment.title)
+    results = run_cells(cells, options, experiment.title)
     suffix = "" if options.preparation == PREPARATIONS[0] else f"-{options.preparation}"
     report = report_of(experiment, results, options.preparation, image=f"{name}{suffix}.png")
     (options.out / f"{name}{suffix}.md").write_text(report, encoding="utf-8")
@@ -82,37 +82,13 @@ def _parser(name: str, about: str | None, repeats: int = FULL_REPEATS) -> argpar
     return harness.arguments(name, about, out="CSV and report", repeats=of_repeats, jobs=(1, "processes"))
 
 
-@dataclass(frozen=True)
-class Store:
-    """Where results are kept.
-
-    Attributes:
-        path: the CSV file.
-        folder: the folder with the data sets, or None for the default.
-        jobs: processes.
-    """
-
-    path: Path
-    folder: str | None = None
-    jobs: int = 1
-
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> Store:
-        """As a command line has it."""
-        return cls(options.out / "runs.csv", options.data, options.jobs)
-
-
-def run_cells(cells: Iterable[Cell], repeats: int, store: Store, title: str) -> Results:
-    """Run what the CSV does not hold yet; the lines of every cell, by its key.
-
-    Raises:
-        DataError: a data set is not there.
-    """
-    tasks = [(cell, seed, store.folder) for cell in cells for seed in range(repeats)]
+def run_cells(cells: Iterable[Cell], options: argparse.Namespace, title: str) -> Results:
+    """Run what `runs.csv` in the folder `out` does not hold yet; the lines of every cell, by its key."""
+    tasks = [(cell, seed, options.data) for cell in cells for seed in range(options.repeats)]
     # Runs of one data set follow each other, so that a process seldom loads another one.
     tasks.sort(key=lambda task: (task[0].data, task[0].preparation, task[1]))
     fields = {"method": lambda task: task[0].method.name, "plan": _digest, "seed": lambda task: str(task[1])}
-    lines = Lines(store.path).fill(tasks, fields, _run, title, jobs=store.jobs)
+    lines = Lines(options.out / "runs.csv").fill(tasks, fields, _run, title, jobs=options.jobs)
     results: Results = {}
     for (cell, _, _), line in zip(tasks, lines, strict=True):
         results.setdefault(cell.key, []).append(line)
@@ -403,8 +379,7 @@ def main_tables(argv: list[str]) -> int:
     for experiment in EXPERIMENTS.values():
         if experiment.published is None:
             continue
-        name, store = experiment.name, Store.of(options)
-        results = run_cells(experiment.cells, options.repeats, store, experiment.title)
+        name, results = experiment.name, run_cells(experiment.cells, options, experiment.title)
         of_table = agreeing(experiment, results)
         good, total = good + of_table[0], total + of_table[1]
         print(f"{name:<8} {of_table[0]:>3} of {of_table[1]:>2}   {experiment.title}")
@@ -432,7 +407,7 @@ def main_preparations(argv: list[str]) -> int:
     variants[f"declared, delta = {DELTA:g}"] = tuple(
         replace(cell, method=replace(cell.method, privacy={**cell.method.privacy, "delta": DELTA})) for cell in declared
     )
-    results = [run_cells(own, options.repeats, Store.of(options), "preparations") for own in variants.values()]
+    results = [run_cells(own, options, "preparations") for own in variants.values()]
     means = [{key: _mean(lines) for key, lines in found.items()} for found in results]
 
     def cells_of(data: str, wanted: str) -> list[str]:
@@ -460,8 +435,7 @@ def main_fit_times(argv: list[str]) -> int:
     up least. The exit code is 1 when a slowest method is not 20 times as fast as published: the one whose published
     fits take longest, or the slowest per tree, theirs or ours.
     """
-    about = main_fit_times.__doc__
-    options = harness.arguments("fit_times", about, fits=(5, "fits per method and epsilon")).parse_args(argv)
+    options = harness.options_of(argv, main_fit_times, fits=(5, "fits per method and epsilon"))
     prepared = Prepared(load("credit1", options.data, AUTHORS))
     print(f"credit1, T = 100, depth 4, one thread; fastest of {options.fits} fits at each of epsilon 0.1, 0.5 and 1\n")
     print(f"{'method':<22} {'trees':>5} {'published s':>12} {'ours s':>7} {'per tree ms':>16} {'times faster':>13}")

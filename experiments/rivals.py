@@ -55,7 +55,6 @@ class Rival:
     """A method that is no plan of ours.
 
     Attributes:
-        predict: trains and predicts.
         absence: how to get what it needs and is not there; "" where nothing is missing.
         labels: types of labels that it is for.
         is_own: whether our library decides what it predicts.
@@ -114,12 +113,8 @@ def synthetic_rows(
 ) -> tuple[Scores, Scores]:
     """Rows of a model of marginals by dpmm, as many as train: float64 [n_train, m], and their labels.
 
-    Args:
-        model: "mst" (McKenna, Miklau & Sheldon 2021) or "aim" (McKenna et al. 2022).
-        table, train, epsilon, delta, seed: as for `Predict`.
-
-    Raises:
-        RuntimeError: with dpmm's last line.
+    The model is "mst" (McKenna, Miklau & Sheldon 2021) or "aim" (McKenna et al. 2022); all else as for `Predict`. Where
+    dpmm fails, a RuntimeError has its last line.
     """
     columns, section = {feature["name"]: _domain(feature, -1) for feature in table.features}, table.label_section
     columns[LABEL] = _domain({"categories": section.get("classes"), **section}, 0)

@@ -7,7 +7,6 @@ declared in `experiments/schemas`, and noise is seeded so that a table can be pr
 from __future__ import annotations
 
 import math
-import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from experiments import harness
 from experiments.datasets import BINARY_NAMES, Feature, Table, load, make
-from experiments.harness import CCS22_RECIPE, HERE, MakePlan, Prepared, deviation_of, mean_and_error, plan_for, rows_of
+from experiments.harness import CCS22_RECIPE, MakePlan, Prepared, deviation_of, mean_and_error, plan_for, rows_of
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.evaluation.estimates import COVERAGES
@@ -51,7 +50,7 @@ def _boosted(epsilon: float, model: Mapping[str, Any], **privacy: Any) -> MakePl
 
 # What people know -----------------------------------------------------------------------------------------------------
 
-KNOWN: dict[str, dict[str, str]] = tomllib.loads((HERE / "settings" / "known.toml").read_text(encoding="utf-8"))
+KNOWN: dict[str, dict[str, str]] = harness.settings_of("known")
 FEW_ROWS = 2_000
 
 
@@ -62,9 +61,8 @@ def main_constraints(argv: list[str]) -> int:
     where besides features with a direction meet only each other. The same splits, noise and trees' seeds with and
     without; differences have the standard error of their mean.
     """
-    options = harness.arguments(
-        "constraints", main_constraints.__doc__, splits=(5, "random splits per cell"), first_seed=(40, "of the first")
-    ).parse_args(argv)
+    counts = {"splits": (5, "random splits per cell"), "first_seed": (40, "of the first")}
+    options = harness.options_of(argv, main_constraints, **counts)
     seeds = range(options.first_seed, options.first_seed + options.splits)
     titles = f"{FEW_ROWS:,} rows", "all rows", "all rows, recipe / kept apart"
     print(f"{'data set':<9} {'epsilon':>7}  " + "  ".join(f"{title:^35}" for title in titles))
@@ -103,9 +101,8 @@ def main_calibration(argv: list[str]) -> int:
     Over 15 bins of equal width. Splits are 70/30, nothing is tuned per set; XGBoost has 100 trees of depth 4 and rate
     0.1. The exit code is 1 when a mean is more than .02 above XGBoost's at epsilon 1.
     """
-    options = harness.arguments(
-        "calibration", main_calibration.__doc__, splits=(3, "random splits per cell"), first_seed=(40, "of the first")
-    ).parse_args(argv)
+    counts = {"splits": (3, "random splits per cell"), "first_seed": (40, "of the first")}
+    options = harness.options_of(argv, main_calibration, **counts)
     seeds = range(options.first_seed, options.first_seed + options.splits)
     print(f"{'data set':<9} {'epsilon':>7}  {'error':>15}  {'mean less rate':>14}")
     holds = True
@@ -159,8 +156,7 @@ def main_intervals(argv: list[str]) -> int:
     noise are split-conformal, from the same model and rows. The exit code is 1 when a mean coverage is more than 1.5
     points from nominal; below epsilon 1 it may be beyond.
     """
-    about = main_intervals.__doc__
-    options = harness.arguments("intervals", about, splits=(3, "random splits per set")).parse_args(argv)
+    options = harness.options_of(argv, main_intervals, splits=(3, "random splits per set"))
     print("data set held out  epsilon  nominal   coverage (sd)   least  without noise    width  without noise ratio")
     gates = {}
     for name in ("abalone", "bike", "diamonds"):
@@ -244,8 +240,7 @@ def main_noise_modes(argv: list[str]) -> int:
     times the noise of a coordinator that adds it. Everything else is the same: one default for all data sets. The
     sites' sums are not masked here, which changes no number.
     """
-    about = main_noise_modes.__doc__
-    options = harness.arguments("noise_modes", about, splits=(10, "random splits per cell")).parse_args(argv)
+    options = harness.options_of(argv, main_noise_modes, splits=(10, "random splits per cell"))
     choices = [(0, False), *((n, echo) for n in N_SITES for echo in (False, True))]
     steps = harness.progress(2 * len(EPSILONS) * len(choices), "noise modes")
     print(f"{'data set':<9} {'epsilon':>7}  {'noise':<22} {'factor':>6}  {'AUC':>16}  {'loss':>7}")
@@ -299,7 +294,7 @@ def main_signal(argv: list[str]) -> int:
     noise on all training rows, so it counts both what noise takes and what fewer rows take. Random parts of each data
     set, one default. Every cell, then what is left by ranges of s: the smallest, the median, the largest.
     """
-    options = harness.arguments("signal", main_signal.__doc__, splits=(3, "random splits per cell")).parse_args(argv)
+    options = harness.options_of(argv, main_signal, splits=(3, "random splits per cell"))
     found, seeds = defaultdict[int, list[float]](list), range(options.splits)
     steps = harness.progress(len(BINARY_NAMES) * len(ROWS) * 4, "cells")
     print(f"{'data set':<9} {'records':>7} {'epsilon':>7} {'s':>7}  {'AUC':>6}  left")
@@ -334,7 +329,7 @@ def main_epsilons(argv: list[str]) -> int:
     them. Exact for Gaussian noise (Dong, Roth and Su 2022, section 2): right with a chance of at most Phi(mu / 2) when
     both answers are as likely; of those who are in, at most Phi(Phi^-1(.01) + mu) are found at 1 % of false alarms.
     """
-    harness.arguments("epsilons", main_epsilons.__doc__, data="unused").parse_args(argv)
+    harness.options_of(argv, main_epsilons, data="unused")
     normal = NormalDist()
     print(f"delta {DELTA:g}\n")
     print("| epsilon | mu | guesses right | found at 1 % false alarms | records for s = 1,000 | for s = 3,000 |")
@@ -361,9 +356,8 @@ def main_bounds(argv: list[str]) -> int:
     than the rows above, below or on both sides: the difference from the declared bounds on the same splits and seeds,
     and its standard error.
     """
-    options = harness.arguments(
-        "bounds", main_bounds.__doc__, splits=(3, "random splits per width"), wide_splits=(4, "random splits per way")
-    ).parse_args(argv)
+    counts = {"splits": (3, "random splits per width"), "wide_splits": (4, "random splits per way")}
+    options = harness.options_of(argv, main_bounds, **counts)
     bank = load("bank", options.data)
     print("width  test AUC at epsilon 1, mean over splits")
     for width in WIDTHS:
@@ -415,7 +409,7 @@ def main_bands(argv: list[str]) -> int:
     made set "mixed" had no part in the choice of the constants in `hedgerow.models.bands`. The exit code is 1 where the
     coverage over all sets is off.
     """
-    options = harness.arguments("bands", main_bands.__doc__, splits=(16, "noise seeds per cell")).parse_args(argv)
+    options = harness.options_of(argv, main_bands, splits=(16, "noise seeds per cell"))
     found: dict[str, list[Floats]] = {name: [] for name in BANDED}
     print(f"{'data set':<8} {'setting':<14} {'epsilon':>7}  {'1 sd':>6} {'2 sd':>6}   by records")
     for name in ("adult", "bank", "mixed"):

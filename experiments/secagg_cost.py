@@ -18,19 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness import arguments, table, verdict
+from experiments.harness import arguments, verdict
 from hedgerow import crypto
-from hedgerow.codec import HASH_BYTES
-from hedgerow.crypto import DTYPES, KEY_BYTES, OVERHEAD_BYTES, SHARE_BYTES, Identity, add_keystreams, forget_verified
-from hedgerow.secagg import messages
+from hedgerow.crypto import DTYPES, add_keystreams, forget_verified
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.guarantees import MAX_NODES, Wishes, default_wishes, derive
-from hedgerow.secagg.masks import LEAST_COLLUDERS
-from hedgerow.secagg.messages import Kind, VectorSpec, signed_list
+from hedgerow.secagg.guarantees import Wishes
+from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.session import EpochSession
-from hedgerow.secagg.view import EpochRecord
-from hedgerow.server.coordinator import most_slots
+from tests.secagg.setup_sizes import table_of_sizes
 
 FLOWER_MISSING = "Flower is not installed here: `pip install flwr` (or run this in an environment that has it)."
 
@@ -177,80 +173,12 @@ def run_bytes(n_sites: int = 10) -> dict[str, int]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class SetupSizes:
-    """Bytes of the messages that one node is sent in a set-up.
-
-    Attributes:
-        n_slots: of the epoch.
-        degree: the node's neighbours.
-        key_list: all members' signed bundles.
-        drawn: all members' signed nonces, and the slot keys of the neighbours.
-        shares: the neighbours' sealed shares of their slot keys.
-        ready_list: all members' acknowledgements.
-        origin: the record of such an epoch, for a site that was not in it.
-    """
-
-    n_slots: int
-    degree: int
-    key_list: int
-    drawn: int
-    shares: int
-    ready_list: int
-    origin: int
-
-    @property
-    def together(self) -> int:
-        """What a member is sent."""
-        return self.key_list + self.drawn + self.shares + self.ready_list
-
-
-def setup_sizes(n_sites: int, n_slots: int = 0) -> SetupSizes:
-    """The sizes for a roster of so many sites, all of them members; as many slots as there may be where none are given.
-
-    The messages are encoded with content that is made up: their lengths do not depend on it.
-    """
-    n_slots = n_slots or most_slots(n_sites)
-    degree = derive(n_sites, default_wishes(n_sites, LEAST_COLLUDERS)).degree or n_sites - 1
-    some, near, signer = bytes(HASH_BYTES), tuple(range(degree)), Identity(bytes(32))
-    coordinator, *keys = (Identity(number.to_bytes(32, "big")).public for number in range(1, n_sites + 2))
-    named = (messages.Site(f"site-{number:04}", key) for number, key in enumerate(keys))
-    roster, mode = messages.Roster(coordinator, tuple(named)), messages.NoiseMode.SERVER
-    parameters = messages.EpochParameters(some, 1, roster.hash(), n_slots, default_wishes(n_sites), mode)
-    bundle = messages.KeyBundle(some, 0, some, some, some).to_signed(signer)
-    key_list = signed_list(Kind.KEY_LIST, some, [bundle] * n_sites)
-    nonce = messages.NonceReveal(some, 0, some, some).to_signed(signer)
-    nonce_list = signed_list(Kind.NONCE_LIST, some, [nonce] * n_sites)
-    acknowledged = messages.Acknowledgement(some, 0, near).to_signed(signer)
-    ready_list = messages.ReadyList(some, (acknowledged,) * n_sites).to_bytes()
-    drawn = messages.NonceDelivery(nonce_list, (bytes(KEY_BYTES * n_slots),) * degree).to_bytes()
-    sealed = (bytes(SHARE_BYTES * n_slots + OVERHEAD_BYTES),) * degree
-    shares = messages.ShareDelivery(some, near, sealed).to_bytes()
-    origin = EpochRecord(roster, parameters, key_list, nonce_list, ready_list).to_bytes()
-    return SetupSizes(n_slots, degree, *map(len, (key_list, drawn, shares, ready_list, origin)))
-
-
-def size_rows() -> list[str]:
-    """The table of `setup_sizes` for four rosters, in Markdown."""
-    titles = (
-        "sites", "slots", "neighbours", "key bundles", "nonces, slot keys", "shares", "ready list", "together",
-        "the epoch that drew the seed",
-    )  # fmt: skip
-    rows = []
-    for n_sites in (200, 1000, 2048, MAX_NODES):
-        sizes = setup_sizes(n_sites)
-        parts = (sizes.key_list, sizes.drawn, sizes.shares, sizes.ready_list, sizes.together, sizes.origin)
-        shown = (f"{size / 2**20:.2f}" for size in parts)
-        rows.append([f"{n_sites:,}", f"{sizes.n_slots:,}", str(sizes.degree), *shown])
-    return table(titles, rows)
-
-
 def main(argv: list[str]) -> int:
     """Prints the tables and returns 1 if a promise is broken."""
     parser = arguments("secagg_cost", __doc__, data="unused")
     parser.add_argument("--sizes", action="store_true", help="only print the sizes, in MiB, of what a node is sent")
     if parser.parse_args(argv).sizes:
-        print("\n".join(size_rows()))
+        print("\n".join(table_of_sizes()))
         return 0
     theirs = flower()
     print(f"{'primitive (ms, median)':<55} {'hedgerow':>9} {'Flower':>9} {'ratio':>7}")

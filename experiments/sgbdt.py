@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +26,7 @@ from sklearn.metrics import r2_score
 from experiments import harness
 from experiments.central import Central, DPBoost, train_dpboost
 from experiments.datasets import Table, load
-from experiments.harness import HERE, Prepared, ScoreBook, algorithm_plan, progress, rows_of, table
+from experiments.harness import Prepared, ScoreBook, algorithm_plan, progress, rows_of, table
 from hedgerow.client.node import Node, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PrivacyError
@@ -68,12 +67,9 @@ N_DIVISIONS, FIRST_OTHER = 10, 100
 
 @dataclass(frozen=True)
 class Variant:
-    """One setting of S-GBDT.
+    """One setting of S-GBDT by its name in tables, with fields of [model] and [s_gbdt].
 
-    Attributes:
-        name: for tables.
-        model, section: fields of [model] and [s_gbdt].
-        is_static: static leaf noise in place of dynamic; it needs exact quotients, so it exists centrally only.
+    `is_static` is static leaf noise in place of dynamic; it needs exact quotients, so it exists centrally only.
     """
 
     name: str
@@ -94,7 +90,7 @@ def _of_role(name: str, role: str) -> tuple[Variant, ...]:
     return tuple(GRID[name][place] for place, entry in enumerate(_SETTINGS[name]) if entry.get("role") == role)
 
 
-_SETTINGS = tomllib.loads((HERE / "settings" / "s_gbdt.toml").read_text(encoding="utf-8"))
+_SETTINGS = harness.settings_of("s_gbdt")
 GRID: dict[str, tuple[Variant, ...]] = {
     name: tuple(Variant(entry["name"], entry["model"], entry["section"]) for entry in entries)
     for name, entries in _SETTINGS.items()
@@ -111,11 +107,7 @@ STREAMED = {
 
 @dataclass
 class Bench:
-    """A data set divided into folds; `division` is the number of the division, `book` keeps the scores.
-
-    Attributes:
-        repeats: runs of a setting on each fold.
-    """
+    """A data set divided into folds by the division of this number; each setting has `repeats` runs on each fold."""
 
     prepared: Prepared
     repeats: int = 1
@@ -137,8 +129,7 @@ class Bench:
     ) -> float:
         """Test R2 of a regression, or test error in per cent, of one seeded run.
 
-        Args:
-            late: rows that come after the regular rounds, under one filter and one ledger; bool [n].
+        Rows that are `late`, bool [n], come after the regular rounds, under one filter and one ledger.
         """
         train, key = self.folds != fold, tuple[object, ...]((fold, seed, variant.is_static))
         plan, parts = plan_of(self.prepared.table, variant, epsilon, int(train.sum()), seed), {0: train}
@@ -257,11 +248,6 @@ def printed_multiplier(epsilon: float, delta: float, rate: float, n_rounds: int)
     return high
 
 
-def _true_epsilon(noise: float, delta: float, rate: float, n_rounds: int) -> float:
-    """What rounds with this noise multiplier keep."""
-    return epsilon_of_curve(ORDERS, [n_rounds * sampled_divergence(a, rate, noise) for a in ORDERS], delta)[0]
-
-
 # The report -----------------------------------------------------------------------------------------------------------
 
 
@@ -313,7 +299,7 @@ def search(bench: Bench) -> tuple[dict[Key, Variant], dict[Key, Scores]]:
     best, scores = {}, {}
     for epsilon, method in product(EPSILONS[bench.name], METHODS):
         grid = [variant for variant in GRID[bench.name] if variant.name == method]
-        best[method, epsilon] = _best(grid, bench, epsilon)
+        best[method, epsilon] = grid[_best(grid, bench, epsilon)]
         scores[method, epsilon] = repeated(bench, best[method, epsilon], epsilon)
     return best, scores
 
@@ -349,10 +335,12 @@ def _chosen(name: str, scores: Iterable[Scores]) -> int:
     return int(np.argmax([sign_of(name) * found.mean() for found in scores]))
 
 
-def _best(grid: list[Variant], bench: Bench, epsilon: float) -> Variant:
-    """The best of some settings by the search's seeds."""
+def _best(grid: Sequence[Variant], bench: Bench, epsilon: float, **run: Any) -> int:
+    """The place of the best of some settings by the search's seeds; `run`: see `Bench.score`."""
+    if len(grid) == 1:
+        return 0
     runs = N_SEARCHES[bench.name], FIRST_SEARCH
-    return grid[_chosen(bench.name, [repeated(bench, variant, epsilon, *runs) for variant in grid])]
+    return _chosen(bench.name, [repeated(bench, variant, epsilon, *runs, **run) for variant in grid])
 
 
 def _verdicts(name: str, means: Mapping[Key, float]) -> tuple[list[str], bool]:
@@ -381,7 +369,7 @@ def _tuning(bench: Bench, best: Mapping[Key, Variant]) -> list[str]:
         cost = {order: rounds * sampled_divergence(order, rate, z) + order * start for order in ORDERS}
         tuned = tuned_epsilon(cost.__getitem__, ORDERS, delta, n_grid)
         printed = printed_multiplier(epsilon, delta, rate, rounds)
-        true = _true_epsilon(printed, delta, rate, rounds)
+        true = epsilon_of_curve(ORDERS, [rounds * sampled_divergence(a, rate, printed) for a in ORDERS], delta)[0]
         lines.append(
             f"- epsilon {epsilon:g}: the best of {n_grid} settings, chosen privately by private scores, would cost "
             f"epsilon {tuned:.2f}. The paper's conversion as printed would let the noise multiplier be {printed:.2f} "
@@ -426,7 +414,12 @@ def _draw(curves: Mapping[str, Mapping[Key, float]], path: Path) -> None:
 
 def ablations(bench: Bench, base: Variant) -> list[str]:
     """Each part of the method left out: of the best setting, and for the filter of one made for it."""
-    plain = base.with_section("no filter, no extra rounds", individual_filter=False, extra_rounds=0)
+    unfiltered = {"individual_filter": False, "extra_rounds": 0}
+    plain = base.with_section("no filter, no extra rounds", **unfiltered)
+    # Static leaf noise asks for other sizes.
+    grid = [v.with_section("static leaf noise, its best setting", **unfiltered) for v in GRID[bench.name]
+            if v.name == "s-gbdt"]  # fmt: skip
+    static = [replace(variant, is_static=True) for variant in grid]
     # lambda counts records of a sample, so it grows with the sample.
     rate = base.section["subsampling_ratio"]
     other_rate, words = (1.0, "no subsampling") if rate < 1 else (0.1, "samples of 0.1")
@@ -441,12 +434,12 @@ def ablations(bench: Bench, base: Variant) -> list[str]:
     variants = (
         plain,
         replace(plain, name="the same, static leaf noise", is_static=True),
-        _best_static(bench),
+        static[_best(static, bench, ABLATED)],
         resampled,
         plain.with_section(start, initial_score_share=0.0 if has_start else 0.1),
         sampled.with_section(f"{sampled.name}, general amplification bound", bound="general"),
         replace(kept, name=f"filter: {n_trees} rounds and {n_extra} extra ones"),
-        kept.with_section(as_many, individual_filter=False, extra_rounds=0).with_model(n_trees=n_trees + n_extra),
+        kept.with_section(as_many, **unfiltered).with_model(n_trees=n_trees + n_extra),
     )
     return table([f"ablation at epsilon {ABLATED}", ""], ([each.name, _ablated(bench, each)] for each in variants))
 
@@ -456,13 +449,6 @@ def _ablated(bench: Bench, variant: Variant) -> str:
         return _cell(repeated(bench, variant, ABLATED))
     except PrivacyError as error:
         return error.what
-
-
-def _best_static(bench: Bench) -> Variant:
-    """The best of the grid under static leaf noise, which asks for other sizes; without filter, as `ablations`."""
-    name, plain = "static leaf noise, its best setting", {"individual_filter": False, "extra_rounds": 0}
-    grid = [v for v in GRID[bench.name] if v.name == "s-gbdt"]
-    return _best([replace(v.with_section(name, **plain), is_static=True) for v in grid], bench, ABLATED)
 
 
 def linear_starts(bench: Bench, best: Mapping[Key, Variant]) -> list[str]:
@@ -491,9 +477,7 @@ def streams(bench: Bench) -> list[str]:
         every = base.with_section("stream, no filter", individual_filter=False, extra_rounds=0)
         free.append(every.with_model(n_trees=2 * n_trees))
     for variants in (kept, free):
-        chosen, runs = 0, (N_SEARCHES[bench.name], FIRST_SEARCH)
-        if len(variants) > 1:
-            chosen = _chosen(bench.name, [repeated(bench, variant, ABLATED, *runs, late=late) for variant in variants])
+        chosen = _best(variants, bench, ABLATED, late=late)
         scores, model = repeated(bench, variants[chosen], ABLATED, late=late), STREAMED[bench.name][chosen].model
         setting = f"{model['n_trees']} rounds before and after, depth {model['max_depth']}"
         rows.append([variants[chosen].name, _cell(scores), setting])

@@ -34,27 +34,14 @@ from hedgerow.survey.queries import TableSite
 from hedgerow.survey.statistics import SurvivalCurves
 
 Floats = NDArray[np.float64]
-YEAR = 365.25
-SETS: dict[str, tuple[tuple[float, ...], tuple[str, ...]]] = {
-    # Cause of death; a year twice.
-    "flchain": (tuple(YEAR * year for year in range(1, 14)), ("fac_chapter", "fac_sample_yr")),
-    # How well a patient was two months later, orders after the first days, and others' predictions of the outcome.
-    "support2": (
-        (7, 14, 30, 60, 90, 180, 365, 730, 1461),
-        ("fac_sfdm2", "fac_dnr", "num_surv2m", "num_surv6m", "fac_num_co", "num_adlp", "num_adls"),
-    ),
-    "rhc": ((3, 7, 14, 21, 30, 60, 90, 180, 365), ("num_surv2md1",)),
-    "Framingham": (tuple(YEAR * year for year in range(2, 32, 2)), ()),
-    "rott2": ((12, 24, 36, 48, 60, 84, 108, 132), ()),
-    "TRACE": ((0.1, 0.5, 1, 2, 3, 4, 5, 6, 7), ()),
-    "GBSG2": ((270, 540, 810, 1080, 1350, 1620, 1890), ()),
-    "whas500": ((7, 30, 90, 180, 365, 730, 1095, 1461), ()),
+SETS = {
+    name: (tuple(own["intervals"]), tuple(own.get("left_out", ())))
+    for name, own in harness.settings_of("survival").items()
 }
 """By name the ends of the intervals, in units of its times, and the columns that are left out."""
 EPSILONS = (0.1, 0.5, 1.0, 3.0)
 GATE = 1.0
 LINEAR = ("AdaSSP", "noisy descent")
-PLAIN = ("Cox", "XGBoost")
 BASELINE_SHARE = 0.05
 """Share of mu**2 with which the linear methods buy the hazards of the intervals."""
 N_STEPS, STEP, CLIP = 40, 0.1, 1.0
@@ -93,8 +80,12 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     book = ScoreBook(options.out / "survival.csv", ("survival.py",))
-    cells = {(name, epsilon): _private(name, epsilon) for epsilon in options.epsilons for name in ("default", *LINEAR)}
-    methods: dict[tuple[str, float], Method] = {**cells, ("Cox", math.inf): _cox, ("XGBoost", math.inf): _xgboost}
+    private = {"default": _default, "AdaSSP": _adassp, "noisy descent": _descent}
+    methods: dict[tuple[str, float], Method] = {
+        (name, epsilon): functools.partial(fit, epsilon=epsilon)
+        for epsilon in options.epsilons for name, fit in private.items()
+    }  # fmt: skip
+    methods |= {("Cox", math.inf): _cox, ("XGBoost", math.inf): _xgboost}
     found: dict[str, dict[tuple[str, float], Floats]] = {}
     for name in options.sets:
         cohort = load(name)
@@ -221,11 +212,6 @@ def _column(name: str, cells: Any) -> tuple[Feature, NDArray[Any], Floats]:
 
 
 # Methods -------------------------------------------------------------------------------------------------------------
-
-
-def _private(method: str, epsilon: float) -> Method:
-    fit = {"default": _default, "AdaSSP": _adassp, "noisy descent": _descent}[method]
-    return lambda cohort, train, seed: fit(cohort, train, seed, epsilon)
 
 
 def _default(cohort: Cohort, train: NDArray[np.bool_], seed: int, epsilon: float) -> Predicted:

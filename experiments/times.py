@@ -19,14 +19,14 @@ import pyarrow.parquet as arrow_parquet
 import xgboost
 from numpy.typing import NDArray
 
-from experiments.datasets import made_up
-from experiments.harness import arguments, least_seconds, plan_for, run_plainly
+from experiments import datasets
+from experiments.datasets import category, made_up, number
+from experiments.harness import arguments, least_seconds, options_of, plan_for, run_plainly
 from hedgerow import DPGBDTClassifier
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.sources import opened, place_of
 from hedgerow.data.tables import Table
 from hedgerow.data.units import needed_columns, records_from_columns
-from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.trees.binning import build_grid
 
@@ -42,10 +42,10 @@ def main_speed(argv: list[str]) -> int:
     same number of trees and depth). The privacy side draws exact noise from the operating system. Memory is what
     training allocates beyond the input, as the allocator counts it. One thread, then our own scaling to more threads.
     """
-    options = arguments(
-        "speed", main_speed.__doc__, data="unused: the array is made here", rows=(1_000_000, "of the array"),
+    options = options_of(
+        argv, main_speed, data="unused: the array is made here", rows=(1_000_000, "of the array"),
         trees=(100, "of a model"), repeats=(3, "runs of each; the fastest counts"),
-    ).parse_args(argv)  # fmt: skip
+    )  # fmt: skip
     random = np.random.default_rng(0)
     rows = random.normal(size=(options.rows, N_FEATURES)).astype(np.float32)
     log_odds = rows[:, 0] + np.sin(2 * rows[:, 1]) + rows[:, 2] * rows[:, 3]
@@ -104,7 +104,7 @@ def main_fit_sites(argv: list[str]) -> int:
     Made-up rows: 20 even features, of which three decide the class. Bounds, classes and the number of rows are
     declared, and all other parameters are the defaults. Seconds are the least of several fits; of masked sums, of one.
     """
-    options = arguments("fit_sites", main_fit_sites.__doc__, fits=(3, "fits of each kind")).parse_args(argv)
+    options = options_of(argv, main_fit_sites, fits=(3, "fits of each kind"))
     print(f"{'rows':>6} {'sites':>5}  {'at once s':>9} {'ratio':>5}  {'masked s':>8} {'ratio':>5}")
     for n_rows in (5_000, 50_000):
         X = np.random.default_rng(0).uniform(-1, 1, (n_rows, 20))
@@ -133,17 +133,11 @@ def _fit_seconds(X: Any, y: Any, sites: Any, is_masked: bool, n_fits: int) -> fl
 
 REGIONS = ("north", "south", "east", "west")
 CLASSES = ("no", "yes")
-PLAN = Plan.from_dict({
-    "version": 1,
-    "privacy": {"epsilon": 1, "delta": 1e-6, "n_records": 10**6},
-    "label": {"name": "y", "type": "binary", "classes": list(CLASSES)},
-    "features": [
-        {"name": "age", "type": "numeric", "min": 0, "max": 100},
-        {"name": "income", "type": "numeric", "min": 0, "max": 50000},
-        {"name": "change", "type": "numeric", "min": -3, "max": 3},
-        {"name": "region", "type": "categorical", "categories": list(REGIONS)},
-    ],
-})  # fmt: skip
+FEATURES = (
+    number("age", 0, 100), number("income", 0, 50000), number("change", -3, 3), category("region", " ".join(REGIONS)),
+)  # fmt: skip
+LABEL = {"name": "y", "type": "binary", "classes": list(CLASSES)}
+PLAN = plan_for(datasets.Table("sources", FEATURES, (), np.empty(0), LABEL), 1.0, 10**6, {}, delta=1e-6)
 QUERY = "#select * from hedgerow_sources"
 
 

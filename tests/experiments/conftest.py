@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 
 from experiments import paper
 from experiments.datasets import Table, number
-from experiments.paper import Store
 
 
 def small_table(name: str = "small", n_records: int = 200) -> Table:
@@ -38,6 +38,8 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Callable[..., Store]:
-    """A CSV file, the same at every call."""
-    return lambda **changes: Store(tmp_path / "runs.csv", **changes)
+def store(tmp_path: Path) -> Callable[..., Namespace]:
+    """So many runs a cell, as a command line asks for them; the same folder at every call."""
+    return lambda repeats=1, **changes: Namespace(
+        **{"out": tmp_path, "data": None, "jobs": 1, "repeats": repeats, **changes}
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from experiments import paper
 from experiments.catalogue import Cell, Method
 from experiments.harness import code_digest, mean_and_deviation
-from experiments.paper import SPLITS, Line, Results, Store, average_ranks, plan_of, run_cells
+from experiments.paper import SPLITS, Line, Results, average_ranks, plan_of, run_cells
 
 MODEL = {"n_trees": 3, "max_depth": 2, "interaction": "cyclical"}
 TWO = [Cell(Method("newton", MODEL), "small", 5.0), Cell(Method("gradient", {**MODEL, "weight_update": "gradient"}),
@@ -20,7 +21,7 @@ TWO = [Cell(Method("newton", MODEL), "small", 5.0), Cell(Method("gradient", {**M
 TIMES = {"seconds", "cpu_seconds"}
 
 pytestmark = pytest.mark.usefixtures("small_data")
-StoreOf = Callable[..., Store]
+StoreOf = Callable[..., Namespace]
 
 
 def forbidden(task: Any) -> Line:
@@ -36,39 +37,39 @@ def without_times(results: Results) -> dict[Any, list[Line]]:
 
 def test_what_is_written_down_is_not_run_again(store: StoreOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither after an interruption nor for another table that shares the cell."""
-    first = run_cells(TWO, 3, store(), "")
+    first = run_cells(TWO, store(3), "")
     monkeypatch.setattr(paper, "_run", forbidden)
-    assert run_cells(TWO, 3, store(), "") == first
-    assert run_cells(TWO[:1], 2, store(), "") == {TWO[0].key: first[TWO[0].key][:2]}
+    assert run_cells(TWO, store(3), "") == first
+    assert run_cells(TWO[:1], store(2), "") == {TWO[0].key: first[TWO[0].key][:2]}
 
 
 def test_a_line_that_was_cut_off_is_run_again_and_only_it(store: StoreOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is killed while it writes leaves half a line."""
-    first = run_cells(TWO, 3, store(), "")
-    path, ran = store().path, []
+    first = run_cells(TWO, store(3), "")
+    path, ran = store().out / "runs.csv", []
     content = path.read_text()
     path.write_text(content[: content.rindex(",")][:-8] + "\n")
     run = paper._run
     monkeypatch.setattr(paper, "_run", lambda task: (ran.append(task), run(task))[1])
-    assert without_times(run_cells(TWO, 3, store(), "")) == without_times(first)
+    assert without_times(run_cells(TWO, store(3), "")) == without_times(first)
     assert len(ran) == 1
 
 
 def test_other_settings_under_the_same_name_are_another_run(store: StoreOf) -> None:
     """The plan's digest is part of the key: a changed method never shows an old number."""
-    run_cells(TWO[:1], 1, store(), "")
+    run_cells(TWO[:1], store(1), "")
     changed = Cell(Method("newton", {**MODEL, "learning_rate": 0.9}), "small", 5.0)
-    found = run_cells([changed], 1, store(), "")
-    with store().path.open(newline="") as stream:
+    found = run_cells([changed], store(1), "")
+    with (store().out / "runs.csv").open(newline="") as stream:
         lines = list(csv.DictReader(stream))
     assert len(lines) == 2 and lines[0]["plan"] != lines[1]["plan"] == found[changed.key][0]["plan"]
 
 
 def test_seeds_are_recorded_and_decide(store: StoreOf, tmp_path: Any) -> None:
     """Trees, noise and split follow from a run's seed: the same in another folder, another for another seed."""
-    found = run_cells(TWO[:1], SPLITS + 1, store(), "")[TWO[0].key]
+    found = run_cells(TWO[:1], store(SPLITS + 1), "")[TWO[0].key]
     assert [int(line["seed"]) for line in found] == list(range(SPLITS + 1))
-    again = run_cells(TWO[:1], SPLITS + 1, Store(tmp_path / "other.csv"), "")[TWO[0].key]
+    again = run_cells(TWO[:1], store(SPLITS + 1, out=tmp_path / "other"), "")[TWO[0].key]
     assert [line["auc"] for line in again] == [line["auc"] for line in found]
     assert len({line["auc"] for line in found}) > 1
     prepared = paper._prepared("small", TWO[0].preparation, None)
@@ -80,29 +81,29 @@ def test_seeds_are_recorded_and_decide(store: StoreOf, tmp_path: Any) -> None:
 
 def test_two_processes_find_what_one_does(store: StoreOf, tmp_path: Any) -> None:
     """`--jobs` changes neither results nor their order in a report."""
-    one = run_cells(TWO, 3, store(), "")
-    two = run_cells(TWO, 3, Store(tmp_path / "two.csv", jobs=2), "")
+    one = run_cells(TWO, store(3), "")
+    two = run_cells(TWO, store(3, out=tmp_path / "two", jobs=2), "")
     assert without_times(one) == without_times(two) and list(one) == list(two)
 
 
 def test_runs_of_other_code_are_used_and_a_later_line_counts(store: StoreOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every line says of which code it is; a run that stands in the file twice is the later one."""
-    fresh = run_cells(TWO[:1], 2, store(), "")[TWO[0].key]
+    fresh = run_cells(TWO[:1], store(2), "")[TWO[0].key]
     assert {line["code"] for line in fresh} == {code_digest()}
-    path = store().path
+    path = store().out / "runs.csv"
     head, *lines = path.read_text().splitlines(keepends=True)
     older = [line.replace(code_digest(), "000000000000") for line in lines]
     monkeypatch.setattr(paper, "_run", forbidden)
     path.write_text("".join([head, *older]))
-    used = run_cells(TWO[:1], 2, store(), "")[TWO[0].key]
+    used = run_cells(TWO[:1], store(2), "")[TWO[0].key]
     assert {line["code"] for line in used} == {"000000000000"}
     path.write_text("".join([head, *older, *lines]))
-    assert run_cells(TWO[:1], 2, store(), "")[TWO[0].key] == fresh
+    assert run_cells(TWO[:1], store(2), "")[TWO[0].key] == fresh
 
 
 def test_a_line_says_what_the_run_took(store: StoreOf) -> None:
     """Exchanges and numbers are those of the ledger: one per tree, two numbers for each of four leaves."""
-    (line,) = run_cells(TWO[:1], 1, store(), "")[TWO[0].key]
+    (line,) = run_cells(TWO[:1], store(1), "")[TWO[0].key]
     assert (line["exchanges"], line["numbers_per_node"]) == ("3", "24")
     assert 0.5 < float(line["auc"]) <= 1 and line["epsilon"] == "5" and line["data"] == "small"
 
@@ -110,7 +111,7 @@ def test_a_line_says_what_the_run_took(store: StoreOf) -> None:
 def test_trees_for_each_feature_are_counted(store: StoreOf) -> None:
     """DP-EBM trains T trees for each of the m features."""
     cell = Cell(Method("ebm", MODEL, trees_per_feature=2), "small", 5.0)
-    (line,) = run_cells([cell], 1, store(), "")[cell.key]
+    (line,) = run_cells([cell], store(1), "")[cell.key]
     assert line["exchanges"] == "12"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import tomllib
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,7 +107,7 @@ def test_a_table_over_a_further_set_is_trained_and_reported(tmp_path: Path, caps
     write_nomao(tmp_path, 200)
     experiment = EXPERIMENTS["table5"].with_sets(available(FURTHER, str(tmp_path)))
     one = replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.data == "nomao")[:2])
-    results = paper.run_cells(one.cells, 1, paper.Store(tmp_path / "runs.csv", str(tmp_path)), one.title)
+    results = paper.run_cells(one.cells, Namespace(out=tmp_path, data=str(tmp_path), jobs=1, repeats=1), one.title)
     report = report_of(one, results, AUTHORS, image="table5.png")
     assert "| method | nomao |" in report and "0.8859 ± 0.0056" in report
     paper.draw(one, results, tmp_path / "table5.png")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import utility
-from experiments.datasets import Table, make_classes
+from experiments.datasets import Table, make_classes, with_label
 from tests.experiments.conftest import small_table
 
 ADASSP = "Boosted AdaSSP"
@@ -66,7 +66,7 @@ def test_what_is_asked_is_missed_by_more_than_a_standard_error() -> None:
 def test_a_number_among_the_features_can_be_the_label() -> None:
     """The label of two classes becomes a feature, and bounds of the label are the declared ones."""
     small = small_table()
-    made: Table = utility.with_label(small, "other", "x1")
+    made: Table = with_label(small, "other", "x1")
     assert made.label_section == {"name": "x1", "type": "regression", "min": -1, "max": 1}
     assert [feature["name"] for feature in made.features] == ["x0", "x2", "x3", "x4", "x5", "y"]
     np.testing.assert_array_equal(made.label, small.columns[1].astype(float))

@@ -24,21 +24,12 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.participant import Participant
 from hedgerow.server.coordinator import RunEventKind
 from hedgerow.server.release import PlainAggregation, run_program
+from tests.hostile.poisoning import Liar, Lie
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
 
 N_ROWS = 20_000
-
-
-class Liar:
-    """A node that sends its sums times a number."""
-
-    def __init__(self, node: Node, times: int) -> None:
-        self.site, self._node, self._times = node.site, node, times
-
-    def answer(self, query: Query) -> IntVector:
-        return self._node.answer(query) * self._times
 
 
 def plan_of(factory: ModuleType, n_records: int = N_ROWS, **model: Any) -> Plan:
@@ -58,7 +49,7 @@ def nodes_of(factory: ModuleType, plan: Plan, n_sites: int, times: int) -> list[
         Node(name, factory.take(data, np.flatnonzero(owner == number)), plan, settings)
         for number, name in enumerate(names)
     ]
-    return [*nodes[:-1], Liar(nodes[-1], times)]
+    return [*nodes[:-1], Liar(nodes[-1], Lie("a multiple", times))]
 
 
 @pytest.mark.parametrize("is_masked", [False, True])
@@ -155,7 +146,7 @@ def test_an_evaluation_is_asked_the_same(factory: ModuleType) -> None:
     model = train(plan, {"a": data}, noise=SeededNoise(1))
     parts = [factory.take(data, np.flatnonzero(np.arange(N_ROWS) % 10 == number)) for number in range(10)]
     nodes: list[Any] = [EvaluationNode(f"site-{number}", rows, plan) for number, rows in enumerate(parts)]
-    nodes[3] = Liar(nodes[3], -30)
+    nodes[3] = Liar(nodes[3], Lie("a multiple", -30))
     program = evaluate_ensemble(plan, model.ensemble, 8.0, 1e-5, len(model.ledger))
     context = evaluation_context(plan, 8.0, 1e-5, SeededNoise(2))
     with pytest.raises(AggregationError) as caught:

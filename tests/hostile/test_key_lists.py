@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from experiments import secagg_cost
-from experiments.secagg_cost import setup_sizes
 from hedgerow.crypto import KEY_BYTES, SHARE_BYTES
 from hedgerow.errors import ModelError, PlanError
 from hedgerow.local.forecast import dry_run
@@ -36,9 +35,13 @@ from hedgerow.server.coordinator import (
 )
 from hedgerow.transport.grpc_link import DEFAULTS
 from tests.secagg.lab import set_up
+from tests.secagg.setup_sizes import setup_sizes
 
 if TYPE_CHECKING:
     from conftest import Builder
+
+SENT = ("key bundles", "nonces, slot keys", "shares", "ready list")
+ORIGIN = "the epoch that drew the seed"
 
 
 @pytest.mark.parametrize("n_sites", [2, 3, 200, 201, 1000, 1024, 2048, MAX_NODES])
@@ -49,7 +52,7 @@ def test_every_message_of_the_largest_roster_fits_into_one(factory: ModuleType, 
     assert n_slots == most_slots(n_sites) and 200 < n_slots <= MAX_SLOTS
     assert KEY_BYTES * n_slots * n_sites <= SLOT_KEYS_BYTES
     sizes = setup_sizes(n_sites, n_slots)
-    largest = max(sizes.key_list, sizes.drawn, sizes.shares, sizes.ready_list, sizes.origin)
+    largest = max(sizes[name] for name in (*SENT, ORIGIN))
     assert largest < DEFAULTS.max_message_bytes // 2
     assert most_slots(1024) == MAX_SLOTS
 
@@ -57,21 +60,21 @@ def test_every_message_of_the_largest_roster_fits_into_one(factory: ModuleType, 
 def test_what_a_node_is_sent_grows_with_its_neighbours() -> None:
     """Of a site that is no neighbour it is sent a bundle, a nonce and an acknowledgement, however many rounds."""
     sizes = setup_sizes(1000, 1024)
-    assert sizes.together < 8e6
+    assert sizes["together"] < 8e6
     longer = setup_sizes(1000, 1025)
-    assert longer.together - sizes.together == sizes.degree * (KEY_BYTES + SHARE_BYTES)
+    assert longer["together"] - sizes["together"] == sizes["neighbours"] * (KEY_BYTES + SHARE_BYTES)
     # The lists of all are those of an epoch of one slot: about half a kilobyte of each site.
     lists = setup_sizes(1000, 1)
-    assert lists.key_list == sizes.key_list and lists.ready_list == sizes.ready_list
-    assert lists.together < 600 * 1000
+    assert all(lists[name] == sizes[name] for name in ("key bundles", "ready list"))
+    assert lists["together"] < 600 * 1000
 
 
 def test_the_sizes_are_those_of_a_real_set_up() -> None:
     """The table is computed from made-up messages; a cohort that has set itself up was sent as many bytes."""
     session = EpochSession([f"site-{number:04}" for number in range(202)], 3, os.urandom)
     sizes, parameters = setup_sizes(202, 3), len(session.parameters.to_bytes())
-    assert set(session.traffic.down.values()) == {sizes.together + parameters}
-    assert len(session.view.record) == sizes.origin
+    assert set(session.traffic.down.values()) == {sizes["together"] + parameters}
+    assert len(session.view.record) == sizes[ORIGIN]
 
 
 def test_the_document_says_what_a_node_of_a_large_roster_is_sent(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """Make src/hedgerow/data/rand_hie.csv.gz from the copy of the RAND Health Insurance Experiment in statsmodels' wheel.
 
-    python experiments/make_rand_hie.py PATH_OF_STATSMODELS
+    python -m experiments make_rand_hie PATH_OF_STATSMODELS
 
 PATH_OF_STATSMODELS is the installed or unpacked package (the folder that holds ``datasets``). The same input gives the
 same bytes: the values are copied as text and the gzip header carries no time.
@@ -18,7 +18,7 @@ import pandas as pd
 
 SOURCE = Path("datasets") / "randhie" / "src" / "randhie.csv"
 SOURCE_SHA256 = "fe64f3c8e987779daa6052dd756d9ce277e025330f5549126c7c2f6a3c9c5541"
-OUT = Path(__file__).resolve().parent.parent / "src" / "hedgerow" / "data" / "rand_hie.csv.gz"
+OUT = Path(__file__).resolve().parents[2] / "src" / "hedgerow" / "data" / "rand_hie.csv.gz"
 
 # What is known before the year's outcome: where, who, the insurance drawn by lot, the household, health at the start.
 # Left out: expenditures, visits, admissions and time under observation, which are measured with or after the outcome;
@@ -50,7 +50,3 @@ def main(arguments: list[str]) -> int:
     OUT.write_bytes(content)
     print(f"{hashlib.sha256(content).hexdigest()}  {OUT.name}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
