@@ -157,7 +157,7 @@ class Real(Form):
 
     def _within(self, value: float) -> float:
         if not self.least <= value <= self.most:
-            fail("A number is none, or out of its range.")
+            fail("A field that should be a number is not one, or is out of its range.")
         return value
 
     def __str__(self) -> str:
@@ -247,7 +247,7 @@ class Word(Form):
 
     def _checked(self, raw: bytes) -> bytes:
         if not self.least <= len(raw) <= MAX_WORD_BYTES or not _WORD.issuperset(raw):
-            fail("A code word is none.")
+            fail("A field that should be a code word is not one.")
         return raw
 
     def __str__(self) -> str:

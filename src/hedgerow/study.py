@@ -15,10 +15,10 @@ draw random numbers of 32 bytes: the party `nonce` and a second one with the has
      |        all: four words = hash(the roster, all second numbers)
 
 All of it goes over TLS to the certificate that the invitation pins. Why this keeps out whom is argued in
-docs/secure-aggregation.md. In short: four words have 40 bits, few enough to try all values of, so whoever could choose
+docs/secure-aggregation.md. In short: four words have 40 bits, few enough to try all values of, so anyone who could choose
 a key or a number after having seen the other side's could make words fit. Here each side is bound before it sees
 anything (Vaudenay, "Secure communications over insecure channels based on short authenticated strings", CRYPTO 2005),
-and an invitation, once answered, is answered again only alike: whoever stands between has one try.
+and an invitation, once answered, is answered again only in the same way: someone in between has one try.
 
 Whatever a message shows is on the disk before it is sent: a process that was killed says the same again.
 """
@@ -229,7 +229,7 @@ class Applicant:
         """Take note of the answer to a question.
 
         Raises:
-            WireRefusal: the coordinator's own, or its answer is none.
+            WireRefusal: the coordinator's own, or its answer cannot be read.
             RemoteProtocolError: code "roster-offered"; a roster without this party's keys or the pinned coordinator's,
                 another one than before, or numbers that were not sealed.
         """
@@ -415,7 +415,7 @@ PLAN, ROSTER, POLICY = "plan.toml", "roster.toml", "policy.toml"
 _MOST_BYTES = 32 << 20
 """Of an invitation."""
 _ADDRESS = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9]{1,15})?\]):[0-9]{1,5}")
-_WARNING = "Secret until it has been used. Whoever has this file can ask to take part in this party's name."
+_WARNING = "Secret until it has been used. Anyone who has this file can ask to take part in this party's name."
 
 
 def check_address(address: str, option: str) -> str:
@@ -478,7 +478,7 @@ class Invitation:
 def parse_invitation(text: str, where: str) -> Invitation:
     """The invitation in a file's text; raises UsageError "invitation-file", RemoteProtocolError for keys that err.
 
-    Whoever sent it may have written it to harm: it names no folder, no host, and no key that it could not.
+    Its sender may have written it to do harm: it names no folder, no host, and no key that it could not.
     """
     try:
         content = json.loads(text)
@@ -542,7 +542,7 @@ class Notebook:
         return bytes(rows[0][0]) if rows else None
 
     def keep(self, **values: bytes) -> None:
-        """Write all of it to disk, or none; a name that something is written under keeps that, whoever was first."""
+        """Write all of it to disk, or nothing; a name that something is written under keeps what came first."""
         sql = "insert or ignore into notes values (?, ?)"
         self._database.write(*((sql, (name, value)) for name, value in values.items()))
 
@@ -578,7 +578,7 @@ class StudyBook(Notebook):
         return (self.read(name) or b"").decode()
 
     def invite(self, invitation: Invitation) -> None:
-        """Expect a party. An invitation of the same name that nobody has used, or that was not confirmed, is void.
+        """Expect a party. An invitation of the same name that has not been used, or that was not confirmed, is void.
 
         Raises UsageError "invited-already" for a party that is confirmed.
         """
@@ -605,7 +605,7 @@ class StudyBook(Notebook):
                 raise UsageError("not-invited", name=name)
             previous, roster = self.roster, None
             if previous is not None and name in self._listed():
-                # A guest that is not in the roster yet is nobody's concern here.
+                # A guest that is not in the roster yet does not matter here.
                 others = [guest for guest in self.guests() if guest.name in self._listed() - {name}]
                 if missing := [guest.name for guest in others if not guest.has_all]:
                     raise UsageError("roster-not-taken", name=name, missing=", ".join(missing))

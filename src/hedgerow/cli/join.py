@@ -131,7 +131,7 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path, 
     if page is not None:
         page.show_cost(plan)
         page.wait_for("Your agreement is awaited", "The terminal shows plan, table and policy, and asks.")
-    # What nobody has agreed to yet has names of its own: a policy that was refused is not the next invitation's.
+    # What has not been agreed to yet has names of its own: a policy that was refused is not the next invitation's.
     proposed = {folder / PLAN: folder / f"proposed-{PLAN}"}
     write_atomically(proposed[folder / PLAN], invitation.plan.encode())
     if invitation.role is Role.SITE:
@@ -184,7 +184,7 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
 
 
 def _rules(policy: str) -> list[tuple[str, str]]:
-    """What a policy says, the budget last, above the question. What stands beside it, and how, misleads nobody."""
+    """What a policy says, the budget last, above the question. Nothing beside it may mislead."""
     content = {name: value for name, value in read_toml(policy).items() if name != "version"}
     names = sorted(content, key=lambda name: name in ("delta", "max_epsilon"))
     return [line for name in names for line in _lines(name, content[name])]
@@ -216,7 +216,7 @@ def _adapt(arguments: argparse.Namespace, own: str) -> None:
 def _require_known(arguments: argparse.Namespace, invitation: Invitation, data_set: str) -> None:
     """Raises UsageError "data-set-new" where this party's book counts for other data, and not for a table's name.
 
-    A table that was exported anew, with its date in the name, holds the same people; its budget would begin again. A
+    A table that was exported again, with its date in the name, holds the same people; its budget would begin again. A
     party without a book may have had another name before: the coordinator chooses it, as `_book` says.
     """
     from hedgerow.client.budget import BudgetBook

@@ -80,7 +80,7 @@ def _run(arguments: list[str]) -> None:
             namespace.parser.error("a command is missing")
         return
     if getattr(namespace, "log_format", "") == "json":
-        # Whoever reads lines by a program reads all of them so; a person is spoken to until a run begins.
+        # A program that reads lines reads all of them; a person is spoken to until a run begins.
         begin_log("", "json")
     module, _, name = namespace.function.partition(":")
     getattr(importlib.import_module(module), name)(namespace)

@@ -181,7 +181,7 @@ def rest(found: TableFit) -> str:
     if found.ignored:
         names = ", ".join(map(shown, found.ignored[:12]))
         more = f" and {len(found.ignored) - 12} more" if len(found.ignored) > 12 else ""
-        said.append(f"Columns that the plan does not name, and nobody reads: {names}{more}.")
+        said.append(f"Columns that the plan does not name, and that are not read: {names}{more}.")
     return " ".join(said)
 
 

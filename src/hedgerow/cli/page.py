@@ -1,7 +1,7 @@
 """Pages in the browser of this machine, as ``--console`` serves them: what stands on them, what they may do.
 
 A page has no build step and asks nothing of other hosts. Python says what stands on it, in words and numbers; the
-scripts draw that, as text, so nothing that a peer or a table says can become markup. Whoever knows the address, with
+scripts draw that, as text, so nothing that a peer or a table says can become markup. Anyone who knows the address, with
 the random token in it, may read. What changes anything is asked for by POST, which this server's own page alone can do.
 """
 
@@ -102,7 +102,7 @@ class Page:
         actions: what may be done on it, by name. From another machine nothing may, wherever the page is served.
 
     Raises:
-        UsageError: the place is none.
+        UsageError: the place cannot be used.
         EnvironmentFault: code "address-in-use".
     """
 
@@ -504,7 +504,7 @@ def _past(run: PastRun) -> list[str]:
 
 
 # The page of a site ---------------------------------------------------------------------------------------------------
-# ``--console`` of its node, or of ``hedgerow join``; for the owner of its rows, and nobody else.
+# ``--console`` of its node, or of ``hedgerow join``; for the owner of its rows, and no one else.
 #
 # It shows what a run costs before and after, the budget book as a curve, how the table fits the plan, and the files
 # that were received; there the owner approves or denies what is asked, and ends the node's part. It sees no row: what

@@ -83,7 +83,7 @@ def new(arguments: argparse.Namespace) -> None:
     folder, draft = Path(name), Path(f".{name}.new")
     if folder.exists():
         raise UsageError("study-exists", folder=folder)
-    # What a command that was killed has left is nobody's study.
+    # What a killed command has left behind is not a study.
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
     identity, _, _ = create_identity(draft, COORDINATOR, Role.COORDINATOR)
@@ -166,7 +166,7 @@ def invite(arguments: argparse.Namespace) -> None:
             write_private(place, invitation.to_text())
             print(place)
     note(
-        "Send each file to its party; whoever uses one first is that party until you compare the words. Then: "
+        "Send each file to its party; who uses one first is that party until you compare the words. Then: "
         "`hedgerow study serve`."
     )
 

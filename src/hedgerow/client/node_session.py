@@ -244,7 +244,7 @@ class NodeSession:
         """The coordinator has a vector of this node that its files, restored together, do not know of.
 
         What else has left is not known, so all that was reserved stays charged. Nothing more leaves in this run: its
-        keys may have been used. A node whose files differ has seen this itself, and enrols anew.
+        keys may have been used. A node whose files differ has seen this itself, and enrols again.
         """
         run_id = self._require_run().run_id
         if self._store.spent(run_id) is None:

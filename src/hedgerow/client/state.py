@@ -524,7 +524,7 @@ def _following(key: str) -> str:
 # both.
 #
 # An approval holds for one question alone: the run's number and the digest of all that it is for, cost included.
-# Whoever answers names the question that was shown to them, so that none can be slipped in between showing and
+# An answer names the question that was shown, so that no other can be slipped in between showing and
 # answering.
 #
 # The owner can also end the node's part at any time (`OwnerDesk.stop`).
@@ -619,7 +619,7 @@ class OwnerDesk:
         question = self.pending()
         if question is None or question.id != question_id:
             raise UsageError("not-asked")
-        # The newest question may have become another one meanwhile: an answer to it is none to that.
+        # The newest question may have become another one meanwhile: an answer to the old one does not count for the new one.
         self._write(("insert or ignore into answers values (?, ?, datetime('now'))", (question_id, int(approve))))
         return question
 
@@ -649,7 +649,7 @@ class OwnerDesk:
         return bool(rows[0][0]) if rows else None
 
     def withdraw(self) -> None:
-        """Nobody waits for an answer any more."""
+        """No answer is waited for any more."""
         if self._opened() is not None:
             self._write(("delete from question", ()))
 

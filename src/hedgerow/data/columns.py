@@ -443,7 +443,7 @@ def _of_library(column: Any) -> Any:
 
 
 def _of_codes(categories: Any, codes: NDArray[Any]) -> Any:
-    """pandas' categories, by its code of each cell; -1 is none."""
+    """pandas' categories, by its code of each cell; -1 for a missing one."""
     if isinstance(categories, pa.Array):
         return categories.take(pa.array(codes, pa.int64(), mask=codes < 0))
     return [None if code < 0 else categories[code] for code in codes.tolist()]

@@ -488,7 +488,6 @@ _REDCAP = {
     "identifier?": "identifier",
 }
 """The heads of REDCap's page, and what its programming interface calls them."""
-_BOOK_FIELDS = ("name", "type", "min", "max", "categories", "unit")
 _BOOK_KINDS = {
     "numeric": "numeric", "number": "numeric", "float": "numeric", "real": "numeric", "continuous": "numeric",
     "integer": "integer", "int": "integer", "count": "integer",
@@ -526,7 +525,7 @@ def read_codebook(location: str) -> dict[str, Entry]:
 
     Raises:
         DataError: there is no such file, or it is empty or not in its encoding.
-        UsageError: its header is none of a code book, or a field says nothing.
+        UsageError: its header is not that of a code book, or a field says nothing.
     """
     place, declaration = without_declaration(location)
     file = existing_file(place)

@@ -1,4 +1,4 @@
-"""How a site's table fits a plan, column by column: for the owner of the rows, and nobody else.
+"""How a site's table fits a plan, column by column: for the owner of the rows, and no one else.
 
 Everything here is counted from private rows, without noise. It is shown where the rows are, and sent nowhere.
 

@@ -41,7 +41,7 @@ class SiteData:
         codes: uint8 or uint16 [n_features, n], the grid codes.
         labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
         places: uint8 [n_divisible, n], where values stand within their cells (`Grid.places`); None where the grid has
-            no such features. Without them a run that cuts a feature anew fails.
+            no such features. Without them a run that cuts a feature again fails.
     """
 
     codes: CodeArray

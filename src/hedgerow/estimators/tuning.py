@@ -151,7 +151,7 @@ def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
 
 
 def _capped(epsilon: Any) -> Any:
-    """What of an epsilon is spent; anything that is none is left for the plan to refuse."""
+    """What of an epsilon is spent; anything that is not an epsilon is left for the plan to refuse."""
     is_larger = isinstance(epsilon, Real) and _LARGEST_EPSILON < float(epsilon) < math.inf
     return _LARGEST_EPSILON if is_larger else epsilon
 

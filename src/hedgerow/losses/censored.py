@@ -25,7 +25,7 @@ def times_of(codes: NDArray[Any], ends: Floats) -> tuple[Floats, NDArray[np.bool
         ends: float64 [K], ascending, above 0.
     """
     starts = np.concatenate([[0.0], ends[:-1]])
-    # The last place stands for whoever was followed through all.
+    # The last place stands for records that were followed through all intervals.
     middles = np.append((starts + ends) / 2, 2 * ends[-1])
     events = codes % 2 == 1
     places = codes // 2
@@ -104,7 +104,7 @@ def brier_scores(times: NDArray[Any], events: NDArray[Any], survival: Floats, at
     times, events = np.asarray(times), np.asarray(events, dtype=bool)
     distinct, places = np.unique(times, return_inverse=True)
     n_events, n_all = np.bincount(places, events, len(distinct)), np.bincount(places, minlength=len(distinct))
-    # Whoever has the event at a time cannot be lost at it.
+    # A record with the event at a time cannot be lost at that time.
     exposed = np.cumsum(n_all[::-1])[::-1] - n_events
     stays = 1 - (n_all - n_events) / np.maximum(exposed, 1)
     seen = np.concatenate([[1.0], np.cumprod(stays)])

@@ -137,7 +137,7 @@ class EvaluationTask:
 
     @cached_property
     def ensemble(self) -> Ensemble:
-        """The model's trees; RemoteProtocolError or ModelError for bytes that are none of this plan's."""
+        """The model's trees; RemoteProtocolError or ModelError for bytes that are not a model of this plan."""
         try:
             table = read_json(self.model)
         except ValueError as fault:

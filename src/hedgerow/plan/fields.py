@@ -32,14 +32,14 @@ _BREAKS = {"Zl", "Zp"}
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The table in a text of TOML; ValueError, fit to be shown, for what is none or holds what is not plain."""
+    """The table in a text of TOML; ValueError, fit to be shown, for other text or for values that are not plain."""
     table = parse_toml(text)
     require_plain(table)
     return table
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The same without the check, for who checks the table; ValueError, fit to be shown, for what is none."""
+    """The same without the check, for who checks the table; ValueError, fit to be shown, for other text."""
     # A key of n parts costs Python's reader n * n steps: one of 64 kB, sent by a stranger, 20 seconds.
     if any(line.count(".") >= DEEPEST and _DEEP_KEY.search(line) for line in text.splitlines()):
         raise ValueError(_too_deep())
@@ -53,7 +53,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_json(text: str | bytes, most: float = math.inf) -> Any:
-    """The value in a text of JSON; ValueError, fit to be shown, for what is none or holds what is not plain.
+    """The value in a text of JSON; ValueError, fit to be shown, for other text or for values that are not plain.
 
     Args: most: values inside it.
     """

@@ -187,7 +187,7 @@ class SampledEvent(EventBase):
     (one share: the coordinator's noise). noise_multiplier <= share_sigma sqrt(n_shares) / S, with S the sensitivity
     *without* sampling.
 
-    At the rate 1 nobody is left to chance: that is a Gaussian release as any other, and is accounted for as one.
+    At the rate 1 every record is in the sample: that is a Gaussian release as any other, and is accounted for as one.
     """
 
     noise_multiplier: float

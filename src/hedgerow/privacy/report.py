@@ -318,7 +318,7 @@ class PrivacyReport(PrivacyContext):
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
         lines.append(f"  noise             {modes}: {self.trust}")
         if self.sums_in_clear:
-            lines.append("  sums of sites     in the clear: whoever added them up could see each site's own")
+            lines.append("  sums of sites     in the clear: the party that added them up could see each site's own")
         if self.guarantee == "holds":
             lines.append(f"  in words          {_in_words(self, subject)}")
         return "\n".join(lines)

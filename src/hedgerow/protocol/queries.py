@@ -133,7 +133,7 @@ class Query:
         noise_multiplier: standard deviation of the noise per unit of L2 sensitivity.
         update: trees fitted since the last query, to be added to the scores before answering; or None.
         ensemble_size: trees already in the scores before `update`; a node that holds another number has lost a round.
-        new_edges: where features were cut anew since the last query, the edges of all that ever were, float32 by
+        new_edges: where features were cut again since the last query, the edges of all that ever were, float32 by
             feature; the update and all that follows speak of the cells between them. Empty where nothing changes.
     """
 

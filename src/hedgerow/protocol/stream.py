@@ -476,7 +476,7 @@ class SiteReport(Record):
 
 @dataclass(frozen=True, slots=True)
 class EventReport(Record):
-    """One event of a run; rounds and phases are none, the reports themselves tell of them.
+    """One event of a run; rounds and phases are not events: the reports themselves say them.
 
     Attributes:
         number: counts the events of one process of the coordinator: 1, 2, 3 ...

@@ -97,7 +97,7 @@ _CODES = {
 
 
 class Sent(Encoded):
-    """A message. Bytes that are none are a Refusal: MALFORMED, UNKNOWN_VERSION or REPEATED_NODE."""
+    """A message. Other bytes are a Refusal: MALFORMED, UNKNOWN_VERSION or REPEATED_NODE."""
 
     __slots__ = ()
     SENDER: ClassVar[str | None] = None

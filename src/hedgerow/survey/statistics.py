@@ -528,7 +528,7 @@ class Column:
         mean, quantiles: of numbers, by the bins; quantiles that rest on too few records are left out.
         is_hashed: no common text was found, and the groups are hashes.
         rates: the label's shares of classes by coarser bins; empty without.
-        odd: share of the cells of a column of numbers that are none.
+        odd: share of the cells of a column of numbers that are not numbers.
         is_date: whether its numbers are days since 1970-01-01.
         layout: how its text writes a date; None for ISO 8601.
     """

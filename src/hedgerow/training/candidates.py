@@ -35,7 +35,7 @@ CROWDED = 20
 """A feature is crowded when its heavy cells hold all but one part in so many of it: with 32 candidates, at most 96 of
 its 253 cells. At a third of a candidate's share a first release notices whose rows all fall into one wide leaf."""
 LEAST_FREE = 2
-"""A feature is cut anew while trees use so few of its edges that this many times the candidates are free."""
+"""A feature is cut again while trees use so few of its edges that this many times the candidates are free."""
 
 
 class CandidateSource:

@@ -521,7 +521,7 @@ class MonitorServer:
 
 # Before and between the runs of a study -------------------------------------------------------------------------------
 # The coordinator answers single messages of its parties. It shows the certificate that its invitations pin. Before
-# there is a roster, nobody's else is known, and it asks for none; afterwards only parties of the roster get in. A node
+# there is a roster, no other certificate is known, and it asks for none; afterwards only parties of the roster get in. A node
 # that comes meanwhile is told to come again.
 
 _MOST_ASKED_BYTES = 16 << 10
@@ -533,7 +533,7 @@ class StudyServer:
     """Gives every message to `answer`, one at a time, in a thread of its own; listens as soon as it is made.
 
     Args: identity: the coordinator's; address; n_parties: that may come at once, besides strangers; answer: of a
-        message, the answer's bytes; must not raise; parties: whose certificates are asked for; None: nobody's.
+        message, the answer's bytes; must not raise; parties: whose certificates are asked for; None: no one's.
     Raises EnvironmentFault `address-in-use` and `too-few-files`, as `GrpcHub`.
     """
 
@@ -594,7 +594,7 @@ def ask(
     """Send one message to a coordinator, whose certificate is pinned, and return its answer.
 
     Args: identity: of who asks, where the coordinator wants to see its certificate.
-    Raises WireRefusal: it cannot be reached, or whoever answers is not the coordinator; `is_final` says whether to try
+    Raises WireRefusal: it cannot be reached, or the party that answers is not the coordinator; `is_final` says whether to try
     again.
     """
     return background.start(_ask(address, coordinator, message, identity, settings)).result()

@@ -294,7 +294,7 @@ def _private_text(identity: PrivateIdentity) -> str:
     content = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
-        "warning": "Secret. Whoever has this file can answer in this party's name.",
+        "warning": "Secret. Anyone who has this file can answer in this party's name.",
         "public": fields_of(identity.public),
         "identity_seed": to_base64(identity.seed),
         "tls_key": identity.tls_key.decode("ascii"),

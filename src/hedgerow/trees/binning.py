@@ -150,13 +150,13 @@ class FeatureGrid:
         """
         known = np.append(self.edges, self.inner_edges)
         if self.within is None or edges.shape != self.edges.shape or not np.isin(edges, known[known < np.inf]).all():
-            raise ValueError("a feature is cut anew at as many edges, of its cells and within them")
+            raise ValueError("a feature is cut again at as many edges, of its cells and within them")
         if not (np.diff(edges) > 0).all():
             raise ValueError("edges have to ascend")
         return FeatureGrid(edges, is_new=True)
 
     def codes_in(self, other: FeatureGrid) -> NDArray[np.uint16]:
-        """The code that `other`, these cells cut anew, gives to each code and place: uint16 [n_codes, 256]."""
+        """The code that `other`, these cells cut again, gives to each code and place: uint16 [n_codes, 256]."""
         starts = np.column_stack([np.append(np.float32(-np.inf), self.edges), self.inner_edges])
         found = np.searchsorted(other.edges, starts, side="right")
         return np.vstack([found, np.full((1, N_PLACES), other.missing_code)]).astype(np.uint16)
@@ -232,7 +232,7 @@ class Grid:
 
     @property
     def new_edges(self) -> dict[int, FloatArray]:
-        """The edges of the features that were cut anew."""
+        """The edges of the features that were cut again."""
         return {number: feature.edges for number, feature in enumerate(self.features) if feature.is_new}
 
     def cut_anew(self, edges: Mapping[int, FloatArray], others: Grid | None = None) -> Grid:
@@ -240,7 +240,7 @@ class Grid:
 
         Args:
             edges: float32 by feature.
-            others: where the other features are taken from, this grid cut anew before; None for this one.
+            others: where the other features are taken from, this grid cut again before; None for this one.
         """
         parts = enumerate((others or self).features)
         cut = {number: self.features[number].cut_anew(own) for number, own in edges.items()}
@@ -351,7 +351,7 @@ def build_grid(plan: Plan) -> Grid:
 
 
 def cuts_anew(plan: Plan) -> bool:
-    """Whether a run of the plan may cut features anew: the default for two and more classes.
+    """Whether a run of the plan may cut features again: the default for two and more classes.
 
     Linear starts of numbers use all edges that a feature has, and plans after a paper keep its grid.
     """
@@ -381,7 +381,7 @@ def _edges_above(low: float, span: float, n_candidates: int, logarithmic: bool) 
 
     Uniform ones are low + q span / (Q - 1). Log ones are uniform in log(1 + x - low), as in the published code. The
     first candidate is the lower bound itself: where most records lie on it, as counts of rare things do, it is the most
-    useful one of all. The upper bound is none: it divides nothing.
+    useful one of all. The upper bound is not an edge: it divides nothing.
     """
     if logarithmic:
         candidates = low + np.expm1(np.log1p(span) * np.arange(n_candidates) / n_candidates)

@@ -287,7 +287,7 @@ def _neighbours(boxes, order, feature, threshold, schema):  # type: ignore[no-un
             # Leaves are numbered from left to right.
             low, high = n_nodes + min(order[first], order[second]), n_nodes + max(order[first], order[second])
             node = _parting(low, high)
-            # The step after the last value leads to missing ones, and is none.
+            # The step after the last value leads to missing ones, so it does not count.
             if signs[feature[node]] != 0 and threshold[node] < n_codes[feature[node]] - 2:
                 place = np.searchsorted(asked, feature[node])
                 meets = _has(boxes[low, place], threshold[node]) and _has(boxes[high, place], threshold[node] + 1)

@@ -10,7 +10,7 @@ In a file each tree is complete: 2**depth - 1 nodes numbered as in a heap (see `
     values          leaf after leaf, output after output, integers in units of 2**-16 score
     weights         per leaf, what was released of its weight; null when it was not kept
 
-The grid is not stored: it follows from the plan. Only the edges of features that were cut anew are (`edges`, by the
+The grid is not stored: it follows from the plan. Only the edges of features that were cut again are (`edges`, by the
 feature's number). A digest of all edges is, so that a program whose rule for grids has changed refuses the file instead
 of reading thresholds that mean something else.
 
@@ -364,7 +364,7 @@ class _TreeReader:
         return codes
 
     def _integers(self, field: str, length: int, low: int, high: int, code: str = "model-invalid") -> list[int]:
-        """A list of `length` integers in [low, high]; JSON's true, false and 1.0 are none."""
+        """A list of `length` integers in [low, high]; JSON's true, false and 1.0 do not count as integers."""
         numbers = self._table.get(field)
         if not isinstance(numbers, list) or len(numbers) != length or not all(type(item) is int for item in numbers):
             raise ModelError("model-invalid", fault=f"{field} of {self._name} is not a list of {length} integers")

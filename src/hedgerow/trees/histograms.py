@@ -153,7 +153,7 @@ class Layout(NamedTuple):
         strides: int64 [B], entries of one node.
         bins: uint16 [n_features, n_codes].
         goes_left: uint8 [B, n_nodes, k, n_bins]; of no trees for histograms.
-        paired: cells that stand in for the bins of all trees; of no records where there are none.
+        paired: cells that stand in for the bins of all trees; an empty array where there are no such cells.
     """
 
     features: NDArray[np.int64]

@@ -405,7 +405,7 @@ def cuts_of(trees: TreeBatch, feature: int) -> set[int]:
 
 
 def with_edges(fitted: FittedTrees, grid: Grid, edges: Mapping[int, NDArray[np.float32]]) -> FittedTrees:
-    """The same trees over a grid of which some features were cut anew.
+    """The same trees over a grid of which some features were cut again.
 
     Args:
         grid: before.

@@ -88,7 +88,7 @@ class _Position:
         baseline: the life table's; empty for other labels.
         classes: what is known of how several classes go together; None where that is not used.
         update: trees that the nodes' scores do not hold yet.
-        new_edges: of features that were cut anew, as nodes do not know yet.
+        new_edges: of features that were cut again, as nodes do not know yet.
         ordered: the sum of all trees so far.
     """
 
@@ -217,7 +217,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
 
 
 def _cut_anew(grown: Grown, at: _Position) -> None:
-    """Cut features anew whose rows the last release found in a few cells, and write all trees in the new cells."""
+    """Cut features again whose rows the last release found in a few cells, and write all trees in the new cells."""
     used = {
         feature: {cut for batch in grown.batches for cut in cuts_of(batch.trees, feature)}
         for feature in at.candidates.crowded()

@@ -336,7 +336,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
         joint_clip=_joint_clip(plan, CLIP if numbers else kind.clip),
         shrinkage=decided(model.shrinkage, 1.0 if numbers or times else JAMES_STEIN_SHARE),
         hessian_scale=_hessian_scale(plan, HESSIAN_SCALE if numbers else kind.clipped_hessian_scale),
-        # Whoever names a size of subsets wants them tried.
+        # A plan that names a size of subsets wants them tried.
         interaction_share=INTERACTION_SHARE * (1 - lack_of_subsets if model.interaction_size == "auto" else 1),
         filters_by_features=classes and model.shrinkage == "auto",
     )
