@@ -15,7 +15,7 @@ draw random numbers of 32 bytes: the party `nonce` and a second one with the has
      |        all: four words = hash(the roster, all second numbers)
 
 All of it goes over TLS to the certificate that the invitation pins. Why this keeps out whom is argued in
-docs/secure-aggregation.md. In short: four words have 40 bits, few enough to try all values of, so anyone who could choose
+docs/secure-aggregation.md. In short: four words have 40 bits, few enough to try all values of, so one who could choose
 a key or a number after having seen the other side's could make words fit. Here each side is bound before it sees
 anything (Vaudenay, "Secure communications over insecure channels based on short authenticated strings", CRYPTO 2005),
 and an invitation, once answered, is answered again only in the same way: someone in between has one try.

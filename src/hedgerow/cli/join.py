@@ -184,7 +184,7 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
 
 
 def _rules(policy: str) -> list[tuple[str, str]]:
-    """What a policy says, the budget last, above the question. Nothing beside it may mislead."""
+    """What a policy says, the budget last, above the question; nothing in it may mislead."""
     content = {name: value for name, value in read_toml(policy).items() if name != "version"}
     names = sorted(content, key=lambda name: name in ("delta", "max_epsilon"))
     return [line for name in names for line in _lines(name, content[name])]

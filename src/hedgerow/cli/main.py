@@ -80,7 +80,7 @@ def _run(arguments: list[str]) -> None:
             namespace.parser.error("a command is missing")
         return
     if getattr(namespace, "log_format", "") == "json":
-        # A program that reads lines reads all of them; a person is spoken to until a run begins.
+        # All lines are JSON from the first on; else a person reads plain text until a run begins.
         begin_log("", "json")
     module, _, name = namespace.function.partition(":")
     getattr(importlib.import_module(module), name)(namespace)

@@ -619,7 +619,7 @@ class OwnerDesk:
         question = self.pending()
         if question is None or question.id != question_id:
             raise UsageError("not-asked")
-        # The newest question may have become another one meanwhile: an answer to the old one does not count for the new one.
+        # The newest question may have become another one meanwhile: an old answer does not count for it.
         self._write(("insert or ignore into answers values (?, ?, datetime('now'))", (question_id, int(approve))))
         return question
 

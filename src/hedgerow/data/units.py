@@ -127,8 +127,8 @@ def records_from_columns(
             refuses the first of them.
 
     Raises:
-        DataError: a column is missing, columns differ in length, a column has a type that Hedgerow does not read; without
-            `left_out` also for a cell that is no number, a label that is missing or outside the plan, a missing
+        DataError: a column is missing, columns differ in length, a column has a type that Hedgerow does not read;
+            without `left_out` also for a cell that is no number, a label that is missing or outside the plan, a missing
             identifier, text that is not UTF-8.
     """
     columns = as_columns(columns)

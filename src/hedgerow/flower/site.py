@@ -384,7 +384,7 @@ def _kept(
                     arrays["codes"], arrays["labels"], None if places is None or not len(places) else places
                 )
         if why and not is_check:
-            raise PolicyRefusal("rows-unchecked", why=why, what="The table as it is now has not been read by this plan.")
+            raise PolicyRefusal("rows-unchecked", why=why, what="The table as it is now was not read by this plan.")
         rows = read(plan)
         if is_counted and rows.n_records > max_rows:
             return rows  # The one who checks it says so. What is kept has been found to be right.

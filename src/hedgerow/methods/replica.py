@@ -127,7 +127,7 @@ class Replica:
         """Give the program the release that it waits for.
 
         Raises:
-            RemoteProtocolError: it cannot be this release: of another length, larger than any sum with noise can be, or too many.
+            RemoteProtocolError: it cannot be this release: another length, larger than any sum with noise, or too many.
         """
         query = self.query
         fits = query is not None and release.shape == (query.release_length,) and release.dtype == np.int64

@@ -521,8 +521,8 @@ class MonitorServer:
 
 # Before and between the runs of a study -------------------------------------------------------------------------------
 # The coordinator answers single messages of its parties. It shows the certificate that its invitations pin. Before
-# there is a roster, no other certificate is known, and it asks for none; afterwards only parties of the roster get in. A node
-# that comes meanwhile is told to come again.
+# there is a roster, it knows no other certificate and asks for none; afterwards only parties of the roster get in. A
+# node that comes meanwhile is told to come again.
 
 _MOST_ASKED_BYTES = 16 << 10
 _LAST_SECONDS = 1.0
@@ -594,8 +594,7 @@ def ask(
     """Send one message to a coordinator, whose certificate is pinned, and return its answer.
 
     Args: identity: of who asks, where the coordinator wants to see its certificate.
-    Raises WireRefusal: it cannot be reached, or the party that answers is not the coordinator; `is_final` says whether to try
-    again.
+    Raises WireRefusal: it cannot be reached, or another party answers; `is_final` says whether to try again.
     """
     return background.start(_ask(address, coordinator, message, identity, settings)).result()
 
