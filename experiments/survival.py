@@ -30,8 +30,8 @@ from hedgerow.losses.censored import concordance, integrated_brier_score
 from hedgerow.losses.survival import hazards, survival_codes
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.queries import TableSite
-from hedgerow.survey.statistics import SurvivalCurves
 
 Floats = NDArray[np.float64]
 SETS = {

@@ -18,9 +18,10 @@ from hedgerow.losses.survival import survival_codes
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.survey.curves import SurvivalCurves, curve_of
 from hedgerow.survey.queries import TableSite
 from hedgerow.survey.requests import OpenTable
-from hedgerow.survey.statistics import BAND, SurvivalCurves, curve_of
+from hedgerow.survey.statistics import BAND
 
 MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
 PART = """

@@ -23,6 +23,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Purpose
+from hedgerow.survey.curves import SurvivalCounts
 from hedgerow.survey.queries import (
     UNIT,
     CellCounts,
@@ -35,7 +36,7 @@ from hedgerow.survey.queries import (
     TextVotes,
 )
 from hedgerow.survey.requests import OpenTable
-from hedgerow.survey.statistics import SHARES, AskedColumn, SurvivalCounts, TableQuestions, counted
+from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions, counted
 
 MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
 BLANK: dict[str, Any] = {

@@ -55,10 +55,10 @@ from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, first_of, known
+from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.program import Findings
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import Asked, Found
-from hedgerow.survey.statistics import SurvivalCurves
 from hedgerow.transport import ENGINES
 from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import (

@@ -41,6 +41,7 @@ from hedgerow.models.plots import CLASS_COLOURS
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
+from hedgerow.survey.curves import Curve, SurvivalCurves
 from hedgerow.survey.program import Range
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import (
@@ -48,10 +49,8 @@ from hedgerow.survey.statistics import (
     LEAST_RECORDS,
     AskedColumn,
     Column,
-    Curve,
     Group,
     Noisy,
-    SurvivalCurves,
     TableStatistics,
     short,
     two_digits,

@@ -15,21 +15,6 @@ follow, so that what one stage does not need goes to those after it, and the las
 where the noise is the coordinator's). The sum of all charges never exceeds the whole, whatever is released, which is
 what adaptive composition of Gaussian noise asks for (docs/privacy.md). Nothing here depends on rows but by the noisy
 sums.
-
-**Kaplan-Meier curves by group**: who is still without an event at the ends of public intervals, from one noisy sum.
-
-A record adds one to one cell, of its group and of what is known of its time (`survival_codes`). With the noisy counts
-d_j of events in interval j, c_j of those lost in it, and r_j at risk in it,
-
-    S_j = (1 - d_1 / r_1) ... (1 - d_j / r_j),    r_j = d_j + c_j / 2 + all that were followed further,
-
-which is the Kaplan-Meier estimate where no interval has both events and losses, and the life table's else: who was
-lost in an interval was at risk in half of it. All below the release is post-processing.
-
-The variance of log S_j is Greenwood's, of the sample, and to first order that of the noise. Bands are of both. A curve
-ends where too few are left to be told from noise. docs/privacy.md, section "Kaplan-Meier curves".
-
-Source: Kaplan and Meier, JASA 53 (1958); Cutler and Ederer, J. Chronic Diseases 8 (1958); Greenwood 1926.
 """
 
 from __future__ import annotations
@@ -43,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import PrivacyError
-from hedgerow.losses.survival import EVENT_WORDS, survival_codes
 from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas, noise_of
 from hedgerow.privacy.events import Event
@@ -78,10 +62,8 @@ from hedgerow.survey.queries import (
     KindCounts,
     NumberBins,
     OctaveCounts,
-    Reals,
     RecordCount,
     SurveyQuery,
-    TableSite,
     TextBins,
     TextVotes,
     ValueCounts,
@@ -884,222 +866,3 @@ def _with_rates(group: Group, counts: Counts, deviation: float) -> Group:
     is_clear = float(spreads.max()) <= VAGUE
     own = tuple(Noisy(float(rate), float(spread), is_clear) for rate, spread in zip(rates, spreads, strict=True))
     return replace(group, count=count, rates=own)
-
-
-_EVENT_TEXTS = (*EVENT_WORDS, "false", "true")
-_CURVE_SLACK = 5e-3
-"""Share of mu**2 that stays unspent where the sites add the noise, each share of it rounded up by itself."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SurvivalCounts(SurveyQuery):
-    """Records by group and by what is known of their times: int64 [n_groups (2 K + 1)], flat.
-
-    A record adds `UNIT` to one cell, or nothing where its time, event or group is missing or none: a squared norm of
-    exactly UNIT**2 for a record that fits.
-
-    Attributes:
-        time, event: their indices in `TableSite.cells`.
-        ends: of the intervals, ascending, above 0.
-        by: the index of the column of groups; None for one group of all.
-        groups: its categories; ("",) for one group of all.
-    """
-
-    time: int
-    event: int
-    ends: tuple[float, ...]
-    by: int | None
-    groups: tuple[str, ...]
-
-    @property
-    def n_codes(self) -> int:
-        """Cells of a group."""
-        return 2 * len(self.ends) + 1
-
-    def answer(self, site: TableSite) -> IntVector:
-        """See `Query.answer`."""
-        times = np.asarray(site.own(site.cells[self.time].numbers), dtype=np.float64)
-        words = TextBins(_EVENT_TEXTS, 0).places(site, self.event)
-        own = np.zeros(len(times), dtype=np.intp) if self.by is None else TextBins(self.groups, 0).places(site, self.by)
-        fits = (times >= 0) & (words >= 0) & (own >= 0)
-        codes = survival_codes(times[fits], words[fits] % 2 == 1, self.ends)
-        counts = np.bincount(own[fits] * self.n_codes + codes, minlength=self.expected_length())
-        return np.asarray(counts * UNIT, dtype=np.int64)
-
-    def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
-        return UNIT * UNIT
-
-    def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
-        return len(self.groups) * self.n_codes
-
-    def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
-        return np.asarray(released.sum(keepdims=True))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurveQuestions:
-    """What curves are asked for, and at what price.
-
-    Attributes:
-        ends, groups: as in `SurvivalCounts`.
-        has_groups: whether the third column has the groups.
-        names: of the columns of times, of events, and of groups ("" for none).
-        epsilon, delta, accountant, rows_per_unit, noise: as in `TableQuestions`.
-    """
-
-    ends: tuple[float, ...]
-    groups: tuple[str, ...]
-    names: tuple[str, str, str]
-    epsilon: float
-    delta: float
-    accountant: str = "gdp"
-    rows_per_unit: int = 1
-    noise: str = "server"
-
-    @property
-    def n_exchanges(self) -> int:
-        """Releases."""
-        return 1
-
-    @property
-    def query(self) -> SurvivalCounts:
-        """The one query; PrivacyError for an epsilon or delta out of range."""
-        by = 2 if self.names[2] else None
-        query = blank(SurvivalCounts, time=0, event=1, ends=self.ends, by=by, groups=self.groups)
-        squared = query.norm_squared() * self.rows_per_unit**2
-        return replace(
-            query,
-            purpose=Purpose(0, SurvivalCounts.__name__, "statistics, curves"),
-            length=query.expected_length(),
-            sensitivity_squared=squared,
-            noise_multiplier=self._multiplier(NoiseDemand(squared, query.expected_length())),
-        )
-
-    def _multiplier(self, demand: NoiseDemand) -> float:
-        if math.isinf(self.epsilon):
-            return 0.0
-        if self.noise != "server":
-            whole = calibrate_noise_multiplier(self.epsilon, self.delta, 1.0, self.accountant)
-            return whole / math.sqrt(1 - _CURVE_SLACK)
-        (sigma,) = calibrate_sigmas(self.epsilon, self.delta, [demand], self.accountant)
-        return sigma / math.sqrt(demand.sensitivity_squared)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A group's curve.
-
-    Attributes:
-        group: its category; "" for all records.
-        n_records: about how many records.
-        at_risk: in each interval, those lost in it half; not shown from where too few are left.
-        survival: the chance to be without the event at the end of each interval that is shown, not ascending, with the
-            standard deviation of its noise alone.
-        low, high: of each, between which it lies with a chance of 95 %, by the noise and the sample.
-    """
-
-    group: str
-    n_records: Noisy
-    at_risk: tuple[Noisy, ...]
-    survival: tuple[Noisy, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; None for what is not shown."""
-        hidden = [None] * (len(self.at_risk) - len(self.survival))
-        return {
-            "group": self.group,
-            "n_records": self.n_records.to_dict(),
-            "at_risk": [own.to_dict() for own in self.at_risk],
-            "survival": [*(own.to_dict() for own in self.survival), *hidden],
-            "low": [*self.low, *hidden],
-            "high": [*self.high, *hidden],
-        }
-
-
-@dataclass(frozen=True)
-class SurvivalCurves:
-    """Curves of all groups.
-
-    Attributes:
-        time, event, by: the columns; "" for no groups.
-        ends: of the intervals.
-        curves: by group, in the order of its categories.
-        n_records: about how many records with a time, an event and a group.
-    """
-
-    time: str
-    event: str
-    by: str
-    ends: tuple[float, ...]
-    curves: tuple[Curve, ...]
-    n_records: Noisy
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "n_records": self.n_records.to_dict(),
-            "time": self.time,
-            "event": self.event,
-            "by": self.by,
-            "ends": list(self.ends),
-            "curves": [curve.to_dict() for curve in self.curves],
-        }
-
-
-CurvesProgram = Generator[SurveyQuery, IntVector, SurvivalCurves]
-
-
-def survey_curves(questions: CurveQuestions, excess: float = 1.0) -> CurvesProgram:
-    """The program that makes the curves; arguments and errors as of `hedgerow.survey.statistics.survey_table`."""
-    query = questions.query
-    counts = in_records((yield query), UNIT).reshape(len(questions.groups), query.n_codes)
-    deviation = excess * deviation_of(query)
-    curves = tuple(curve_of(name, own, deviation) for name, own in zip(questions.groups, counts, strict=True))
-    time, event, by = questions.names
-    total = counted(float(counts.sum()), deviation, counts.size)
-    return SurvivalCurves(time, event, by, questions.ends, curves, total)
-
-
-def curve_of(group: str, counts: Reals, deviation: float) -> Curve:
-    """A group's curve from its noisy counts.
-
-    Args:
-        counts: float64 [2 K + 1], by code.
-        deviation: of the noise of each.
-    """
-    n_intervals = len(counts) // 2
-    events = counts[1::2]
-    # By interval and code: what a record counts at the end of the interval, and at risk in it.
-    places, codes = np.arange(n_intervals)[:, None], np.arange(2 * n_intervals + 1)
-    stays = (codes >= 2 * places + 2) + 0.5 * (codes == 2 * places)
-    exposed = stays + (codes == 2 * places + 1)
-    left, risk = stays @ counts, exposed @ counts
-    at_risk = [
-        counted(float(own), deviation * float(np.linalg.norm(row))) for own, row in zip(risk, exposed, strict=True)
-    ]
-    hidden = [not own.is_shown for own in at_risk]
-    n_shown = hidden.index(True) if True in hidden else n_intervals
-    left, risk, events = left[:n_shown], risk[:n_shown], np.maximum(events[:n_shown], 0.0)
-    raw = np.cumprod(np.maximum(1 - counts[1::2][:n_shown] / risk, 0.0))
-    # What rises is noise: the middle of the closest curves below and above that do not.
-    survival = np.clip((np.minimum.accumulate(raw) + np.maximum.accumulate(raw[::-1])[::-1]) / 2, 0.0, 1.0)
-    # At least half a record stays, so that a curve that ends at 0 has a band.
-    left = np.maximum(left, 0.5)
-    slopes = np.cumsum(stays[:n_shown] / left[:, None] - exposed[:n_shown] / risk[:, None], axis=0)
-    noise = deviation * np.linalg.norm(slopes, axis=1)
-    error = np.sqrt(noise**2 + np.cumsum(events / (risk * left)))
-    low = np.minimum.accumulate(survival * np.exp(-BAND * error))
-    high = np.maximum.accumulate(np.minimum(survival * np.exp(BAND * error), 1.0)[::-1])[::-1]
-    return Curve(
-        group,
-        counted(float(counts.sum()), deviation, len(counts)),
-        (*at_risk[:n_shown], *(replace(own, is_shown=False) for own in at_risk[n_shown:])),
-        tuple(Noisy(float(own), float(own * spread)) for own, spread in zip(survival, noise, strict=True)),
-        tuple(low.tolist()),
-        tuple(high.tolist()),
-    )
