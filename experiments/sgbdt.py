@@ -337,8 +337,6 @@ def _chosen(name: str, scores: Iterable[Scores]) -> int:
 
 def _best(grid: Sequence[Variant], bench: Bench, epsilon: float, **run: Any) -> int:
     """The place of the best of some settings by the search's seeds; `run`: see `Bench.score`."""
-    if len(grid) == 1:
-        return 0
     runs = N_SEARCHES[bench.name], FIRST_SEARCH
     return _chosen(bench.name, [repeated(bench, variant, epsilon, *runs, **run) for variant in grid])
 
@@ -477,7 +475,7 @@ def streams(bench: Bench) -> list[str]:
         every = base.with_section("stream, no filter", individual_filter=False, extra_rounds=0)
         free.append(every.with_model(n_trees=2 * n_trees))
     for variants in (kept, free):
-        chosen = _best(variants, bench, ABLATED, late=late)
+        chosen = _best(variants, bench, ABLATED, late=late) if len(variants) > 1 else 0
         scores, model = repeated(bench, variants[chosen], ABLATED, late=late), STREAMED[bench.name][chosen].model
         setting = f"{model['n_trees']} rounds before and after, depth {model['max_depth']}"
         rows.append([variants[chosen].name, _cell(scores), setting])
