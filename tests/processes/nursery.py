@@ -1,8 +1,8 @@
 """Starts the real commands in processes of their own, quickly: each is forked from this one, which has its imports.
 
-It reads one JSON object per line: `arguments` of the command line, `out` and `err` (FIFOs or files), `folder`, and
-perhaps how many `files` it may open, and a `strike`, which the child carries out on itself at an exact point of the
-protocol:
+It reads one JSON object per line: `arguments` of the command line, `out` and `err` (FIFOs or files) or a
+`terminal`, `folder`, and perhaps how many `files` it may open, and a `strike`, which the child carries out on itself at
+an exact point of the protocol:
 
     {"signal": 9, "kind": "UNMASK", "number": 1, "moment": "before" | "after"}   a node's n-th message of a kind; with
                                                                                 "round", of those that ask for it
@@ -19,11 +19,13 @@ later, when asked with {"poll": pid}, its exit code or null.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import resource
 import signal
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,13 +131,32 @@ def stop_clocks() -> None:
     hedgerow.cli.node.run_node = taken_part  # type: ignore[assignment]
 
 
-def child(request: dict[str, Any]) -> int:
+def sit_down_at(terminal: int) -> None:
+    """Make a terminal this process's own, as a new window does: its input, its output, and where Ctrl-C comes from."""
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    for stream in range(3):
+        os.dup2(terminal, stream)
+    os.close(terminal)
+    # What the nursery has read ahead of its own input is nothing that a person has typed here.
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(stream, mode, buffering=1, closefd=False) for stream, mode in enumerate(("r", "w", "w"))
+    )
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "xterm"
+
+
+def child(request: dict[str, Any], terminal: int | None) -> int:
     """The command's exit code."""
     os.chdir(request["folder"])
-    for stream, name in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
-        opened = os.open(name, os.O_RDONLY if stream == 0 else os.O_WRONLY | os.O_CREAT, 0o600)
-        os.dup2(opened, stream)
-        os.close(opened)
+    if terminal is not None:
+        sit_down_at(terminal)
+    else:
+        for stream, name in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
+            opened = os.open(name, os.O_RDONLY if stream == 0 else os.O_WRONLY | os.O_CREAT, 0o600)
+            os.dup2(opened, stream)
+            os.close(opened)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stop_clocks()
     if request.get("files"):
@@ -168,15 +189,19 @@ def serve() -> None:
                     codes[pid] = os.waitstatus_to_exitcode(status)
             print(json.dumps(codes.get(pid)), flush=True)
             continue
+        # Opened before anyone is told: a terminal that nobody has open any more is at its end.
+        terminal = os.open(request["terminal"], os.O_RDWR | os.O_NOCTTY) if "terminal" in request else None
         pid = os.fork()
         if pid == 0:
             code = 70
             try:
-                code = child(request)
+                code = child(request, terminal)
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)
+        if terminal is not None:
+            os.close(terminal)
         print(pid, flush=True)
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 import termios
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,20 +29,19 @@ CALL = "Call {}. Which four words do they read to you? "
 
 
 class Terminal:
-    """A command on a terminal of its own, and the person before it, who reads on from where they were."""
+    """A command on a terminal of its own, and the person before it, who reads on from where they were.
+
+    It is forked like all others, for starting each anew would take a second of processor time.
+    """
 
     def __init__(self, scene: Scene, *arguments: str) -> None:
         self._scene = scene
         self._master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (24, COLUMNS))
-        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-        root = Path(__file__).resolve().parents[2] / "src"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "hedgerow", *arguments], cwd=scene.folder, stdin=slave, stdout=slave, stderr=slave,
-            env={**environment, "PYTHONPATH": str(root), "TERM": "xterm", "NUMBA_NUM_THREADS": "1"},
-            # Ctrl-C reaches those whose terminal this is.
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
+        self._nursery = scene._nursery
+        self._pid: int = self._nursery.ask(
+            arguments=list(arguments), terminal=os.ttyname(slave), folder=str(scene.folder)
+        )
         os.close(slave)
         self._raw, self._at = b"", 0
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -82,15 +77,23 @@ class Terminal:
 
     def ends(self, *words: str) -> int:
         """Wait until the command is over, having said these words; returns its exit code."""
-        self._scene.wait_until(lambda: self._process.poll() is not None and not self._reader.is_alive())
+        self._scene.wait_until(lambda: self.code is not None and not self._reader.is_alive())
         for each in words:
             self.sees(each)
-        return self._process.wait()
+        code = self.code
+        assert code is not None
+        return code
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        code: int | None = self._nursery.ask(poll=self._pid)
+        return code
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        if self.code is None:
+            os.kill(self._pid, signal.SIGKILL)
+        self._scene.wait_until(lambda: self.code is not None)
         self._reader.join()
         os.close(self._master)
 
