@@ -16,7 +16,7 @@ from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
 from hedgerow.protocol.queries import FittedTrees, Purpose, TreeBatch
 from hedgerow.trees import binning
 from hedgerow.trees.histograms import Histogram, histogram
-from hedgerow.trees.leaf_sums import BLOCK, SPAN, SiteRecords, apply_update, leaf_sums
+from hedgerow.trees.leaf_sums import BLOCK, SPAN, SiteRecords, _update_and_sum, apply_update, leaf_sums
 from hedgerow.trees.random_trees import concatenate
 
 AROUND_BLOCKS = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK - 5]
@@ -244,3 +244,21 @@ def test_histograms_equal_a_slow_count(factory: ModuleType, data: st.DataObject)
         for k, feature in enumerate(features):
             wanted[begin[k] + bins[k][records.codes[feature, i]]] += hessian
     np.testing.assert_array_equal(got, wanted)
+
+
+def test_what_is_mapped_from_a_file_compiles_nothing_once_more(factory: ModuleType) -> None:
+    """Processes that share a large model and its rows map them read only; predictions stay and come at once."""
+    plan = factory.make_plan()
+    data = factory.make_data(plan, 50, 1)
+    ensemble = factory.train(plan, [data]).ensemble
+    expected = ensemble.scores(data.codes)
+    rows = np.linspace(-3, 3, 40).reshape(20, 2)
+    grid = binning.Grid(tuple(binning.FeatureGrid(np.array([-1, 0, 2], dtype=np.float32)) for _ in range(2)))
+    codes = grid.encode_matrix(rows)
+    compiled = list(_update_and_sum.signatures), list(binning._encode_rows.signatures)
+    trees = ensemble.fitted.trees
+    for array in (rows, trees.feature, trees.goes_left, trees.threshold, ensemble.fitted.values):
+        array.flags.writeable = False
+    assert (ensemble.scores(data.codes) == expected).all()
+    assert (grid.encode_matrix(rows) == codes).all()
+    assert (list(_update_and_sum.signatures), list(binning._encode_rows.signatures)) == compiled

@@ -268,8 +268,8 @@ class Node:
 def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
     """Rows under the model of no trees."""
     # Rows that were chosen from others lie column by column: the kernels would be compiled for those once more, 9 s.
-    codes = np.ascontiguousarray(data.codes)
-    return SiteRecords(codes, data.labels, np.zeros((n_outputs, data.n_records), dtype=np.int32))
+    codes, labels = np.ascontiguousarray(data.codes), np.ascontiguousarray(data.labels)
+    return SiteRecords(codes, labels, np.zeros((n_outputs, data.n_records), dtype=np.int32))
 
 
 def _cut_anew(held: Site, data: SiteData, query: Query) -> None:

@@ -261,8 +261,9 @@ class Grid:
         scales = np.array([part[2] for part in parts], dtype=np.float32)
         starts = np.stack([part[3] for part in parts])
         codes: CodeArray = np.empty((self.n_features, matrix.shape[0]), dtype=self.dtype)
-        rows = np.ascontiguousarray(matrix)
-
+        rows = np.ascontiguousarray(matrix).view()
+        # Rows that are mapped from a file cannot be written to, and kernels are compiled for either kind by itself.
+        rows.flags.writeable = False
         in_threads(
             len(rows), n_threads,
             lambda first, last: _encode_rows(rows, edges, offsets, lows, scales, starts, codes, first, last),

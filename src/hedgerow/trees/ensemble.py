@@ -107,7 +107,7 @@ class Ensemble:
         codes = np.ascontiguousarray(codes)
         records = SiteRecords(codes, np.zeros(n, dtype=np.int32), np.zeros((self.n_outputs, n), dtype=np.int32))
         if self.fitted is not None:
-            apply_update(records, self.fitted)
+            apply_update(records, _writable(self.fitted))
         return records.scores / SCORE_UNIT
 
     def probabilities(self, codes: CodeArray) -> NDArray[np.float64]:
@@ -121,6 +121,16 @@ class Ensemble:
     def survival(self, codes: CodeArray) -> NDArray[np.float64]:
         """Chances to be without the event at the end of each interval: float64 [n, K], of a time to an event."""
         return survival_curves(self.scores(codes)[0], self.baseline)
+
+
+def _writable(fitted: FittedTrees) -> FittedTrees:
+    """The same trees; a copy where a model is mapped from a file, for which all kernels would be compiled once more."""
+    trees = fitted.trees
+    arrays = (trees.feature, trees.goes_left, trees.threshold, fitted.values)
+    if all(array.flags.writeable for array in arrays):
+        return fitted
+    own = TreeBatch(trees.feature.copy(), trees.goes_left.copy(), trees.threshold.copy())
+    return FittedTrees(own, fitted.values.copy())
 
 
 def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
