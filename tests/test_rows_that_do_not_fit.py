@@ -131,8 +131,12 @@ BLANK_ROWS: list[str | bytes] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("row", BLANK_ROWS)
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+# Half a million rows take seconds to read, and the compressed table's are read as the other's are.
+BLANK_TABLES = [(name, row) for name in ("t.csv", "t.csv.gz") for row in BLANK_ROWS]
+BLANK_TABLES.remove(("t.csv", BLANK_ROWS[-1]))
+
+
+@pytest.mark.parametrize(("name", "row"), BLANK_TABLES)
 def test_a_row_of_blanks_hides_no_other(plan_of: PlanOf, tmp_path: Path, name: str, row: str) -> None:
     """A megabyte of blanks in the first row, or before it, does not pass for a table without rows."""
     plan = plan_of({})
