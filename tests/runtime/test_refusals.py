@@ -170,19 +170,21 @@ def test_without_a_word_about_it_a_policy_withstands_a_colluding_site(federate: 
         assert guarantees.n_colluders >= 1 and guarantees.honest_group >= 2 and guarantees.min_survivors >= 3
 
 
-def test_an_epoch_of_fewer_sites_than_the_plan_asks_for_is_refused(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("weaker", [{"min_survivors": 3}, {"has_echo": False}])
+def test_an_epoch_with_less_than_the_plan_asks_for_is_refused(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, weaker: dict[str, Any]
 ) -> None:
-    """All parties have agreed on the plan: no coordinator opens a sum over fewer sites, whatever a policy allows."""
+    """All parties have agreed on the plan: no coordinator opens a sum over fewer sites, or shows each site another list
+    of survivors, because a policy would allow it.
+    """
     table = factory.make_plan().to_dict()
-    plan = Plan.from_dict({**table, "federation": {**table["federation"], "min_sites": 4}})
+    plan = Plan.from_dict({**table, "federation": {**table["federation"], "min_sites": 4, "echo": True}})
 
-    def fewer(plan: Plan, *others: Any) -> EpochParameters:
+    def with_less(plan: Plan, *others: Any) -> EpochParameters:
         parameters = parameters_of(plan, *others)
-        wishes = dataclasses.replace(parameters.wishes, min_survivors=parameters.wishes.min_survivors - 1)
-        return dataclasses.replace(parameters, wishes=wishes)
+        return dataclasses.replace(parameters, wishes=dataclasses.replace(parameters.wishes, **weaker))
 
-    monkeypatch.setattr("hedgerow.server.coordinator.parameters_of", fewer)
+    monkeypatch.setattr("hedgerow.server.coordinator.parameters_of", with_less)
     federation = federate(5, plan)
     with pytest.raises(AggregationError):
         federation.run()

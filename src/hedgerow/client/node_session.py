@@ -757,7 +757,7 @@ class NodeRun:
         self._take_origin(origin)
 
     def _require_fitting(self, parameters: EpochParameters) -> None:
-        """Raises Refusal PARAMETERS_REFUSED for an epoch that is not of this run, its noise and its least sites."""
+        """Raises Refusal PARAMETERS_REFUSED for an epoch that is not of this run, or not as its plan asks for."""
         if parameters.run_id != self.run_id or parameters.noise is not mode_of(self.plan):
             raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
         if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < LEAST_COLLUDERS:
@@ -766,6 +766,8 @@ class NodeRun:
         if parameters.wishes.min_survivors < least:
             said = f"A sum may be over fewer sites than the {least} that the plan asks for."
             raise refuse(Code.PARAMETERS_REFUSED, said, "coordinator")
+        if self.plan.federation.echo and not parameters.wishes.has_echo:
+            raise refuse(Code.PARAMETERS_REFUSED, "The plan asks for the echo exchange.", "coordinator")
 
     def _draws_in(self, parameters: EpochParameters) -> bool:
         """Whether the nonces of a set-up draw anything: the trees' seed, where there is none yet, or a sparse graph."""
