@@ -144,7 +144,7 @@ def test_draws_are_independent_of_each_other() -> None:
 @pytest.mark.parametrize(("part", "whole"), [(0, 1), (1, 2), (2, 3), (9, 10), (2**52 + 1, 2**53)])
 def test_bernoulli_of_an_exponential(part: int, whole: int) -> None:
     """Protects the two rational coins: their frequencies are exp(-p/q) and exp(-(p/q)²/2) within 6 standard errors."""
-    stream = np.frombuffer(random.Random(7).randbytes(1_500_000), dtype=np.uint8)
+    stream = np.frombuffer(bytearray(random.Random(7).randbytes(1_500_000)), dtype=np.uint8)
     n_trials = 20_000
     for power in (1, 2):
         probability = math.exp(-((part / whole) ** power) / power)
@@ -158,7 +158,7 @@ def test_bernoulli_of_an_exponential(part: int, whole: int) -> None:
 
 def test_bernoulli_of_minus_one_half() -> None:
     """Protects the coin on which the size of the noise rests: exp(-1/2), and k with weights exp(-k²/2)."""
-    stream = np.frombuffer(random.Random(8).randbytes(1_500_000), dtype=np.uint8)
+    stream = np.frombuffer(bytearray(random.Random(8).randbytes(1_500_000)), dtype=np.uint8)
     n_trials = 50_000
     position = heads = 0
     for _ in range(n_trials):
@@ -215,7 +215,7 @@ def test_the_compiled_loop_follows_its_specification(sigma: int, seed: int) -> N
 @pytest.mark.parametrize("piece", [1, 7, 100])
 def test_the_size_of_requests_does_not_change_the_draws(piece: int) -> None:
     """Protects against the bias of cut-off draws: a stream in small pieces gives the same draws as in one."""
-    content = np.frombuffer(random.Random(3).randbytes(20_000), dtype=np.uint8)
+    content = np.frombuffer(bytearray(random.Random(3).randbytes(20_000)), dtype=np.uint8)
     whole = np.zeros(300, dtype=np.int64)
     assert kernels.fill(content, False, 1000, whole, 0)[0] == 300
     pieces = np.zeros(300, dtype=np.int64)

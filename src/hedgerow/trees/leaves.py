@@ -251,7 +251,7 @@ class ClassCovariance:
             if self._n_trees == 0 or (self._n_trees + n_trees) // interval > self._n_trees // interval:
                 self._mixing = wiener_filter(covariance, noise_squared)
             self._n_trees += n_trees
-            return np.broadcast_to(self._mixing, (n_trees, n_classes, n_classes))
+            return np.array(np.broadcast_to(self._mixing, (n_trees, n_classes, n_classes)))
         mixing = np.empty((n_trees, n_classes, n_classes))
         for number, (subset, gradients, used) in enumerate(zip(subsets, leaves.gradients, reachable, strict=True)):
             products, n_leaves = self._own.get(subset, (np.zeros_like(covariance), 0.0))
