@@ -11,7 +11,7 @@ import numpy as np
 
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import SCORE_UNIT, Loss
-from hedgerow.methods.method import Method, Parts
+from hedgerow.methods import Method, Parts
 from hedgerow.plan.fields import checked, number, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section

@@ -1,1 +1,43 @@
-"""The methods: each yields queries and receives noisy sums."""
+"""The methods: each yields queries and receives noisy sums.
+
+Here is what a method is: rules for its plans, and a program. Each method says so in its folder's `__init__.py`, and
+`registry.py` has the table of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hedgerow.plan.registry import PlanRules
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What carries a method out.
+
+    Attributes:
+        resolve: decides every "auto" of a plan and calibrates its noise: the settings.
+        program: makes a fresh program of a plan and its settings.
+        events: what its releases can cost besides Gaussian noise on whole sums: types of events.
+    """
+
+    resolve: Callable[[Any], Any]
+    program: Callable[[Any, Any], Any]
+    events: tuple[type[Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(PlanRules):
+    """What `model.algorithm` stands for.
+
+    Attributes:
+        parts: loads what carries it out; plans are read without.
+        keeps_accounts: whether nodes keep an account for each record, so that rows may come while a run goes on.
+        has_leaves: whether its trees are more than tables of one feature.
+    """
+
+    parts: Callable[[], Parts]
+    keeps_accounts: bool = False
+    has_leaves: bool = True

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hedgerow.methods import adassp, boosting, dp_xgboost, lumberjack, s_gbdt
-from hedgerow.methods.method import Method
+from hedgerow.methods import Method, adassp, boosting, dp_xgboost, lumberjack, s_gbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import add_rules
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hedgerow.losses.registry import loss_kind
-from hedgerow.methods.method import Method, Parts
+from hedgerow.methods import Method, Parts
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Plan
 

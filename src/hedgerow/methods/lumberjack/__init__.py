@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hedgerow.methods.method import Method, Parts
+from hedgerow.methods import Method, Parts
 from hedgerow.plan.fields import checked, integer, number, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
