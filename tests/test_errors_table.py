@@ -311,7 +311,7 @@ CASES: dict[str, Case] = {
     "a model of 0 bytes": lambda s: s.model(lambda data: b""),
     "a model that breaks off": lambda s: s.model(lambda data: data[: len(data) // 2]),
     "a model that is not JSON": lambda s: s.model(lambda data: b"model"),
-    "JSON that is no model": lambda s: s.model(lambda data: b"{}"),
+    "JSON that is not a model": lambda s: s.model(lambda data: b"{}"),
     "a newer version of the model": lambda s: s.model(changed(version=99)),
     "a model that somebody edited": lambda s: s.model(changed(created_with="another")),
     "a model whose report says less than its ledger": lambda s: s.model(promising_less),

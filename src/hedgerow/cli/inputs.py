@@ -26,7 +26,7 @@ def read_plan(path: str) -> Plan:
     """The plan in a TOML file.
 
     Raises:
-        PlanError: the file is not there, is no text, or the plan is wrong.
+        PlanError: the file is not there, is not text, or the plan is wrong.
     """
     return parse_plan(read_text(path))
 
@@ -62,7 +62,7 @@ def adapted_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, 
     Args: given: `[NAME=]FILE` arguments; one without a name is for the sites that have none of their own.
 
     Raises:
-        UsageError: a file is no adapter, a site has one already, or there is no table.
+        UsageError: a file is not an adapter, a site has one already, or there is no table.
     """
     # Not at the top: commands without a table need no pyarrow.
     from hedgerow.data.adapters import PLAIN, read_adapter

@@ -218,7 +218,7 @@ def _read_now(load: Load, plan: Plan | None, tables: Sequence[Location], tell: T
 
 
 def _stamps(tables: Sequence[Location]) -> list[tuple[int, int] | None]:
-    """What tells whether a file was changed: when it was written, and its bytes; None for what is no file."""
+    """What tells whether a file was changed: when it was written, and its bytes; None for what is not a file."""
     found: list[tuple[int, int] | None] = []
     for table in tables:
         try:

@@ -144,7 +144,7 @@ def refuse(rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None
 
 
 def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
-    """The column as float64 [n], NaN where a value is missing; a cell that is no number goes to `unfit`.
+    """The column as float64 [n], NaN where a value is missing; a cell that is not a number goes to `unfit`.
 
     Raises:
         DataError: for a column whose type is none of numbers, text and true/false.
@@ -326,7 +326,7 @@ def replaced(column: Any, targets: Mapping[str, str | None], place: Place) -> An
 def dated(column: Any, layout: str, place: Place) -> Any:
     """The column with dates in the place of text that is one in a format; a column of a type of dates as it is.
 
-    Text in any other format is no date for anybody.
+    Text in any other format is not read as a date.
 
     Args: layout: as `days` takes it.
 
@@ -356,7 +356,7 @@ def dated(column: Any, layout: str, place: Place) -> Any:
 
 
 def scaled(column: Any, factor: float, offset: float, place: Place) -> Any:
-    """The column's numbers times a factor, plus an offset; what is no number as it is.
+    """The column's numbers times a factor, plus an offset; what is not a number as it is.
 
     Raises:
         DataError: for a column whose type is none of numbers, text and true/false.
@@ -564,7 +564,7 @@ def _as_floats(column: Any) -> NDArray[np.float64]:
 
 
 def _numbers_of_texts(column: Any, has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
-    """float64 [n], where the bytes are not UTF-8, and where text is no number."""
+    """float64 [n], where the bytes are not UTF-8, and where text is not a number."""
     texts, undecodable = _decoded(column)
     texts = pc.utf8_trim_whitespace(texts)
     if has_decimal_commas:
@@ -643,7 +643,7 @@ def _days_of_texts(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
             moments = pc.cast(short.take(pa.array(at)), pa.timestamp("us", zone))
             found[at] = moments.cast(pa.int64()).to_numpy() / (86_400 * 10**6)
         except pa.ArrowInvalid:
-            # One of them is no date, such as 2020-02-31: it alone is left out.
+            # One of them is not a date, such as 2020-02-31: it alone is left out.
             found[at] = [_day_or_nan(text) for text in short.take(pa.array(at)).to_pylist()]
     return found, ~np.isnan(found)
 
@@ -656,7 +656,7 @@ def _day_or_nan(text: str) -> float:
 
 
 def _rewritten(texts: Any, layout: str) -> Any:
-    """Texts in a format as ISO 8601; what is not in it as text that is no date. Both ends match one whole text."""
+    """Texts in a format as ISO 8601; what is not in it as text that is not a date. Both ends match one whole text."""
     parts = re.findall("%(.)", layout)
     places = {part: rf"\{count}" for count, part in enumerate(parts, start=1)}
     pieces = [piece if index % 2 == 0 else DATE_PARTS[piece] for index, piece in enumerate(re.split("%(.)", layout))]
@@ -781,7 +781,7 @@ def _texts_of_objects(values: list[Any]) -> _Texts:
 
 
 def _text_array(texts: list[Any]) -> Any:
-    """An Arrow array of text; None when some of it is no text or cannot be written in UTF-8."""
+    """An Arrow array of text; None when some of it is not text or cannot be written in UTF-8."""
     try:
         return pa.array(texts, pa.string())
     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):

@@ -49,7 +49,7 @@ class RawColumn:
 
     @property
     def numbers(self) -> NDArray[np.float64]:
-        """Float64 [n], NaN where a cell is no number; of dates the days since 1970-01-01."""
+        """Float64 [n], NaN where a cell is not a number; of dates the days since 1970-01-01."""
         return self._decoded[0]
 
     @property

@@ -128,8 +128,8 @@ def records_from_columns(
 
     Raises:
         DataError: a column is missing, columns differ in length, a column has a type that Hedgerow does not read;
-            without `left_out` also for a cell that is no number, a label that is missing or outside the plan, a missing
-            identifier, text that is not UTF-8.
+            without `left_out` also for a cell that is not a number, a label that is missing or outside the plan, a
+            missing identifier, text that is not UTF-8.
     """
     columns = as_columns(columns)
     names = needed_columns(plan, with_label=with_label, with_unit=with_unit)

@@ -92,7 +92,7 @@ class ErrorHistogram:
         if len(self.uppers) < 2 or len(self.uppers) != len(self.counts) or not ascends:
             raise ValueError("the bins of its errors do not fit their counts")
         if not all(map(math.isfinite, (*self.uppers, *self.counts, self.noise))) or self.noise < 0:
-            raise ValueError("the counts of its errors are no numbers with noise")
+            raise ValueError("the counts of its errors are not numbers with noise")
 
     def half_width(self, coverage: float) -> float:
         """How far a label may be from its prediction, in units of the label; infinity where the counts do not say.

@@ -141,7 +141,7 @@ class Label:
 
     @property
     def n_codes(self) -> int:
-        """What a node keeps of a label that is no number is a code from 0 to `n_codes` - 1: a class, or see
+        """What a node keeps of a label that is not a number is a code from 0 to `n_codes` - 1: a class, or see
         `hedgerow.losses.survival.survival_codes`."""
         return 2 * len(self.intervals) + 1 if self.is_survival else len(self.classes)
 

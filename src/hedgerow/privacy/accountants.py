@@ -237,7 +237,7 @@ def sampled_divergence(order: int, rate: float, noise_multiplier: float) -> floa
 
 
 def paper_divergence(order: int, rate: float, noise_multiplier: float) -> float:
-    """The bound for any mechanism, which S-GBDT's accountant uses: the terms from l = 3 on count thrice.
+    """The bound for any mechanism, which S-GBDT's accountant uses: the terms from l = 3 on count three times.
 
     Arguments as `sampled_divergence`, which is never larger.
 

@@ -404,7 +404,7 @@ class SignedList(Sent):
 
     def check(self) -> None:
         if self.kind not in (Kind.KEY_LIST, Kind.NONCE_LIST):
-            fail("It is no list of signed messages.")
+            fail("It is not a list of signed messages.")
 
 
 def signed_list(kind: Kind, parameters: bytes, messages: Sequence[bytes]) -> bytes:

@@ -56,7 +56,7 @@ class RawSite:
 
     Attributes:
         columns: numbers, float [n_all] each, NaN where missing; a label that is a number is among them.
-        texts: the label as text [n_all], None where missing; or None where it is no text.
+        texts: the label as text [n_all], None where missing; or None where it is not text.
         rows: intp [n], which of them are this site's; None for all.
     """
 
@@ -368,7 +368,7 @@ class Column(Protocol):
 
     @property
     def numbers(self) -> NDArray[np.float64]:
-        """Float64 [n], NaN where a cell is no number."""
+        """Float64 [n], NaN where a cell is not a number."""
 
     @property
     def is_text(self) -> NDArray[np.bool_]:

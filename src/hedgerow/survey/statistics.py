@@ -4,7 +4,7 @@
     records  RecordCount  about how many records                                         0.01
     kinds    KindCounts   missing cells; whether a column is of numbers or of texts      0.05
     octaves  OctaveCounts bounds of the numbers                                          0.14
-    zoom     ZoomCounts   thrice at most, of columns that lie far from zero              0.02 each
+    zoom     ZoomCounts   up to three times, of columns that lie far from zero           0.02 each
     names    TextVotes    common texts                                                   0.24
     values   ValueCounts  classes of a label that is a whole number                      0.02
     cells    CellCounts   histograms and shares of categories                            0.32

@@ -251,12 +251,12 @@ class LinearBasis:
     def transformed(self, matrix: NDArray[np.float64]) -> LinearBasis:
         """The basis whose rows are `matrix` times these rows, to 2**-16: float64 [p, p], a function of releases.
 
-        Entries are cut off at +-2**10, and what is no number counts as 0; ValueError for more than 2**14 columns.
+        Entries are cut off at +-2**10, and what is not a number counts as 0; ValueError for more than 2**14 columns.
         """
         if len(matrix) > MAX_TRANSFORMED:
             raise ValueError(f"rows of {len(matrix)} entries are too long to be transformed")
         reach = 2.0**_TRANSFORM_REACH
-        # Machines make different integers of what is no number.
+        # Machines make different integers of what is not a number.
         numbers = np.nan_to_num(matrix, nan=0.0, posinf=reach, neginf=-reach)
         transform = np.rint(np.clip(numbers, -reach, reach) * 2.0**TRANSFORM_BITS).astype(np.int64)
         return replace(self, rows=replace(self.rows, transform=transform))

@@ -199,7 +199,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
             candidates.take_histogram((yield at.histogram()))
             at.asked()
         fitted, weights = yield from grow(at, min(settings.batch_size, settings.n_trees - at.n_fitted))
-        # A mean that no tree follows is no model.
+        # A mean that no tree follows is not a model.
         for part in (*start, (fitted, weights)):
             grown.add(*part)
         start = []

@@ -53,7 +53,7 @@ def s_gbdt(plan: Plan, settings: Settings) -> Program:
     with suppress(EndedEarly):
         yield from _boost(grown)
     if len(grown.batches) == 1 and terms_of(grown.run).has_mean:
-        # The initial score alone says the same of every record: that is no model.
+        # The initial score alone says the same of every record: that is not a model.
         return empty_ensemble(grown.run)
     return grown.ensemble()
 
