@@ -379,20 +379,21 @@ def _table_trees(grid: Grid) -> tuple[TreeBatch, NDArray[np.int64]]:
     n_nodes = 2**depth - 1
     goes_left = np.zeros((grid.n_features, n_nodes, grid.n_codes), dtype=np.uint8)
     threshold = np.zeros((grid.n_features, n_nodes), dtype=np.int32)
-    for node in range(n_nodes):
-        level = (node + 1).bit_length() - 1
-        span = 2 ** (depth - level)
-        middle = (node + 1 - 2**level) * span + span // 2
-        goes_left[:, node] = leaf_of_code < middle
-        for index, cells in enumerate(grid.features):
-            # A node whose right side has no code sends everything left.
-            if middle > leaf_of_code[index].max():
-                goes_left[index, node], threshold[index, node] = 1, grid.n_codes - 1
-            elif cells.is_categorical:
-                goes_left[index, node, cells.n_codes :], threshold[index, node] = 0, -1
-            else:
-                goes_left[index, node, cells.missing_code :] = leaf_of_code[index, cells.missing_code] < middle
-                threshold[index, node] = np.searchsorted(leaf_of_code[index, : cells.n_cells], middle) - 1
+    # A level's nodes divide the leaves into equal stretches; each node's right side begins in the middle of its own.
+    spans = [2 ** (depth - level) for level in range(depth)]
+    middles = np.concatenate([np.arange(2**level) * span + span // 2 for level, span in enumerate(spans)])
+    for index, cells in enumerate(grid.features):
+        leaves = leaf_of_code[index]
+        left = leaves < middles[:, None]
+        if cells.is_categorical:
+            left[:, cells.n_codes :], threshold[index] = False, -1
+        else:
+            left[:, cells.missing_code :] = (leaves[cells.missing_code] < middles)[:, None]
+            threshold[index] = np.searchsorted(leaves[: cells.n_cells], middles) - 1
+        # A node whose right side has no code sends everything left.
+        is_all = middles > leaves.max()
+        left[is_all], threshold[index, is_all] = True, grid.n_codes - 1
+        goes_left[index] = left
     feature = np.repeat(np.arange(grid.n_features, dtype=np.int32)[:, None], n_nodes, axis=1)
     return TreeBatch(feature, goes_left, threshold), leaf_of_code
 
