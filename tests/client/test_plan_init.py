@@ -45,6 +45,17 @@ def test_nothing_in_a_draft_follows_from_the_cells(tables: list[list[tuple[str, 
     assert tomllib.loads(drafts[0]) == tomllib.loads(drafts[1])
 
 
+def test_a_header_alone_is_enough(write_file: WriteFile) -> None:
+    """Who coordinates has no rows: a header without any gives the draft, unless what stands below it is to be read."""
+    header = write_file("header.csv", TABLE.partition(b"\n")[0] + b"\n")
+    draft = draft_plan(header, "sick")
+    assert tomllib.loads(draft) == tomllib.loads(draft_plan(write_file("a.csv", TABLE), "sick"))
+    for code, path, is_public in (("data-empty", header, True), ("data-empty", write_file("no.csv", b""), False)):
+        with pytest.raises(DataError) as caught:
+            draft_plan(path, "sick", bounds_are_public=is_public)
+        assert caught.value.code == code
+
+
 def test_an_untouched_draft_names_each_line_that_waits(write_file: WriteFile) -> None:
     """A person is led from error to error, by the number of a line, until there is a plan; guesses are marked."""
     draft = draft_plan(write_file("a.csv", TABLE), "sick")

@@ -129,17 +129,22 @@ class Summary:
         return sorted(self.values, key=float) if self.is_numeric else sorted(self.values)
 
 
-def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
+def summarise(path: str | os.PathLike[str], names: Sequence[str], *, needs_rows: bool) -> dict[str, Summary]:
     """Read the named columns once, in bounded memory.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read, or has no rows though it `needs_rows`.
     """
     kinds, table = column_types(path), place_of(opened(path))
     summaries = {name: Summary(name) for name in names}
-    for batch in read_columns(path, names):
-        for name, column in zip(names, batch, strict=True):
-            _add(summaries[name], column, kinds[name], replace(table, column=name))
+    try:
+        for batch in read_columns(path, names):
+            for name, column in zip(names, batch, strict=True):
+                _add(summaries[name], column, kinds[name], replace(table, column=name))
+    except DataError as fault:
+        # A header is enough for a draft, unless what stands below it was to be read.
+        if fault.code != "data-empty" or needs_rows:
+            raise
     for summary in summaries.values():
         # A column of nothing says nothing about its type; numbers are the commoner case.
         summary.is_integer &= summary.is_numeric and summary.has_values
@@ -223,7 +228,7 @@ def draft_plan(
                 "data-no-label-column", source=os.fspath(path), missing=missing, present=present, option=option
             )
     usable = [name for name in names if _is_usable(name)]
-    summaries, book = summarise(path, usable), codebook or {}
+    summaries, book = summarise(path, usable, needs_rows=bounds_are_public), codebook or {}
     outcome = summaries.pop(label)
     summaries.pop(event or "", None)
     identifiers = [name for name in summaries if _is_identifier(name, book)]
