@@ -81,6 +81,16 @@ def test_shares_are_those_of_the_table(places: tuple[str, str]) -> None:
     assert (ill.role, ill.n_unlisted, ill.is_constant) == ("label", 1, False)
 
 
+def test_measurements_are_no_identifiers(write_file: WriteFile) -> None:
+    """Fractions all differ anyway, whichever mark a table writes them with: nobody is told to leave a column out."""
+    plan = Plan.from_dict(tomllib.loads(PLAN))
+    cells = "".join(f"{age}|5;a;1;{age};0\n" for age in range(60))
+    for mark in ".,":
+        table = write_file("a.csv", f"age;ward;same;visit;ill\n{cells}".replace("|", mark).encode())
+        found = table_fit(f"{table}#decimal={'comma' if mark == ',' else 'point'}", plan)
+        assert not found.columns[0].looks_like_id and found.columns[3].looks_like_id
+
+
 def test_the_command_says_what_to_look_at(places: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """One line a column, then findings in words; no cell of the table is printed."""
     assert main(["check", *places]) == 0

@@ -278,7 +278,8 @@ class _Counted:
             return
         self._n_watched += len(texts)
         self._watched.update(texts)
-        has_fractions = any("." in text for text in texts)
+        point = "," if place.has_decimal_commas else "."
+        has_fractions = any(point in text for text in texts)
         if len(self._watched) < self._n_watched or has_fractions:
             self._watched = None
 
