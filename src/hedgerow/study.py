@@ -588,6 +588,13 @@ class StudyBook(Notebook):
                 raise UsageError("invited-already", name=invitation.party)
             values = (invitation.party, invitation.role.value, invitation.secret, invitation.digest())
             execute("insert or replace into guests (name, role, secret, invitation) values (?, ?, ?, ?)", values)
+            kept = (f"policy of {invitation.party}", invitation.policy.encode())
+            execute("insert or replace into notes values (?, ?)", kept)
+
+    def proposed_to(self, name: str) -> str | None:
+        """The policy in the newest invitation of a party; None for one that was never invited."""
+        text = self.read(f"policy of {name}")
+        return None if text is None else text.decode()
 
     def withdraw(self, name: str, pin: Callable[[PinnedRoster], None]) -> PinnedRoster | None:
         """Expect a party no more; from one that the roster has, its trust is taken by the roster's next epoch.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from contextlib import closing
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from hedgerow.cli.inputs import read_policy
-from hedgerow.cli.join import _book
+from hedgerow.cli import coordinator, study
+from hedgerow.cli.inputs import asked, read_policy
+from hedgerow.cli.join import _book, _Line
 from hedgerow.cli.main import main
 from hedgerow.cli.node import _read_now, loader
 from hedgerow.cli.study import policy_of
@@ -16,7 +19,9 @@ from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import UsageError
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.events import GaussianEvent
-from hedgerow.study import Notebook, read_invitation
+from hedgerow.protocol.stream import Current, WireCode, WireRefusal
+from hedgerow.study import Notebook, StudyBook, read_invitation
+from hedgerow.transport.identities import Role, new_identity
 
 PLAN = """\
 version = 1
@@ -125,3 +130,88 @@ def test_a_run_over_a_table_that_was_changed_meanwhile_is_told(tmp_path: Path) -
     assert load(plan).n_records == 20 and not told
     table.write_text("sex,outcome\n" + "male,no\n" * 30, encoding="utf-8")
     assert load(plan).n_records == 20 and "changed since it was read" in told[0]
+
+
+def test_a_question_is_seen_where_output_goes_to_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`hedgerow join ... > said.txt` asks at the terminal; it waited there for an answer to what nobody could see."""
+    monkeypatch.setattr("sys.stdin", StringIO("yes\n"))
+    assert asked("Take part?") == "yes"
+    assert capsys.readouterr() == ("", "Take part? ")
+
+
+def test_a_new_invitation_proposes_what_the_old_one_did(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The advice is to type `invite NAME --again`: a site would have been left with a smaller budget than agreed."""
+    assert main(["study", "invite", "south", "--max-epsilon", "3"]) == 0
+    old = read_invitation(Path("wards/south.invitation"))
+    assert main(["study", "invite", "south", "--again"]) == 0
+    new = read_invitation(Path("wards/south.invitation"))
+    assert (new.policy, new.secret != old.secret) == (old.policy, True)
+    assert main(["study", "invite", "south", "--again", "--max-epsilon", "2"]) == 0
+    # A file that was moved to its site is not looked for.
+    Path("wards/south.invitation").unlink()
+    assert main(["study", "invite", "south", "--again"]) == 0
+    assert "max_epsilon = 2.0" in read_invitation(Path("wards/south.invitation")).policy
+
+
+def test_who_cannot_reach_the_coordinator_is_told_where_and_why(
+    invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first thing that fails at a site is a firewall, or a name: the address that was dialled, and what to do."""
+    answers = iter([WireRefusal(WireCode.UNREACHABLE), b"yes"])
+
+    def ask(*_: object) -> bytes:
+        if isinstance(answer := next(answers), bytes):
+            return answer
+        raise answer
+
+    monkeypatch.setattr("hedgerow.cli.join.ask", ask)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    assert _Line(read_invitation(Path(invitation))).ask(Current("north")) == b"yes"
+    said = " ".join(capsys.readouterr().err.split())
+    assert "127.0.0.1:7443" in said and "firewall" in said and "Check the address" in said and "tries again" in said
+
+
+@pytest.mark.parametrize("meanwhile", ["confirmed", "invited again", "nothing"])
+def test_words_that_were_settled_elsewhere_are_not_called_different(
+    invitation: str, meanwhile: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The prompt for a party's words stays open beside `study confirm`: Enter at it then says nothing untrue."""
+    with closing(StudyBook(Path("wards"))) as book:
+        keys, north = study._identity(book).public, book.guest("north")
+        assert north is not None
+        nonce = {"commitment": b"a", "challenge": bytes(32), "nonce": bytes(32), "sealed": b"a", "second": b"a"}
+        book.note(north, party=new_identity("north", Role.SITE, bytes(range(32))).public, **nonce)
+        north = book.guest("north")
+        assert north is not None
+
+        def elsewhere(question: str) -> str:
+            if meanwhile == "confirmed":
+                book.confirm("north", north.words(keys), keys)
+            if meanwhile == "invited again":
+                assert main(["study", "invite", "north", "--again"]) == 0
+            return "" if meanwhile == "nothing" else "four words of before"
+
+        monkeypatch.setattr(study, "asked", elsewhere)
+        monkeypatch.setattr(study, "is_terminal", lambda: True)
+        study._Lines(book, study._identity(book), None).look()
+    assert "are not those of" not in capsys.readouterr().err
+
+
+def test_the_command_that_began_a_run_goes_on_with_it(
+    invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a crash one types what one typed before; `study run --plan` was told to end its own run. What is said of
+    ending it is a command of a study."""
+    taken = list[Namespace]()
+    monkeypatch.setattr(coordinator, "run", lambda arguments, page: taken.append(arguments))
+    Path("wards/roster.toml").touch()
+    Path("new.toml").write_text(PLAN.replace("epsilon = 1", "epsilon = 2"), encoding="utf-8")
+    for _ in range(2):
+        assert main(["study", "run", "--plan", "new.toml"]) == 0
+    assert [Path(one.plan) for one in taken] == [Path("wards/run-1/plan.toml")] * 2
+    assert {one.ended_by for one in taken} == {"`hedgerow study abort`"}
+    capsys.readouterr()
+    assert main(["study", "run", "--plan", "plan.toml"]) == 2
+    assert "study-run-open" in capsys.readouterr().err

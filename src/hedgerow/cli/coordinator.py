@@ -330,7 +330,8 @@ def serve(
             with published(board, hub, monitors, arguments.metrics, page):
                 yield hub
         except KeyboardInterrupt:
-            note("The run can go on: its sites wait, and the same command takes it up again. --abort ends it.")
+            end = f" {ended_by} ends it." if (ended_by := getattr(arguments, "ended_by", "")) else ""
+            note(f"The run can go on: its sites wait, and the same command takes it up again.{end}")
             raise
         finally:
             hub.close()

@@ -151,8 +151,11 @@ def is_terminal() -> bool:
 
 def asked(question: str) -> str:
     """What a person types at the terminal; KeyboardInterrupt for its end (Ctrl-D), as for Ctrl-C."""
+    # Where output goes to a file, the question does not go with it.
+    aside = "" if sys.stdout.isatty() else f"{question} "
+    print(end=aside, file=sys.stderr, flush=True)
     try:
-        return input(f"{question} ").strip()
+        return input("" if aside else f"{question} ").strip()
     except EOFError:
         raise KeyboardInterrupt from None
 

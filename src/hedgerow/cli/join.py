@@ -353,7 +353,8 @@ class _Line:
                     raise
                 if refusal.code != self._said:
                     self._said = refusal.code
-                    note(f"{refusal.what} This end tries again. ({refusal.code})")
+                    said = f"{invitation.address}: {refusal.what} {refusal.cause} {refusal.remedy}"
+                    note(f"{said} This end tries again. ({refusal.code})")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

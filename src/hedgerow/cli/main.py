@@ -477,6 +477,7 @@ def _add_coordinator(commands: Any) -> None:
     ways.add_argument("--new-run", **_NEW_RUN)
     text = "carry nothing out: end the journal's run for good, and tell its sites"
     ways.add_argument("--abort", action="store_true", help=text)
+    commands.choices["coordinator"].set_defaults(ended_by="--abort")
     text = "serve numbers for Prometheus, without authentication; on 127.0.0.1 unless a host is given"
     add("--metrics", metavar="[HOST:]PORT", help=text)
     add("--console", **_CONSOLE)
@@ -598,7 +599,8 @@ def _add_study(commands: Any) -> None:
     text = "what a site is asked to allow over all runs, in the policy that it is to confirm (the plan's)"
     add("--max-epsilon", type=_above_zero, metavar="E", help=text)
     add("--policy", metavar="FILE", help="lines of a policy, but for version and data_set, that sites are to confirm")
-    add("--again", action="store_true", help="write new invitations; the old ones of these parties are void")
+    text = "write new invitations; the old ones of these parties are void, the policies that they propose are kept"
+    add("--again", action="store_true", help=text)
     add("--study", **_STUDY)
     text = "expect a party no more; one that is in the roster is taken out, and its keys are trusted no longer"
     add = _command(actions, "withdraw", "hedgerow.cli.study:withdraw", text)

@@ -118,12 +118,17 @@ def _identity(book: StudyBook) -> PrivateIdentity:
     return read_private(book.folder / f"{COORDINATOR}{PRIVATE_SUFFIX}")
 
 
-def _proposed(arguments: argparse.Namespace, plan: Plan) -> str:
-    """The policy that sites are asked to confirm, without the name of their data; raises UsageError."""
+def _proposed(arguments: argparse.Namespace, plan: Plan, before: str | None) -> str:
+    """The policy that a site is asked to confirm, without the name of its data; raises UsageError.
+
+    Args: before: that of the invitation that this one replaces, for where the command names none.
+    """
     from hedgerow.client.policy import parse_policy
 
     if arguments.policy is not None:
         text = read_text(arguments.policy)
+    elif before is not None and arguments.max_epsilon is None:
+        text = before
     else:
         most = plan.privacy.epsilon if arguments.max_epsilon is None else arguments.max_epsilon
         text = f"max_epsilon = {most}\ndelta = {plan.privacy.delta}\n"
@@ -145,7 +150,6 @@ def invite(arguments: argparse.Namespace) -> None:
     """Write one invitation for each party."""
     with closing(StudyBook(folder_of(arguments.study))) as book:
         plan, identity = read_plan(str(book.folder / PLAN)), _identity(book)
-        policy = _proposed(arguments, plan)
         given = ((Role.SITE, arguments.sites), (Role.MONITOR, arguments.monitors))
         parties = [(name, role) for role, names in given for name in names]
         if not parties:
@@ -153,13 +157,20 @@ def invite(arguments: argparse.Namespace) -> None:
         for name, _ in parties:
             if check_name(name) == COORDINATOR:
                 raise UsageError("invited-already", name=name)
+        # All of them before the first is written: what is refused has invited nobody.
+        policies = {
+            (name, role): _proposed(arguments, plan, book.proposed_to(name) if arguments.again else None)
+            if role is Role.SITE
+            else ""
+            for name, role in parties
+        }
         for name, role in parties:
             place = book.folder / f"{name}{SUFFIX}"
             if place.exists() and not arguments.again:
                 raise UsageError("invitation-exists", path=place)
             invitation = Invitation(
                 book.fact("name"), name, role, identity.public, book.fact("address"),
-                read_text(str(book.folder / PLAN)), policy if role is Role.SITE else "", new_secret(),
+                read_text(str(book.folder / PLAN)), policies[name, role], new_secret(),
             )  # fmt: skip
             book.invite(invitation)
             place.unlink(missing_ok=True)
@@ -365,6 +376,10 @@ class _Lines:
         self._say(f"{guest.name} has enrolled. Its words: {words}")
         if is_terminal():
             said = asked(f"Call {guest.name}. Which four words do they read to you?")
+            now = self._book.guest(guest.name)
+            # The question may have stood for long: `study confirm`, `invite --again` and `withdraw` go on beside it.
+            if not said or now is None or now.is_confirmed or now.invitation != guest.invitation:
+                return
             try:
                 self._book.confirm(guest.name, said, self._coordinator)
                 self._say(f"{guest.name} is confirmed.")
@@ -406,9 +421,10 @@ def carry_out(folder: Path, number: int, arguments: argparse.Namespace, page: Co
         write_new(plan, read_text(str(folder / PLAN)))
     if page is not None:
         page.show_history(past_runs(folder, number), read_plan(str(plan)))
-    command = _command(folder, number, arguments)
+    command = build_parser().parse_args([*_command(folder, number, arguments), "--hand-out"])
+    command.ended_by = "`hedgerow study abort`"
     try:
-        coordinator.run(build_parser().parse_args([*command, "--hand-out"]), page)
+        coordinator.run(command, page)
     except AggregationError as fault:
         if fault.code != "run-paused":
             raise
@@ -482,7 +498,9 @@ def run(arguments: argparse.Namespace) -> None:
     last, is_over = newest_run(folder)
     if arguments.plan is not None:
         coordinator.require_masks(read_plan(arguments.plan))
-        if last and not is_over:
+        # The same command again goes on with the run that it has begun.
+        begun = run_folder(folder, last) / PLAN
+        if last and not is_over and not (begun.exists() and read_text(str(begun)) == read_text(arguments.plan)):
             raise UsageError("study-run-open", number=last)
         write_atomically(folder / PLAN, read_text(arguments.plan).encode())
         note(f"Send {arguments.plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
