@@ -599,7 +599,7 @@ class StudyBook(Notebook):
     def withdraw(self, name: str, pin: Callable[[PinnedRoster], None]) -> PinnedRoster | None:
         """Expect a party no more; from one that the roster has, its trust is taken by the roster's next epoch.
 
-        Args: pin: puts that roster where runs read it, before the book has it: a crash in between trusts nobody who is
+        Args: pin: puts that roster where runs read it, before the book has it: a crash in between trusts no one who is
             not trusted any more.
 
         Returns: the roster without the party; None where it was in none.

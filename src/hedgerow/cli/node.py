@@ -151,8 +151,8 @@ def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Cal
 def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
     rows, report = read
     if tell is not None and (report.unfit or report.warning or not rows.n_records):
-        told = " ".join(filter(None, (report.text(), report.warning)))
-        tell(f"{source}: {told} (private: for this site only)")
+        text = " ".join(filter(None, (report.text(), report.warning)))
+        tell(f"{source}: {text} (private: for this site only)")
     return rows
 
 

@@ -611,8 +611,8 @@ def show(arguments: argparse.Namespace) -> None:
         shown = words if roster is None or roster.epoch == 1 else "only at those who came last"
         name, address = book.fact("name"), book.fact("address")
     if arguments.json:
-        told = {"roster_words": words, "roster_fingerprint": fingerprint}
-        print_json({"study": name, "address": address, **told, "parties": parties, "runs": runs})
+        to_compare = {"roster_words": words, "roster_fingerprint": fingerprint}
+        print_json({"study": name, "address": address, **to_compare, "parties": parties, "runs": runs})
         return
     facts = [("study", name), ("sites dial", address), ("roster's words", shown or "none yet")]
     print_facts([*facts, ("fingerprint", fingerprint or "none yet")])

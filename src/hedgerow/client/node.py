@@ -276,10 +276,10 @@ def _cut_anew(held: Site, data: SiteData, query: Query) -> None:
     """Give the rows the codes of a query's new edges."""
     if query.new_edges:
         kept = {} if held.kept is None else held.kept
-        grid, edges = kept.get("cut anew") or (build_grid(held.plan), {})
+        grid, edges = kept.get("cut again") or (build_grid(held.plan), {})
         codes = data.codes_in(grid, query.new_edges, Recoded(edges, held.records.codes))
         held.records = held.records._replace(codes=codes)
-        kept["cut anew"] = grid, query.new_edges
+        kept["cut again"] = grid, query.new_edges
 
 
 def check_data(site: str, data: SiteData, plan: Plan) -> None:
