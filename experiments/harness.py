@@ -29,7 +29,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
-from hedgerow.trees.binning import build_grid, cuts_anew
+from hedgerow.trees.binning import build_grid, cuts_again
 
 HERE = Path(__file__).resolve().parent
 CODE = (
@@ -103,7 +103,7 @@ class Prepared:
     def rows_for(self, plan: Plan) -> SiteData:
         """All rows as a node holds them."""
         model = plan.model
-        key = f"{model.split_candidates}/{model.n_candidates}/{model.candidate_rounds}/{cuts_anew(plan)}"
+        key = f"{model.split_candidates}/{model.n_candidates}/{model.candidate_rounds}/{cuts_again(plan)}"
         if key not in self.rows:
             grid, columns = build_grid(plan), self.table.columns
             codes = grid.encode(columns)

@@ -121,7 +121,7 @@ def test_a_crowded_feature_is_cut_anew_where_its_records_are(factory: ModuleType
     low, high = before.edges[cell - 1], before.edges[cell]
     assert source.crowded() == [0] and source.crowded() == []
     used = {3, 17, 200}
-    new = source.cut_anew({0: used})[0]
+    new = source.cut_again({0: used})[0]
     assert np.isin(before.edges[sorted(used)], new).all() and len(new) == len(before.edges)
     inner = before.inner_edges[cell]
     # 1 part in 50 of the density lies elsewhere, and the rest is even over the places of this cell.
@@ -135,7 +135,7 @@ def test_a_crowded_feature_is_cut_anew_where_its_records_are(factory: ModuleType
 def test_a_feature_is_not_cut_anew_for_nothing(factory: ModuleType) -> None:
     """Not when it fills its cells, when trees use nearly all its edges, or when whole numbers leave nothing to cut."""
     source, adaptive = crowded_in(factory, 7000.3, 16000.0)
-    assert source.crowded() == [0] and source.cut_anew({0: set(range(200))}) == {}
+    assert source.crowded() == [0] and source.cut_again({0: set(range(200))}) == {}
     adaptive.density[0][:] = 2**40 // len(adaptive.density[0])
     adaptive.latest = {0}
     assert source.crowded() == []
@@ -144,4 +144,4 @@ def test_a_feature_is_not_cut_anew_for_nothing(factory: ModuleType) -> None:
     zero = CandidateSource(plan, build_grid(plan))
     first = (np.arange(zero.grid.features[0].n_codes) == 0).astype(np.uint8)
     assert zero._adaptive.refine(0, first, np.array([0, 10_000]), 1)
-    assert zero.crowded() == [0] and zero.cut_anew({0: set()}) == {}
+    assert zero.crowded() == [0] and zero.cut_again({0: set()}) == {}

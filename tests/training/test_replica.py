@@ -63,7 +63,7 @@ def test_the_digest_of_a_result_is_of_what_its_trees_mean_too(
     cells = model.grid.features[feature]
     edges = np.sort(np.append(cells.edges[1:], cells.inner_edges[0, 0]))
     other = {
-        "edges": replace(model, grid=model.grid.cut_anew({feature: edges})),
+        "edges": replace(model, grid=model.grid.cut_again({feature: edges})),
         "baseline": replace(model, baseline=(1, 2)),
         "stretch": replace(model, stretch=1.5),
     }

@@ -190,11 +190,11 @@ def test_cells_cut_anew_are_those_of_a_plain_search(factory: ModuleType, data: s
     grid = grid_of(factory, low, high, "adaptive", "auto", data.draw(st.booleans()) and high - low > 253)
     union = np.union1d(grid.edges, grid.inner_edges[grid.inner_edges < np.inf])
     random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    new = grid.cut_anew(np.sort(random.choice(union, len(grid.edges), replace=False)))
+    new = grid.cut_again(np.sort(random.choice(union, len(grid.edges), replace=False)))
     assert new.n_codes == grid.n_codes
     values = np.concatenate([telling_values(grid), telling_values(new), random.uniform(low, high, 200)])
     codes = grid.encode(values)
     found = grid.codes_in(new)[codes, grid.places(values, codes)]
     np.testing.assert_array_equal(found, oracle(new, values))
     with pytest.raises(ValueError, match="as many edges"):
-        grid.cut_anew(np.append(new.edges[1:], np.float32(np.nextafter(np.float32(high), np.float32(np.inf)))))
+        grid.cut_again(np.append(new.edges[1:], np.float32(np.nextafter(np.float32(high), np.float32(np.inf)))))

@@ -238,7 +238,7 @@ class Node:
         if isinstance(query, EvaluationQuery):
             raise _refused(f"a {type(query).__name__} query has no place in training")
         self._expect_ensemble(query)
-        _cut_anew(self.held, self._data, query)
+        _cut_again(self.held, self._data, query)
         self._take_in(query, may_be_new=True)
         vector = query.answer(self.held)
         self._count_update(query)
@@ -249,7 +249,7 @@ class Node:
     def finish(self, query: Query) -> None:
         """Take in a query's update without answering it; for a node that missed the round."""
         self._expect_ensemble(query)
-        _cut_anew(self.held, self._data, query)
+        _cut_again(self.held, self._data, query)
         self._take_in(query, may_be_new=False)
         query.miss(self.held)
         self._count_update(query)
@@ -272,7 +272,7 @@ def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
     return SiteRecords(codes, labels, np.zeros((n_outputs, data.n_records), dtype=np.int32))
 
 
-def _cut_anew(held: Site, data: SiteData, query: Query) -> None:
+def _cut_again(held: Site, data: SiteData, query: Query) -> None:
     """Give the rows the codes of a query's new edges."""
     if query.new_edges:
         kept = {} if held.kept is None else held.kept
@@ -342,7 +342,7 @@ class EvaluationNode:
             raise _refused(f"a {type(query).__name__} query has no place in an evaluation")
         self._check(query)
         self._expect_ensemble(query)
-        _cut_anew(self.held, self._data, query)
+        _cut_again(self.held, self._data, query)
         sums = query.answer(self.held)
         if self.held.plan.privacy.noise == "local":
             sums = sums + noise_of_site(query, self.site, self.held.records.n_records, self._noise)
@@ -351,7 +351,7 @@ class EvaluationNode:
     def finish(self, query: Query) -> None:
         """Take in a query's trees without answering it; for a node that missed the round."""
         self._expect_ensemble(query)
-        _cut_anew(self.held, self._data, query)
+        _cut_again(self.held, self._data, query)
         query.miss(self.held)
 
     def _expect_ensemble(self, query: Query) -> None:

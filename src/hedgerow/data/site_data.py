@@ -64,7 +64,7 @@ class SiteData:
 
         Args:
             grid: that the codes are of.
-            new_edges: float32 by feature, see `FeatureGrid.cut_anew`.
+            new_edges: float32 by feature, see `FeatureGrid.cut_again`.
             before: codes by earlier edges; what has the same edges is taken from there, as one or two features are cut
                 at a time. A training with 1,000 features takes 17 s of processor time by it, and took 230 s.
 
@@ -81,7 +81,7 @@ class SiteData:
                 codes[feature] = before.codes[feature]
                 continue
             first = grid.features[feature]
-            table = first.codes_in(first.cut_anew(edges)).astype(codes.dtype)
+            table = first.codes_in(first.cut_again(edges)).astype(codes.dtype)
             codes[feature] = table[self.codes[feature], self.places[grid.divisible.index(feature)]]
         return codes
 

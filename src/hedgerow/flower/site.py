@@ -86,7 +86,7 @@ from hedgerow.protocol.messages import (
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.storage import Database
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster, require_pinned
-from hedgerow.trees.binning import cuts_anew
+from hedgerow.trees.binning import cuts_again
 
 _SCHEMA = """
 create table if not exists link (
@@ -374,12 +374,12 @@ def _kept(
         # A policy without these lines keeps the rows that it has read before.
         kind += "" if policy.data == PLAIN else f" {policy.data}"
         kind += f" {policy.max_unlisted} {policy.max_clamped}" if policy.limits_fit else ""
-        kind += " places" if cuts_anew(plan) else ""
+        kind += " places" if cuts_again(plan) else ""
         stamp = f"{kind} {data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
         kept = Path(file.state) / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():
             with np.load(kept, allow_pickle=False) as arrays:
-                places = arrays["places"] if cuts_anew(plan) else None
+                places = arrays["places"] if cuts_again(plan) else None
                 return SiteData(
                     arrays["codes"], arrays["labels"], None if places is None or not len(places) else places
                 )

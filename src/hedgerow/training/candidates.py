@@ -200,7 +200,7 @@ class CandidateSource:
             if self._adaptive.is_crowded(feature, self._n_candidates)
         ]
 
-    def cut_anew(self, used: Mapping[int, set[int]]) -> dict[int, FloatArray]:
+    def cut_again(self, used: Mapping[int, set[int]]) -> dict[int, FloatArray]:
         """Give new edges to crowded features: float32 by feature, for those whose cells can be divided.
 
         Args:
@@ -209,11 +209,11 @@ class CandidateSource:
         found = {}
         for feature, cuts in used.items():
             now, inner = self._grid.features[feature], self._first.features[feature].inner_edges
-            new = self._adaptive.cut_anew(feature, now, inner, cuts, self._n_candidates)
+            new = self._adaptive.cut_again(feature, now, inner, cuts, self._n_candidates)
             if new is not None:
                 found[feature] = new
         if found:
-            self._grid = self._first.cut_anew(found, self._grid)
+            self._grid = self._first.cut_again(found, self._grid)
             for feature in found:
                 self._table.put(feature, self._adaptive.cuts(feature, self._n_candidates))
         return found
@@ -271,7 +271,7 @@ class AdaptiveCandidates:
         density, total = self.density[feature], int(self.density[feature].sum())
         return CROWDED * int(density[_is_heavy(density, n_candidates)].sum()) > (CROWDED - 1) * total
 
-    def cut_anew(
+    def cut_again(
         self, feature: int, grid: FeatureGrid, inner: FloatArray, used: set[int], n_candidates: int
     ) -> FloatArray | None:
         """As many edges as before, at quantiles of the density where heavy cells are divided; None without one.

@@ -15,7 +15,7 @@ Values become codes in one pass, by one short search each.
 
 Bounds may be far wider than the rows, and then few cells hold all of them. So a cell of a number is divided into at
 most 256 places, as public as the grid, and a node keeps the place of each value beside its code. A grid whose edges are
-some of these (`FeatureGrid.cut_anew`) can take the place of the first one while a run goes on: a table says the new
+some of these (`FeatureGrid.cut_again`) can take the place of the first one while a run goes on: a table says the new
 code of each old one with its place.
 """
 
@@ -142,7 +142,7 @@ class FeatureGrid:
             _place(values.astype(np.float32), codes, self.inner_edges, found)
         return found
 
-    def cut_anew(self, edges: FloatArray) -> FeatureGrid:
+    def cut_again(self, edges: FloatArray) -> FeatureGrid:
         """Cells of other edges, as many and all of them among these and the inner ones; float32, ascending.
 
         Raises:
@@ -235,15 +235,15 @@ class Grid:
         """The edges of the features that were cut again."""
         return {number: feature.edges for number, feature in enumerate(self.features) if feature.is_new}
 
-    def cut_anew(self, edges: Mapping[int, FloatArray], others: Grid | None = None) -> Grid:
-        """This grid with other edges of some features; see `FeatureGrid.cut_anew`, also for errors.
+    def cut_again(self, edges: Mapping[int, FloatArray], others: Grid | None = None) -> Grid:
+        """This grid with other edges of some features; see `FeatureGrid.cut_again`, also for errors.
 
         Args:
             edges: float32 by feature.
             others: where the other features are taken from, this grid cut again before; None for this one.
         """
         parts = enumerate((others or self).features)
-        cut = {number: self.features[number].cut_anew(own) for number, own in edges.items()}
+        cut = {number: self.features[number].cut_again(own) for number, own in edges.items()}
         return Grid(tuple(cut.get(number, part) for number, part in parts))
 
     def encode_matrix(self, matrix: NDArray[np.floating[Any]], n_threads: int = 1) -> CodeArray:
@@ -351,7 +351,7 @@ def build_grid(plan: Plan) -> Grid:
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
 
-def cuts_anew(plan: Plan) -> bool:
+def cuts_again(plan: Plan) -> bool:
     """Whether a run of the plan may cut features again: the default for two and more classes.
 
     Linear starts of numbers use all edges that a feature has, and plans after a paper keep its grid.
@@ -370,7 +370,7 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     low, high = feature.min, feature.max
     method, n_candidates = plan.model.split_candidates, plan.model.n_candidates
     if method == "adaptive":
-        within = feature if cuts_anew(plan) and not (feature.integer and high - low <= MAX_BYTE_CODES - 3) else None
+        within = feature if cuts_again(plan) and not (feature.integer and high - low <= MAX_BYTE_CODES - 3) else None
         return FeatureGrid(_mixed_edges(low, high, feature, MAX_BYTE_CODES - 3), within=within)
     if method in ("iterative_hessian", "quantile"):
         return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))

@@ -110,7 +110,7 @@ class OrderedSum:
         self._directions = directions
         self.rises = np.zeros((0 if directions is None else len(directions.signs), n_codes), dtype=np.int64)
 
-    def cut_anew(self, feature: int, before: NDArray[np.float32], edges: NDArray[np.float32]) -> None:
+    def cut_again(self, feature: int, before: NDArray[np.float32], edges: NDArray[np.float32]) -> None:
         """Speak of a feature's new edges: where a tree cuts, there is one as before; elsewhere nothing rises.
 
         Args:

@@ -173,7 +173,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     if table.get("link") != link_of(plan).name or table.get("n_outputs") != plan.label.n_outputs:
         raise ModelError("model-invalid", fault="the ensemble's kind of scores is not that of the plan's label")
     if "edges" in table:
-        grid = _cut_anew(grid, table["edges"])
+        grid = _cut_again(grid, table["edges"])
     if table.get("grid_digest") != grid_digest(grid):
         raise ModelError("model-grid-changed")
     depth = _integer(table, "depth", 0, MAX_DEPTH)
@@ -210,7 +210,7 @@ def _decimals(edges: NDArray[np.float32]) -> list[float]:
     return [single_as_decimal(edge) for edge in edges]
 
 
-def _cut_anew(grid: Grid, table: object) -> Grid:
+def _cut_again(grid: Grid, table: object) -> Grid:
     """The grid of a file whose model has other edges of some features than the plan's grid."""
     if not isinstance(table, Mapping) or not table or not set(table) <= set(map(str, grid.divisible)):
         raise ModelError("model-invalid", fault="new edges of the ensemble are not of features that may have some")
@@ -221,7 +221,7 @@ def _cut_anew(grid: Grid, table: object) -> Grid:
         with np.errstate(over="ignore"):
             edges[int(name)] = np.array(numbers, dtype=np.float32)
     try:
-        return grid.cut_anew(edges)
+        return grid.cut_again(edges)
     except ValueError as fault:
         raise ModelError("model-invalid", fault=f"its edges do not fit its plan: {fault}") from fault
 

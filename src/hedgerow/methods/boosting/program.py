@@ -204,7 +204,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
             grown.add(*part)
         start = []
         at.fitted(fitted)
-        _cut_anew(grown, at)
+        _cut_again(grown, at)
     if own is not None and own.calibration == "line":
         yield from _calibrate(grown, at, own)
     if own is not None and own.calibration == "slope":
@@ -216,13 +216,13 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         yield from _mend_hazards(grown, at, at.life_table, own)
 
 
-def _cut_anew(grown: Grown, at: _Position) -> None:
+def _cut_again(grown: Grown, at: _Position) -> None:
     """Cut features again whose rows the last release found in a few cells, and write all trees in the new cells."""
     used = {
         feature: {cut for batch in grown.batches for cut in cuts_of(batch.trees, feature)}
         for feature in at.candidates.crowded()
     }
-    edges = at.candidates.cut_anew(used)
+    edges = at.candidates.cut_again(used)
     if not edges:
         return
     before = at.run.grid
@@ -231,7 +231,7 @@ def _cut_anew(grown: Grown, at: _Position) -> None:
     if at.update is not None:
         at.update = grown.batches[-1]
     for feature, new in edges.items():
-        at.ordered.cut_anew(feature, before.features[feature].edges, new)
+        at.ordered.cut_again(feature, before.features[feature].edges, new)
     at.run = grown.run = replace(at.run, grid=at.candidates.grid)
     at.new_edges = at.run.grid.new_edges
     at.order.ask_again(edges)
