@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, Model
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, Model
 from hedgerow.errors import DataError, PlanError, PrivacyError, UsageError
 from hedgerow.estimators.base import FewRecordsWarning
 from hedgerow.local.survey import Surveyed, survey_sites
@@ -174,6 +175,26 @@ def test_few_records_are_warned_of() -> None:
     X = np.random.default_rng(2).normal(size=(300, 2))
     with pytest.warns(FewRecordsWarning, match="bounds="):
         DPGBDTRegressor(epsilon=1, n_trees=5, random_state=0).fit(X, X[:, 0])
+
+
+def few_records_warning(estimator: Any, y: Any) -> str:
+    """What fitting 60 rows of ten columns at a tiny epsilon warns of."""
+    X = np.random.default_rng(2).normal(size=(60, 10))
+    with pytest.warns(FewRecordsWarning) as caught:
+        estimator.set_params(epsilon=0.01, random_state=0).fit(X, y)
+    return str(caught[0].message)
+
+
+def test_a_warning_of_few_records_hides_no_guess_and_advises_what_there_is() -> None:
+    """The label, whose bounds are those of all predictions, stands first; columns beyond the eighth are counted."""
+    y = np.random.default_rng(3).normal(size=60)
+    of_number = few_records_warning(DPGBDTRegressor(n_trees=2), y)
+    assert re.search(r"in the label, (x\d, ){6}x\d and [123] more; the bounds", of_number)
+    assert of_number.endswith("Give bounds=[(min, max), ...] or label_bounds by hand where you know them.")
+    of_class = few_records_warning(DPGBDTClassifier(n_trees=2, classes=[0, 1]), (y > 0).astype(int))
+    assert of_class.endswith("Give bounds=[(min, max), ...] or classes by hand where you know them.")
+    of_time = few_records_warning(DPGBDTSurvival(n_trees=2, intervals=[1, 2]), np.column_stack([y > 0, np.abs(y)]))
+    assert of_time.endswith("Give bounds=[(min, max), ...] by hand where you know them.")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -13,7 +13,7 @@ import re
 import secrets
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -435,11 +435,17 @@ class FewRecordsWarning(UserWarning):
     """There are few records for what a survey was asked at this epsilon; say more by hand."""
 
 
-def warn_of_few_records(questions: Questions, findings: Findings, columns: Sequence[str]) -> None:
-    """Warn by what was released: few records for epsilon, or a column of which nothing stood out of the noise."""
+def warn_of_few_records(
+    questions: Questions, findings: Findings, columns: Sequence[str], parameters: Collection[str]
+) -> None:
+    """Warn by what was released: few records for epsilon, or a column of which nothing stood out of the noise.
+
+    Args:
+        parameters: of the estimator; what is advised is among them.
+    """
     unseen = [name for name, own in zip(columns, findings.ranges, strict=True) if not own.is_seen]
     if findings.label is not None and not findings.label.is_seen:
-        unseen.append("the label")
+        unseen.insert(0, "the label")  # Its bounds bound all predictions, so it is named however many columns follow.
     reasons = []
     if (questions.surveyed or questions.label) and findings.n_records * questions.epsilon < FEW_RECORDS:
         reasons.append(
@@ -447,9 +453,12 @@ def warn_of_few_records(questions: Questions, findings: Findings, columns: Seque
             f"found by noisy counts: the product should be {FEW_RECORDS:,.0f} or more."
         )
     if unseen:
-        reasons.append(f"Nothing stands out of the noise in {', '.join(unseen[:8])}; the bounds there are a guess.")
+        rest = f" and {len(unseen) - 8} more" if len(unseen) > 8 else ""
+        named = ", ".join(unseen[:8]) + rest
+        reasons.append(f"Nothing stands out of the noise in {named}; the bounds there are a guess.")
     if reasons:
-        remedy = "Give bounds=[(min, max), ...], classes or label_bounds by hand where you know them."
+        of_label = "".join(f" or {name}" for name in ("classes", "label_bounds") if name in parameters)
+        remedy = f"Give bounds=[(min, max), ...]{of_label} by hand where you know them."
         warnings.warn(" ".join([*reasons, remedy]), FewRecordsWarning, stacklevel=5)
 
 
@@ -627,7 +636,7 @@ class PrivateTrees(BaseEstimator):
         raw_sites = {name: RawSite(raw, texts, own, len(y)) for name, own in start.rows.items()}
         surveyed = survey_sites(questions, raw_sites, noise)
         findings = surveyed.findings
-        warn_of_few_records(questions, findings, columns)
+        warn_of_few_records(questions, findings, columns, self.get_params())
         found = dict(zip(columns, findings.ranges, strict=True))
         return replace(start, findings=findings, ledger=surveyed.ledger, found=found, n_records=findings.n_records)
 
