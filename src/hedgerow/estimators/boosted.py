@@ -255,7 +255,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     Parameters are those of `DPGBDTClassifier`, but for `classes`:
         loss: "squared_error", or "poisson" for counts from 0 to a maximum: it models the logarithm of their mean.
         label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None finds it as
-            bounds are found.
+            bounds are found, which leaves out few large values: predictions of such a label are too low in the mean.
     """
 
     _y_is_numeric = True
