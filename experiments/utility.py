@@ -138,9 +138,12 @@ def _few(load_it: Load, n_records: int = 2_000) -> Load:
     return lambda folder: datasets.few(load_it(folder), n_records)
 
 
-def _counted_bike(folder: str | None) -> Table:
-    bike = load("bike", folder)
-    return replace(bike, label_section={"name": bike.label_section["name"], "type": "count", "max": 977})
+def _counted(load_it: Load, largest: int) -> Load:
+    def loaded(folder: str | None) -> Table:
+        table = load_it(folder)
+        return replace(table, label_section={"name": table.label_section["name"], "type": "count", "max": largest})
+
+    return loaded
 
 
 GROUPS: Mapping[str, Mapping[str, Load]] = {
@@ -161,7 +164,11 @@ GROUPS: Mapping[str, Mapping[str, Load]] = {
         "job": _labelled("bank", "job"),
         **{f"made-{number}-classes": _made(datasets.make_classes, number) for number in (3, 14, 26)},
     },
-    "counts": {"rentals": _counted_bike},
+    "counts": {
+        "rentals": _counted(partial(load, "bike"), 977),
+        "rings": _counted(partial(load, "abalone"), 30),
+        "calls": _counted(_labelled("bank", "campaign"), 60),
+    },
     "two-classes-made": {name: _made(make, name) for name in SYNTHETIC},
     "two-classes-small": {
         **{f"{name}-small": _few(partial(load, name)) for name in BINARY_NAMES},

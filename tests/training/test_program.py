@@ -179,7 +179,7 @@ def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
         scores, finished = node.held.records.scores[0] / 2**16, ensemble.scores(own.codes)[0]
         assert np.ptp(finished - ensemble.stretch * scores) <= ensemble.n_trees * 2**-15
         return
-    if resolve(plan).calibration in ("line", "slope"):
+    if resolve(plan).calibration in ("line", "slope", "rates"):
         # The last question is about finished scores; the model is these, shifted and stretched.
         scores, finished = node.held.records.scores[0] / 2**16, ensemble.scores(own.codes)[0]
         line = np.polyfit(scores, finished, 1) if np.ptp(scores) > 0 else (0.0, finished.mean())

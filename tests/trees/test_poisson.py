@@ -22,7 +22,7 @@ from hedgerow.errors import PlanError
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.poisson import LARGEST_COUNT, LogMean, score_of
 from hedgerow.losses.registry import build_loss, loss_kind
-from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS
+from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS, zoomed
 from hedgerow.methods.boosting.settings import BoostingSettings
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.start import released_level
@@ -94,11 +94,12 @@ def test_statistics_are_the_gradient_and_the_curvature_of_the_deviance(largest: 
 
 @given(
     largest=LARGEST, clip=st.one_of(st.none(), st.floats(1e-3, 5)), scale=st.one_of(st.none(), st.floats(1e-2, 10)),
-    size=st.integers(0, 2**21), update=UPDATES, seed=st.integers(0, 2**32 - 1),
+    size=st.integers(0, 2**21), update=UPDATES, zoom=st.integers(0, 8), seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
 def test_no_record_exceeds_the_sensitivity(
-    factory: ModuleType, largest: int, clip: float | None, scale: float | None, size: int, update: str, seed: int
-) -> None:
+    factory: ModuleType, largest: int, clip: float | None, scale: float | None, size: int, update: str, zoom: int,
+    seed: int,
+) -> None:  # fmt: skip
     """Whatever its label and score, a record's integers stay within the norm that noise is calibrated by."""
     plan = plan_of(largest, weight_update=update)
     try:
@@ -106,6 +107,8 @@ def test_no_record_exceeds_the_sensitivity(
     except PlanError as error:
         assert "joint_clip" in error.what
         return
+    if update == "newton" and loss.scales[0] * 2**zoom <= LARGEST_UNIT:
+        loss = zoomed(loss, zoom)
     random = np.random.default_rng(seed)
     labels = random.choice([-SCORE_UNIT, SCORE_UNIT, 0, 777], 256)
     scores = random.choice([-size, size, 0, size // 2], (1, 256))
@@ -114,6 +117,24 @@ def test_no_record_exceeds_the_sensitivity(
     assert squared <= loss.sensitivity_squared(size) <= loss.norm_squared <= RECORD_NORM**2
     assert np.abs(own).max() <= loss.bound()
     assert np.abs(own[..., 0]).max() <= loss.largest_statistic(0) and own[..., 1].max() <= loss.largest_statistic(1)
+
+
+@given(largest=LARGEST, zoom=st.integers(1, 8), seed=st.integers(0, 2**32 - 1))
+def test_zoomed_statistics_are_those_of_two_cut_lines(
+    factory: ModuleType, largest: int, zoom: int, seed: int
+) -> None:
+    """(cut(2^z (mean - y)), min(2^z mean, 2)) in units of M / 2, computed apart from the kernel's integers."""
+    plan = plan_of(largest)
+    loss = build_loss(plan, 0.5)
+    random = np.random.default_rng(seed)
+    counts, scores = random.integers(0, largest + 1, 200), random.integers(-(2**19), 2**19, (1, 200))
+    own = factory.contributions(zoomed(loss, zoom), scaled_label(counts, plan.label), scores)
+    middles = ((scores[0] >> STEP_BITS) << STEP_BITS) + (1 << STEP_BITS) // 2
+    mean = LogMean().values(middles / SCORE_UNIT, plan.label) * 2 / largest
+    residual = np.clip((mean - counts * 2 / largest) * 2**zoom, -0.5, 0.5)
+    error = 2**zoom * 2**-15 + 2**-12
+    assert np.abs(own[..., 0].ravel() / loss.scales[0] - residual).max() <= error
+    assert np.abs(own[..., 1].ravel() / loss.scales[1] - np.minimum(mean * 2**zoom, 2)).max() <= error
 
 
 @given(largest=LARGEST, score=st.integers(-(2**20), 2**20))

@@ -23,6 +23,10 @@ sums of h, would then be longer than Newton's where means are large, and no lear
 small ones. What keeps h from asking for most of the noise is its scale c, `model.hessian_scale`: by default it is so
 small that the largest h weighs as much as the largest g, which served best of the scales from 0.1 to 1 (20,000 made
 records at epsilon 1).
+
+Where counts are far below M, the default multiplies g and h by a power of two before they are cut off, G and c staying
+as they are (`hedgerow.losses.tables.zoomed`); h is then cut off as well, at 2. Clipped residuals pull predictions
+down, which a last release puts right (`hedgerow.methods.start.RateSums`).
 """
 
 from __future__ import annotations
@@ -67,14 +71,19 @@ def _middle(label: Label) -> int:
 
 def score_of(mean: float, label: Label) -> int:
     """The score of a mean count > 0, in units of 2**-16 and within +-8: the same on every machine."""
-    low, high, middle = -SCORE_LIMIT, SCORE_LIMIT, _middle(label)
+    return logarithm(mean, _middle(label))
+
+
+def logarithm(value: float, less: int = 0) -> int:
+    """The logarithm of a number > 0, less `less`, both in units of 2**-16, within +-8: the same on every machine."""
+    low, high = -SCORE_LIMIT, SCORE_LIMIT
     while low < high:
-        score = (low + high) // 2
-        units = middle + score
-        if (_exp(units) if units >= 0 else 1 / _exp(-units)) < mean:
-            low = score + 1
+        middle = (low + high) // 2
+        units = less + middle
+        if (_exp(units) if units >= 0 else 1 / _exp(-units)) < value:
+            low = middle + 1
         else:
-            high = score
+            high = middle
     return low
 
 

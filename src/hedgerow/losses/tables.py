@@ -106,15 +106,23 @@ class Loss:
         return math.isqrt(self.norm_squared)
 
 
+@lru_cache(maxsize=8)
 def zoomed(loss: Loss, zoom: int) -> Loss:
-    """The squared loss of residuals that are multiplied by 2**zoom before they are clipped: the same largest norm."""
+    """The loss of residuals that are multiplied by 2**zoom before they are clipped: the same largest norm.
+
+    Of a curve, the last statistic is what the prediction is: it is multiplied as well, and cut off at its largest.
+    """
     if zoom == 0:
         return loss
-    if loss.kind != "squared":
-        raise ValueError("only residuals of the squared loss are clipped")
     scales = loss.scales.copy()
-    scales[0] *= 2**zoom
-    return replace(loss, scales=scales)
+    if loss.kind == "squared":
+        scales[0] *= 2**zoom
+        return replace(loss, scales=scales)
+    if loss.kind != "curve":
+        raise ValueError("only residuals of a number are clipped")
+    scales *= 2**zoom
+    last = np.trunc((loss.curve[0] + SCORE_UNIT) / SCORE_UNIT * scales[1]).astype(np.int64)
+    return replace(loss, scales=scales, curve=np.stack([loss.curve[0], np.minimum(last, loss.curve[1, -1])]))
 
 
 def loss_from_table(

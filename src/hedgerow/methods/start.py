@@ -24,7 +24,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hedgerow.losses.poisson import logarithm
+from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import (
     RECORD_NORM,
     SCORE_LIMIT,
@@ -181,6 +184,100 @@ class CalibrationSums(Query):
         limit = facts.n_rows * LABEL_NORM + facts.reach(1)
         if (np.abs(released) > limit).any() or released[2] < -facts.reach(1):
             yield "a sum of calibration is out of range"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RateSums(Query):
+    """How counts lie about finished means: the sums of r, r w, m / 2, m w / 2 and m w w / 2, int64 [5].
+
+    For a record, m is the model's mean and y the count, both in units of the largest count / 2**`zoom`, cut off at 1;
+    r is y - m; and w is its score less `centre`, cut off at +-1. There are 2**14 to 1.0, and all are rounded
+    towards zero. So no record's vector is longer than sqrt(11 / 4) times 2**14.
+
+    Attributes:
+        centre: in units of 2**-16.
+        zoom: doublings.
+    """
+
+    centre: int
+    zoom: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: a record's sums follow from its own score and count."""
+        site.take_in(self.update)
+        scores, label = site.records.scores[0].astype(np.int64), site.plan.label
+        means = self._shares(loss_kind(site.plan).link.units(scores, label))
+        residuals = self._shares(site.records.labels.astype(np.int64)) - means
+        distances = scores - self.centre
+        places = np.minimum(np.abs(distances) * LABEL_NORM // SCORE_UNIT, LABEL_NORM)
+        halves, signs = means // 2, np.where(distances < 0, -1, 1)
+        products = np.sign(residuals) * signs * (np.abs(residuals) * places // LABEL_NORM)
+        weighed = halves * places // LABEL_NORM
+        parts = (residuals, products, halves, signs * weighed, weighed * places // LABEL_NORM)
+        return np.array([int(part.sum()) for part in parts], dtype=np.int64)
+
+    def _shares(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Counts in units as labels are kept, from -2**16 to 2**16, as shares of the cut."""
+        shares = ((units + SCORE_UNIT) << self.zoom) * LABEL_NORM // (2 * SCORE_UNIT)
+        return np.asarray(np.minimum(shares, LABEL_NORM))
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        if (np.abs(released) > facts.n_rows * LABEL_NORM + reach).any() or (released[[2, 4]] < -reach).any():
+            yield "a sum of rates is out of range"
+
+
+RATE_LENGTH, RATE_SENSITIVITY_SQUARED = 5, LABEL_NORM**2 * 11 // 4
+WHOLE_RESIDUALS, CUT_RESIDUALS = (0.05, 0.0, 0.1), (0.25, 0.3, 0.35)
+"""Before any release: one standard deviation of the shift, what the stretch is about, and its deviation; of residuals
+that are hardly ever clipped, and of those that are zoomed in on."""
+LEAST_STRETCH, MOST_STRETCH = -0.75, 1.5
+
+
+def mended_rates(released: IntVector, sigma: float, prior: tuple[float, float, float]) -> tuple[float, float]:
+    """Shift and stretch, a and b, such that a + (1 + b) (f - centre) is about the log of the mean over `centre`'s.
+
+    Weighed by their means, records have a mean place and a spread about it, which the release tells. Two points with
+    half of the weight each have the same. At both it is known by which factor counts are above the means, and the line
+    goes through the two logarithms. Either number is drawn to a prior as far as the noise leaves it open.
+
+    Args:
+        released: int64 [5], an answer to `RateSums` with its noise.
+        sigma: the noise's standard deviation, in integer units.
+        prior: `WHOLE_RESIDUALS` or `CUT_RESIDUALS`.
+
+    Returns:
+        a, in units of score, and b.
+    """
+    noise = sigma / LABEL_NORM
+    rest, product, *halves = (released / LABEL_NORM).tolist()
+    mass, weighed, squares = (2 * half for half in halves)
+    if mass <= noise:
+        return 0.0, 0.0
+    deviation, usual, doubt = prior
+    belief = _belief(noise / mass, deviation)
+    place = min(max(weighed / mass, -1.0), 1.0)
+    variance = squares / mass - place * place
+    if variance <= noise / mass:
+        return _log_ratio(rest / mass) * belief, 0.0
+    spread = math.sqrt(variance)
+    above = (product - rest * (place - spread)) / (2 * spread)
+    logs = _log_ratio(2 * (rest - above) / mass), _log_ratio(2 * above / mass)
+    slope = (logs[1] - logs[0]) / (2 * spread)
+    error = noise * math.sqrt(1 + place * place) / (variance * mass)
+    stretch = usual + (slope - usual) * _belief(error, doubt)
+    stretch = min(max(stretch, LEAST_STRETCH), MOST_STRETCH)
+    return (logs[0] + logs[1]) / 2 * belief - stretch * place, stretch
+
+
+def _log_ratio(excess: float) -> float:
+    """log(1 + excess), of a ratio from 1/8 to 8."""
+    return logarithm(min(max(1 + excess, 1 / 8), 8.0)) / SCORE_UNIT
+
+
+def _belief(error: float, deviation: float) -> float:
+    """What an estimate with this error counts beside a normal prior."""
+    return deviation * deviation / (deviation * deviation + error * error)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

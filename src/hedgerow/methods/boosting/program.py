@@ -31,11 +31,20 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.poisson import score_of
 from hedgerow.losses.survival import Baseline
-from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
+from hedgerow.losses.tables import LARGEST_UNIT, SCORE_LIMIT, SCORE_UNIT, Loss, zoomed
 from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, filters_classes
 from hedgerow.methods.hazards import LifeTable, mended_hazards
-from hedgerow.methods.line import line_zoom, mend, zoom_of
-from hedgerow.methods.start import LABEL_NORM, constant_trees, mended_odds, released_level, released_mean
+from hedgerow.methods.line import MOST_ZOOM, line_zoom, mend, zoom_of
+from hedgerow.methods.start import (
+    CUT_RESIDUALS,
+    LABEL_NORM,
+    WHOLE_RESIDUALS,
+    constant_trees,
+    mended_odds,
+    mended_rates,
+    released_level,
+    released_mean,
+)
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
@@ -52,6 +61,8 @@ from hedgerow.trees.random_trees import PublicRandom, cuts_of, random_trees, sha
 
 LEAST_SQUARES, MOST_STRETCH = 4.0, 0.5
 """Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
+LEAST_CLIP_OF_COUNTS = 0.7
+"""Residuals of counts are zoomed in on as long as the clip is so many deviations of a count, or more."""
 IntArray = NDArray[np.int64]
 Weighed = tuple[FittedTrees, IntArray]
 """Trees and the weights of their leaves."""
@@ -108,6 +119,11 @@ class _Position:
     update: FittedTrees | None = None
     new_edges: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
+    @property
+    def loss(self) -> Loss:
+        """The run's loss, as far as it is zoomed in on."""
+        return zoomed(self.run.loss, self.zoom)
+
     def asked(self) -> None:
         """A query has been answered: the next one carries nothing that this one did."""
         self.update, self.new_edges = None, {}
@@ -134,7 +150,7 @@ class _Position:
             **self._common(kind, f"trees {first}-{first + n_trees - 1}{level}"),
             length=n_entries * run.loss.n_statistics,
             bound=run.loss.bound(),
-            sensitivity_squared=run.loss.sensitivity_squared(self.score_bound) * per_record * rows * rows,
+            sensitivity_squared=self.loss.sensitivity_squared(self.score_bound) * per_record * rows * rows,
             noise_multiplier=run.settings.noise_multiplier / math.sqrt(per_record),
             **details,
         )
@@ -212,6 +228,8 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         yield from mend(grown, query)
     if own is not None and own.calibration == "odds":
         yield from _mend_odds(grown, at, own)
+    if own is not None and own.calibration == "rates":
+        yield from _mend_rates(grown, at, own)
     if own is not None and own.calibration == "hazards" and at.life_table is not None:
         yield from _mend_hazards(grown, at, at.life_table, own)
 
@@ -293,6 +311,18 @@ def _mend_hazards(
     grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
 
 
+def _mend_rates(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
+    """Shift and stretch scores of counts by a last release, see `mended_rates`: clipped residuals pull them down."""
+    run, centre = at.run, int(grown.batches[0].values[0, 0, 0])
+    query = replace(settings.rates_question(run.plan, at.exchange, centre, line_zoom(at.zoom)), **at.carried())
+    prior = CUT_RESIDUALS if at.zoom else WHOLE_RESIDUALS
+    shift, stretch = mended_rates((yield query), run.sigma(query), prior)
+    start, *others = [batch.values for batch in grown.batches]
+    shifts = np.zeros(start.shape)
+    shifts[0, 0, 0] = shift * SCORE_UNIT
+    grown.replace_values([start + shifts, *(values * (1 + stretch) for values in others)])
+
+
 def _beyond(total: float, noise: float) -> float:
     """A sum, shrunk by its noise: one within two standard deviations is taken for noise alone."""
     return total * max(0.0, 1 - 4 * noise * noise / (total * total)) if total else 0.0
@@ -326,10 +356,23 @@ def _begin_at_level(at: _Position, settings: BoostingSettings) -> Generator[Quer
     question = settings.level_question(plan)
     mean = released_level((yield question), run.sigma(question), plan.label.bounds[1])
     score = 0 if mean is None else score_of(mean, plan.label)
+    if settings.calibration == "rates" and mean is not None:
+        at.zoom = _zoom_of_counts(mean, run)
     first = at.update = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
     at.exchange, at.n_known = settings.n_start_exchanges, settings.n_start_trees(plan)
     at.score_bound = grown_score_bound(0, first)
     return first, np.array([[plan.privacy.n_records, 0]])
+
+
+def _zoom_of_counts(mean: float, run: Run) -> int:
+    """By how many doublings residuals of counts are zoomed in on: the clip stays above a share of their spread.
+
+    Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much.
+    """
+    clip = run.loss.clip / float(run.loss.scales[0]) * run.plan.label.bounds[1] / 2
+    least = LEAST_CLIP_OF_COUNTS * math.sqrt(mean + mean * mean)
+    most = math.floor(LARGEST_UNIT / float(run.loss.scales[0])).bit_length() - 1
+    return sum(least * 2**doublings <= clip for doublings in range(1, min(MOST_ZOOM, most) + 1))
 
 
 def _begin_linearly(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, Weighed]:
@@ -354,7 +397,7 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     at.asked()
     if run.plan.model.weight_update == "averaging":
         return _fitted(at, trees, sums, run.sigma(query))
-    rule, sigma = leaf_rule(run, n_trees, at.zoom), run.sigma(query)
+    rule, sigma = leaf_rule(run, n_trees, at.zoom if run.loss.kind == "squared" else 0), run.sigma(query)
     leaves = read_sums(sums, sigma, run.loss, n_trees)
     # The Hessians of K classes carry the noise of K sums.
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)

@@ -29,11 +29,14 @@ from hedgerow.methods.start import (
     N_EXCHANGES,
     ODDS_LENGTH,
     ODDS_SENSITIVITY_SQUARED,
+    RATE_LENGTH,
+    RATE_SENSITIVITY_SQUARED,
     WIDEST,
     CalibrationSums,
     CountOctaves,
     LinearStart,
     OddsCounts,
+    RateSums,
     label_question,
     label_release,
     label_statistics,
@@ -89,6 +92,7 @@ MEAN_SHARE = 0.05
 
 LEVEL_SHARES, SIGNAL_OF_LEVEL = (0.05, 0.15), 30.0
 """Of mu^2, least and most, for the mean it begins with: with so much signal all of it."""
+RATE_OF_COUNTS, RIDGE_OF_COUNTS = 0.5, 16.0
 
 # A time to an event
 
@@ -111,7 +115,8 @@ class BoostingSettings(Settings):
             model of all features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
         calibration: what that release mends: "none", the "line" of numbers, the "slope" of numbers where leaves are not
-            smoothed (`hedgerow.methods.line`), the "odds" of two classes, or the "hazards" of times to an event.
+            smoothed (`hedgerow.methods.line`), the "odds" of two classes, the "hazards" of times to an event, or the
+            "rates" of counts.
     """
 
     start: str = "none"
@@ -189,6 +194,10 @@ class BoostingSettings(Settings):
         """The question by which finished scores are mended that may be of no use."""
         return line_question(plan, exchange, self.calibration_multiplier(plan, self.noise_multiplier), centre, zoom)
 
+    def rates_question(self, plan: Plan, exchange: int, centre: int, zoom: int) -> RateSums:
+        """The question by which finished scores of counts are mended."""
+        return RateSums(**self._last(plan, RateSums, exchange), centre=centre, zoom=zoom)
+
     def odds_question(self, plan: Plan, exchange: int) -> OddsCounts:
         """The question by which finished scores of two classes, or of times to an event, are mended."""
         return OddsCounts(**self._last(plan, OddsCounts, exchange))
@@ -212,6 +221,7 @@ class BoostingSettings(Settings):
             "slope": (LINE_LENGTH, LINE_SENSITIVITY_SQUARED),
             "odds": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED),
             "hazards": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED),
+            "rates": (RATE_LENGTH, RATE_SENSITIVITY_SQUARED),
         }
         return sizes[self.calibration]
 
@@ -320,7 +330,8 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     classes = len(plan.label.classes) > 2 and interaction == "adaptive" and not averaging
     default_trees = _trees_of_classes(signal, m) if classes else _default_trees(signal, m, numbers)
     default_trees = _trees_of_times(signal) if times else default_trees
-    ridge = NOISE_RIDGE if numbers else RIDGE_OF_TIMES if times else kind.noise_ridge
+    counts = plan.label.type == "count" and interaction == "adaptive" and _mends_rates(plan)
+    ridge = NOISE_RIDGE if numbers else RIDGE_OF_TIMES if times else RIDGE_OF_COUNTS if counts else kind.noise_ridge
     if greedy and size != 1 and not unlimited:
         default_trees = GREEDY_TREES
     n_trees = decided(model.n_trees, default_trees)
@@ -344,7 +355,8 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     settings = _with_ends(plan, settings, signal, times)
     if not unlimited:
         settings = replace(settings, noise_multiplier=calibrated(plan, settings))
-    rate = _learning_rate(signal, settings.noise_ridge) if numbers else CLASS_RATE if classes else 0.25
+    rate = CLASS_RATE if classes else RATE_OF_COUNTS if counts else 0.25
+    rate = _learning_rate(signal, settings.noise_ridge) if numbers else rate
     return replace(settings, learning_rate=decided(model.learning_rate, rate))
 
 
@@ -379,8 +391,8 @@ def _with_ends(plan: Plan, settings: BoostingSettings, signal: float, is_linear:
         start = "linear hazards" if is_linear else "hazards"
         settings = replace(settings, start=start, start_share=0.0 if unlimited else share)
     mended = _calibration(plan, settings)
-    share = 0.0 if unlimited or mended == "none" else line_share(signal) if mended == "slope" else CALIBRATION_SHARE
-    return replace(settings, calibration=mended, calibration_share=share)
+    share = line_share(signal) if mended in ("slope", "rates") else CALIBRATION_SHARE
+    return replace(settings, calibration=mended, calibration_share=0.0 if unlimited or mended == "none" else share)
 
 
 def _calibration(plan: Plan, settings: BoostingSettings) -> str:
@@ -394,8 +406,17 @@ def _calibration(plan: Plan, settings: BoostingSettings) -> str:
         return "line"
     if plan.label.is_survival:
         return "hazards"
+    if settings.start == "level":
+        return "rates" if _mends_rates(plan) else "none"
     has_odds = plan.label.type == "binary" and plan.model.weight_update != "averaging"
     return "odds" if has_odds else "none"
+
+
+def _mends_rates(plan: Plan) -> bool:
+    """Whether residuals of counts are zoomed in on, and what that clips is mended by a last release."""
+    model = plan.model
+    is_newton = model.weight_update == "newton" and model.split_method == "totally_random"
+    return is_newton and model.start != "none" and model.calibration != "none"
 
 
 def _averages_numbers(plan: Plan) -> bool:
