@@ -13,6 +13,7 @@ from hedgerow.cli.coordinator import RunLines
 from hedgerow.cli.node import ConnectionNotes
 from hedgerow.cli.output import begin_log, end_log, note, report_error, tell, warn
 from hedgerow.errors import DataError
+from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import WireCode
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.transport.interface import Connected, Disconnected
@@ -88,6 +89,17 @@ def test_waiting_says_for_whom_how_many_are_needed_and_how_long_still(capsys: py
     assert others[0].startswith("b is ready; waiting for a, c, d (2 more of 3 needed; for ")
     assert others[2].startswith("d is ready; waiting for c (the 3 needed are ready; for ")
     assert [line[2] for line in found] == ["hub", "b", "a", "d"]
+
+
+def test_a_site_that_has_the_result_and_hangs_up_is_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who watches a log for warnings is not called after each run that went well, and is when a site leaves one."""
+    begin_log("hub")
+    lines = RunLines(5, ["a", "b"], quiet=False)
+    lines(RunEvent(RunEventKind.LEFT, 4, "a", "closed"))
+    lines(RunEvent(RunEventKind.PHASE, 5, code=RunState.FINISHING.value))
+    lines(RunEvent(RunEventKind.LEFT, 5, "a", "closed"))
+    told = [(line[0], line[3]) for line in said(capsys)]
+    assert told == [("WARNING", "a is gone (closed)"), ("INFO", "a has hung up")]
 
 
 def test_a_node_says_how_long_it_waits(capsys: pytest.CaptureFixture[str]) -> None:

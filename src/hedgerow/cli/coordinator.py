@@ -100,7 +100,7 @@ class RunLines:
         self._last = float("-inf")
         self._repeats = Repeats()
         self._sites, self._ready, self._given_up = sites, set[str](), set[str]()
-        self._is_waiting = True
+        self._is_waiting, self._is_over = True, False
         self.least = 0
         self._until, self._waited = math.inf, -math.inf
 
@@ -119,7 +119,10 @@ class RunLines:
         if self._quiet:
             return
         self._note_who_is_awaited(event)
-        if event.kind in _SAID:
+        if event.kind is RunEventKind.LEFT and self._is_over:
+            # Sites that have the result hang up.
+            self._say_again(event.site, f"{event.site} has hung up", "", "INFO")
+        elif event.kind in _SAID:
             why = f" ({event.code})" if event.code else ""
             level = "WARNING" if event.kind in _GRAVE else "INFO"
             self._say_again(event.site, f"{event.site} {_SAID[event.kind]}{why}", self._then(event), level)
@@ -136,6 +139,7 @@ class RunLines:
         """A run waits for the sites of its roster before its first set-up, and whenever too few are there."""
         if event.kind is RunEventKind.PHASE:
             self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
+            self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
         elif event.kind is RunEventKind.READY:
             self._ready.add(event.site)
             self._given_up.discard(event.site)
