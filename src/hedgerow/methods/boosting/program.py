@@ -197,19 +197,8 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     at = _Position(run, candidates, order, run.ordered_sum())
     if filters_classes(run.plan, settings):
         at.classes = ClassCovariance(run.loss.n_outputs, settings.filters_by_features)
-    start: list[Weighed] = []
     own = settings if isinstance(settings, BoostingSettings) else None
-    if own is not None and own.is_of_times:
-        question = own.fate_question(run.plan)
-        at.life_table = LifeTable.of((yield question), run.sigma(question))
-        at.baseline = grown.baseline = at.life_table.baseline
-        at.exchange = 1
-        if own.start == "linear hazards":
-            start = [(yield from _begin_linearly(at, own))]
-    elif own is not None and own.start == "level":
-        start = [(yield from _begin_at_level(at, own))]
-    elif own is not None and own.start != "none":
-        start = yield from _begin(at, own)
+    start = [] if own is None else (yield from _begin(grown, at, own))
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.paid_rounds_before(at.n_fitted, settings.batch_size)):
             candidates.take_histogram((yield at.histogram()))
@@ -221,17 +210,40 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         start = []
         at.fitted(fitted)
         _cut_again(grown, at)
-    if own is not None and own.calibration == "line":
-        yield from _calibrate(grown, at, own)
-    if own is not None and own.calibration == "slope":
-        query = replace(own.slope_question(run.plan, at.exchange, _centre(grown), line_zoom(at.zoom)), **at.carried())
-        yield from mend(grown, query)
-    if own is not None and own.calibration == "odds":
-        yield from _mend_odds(grown, at, own)
-    if own is not None and own.calibration == "rates":
-        yield from _mend_rates(grown, at, own)
-    if own is not None and own.calibration == "hazards" and at.life_table is not None:
-        yield from _mend_hazards(grown, at, at.life_table, own)
+    if own is not None:
+        yield from _mend(grown, at, own)
+
+
+def _begin(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, list[Weighed]]:
+    """What comes before the first tree that asks for leaf sums: the trees that it gives."""
+    match settings.start:
+        case "mean" | "linear":
+            return (yield from _begin_at_mean(at, settings))
+        case "level":
+            return [(yield from _begin_at_level(at, settings))]
+        case "hazards" | "linear hazards":
+            question = settings.fate_question(at.run.plan)
+            at.life_table = LifeTable.of((yield question), at.run.sigma(question))
+            at.baseline = grown.baseline = at.life_table.baseline
+            at.exchange = 1
+            return [(yield from _begin_linearly(at, settings))] if settings.start == "linear hazards" else []
+    return []
+
+
+def _mend(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
+    """The last release: what it tells of finished scores, the finished model takes in."""
+    match settings.calibration:
+        case "line":
+            yield from _calibrate(grown, at, settings)
+        case "slope":
+            query = settings.slope_question(at.run.plan, at.exchange, _centre(grown), line_zoom(at.zoom))
+            yield from mend(grown, replace(query, **at.carried()))
+        case "odds":
+            yield from _mend_odds(grown, at, settings)
+        case "rates":
+            yield from _mend_rates(grown, at, settings)
+        case "hazards" if at.life_table is not None:
+            yield from _mend_hazards(grown, at, at.life_table, settings)
 
 
 def _cut_again(grown: Grown, at: _Position) -> None:
@@ -328,8 +340,8 @@ def _beyond(total: float, noise: float) -> float:
     return total * max(0.0, 1 - 4 * noise * noise / (total * total)) if total else 0.0
 
 
-def _begin(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, list[Weighed]]:
-    """The start: its trees. Those of a linear model have no weights, for no release has counted their records."""
+def _begin_at_mean(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, list[Weighed]]:
+    """The mean, and a linear model after it. Its trees have no weights, for no release has counted their records."""
     run, plan, largest = at.run, at.run.plan, largest_value(at.run)
     released = yield settings.mean_question(plan)
     mean = min(max(released_mean(released, MEAN_STATISTICS), -1.0), 1.0)
