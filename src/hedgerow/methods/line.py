@@ -115,12 +115,12 @@ class LineSums(Query):
             yield "a sum of the last release is out of range"
 
 
-def zoom_of(spread: float, loss: Loss | None = None) -> int:
-    """By how many doublings residuals are zoomed in on, by their mean distance from the mean; kernels hold no more."""
+def zoom_of(spread: float, loss: Loss | None = None, widest: float = WIDEST_ZOOMED) -> int:
+    """How many times residuals are doubled so that their spread stays within `widest`; kernels hold no more."""
     most = MOST_ZOOM
     if loss is not None:
         most = max(0, min(MOST_ZOOM, math.floor(LARGEST_UNIT / loss.scales[0]).bit_length() - 1))
-    return sum(spread * 2**doublings <= WIDEST_ZOOMED for doublings in range(1, most + 1))
+    return sum(spread * 2**doublings <= widest for doublings in range(1, most + 1))
 
 
 def shortened(distances: IntVector, zoom: int) -> IntVector:

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.poisson import score_of
 from hedgerow.losses.survival import Baseline
-from hedgerow.losses.tables import LARGEST_UNIT, SCORE_LIMIT, SCORE_UNIT, Loss, zoomed
+from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT, Loss, zoomed
 from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, filters_classes
 from hedgerow.methods.hazards import LifeTable, mended_hazards
-from hedgerow.methods.line import MOST_ZOOM, line_zoom, mend, zoom_of
+from hedgerow.methods.line import line_zoom, mend, zoom_of
 from hedgerow.methods.start import (
     CUT_RESIDUALS,
     LABEL_NORM,
@@ -281,6 +281,11 @@ def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Gener
     stretch = 0.0
     if squares > LEAST_SQUARES * noise:
         stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH), MOST_STRETCH)
+    _move(grown, shift, stretch)
+
+
+def _move(grown: Grown, shift: float, stretch: float) -> None:
+    """Add a shift, in units of score, to what a run began with, and stretch what its trees say beyond that."""
     start, *others = [batch.values for batch in grown.batches]
     shifts = np.zeros(start.shape)
     shifts[0, 0, 0] = shift * SCORE_UNIT
@@ -329,10 +334,7 @@ def _mend_rates(grown: Grown, at: _Position, settings: BoostingSettings) -> Gene
     query = replace(settings.rates_question(run.plan, at.exchange, centre, line_zoom(at.zoom)), **at.carried())
     prior = CUT_RESIDUALS if at.zoom else WHOLE_RESIDUALS
     shift, stretch = mended_rates((yield query), run.sigma(query), prior)
-    start, *others = [batch.values for batch in grown.batches]
-    shifts = np.zeros(start.shape)
-    shifts[0, 0, 0] = shift * SCORE_UNIT
-    grown.replace_values([start + shifts, *(values * (1 + stretch) for values in others)])
+    _move(grown, shift, stretch)
 
 
 def _beyond(total: float, noise: float) -> float:
@@ -381,10 +383,8 @@ def _zoom_of_counts(mean: float, run: Run) -> int:
 
     Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much.
     """
-    clip = run.loss.clip / float(run.loss.scales[0]) * run.plan.label.bounds[1] / 2
-    least = LEAST_CLIP_OF_COUNTS * math.sqrt(mean + mean * mean)
-    most = math.floor(LARGEST_UNIT / float(run.loss.scales[0])).bit_length() - 1
-    return sum(least * 2**doublings <= clip for doublings in range(1, min(MOST_ZOOM, most) + 1))
+    spread = math.sqrt(mean + mean * mean) * 2 / run.plan.label.bounds[1]
+    return zoom_of(spread, run.loss, run.loss.clip / float(run.loss.scales[0]) / LEAST_CLIP_OF_COUNTS)
 
 
 def _begin_linearly(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, Weighed]:
