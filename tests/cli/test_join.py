@@ -89,6 +89,19 @@ def test_a_later_adapter_is_not_passed_over(invitation: str, capsys: pytest.Capt
     assert Path("own.toml").read_text(encoding="utf-8") == plain
 
 
+def test_a_later_name_of_the_rows_is_not_passed_over(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once there is a policy its name counts: who gives another one is told so, and who gives the same goes on."""
+    Path("own.toml").write_text(policy_of(read_invitation(Path(invitation)).policy, "ward"), encoding="utf-8")
+    said = joined(capsys, invitation, "--policy", "own.toml", "--data-set", "other")
+    assert "(data-set-beside-policy, exit code 2)" in said and "'ward'" in said
+    assert "(usage, exit code 2)" in joined(capsys, invitation, "--policy", "own.toml", "--data-set", "ward")
+    folder = Path("wards/wards-north")
+    Path("own.toml").rename(folder / "policy.toml")
+    with closing(Notebook(folder / "enrolment.db")) as notes:
+        notes.keep(invitation=read_invitation(Path(invitation)).digest())
+    assert "(data-set-beside-policy" in joined(capsys, invitation, "--data-set", "other")
+
+
 def test_a_site_by_another_name_begins_no_second_account(
     invitation: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,8 @@ def run(arguments: argparse.Namespace) -> None:
     if invitation.role is Role.SITE and arguments.data is None and arguments.held_out is None:
         raise UsageError("usage-no-rows")
     _make_room(invitation, folder)
+    if invitation.role is Role.SITE:
+        _require_data_set(arguments, folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _page(arguments, invitation) as page:
         _join(arguments, invitation, folder, page)
@@ -211,6 +213,16 @@ def _adapt(arguments: argparse.Namespace, own: str) -> None:
     text = f"{read_text(own)}\n{read_text(arguments.adapter)}"
     parse_policy(text)
     write_atomically(Path(own), text.encode())
+
+
+def _require_data_set(arguments: argparse.Namespace, folder: Path) -> None:
+    """Raises UsageError "data-set-beside-policy" where a policy counts these rows for another name than --data-set."""
+    own = arguments.policy or str(folder / POLICY)
+    if arguments.data_set is None or (arguments.policy is None and not Path(own).exists()):
+        return
+    counted = read_policy(own).data_set
+    if counted != arguments.data_set:
+        raise UsageError("data-set-beside-policy", data_set=arguments.data_set, policy=own, counted=counted)
 
 
 def _require_known(arguments: argparse.Namespace, invitation: Invitation, data_set: str) -> None:
