@@ -107,16 +107,38 @@ def test_a_site_by_another_name_begins_no_second_account(
 ) -> None:
     """The coordinator chooses the names of invitations, so a name alone must not give rows a new budget."""
     assert main(["study", "invite", "north-2"]) == 0
-    Path("policy.toml").write_text(policy_of(read_invitation(Path(invitation)).policy, "north"), encoding="utf-8")
     folder, plan = Path("wards"), parse_plan(PLAN)
     with closing(BudgetBook(folder / "north-budget.db")) as book:
         book.reserve(b"run", "north", plan, [GaussianEvent(20.0)], (3.0, 1e-5))
-    assert _book(folder, "north", "policy.toml") == folder / "north-budget.db"
+    assert _book(folder, "north", "north") == folder / "north-budget.db"
     with pytest.raises(UsageError) as refused:
-        _book(folder, "north-2", "policy.toml")
+        _book(folder, "north-2", "north")
     assert refused.value.code == "budget-elsewhere" and "--budget wards/north-budget.db" in str(refused.value.remedy)
-    Path("policy.toml").write_text(policy_of(read_invitation(Path(invitation)).policy, "others"), encoding="utf-8")
-    assert _book(folder, "north-2", "policy.toml") == folder / "north-2-budget.db"
+    assert _book(folder, "north-2", "others") == folder / "north-2-budget.db"
+    said = " ".join(joined(capsys, "wards/north-2.invitation", "--data-set", "north").split())
+    assert "(budget-elsewhere, exit code 2)" in said
+
+
+def test_what_has_been_spent_is_shown_before_the_question(
+    invitation: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who is asked to take part, or to go on by a corrected plan, knows what is left of the epsilon for these rows."""
+    first = " ".join(joined(capsys, invitation).split())
+    assert "spent epsilon 0 of 1 at delta 1e-05 with this run epsilon 1 of 1" in first and "would refuse" not in first
+    with closing(BudgetBook(Path("wards/north-budget.db"))) as book:
+        book.reserve(b"run", "north", parse_plan(PLAN), [GaussianEvent(20.0)], (3.0, 1e-5))
+        spent = book.spent("north", 1e-5)
+    folder = Path("wards/wards-north")
+    (folder / "proposed-policy.toml").rename(folder / "policy.toml")
+    (folder / "proposed-plan.toml").rename(folder / "plan.toml")
+    with closing(Notebook(folder / "enrolment.db")) as notes:
+        notes.keep(invitation=read_invitation(Path(invitation)).digest(), settled=b"1")
+    for epsilon, is_refused in ((0.9, False), (1, True)):
+        corrected = f"{PLAN}# Corrected.\n".replace("epsilon = 1", f"epsilon = {epsilon}")
+        Path("corrected.toml").write_text(corrected, encoding="utf-8")
+        said = " ".join(joined(capsys, invitation, "--plan", "corrected.toml").split())
+        assert f"spent, or reserved epsilon {spent:.4g} of 1 at delta 1e-05 with this run" in said
+        assert ("would refuse the run (policy-over-budget)" in said) is is_refused
 
 
 def test_a_table_by_another_name_begins_no_second_account(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:

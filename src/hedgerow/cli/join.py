@@ -30,6 +30,7 @@ from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role,
 
 if TYPE_CHECKING:
     from hedgerow.cli.page import SitePage
+    from hedgerow.client.policy import Policy
 
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _LONGEST_PAUSE = 10.0
@@ -182,7 +183,30 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
     policy.check_plan(plan)
     print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
     print_facts(_rules(text))
+    place = _place_of_book(arguments, invitation, policy.data_set)
+    print(f"\nWhat the rows of {shown(policy.data_set)} have cost, in all studies whose book is {place}\n")
+    print_facts(_spending(place, plan if arguments.data is not None else None, policy))
     return proposed
+
+
+def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:
+    """What has been spent of what the policy allows, and what it would come to with one run of this plan."""
+    from hedgerow.cli.owner import of_budget
+    from hedgerow.client.budget import RESERVED, BudgetBook, epsilon_of
+    from hedgerow.methods.tasks import TrainingTask
+
+    events = [] if plan is None else TrainingTask(plan).planned_releases()
+    spent, total, is_reserved = 0.0, epsilon_of(events, policy.delta), False
+    # Who only looks begins no book.
+    if place.is_file():
+        with closing(BudgetBook(place)) as book:
+            is_reserved = any(line.status == RESERVED for line in book.lines(policy.data_set))
+            spent, total = (book.spent(policy.data_set, policy.delta, more) for more in ([], events))
+    facts = [("spent, or reserved" if is_reserved else "spent", of_budget(spent, policy.max_epsilon, policy.delta))]
+    if plan is not None:
+        refused = "; your node would refuse the run (policy-over-budget)" if total > policy.max_epsilon else ""
+        facts.append(("with this run", of_budget(total, policy.max_epsilon, policy.delta) + refused))
+    return facts
 
 
 def _rules(policy: str) -> list[tuple[str, str]]:
@@ -385,7 +409,7 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
         monitor.run(build_parser().parse_args(["monitor", *common]))
         return
     policy = arguments.policy or str(folder / POLICY)
-    budget = arguments.budget or str(_book(Path(arguments.invitation).parent, invitation.party, policy))
+    budget = str(_place_of_book(arguments, invitation, read_policy(policy).data_set))
     command = ["node", *common, "--plan", str(folder / PLAN), "--policy", policy, "--budget", budget]
     command += ["--state", str(folder / "state")]
     command += ["--log-format", arguments.log_format]
@@ -395,7 +419,14 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
     node.stay(build_parser().parse_args(command), is_once=arguments.once, page=page)
 
 
-def _book(folder: Path, party: str, policy: str) -> Path:
+def _place_of_book(arguments: argparse.Namespace, invitation: Invitation, data_set: str) -> Path:
+    """Where what these rows cost is counted; raises as `_book`."""
+    if arguments.budget is not None:
+        return Path(arguments.budget)
+    return _book(Path(arguments.invitation).parent, invitation.party, data_set)
+
+
+def _book(folder: Path, party: str, data_set: str) -> Path:
     """This party's budget book; raises UsageError "budget-elsewhere" where another one counts for the same rows.
 
     The coordinator chooses what a party is called. A site that is invited again under another name would otherwise
@@ -403,7 +434,7 @@ def _book(folder: Path, party: str, policy: str) -> Path:
     """
     from hedgerow.client.budget import BudgetBook
 
-    own, data_set = folder / f"{party}-budget.db", read_policy(policy).data_set
+    own = folder / f"{party}-budget.db"
     for other in sorted(folder.glob("*-budget.db")):
         if other == own:
             continue

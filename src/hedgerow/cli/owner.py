@@ -246,7 +246,12 @@ def facts_of(question: Question) -> list[tuple[str, str]]:
 
 def spending_of(question: Question) -> str:
     """What would be spent or reserved with this run, of what the policy allows."""
-    return f"epsilon {question.total:.4g} of {question.most:g} at delta {question.total_delta:g}"
+    return of_budget(question.total, question.most, question.total_delta)
+
+
+def of_budget(epsilon: float, most: float, delta: float) -> str:
+    """So much of what a policy allows."""
+    return f"epsilon {number(epsilon)} of {most:g} at delta {delta:g}"
 
 
 def command_of(question: Question, folder: object) -> str:

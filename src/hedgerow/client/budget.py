@@ -79,7 +79,7 @@ class BudgetLine:
 
     def epsilon(self, delta: float) -> float:
         """What this run costs by itself."""
-        return _epsilon(self.events, delta)
+        return epsilon_of(self.events, delta)
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,10 @@ class BudgetBook:
         if status is not None and status != RESERVED:
             raise PolicyRefusal("run-closed", status=status)
 
-    def spent(self, data_set: str, delta: float) -> float:
-        """The epsilon of all runs of a data set together, reserved ones included."""
-        return _epsilon((event for line in self.lines(data_set) for event in line.events), delta)
+    def spent(self, data_set: str, delta: float, more: Sequence[Event] = ()) -> float:
+        """The epsilon of all runs of a data set together, reserved ones included, and of `more`, another run's."""
+        before = (event for line in self.lines(data_set) for event in line.events)
+        return epsilon_of((*before, *scoped(more, "another run")), delta)
 
     def reserve(
         self,
@@ -261,7 +262,7 @@ class BudgetBook:
                 raise PolicyRefusal("policy-unit-of-earlier-runs", unit=plan.privacy.unit, earlier=line.unit)
         epsilon, delta = limit
         before = [event for line in lines for event in line.events]
-        total = _epsilon((*before, *scoped(events, _scope(run_id.hex(), self._site))), delta)
+        total = epsilon_of((*before, *scoped(events, _scope(run_id.hex(), self._site))), delta)
         if total > epsilon:
             raise PolicyRefusal(
                 "policy-over-budget",
@@ -269,7 +270,7 @@ class BudgetBook:
                 total=total,
                 delta=delta,
                 epsilon=epsilon,
-                spent=_epsilon(before, delta),
+                spent=epsilon_of(before, delta),
             )
         return True
 
@@ -360,7 +361,8 @@ def _scope(run_id: str, site: str) -> str:
     return f"{run_id}/{site}" if site else run_id
 
 
-def _epsilon(events: Iterable[Event], delta: float) -> float:
+def epsilon_of(events: Iterable[Event], delta: float) -> float:
+    """What these releases cost together."""
     counted = list(events)
     return get_accountant("gdp").epsilon(counted, delta) if counted else 0.0
 
