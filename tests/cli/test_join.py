@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from argparse import Namespace
 from contextlib import closing
 from io import StringIO
@@ -89,6 +91,28 @@ def test_a_later_adapter_is_not_passed_over(invitation: str, capsys: pytest.Capt
     assert Path("own.toml").read_text(encoding="utf-8") == plain
 
 
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("study new other --plan plan.toml --listen 127.0.0.1:7443", ".other.new/coordinator.private.json"),
+        ("plan init north.csv --label outcome --out draft.toml", "draft.toml"),
+    ],
+)
+def test_a_full_disk_names_the_file_and_leaves_none(
+    invitation: str, command: str, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The system's own words say only that some disk is full; half a file would stand in the way of the next try."""
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", fail)
+    assert main(command.split()) == 10
+    said = " ".join(capsys.readouterr().err.split())
+    assert file in said and "No space left on device" in said and "(disk-full, exit code 10)" in said
+    assert not Path(file).exists()
+
+
 def test_a_later_name_of_the_rows_is_not_passed_over(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Once there is a policy its name counts: who gives another one is told so, and who gives the same goes on."""
     Path("own.toml").write_text(policy_of(read_invitation(Path(invitation)).policy, "ward"), encoding="utf-8")
@@ -119,9 +143,7 @@ def test_a_site_by_another_name_begins_no_second_account(
     assert "(budget-elsewhere, exit code 2)" in said
 
 
-def test_what_has_been_spent_is_shown_before_the_question(
-    invitation: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_has_been_spent_is_shown_before_the_question(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Who is asked to take part, or to go on by a corrected plan, knows what is left of the epsilon for these rows."""
     first = " ".join(joined(capsys, invitation).split())
     assert "spent epsilon 0 of 1 at delta 1e-05 with this run epsilon 1 of 1" in first and "would refuse" not in first

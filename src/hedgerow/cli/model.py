@@ -141,5 +141,9 @@ def _stream(out: Path | None) -> Iterator[TextIO]:
         with open(part, "w", encoding="utf-8", newline="") as stream:
             yield stream
         part.replace(out)
+    except OSError as fault:
+        # A disk that is full names no file.
+        fault.filename = fault.filename or str(out)
+        raise
     finally:
         part.unlink(missing_ok=True)

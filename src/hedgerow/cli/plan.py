@@ -20,6 +20,7 @@ from hedgerow.cli.survey import PlanFile, private_draft
 from hedgerow.data.drafts import draft_plan, plan_toml, read_codebook, toml_section
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.methods.tasks import SurveyTask, TrainingTask
+from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import PLAN_VERSION, Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
@@ -59,7 +60,7 @@ def _write(text: str, out: Path | None) -> None:
     if out is None:
         print(text, end="")
         return
-    out.write_text(text, encoding="utf-8")
+    write_atomically(out, text.encode())
     n_open, n_guessed = (len(re.findall(rf"^# \w+ = .*# {mark}", text, re.M)) for mark in ("FILL IN", "CONFIRM"))
     tasks = [f"fill in the {n_open} lines marked FILL IN"] if n_open else []
     tasks += [f"confirm the {n_guessed} lines marked CONFIRM, which were guessed"] if n_guessed else []
@@ -85,7 +86,7 @@ def preset(arguments: argparse.Namespace) -> None:
         print(text, end="")
         return
     out = new_file(arguments.out)
-    out.write_text(text, encoding="utf-8")
+    write_atomically(out, text.encode())
     note(f"Wrote {out}. Now see what it costs: {typed(f'hedgerow privacy {out}')}")
 
 

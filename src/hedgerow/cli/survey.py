@@ -37,6 +37,7 @@ from hedgerow.local.survey import (
     usual_epsilon,
 )
 from hedgerow.methods.tasks import SurveyTask
+from hedgerow.models.model import write_atomically
 from hedgerow.models.plots import CLASS_COLOURS
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -259,7 +260,7 @@ def _write(folder: Path, found: TableSurvey, plan: Plan | None, sites: Sequence[
     files = {}
     for name, text in texts.items():
         files[name] = folder / name
-        files[name].write_text(text, encoding="utf-8")
+        write_atomically(files[name], text.encode())
     return files
 
 
@@ -808,9 +809,7 @@ class PlanFile:
             if self.path.read_text(encoding="utf-8") != text:
                 raise UsageError("plan-exists", path=self.path)
             return
-        beside = self.path.with_name(f".{self.path.name}.part")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(self.path)
+        write_atomically(self.path, text.encode())
 
 
 class StatisticsFolder(PlanFile):

@@ -281,6 +281,10 @@ def write_new(path: Path, text: str, mode: int = 0o644) -> None:
         os.link(draft, path)
     except FileExistsError:
         raise UsageError("identity-exists", path=path) from None
+    except OSError as fault:
+        # A disk that is full names no file.
+        fault.filename = fault.filename or str(path)
+        raise
     finally:
         draft.unlink()
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
