@@ -102,6 +102,18 @@ def test_the_command_says_what_to_look_at(places: tuple[str, str], capsys: pytes
     assert json.loads(capsys.readouterr().out)["columns"][0]["n_above"] == 59
 
 
+def test_a_narrow_terminal_breaks_no_line(
+    places: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the table has no room, each column says what it has; a table that the terminal folds cannot be read."""
+    monkeypatch.chdir(Path(places[0]).parent)
+    monkeypatch.setenv("COLUMNS", "50")
+    assert main(["check", "plan.toml", "a.csv"]) == 0
+    text = capsys.readouterr().out
+    assert "  ill    categorical label" in text and "numeric, " in text and "clamped " in text
+    assert max(map(len, text.split("\n"))) <= 50
+
+
 def test_training_names_columns_that_lie_beyond_the_plan(
     places: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

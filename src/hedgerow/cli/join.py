@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.cli.inputs import is_terminal, listed, read_policy, read_text, says_yes
 from hedgerow.cli.main import build_parser
-from hedgerow.cli.output import name_log, note, print_facts
+from hedgerow.cli.output import name_log, note, print_facts, wrapped
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.fields import read_toml, shown
@@ -181,10 +181,12 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
     adapter = ["--adapter", own] if policy.data != PLAIN else []
     owner.check(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
     policy.check_plan(plan)
-    print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
+    title = "Your policy, which your node enforces whatever the coordinator asks for"
+    print(f"\n{wrapped(title, hanging=0)}\n")
     print_facts(_rules(text))
     place = _place_of_book(arguments, invitation, policy.data_set)
-    print(f"\nWhat the rows of {shown(policy.data_set)} have cost, in all studies whose book is {place}\n")
+    title = f"What the rows of {shown(policy.data_set)} have cost, in all studies whose book is {place}"
+    print(f"\n{wrapped(title, hanging=0)}\n")
     print_facts(_spending(place, plan if arguments.data is not None else None, policy))
     return proposed
 

@@ -82,8 +82,9 @@ def wrapped(text: str, hanging: int = 20, columns: int | None = None) -> str:
     columns = columns or width()
     lines = []
     for line in map(shown, text.split("\n")):
+        # A path or a digest that is too long stays whole, to be copied.
         pieces = textwrap.wrap(
-            line, columns, subsequent_indent=" " * hanging, break_on_hyphens=False, drop_whitespace=True
+            line, columns, subsequent_indent=" " * hanging, break_on_hyphens=False, break_long_words=False
         )
         lines += pieces if len(line) > columns else [line]
     return "\n".join(lines)

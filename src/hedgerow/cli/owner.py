@@ -15,13 +15,13 @@ import select
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan
-from hedgerow.cli.output import note, number, print_facts, print_json, wrapped
+from hedgerow.cli.output import note, number, print_facts, print_json, width, wrapped
 from hedgerow.data.fit import ColumnFit, TableFit, counted, renames, table_fit
 from hedgerow.data.sources import Location, column_names, is_url
 from hedgerow.data.units import MANY, needed_columns
@@ -64,8 +64,9 @@ def check(arguments: argparse.Namespace) -> None:
         )
         return
     table = "The query's result" if is_url(arguments.data) else arguments.data
-    print(f"{shown(table)} beside the plan {plan.name!r}. Private: exact counts of its rows, for their owner only.\n")
-    print(_table(found))
+    about = f"{shown(table)} beside the plan {plan.name!r}. Private: exact counts of its rows, for their owner only."
+    print(f"{wrapped(about, hanging=0)}\n")
+    _print_columns(found)
     findings = [(column.name, "; ".join(column.findings())) for column in found.columns if column.findings()]
     if findings:
         print("\nTo look at")
@@ -80,7 +81,8 @@ def check(arguments: argparse.Namespace) -> None:
         print_facts(unlisted)
     mending = [line for column in found.columns for line in column.mending.split("\n") if line]
     if mending:
-        print("\nIf that is what these cells mean, it is mended by these lines of this site's own file (docs/data.md)")
+        title = "If that is what these cells mean, it is mended by these lines of this site's own file (docs/data.md)"
+        print(f"\n{wrapped(title, hanging=0)}")
         print("\n".join(["  [data]", *(f"  {line}" for line in dict.fromkeys(mending))]))
     print("\n" + wrapped(rest(found), hanging=0))
     if any(column.beyond > MANY for column in found.columns):
@@ -138,8 +140,21 @@ def _note_renames(table: Location, plan: Plan) -> None:
         print(f"  [data]\n  {line}", file=sys.stderr)
 
 
-def _table(found: TableFit) -> str:
+def _print_columns(found: TableFit) -> None:
+    """One line a column: a table, or, where the terminal has no room for it, what there is to say of each."""
     rows = [_TITLES, *(cells(column) for column in found.columns)]
+    table = _table(rows)
+    if max(map(len, table.split("\n"))) <= width():
+        print(table)
+        return
+    facts = []
+    for name, kind, *shares in rows[1:]:
+        said = [f"{title} {share}" for title, share in zip(_TITLES[2:], shares, strict=True) if share not in ("", ".")]
+        facts.append((name, ", ".join([kind, *said])))
+    print_facts(facts)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(row[index]) for row in rows) for index in range(len(_TITLES))]
     lines = []
     for row in rows:
