@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,15 @@ def test_an_error_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.out == ""
     assert (error["code"], error["exit_code"]) == ("model-not-found", 5)
     assert set(error) == {"code", "exit_code", "what", "cause", "remedy"}
+
+
+def test_the_help_names_the_exit_codes_that_the_documents_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """A supervisor that sees 143 finds it in `hedgerow --help`; only what a pipe does to a reader is left out."""
+    main(["--help"])
+    shown = set(re.findall(r"(?:^|[ ,])(\d+) [a-z]", capsys.readouterr().out.partition("exit codes:")[2]))
+    text = (Path(SOURCE).parent / "docs" / "errors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| ([\d, ]+) \|", text.partition("## Bad input")[0])
+    assert {code for row in rows for code in row.split(", ")} - {"141"} <= shown
 
 
 def interrupted_in_a_kernel() -> SystemError:

@@ -113,7 +113,7 @@ _EXIT_CODES = """\
 exit codes:
   0 done              4 data           8 protocol        70 a fault of Hedgerow's own
   1 other error       5 model file     9 secure sum     130 interrupted
-  2 command line      6 site policy   10 the machine
+  2 command line      6 site policy   10 the machine    137 killed, 143 told to end (SIGTERM)
   3 plan              7 privacy       (docs/errors.md lists every error)
 """
 
@@ -572,7 +572,8 @@ def _add_watching(commands: Any) -> None:
 
 _STUDY: dict[str, Any] = {"metavar": "FOLDER", "help": "the study's folder (this one, or the only one below it)"}
 _JOIN_END = """\
-The keys that it makes stay in the folder STUDY-PARTY beside the invitation. Started again, it goes on where it was.
+The keys that it makes stay in the folder STUDY-PARTY beside the invitation. Ended by Ctrl-C (exit code 130), SIGTERM
+(143) or by anything else, and started again, it goes on where it was.
 """
 
 
