@@ -506,7 +506,8 @@ def read_invitation(path: Path) -> Invitation:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise UsageError("invitation-file", where=str(path))
-        return parse_invitation(content.decode(), str(path))
+        # An editor, or a mail program, may have put a byte-order mark first.
+        return parse_invitation(content.decode("utf-8-sig"), str(path))
     except FileNotFoundError:
         raise UsageError("invitation-not-found", path=path) from None
     except (UnicodeDecodeError, IsADirectoryError):

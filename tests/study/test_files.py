@@ -11,11 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.cli.inputs import read_policy, read_text
 from hedgerow.cli.join import _rules
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.study import SUFFIX, Invitation, check_address, parse_invitation, read_invitation, write_private
+from hedgerow.transport.identities import public_lines, read_public
 
 if TYPE_CHECKING:
     from conftest import Study
@@ -81,6 +83,20 @@ def test_a_damaged_invitation_is_refused_or_another(study: Study, data: st.DataO
     except HedgerowError:
         return
     assert found == invitation or found.digest() != invitation.digest()
+
+
+def test_files_that_an_editor_has_saved_say_the_same(study: Study, tmp_path: Path) -> None:
+    """Editors on Windows begin a file with a byte-order mark and end lines otherwise; nothing was changed by that."""
+    invitation, _ = written(study)
+    policy = policy_of(invitation.policy, "north")
+    texts = {"invitation": invitation.to_text(), "plan": invitation.plan, "policy": policy}
+    texts["public"] = public_lines(invitation.coordinator)
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert read_invitation(tmp_path / "invitation") == invitation
+    assert read_text(str(tmp_path / "plan")) == invitation.plan
+    assert read_policy(str(tmp_path / "policy")) == parse_policy(policy)
+    assert read_public(tmp_path / "public") == invitation.coordinator
 
 
 def test_an_invitation_without_end_is_refused(tmp_path: Path) -> None:

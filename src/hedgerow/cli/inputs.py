@@ -34,7 +34,8 @@ def read_plan(path: str) -> Plan:
 def read_text(path: str) -> str:
     """The text of a plan's file, with gaps or without; raises PlanError."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        # Some editors put a byte-order mark first: here and below it is no part of the text.
+        return Path(path).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
         raise PlanError("plan-not-found", path=path) from None
     except UnicodeDecodeError:
@@ -193,7 +194,7 @@ def read_policy(path: str) -> Policy:
     from hedgerow.client.policy import parse_policy
 
     try:
-        return parse_policy(Path(path).read_text(encoding="utf-8"))
+        return parse_policy(Path(path).read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, IsADirectoryError):
         raise UsageError("policy-not-found", path=path) from None
     except UnicodeDecodeError:

@@ -176,7 +176,7 @@ def adapter(value: Any, path: str) -> Adapter:
 def read_adapter(path: str) -> Adapter:
     """The adapter in a site's own file: a policy, or a file with a `[data]` table alone. Raises UsageError."""
     try:
-        content = read_toml(Path(path).read_text(encoding="utf-8"))
+        content = read_toml(Path(path).read_text(encoding="utf-8-sig"))
         if "data" not in content:
             raise UsageError("adapter-none", path=path)
         return adapter(content["data"], "data")

@@ -126,7 +126,7 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
 
 def _read(kind: type[File], path: Path, name: str) -> File:
     try:
-        content = read_toml(path.read_text(encoding="utf-8"))
+        content = read_toml(path.read_text(encoding="utf-8-sig"))
         found = read_section(kind, content, name)
     except OSError as fault:
         raise UsageError("flower-file-not-read", path=path, fault=fault.strerror or fault) from None

@@ -358,7 +358,7 @@ def fields_of(identity: PublicIdentity) -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """A file's text; raises UsageError when there is none."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
         raise UsageError("identity-not-found", path=path) from None
     except UnicodeDecodeError:
