@@ -88,7 +88,7 @@ def test_a_damaged_invitation_is_refused_or_another(study: Study, data: st.DataO
 def test_files_that_an_editor_has_saved_say_the_same(study: Study, tmp_path: Path) -> None:
     """Editors on Windows begin a file with a byte-order mark and end lines otherwise; nothing was changed by that."""
     invitation, _ = written(study)
-    policy = policy_of(invitation.policy, "north")
+    policy = policy_of("max_epsilon = 1\ndelta = 1e-6", "north")
     texts = {"invitation": invitation.to_text(), "plan": invitation.plan, "policy": policy}
     texts["public"] = public_lines(invitation.coordinator)
     for name, text in texts.items():
