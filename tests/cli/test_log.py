@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import re
+from argparse import Namespace
 from collections.abc import Iterator
 
 import pytest
 
+from hedgerow.cli import node
 from hedgerow.cli.coordinator import RunLines
 from hedgerow.cli.node import ConnectionNotes
 from hedgerow.cli.output import begin_log, end_log, note, report_error, tell, warn
-from hedgerow.errors import DataError
+from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import WireCode
 from hedgerow.server.coordinator import RunEvent, RunEventKind
+from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Connected, Disconnected
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (INFO|WARNING|ERROR) run=([0-9a-f]{12}|-) site=(\S+) (.*)")
@@ -110,3 +113,43 @@ def test_a_node_says_how_long_it_waits(capsys: pytest.CaptureFixture[str]) -> No
     notes(Disconnected(WireCode.CONNECTION_LOST.value, False))
     lines = said(capsys)
     assert [line[0] for line in lines] == ["INFO", "WARNING"] and "for 3,600 s without a word at most" in lines[0][3]
+
+
+def test_no_coordinator_between_two_runs_is_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is none for most of a study's time; in a run, or before the first one, something is in the way."""
+    begin_log("north")
+    for is_resting in (True, False):
+        notes = ConnectionNotes(lambda: 3600.0, is_resting=lambda is_resting=is_resting: is_resting)  # type: ignore[misc]
+        notes(Disconnected(WireCode.UNREACHABLE.value, False))
+        notes(Disconnected(WireCode.CONNECTION_LOST.value, False))
+    assert [line[0] for line in said(capsys)] == ["INFO", "WARNING", "WARNING", "WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "level"),
+    [
+        (PolicyRefusal("run-closed", status="finished"), "INFO"),
+        (PolicyRefusal("policy-no-held-out"), "INFO"),
+        (
+            PolicyRefusal("policy-over-budget", data_set="a", total=2.0, delta=1e-6, epsilon=1.0, spent=1.0),
+            "WARNING",
+        ),
+        (AggregationError("coordinator-silent", limit=60.0), "WARNING"),
+    ],
+)
+def test_a_run_that_a_node_could_not_take_part_in_is_a_warning(
+    fault: HedgerowError, level: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose budget is spent stays, and its owner does not look at it every day."""
+    faults = iter([fault])
+
+    def take_part(*_: object, **__: object) -> None:
+        raise next(faults, KeyboardInterrupt())
+
+    monkeypatch.setattr(node, "take_part", take_part)
+    monkeypatch.setattr(node, "read_private", lambda path: new_identity("north", Role.SITE, bytes(range(32))))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    begin_log("north")
+    with pytest.raises(KeyboardInterrupt):
+        node.stay(Namespace(identity="north.private.json", leave=False))
+    assert [line[0] for line in said(capsys)] == [level, "INFO"]

@@ -392,7 +392,7 @@ class _Line:
                 if refusal.code != self._said:
                     self._said = refusal.code
                     said = f"{invitation.address}: {refusal.what} {refusal.cause} {refusal.remedy}"
-                    note(f"{said} This end tries again. ({refusal.code})")
+                    note(f"{said} This end tries again. ({refusal.code})", level="WARNING")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

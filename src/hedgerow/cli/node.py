@@ -272,6 +272,8 @@ _OF_ONE_RUN = {
     "run-closed", "policy-over-budget", "policy-no-held-out", "policy-no-training", "policy-model", "policy-denied",
 }  # fmt: skip
 """Refusals of a run that say nothing against the next one."""
+_ORDINARY = {"run-closed", "policy-no-held-out", "policy-no-training", "policy-denied"}
+"""Of these, what its owner has said, or what belongs to a study whose sites do not all hold out rows: no warnings."""
 _SECONDS_BETWEEN_RUNS, _LONGEST_REST = 1.0, 300.0
 _SECONDS_FOR_A_MODEL = 60.0
 
@@ -287,13 +289,13 @@ def stay(arguments: argparse.Namespace, *, is_once: bool = False, page: SitePage
         page.show_models(_models_of(arguments, name))
     while True:
         try:
-            result = take_part(arguments, page)
+            result = take_part(arguments, page, stays=not is_once)
         except HedgerowError as fault:
             if fault.code == WireCode.ROSTER_MISMATCH and _takes_up_roster(arguments, page):
                 continue
             if is_once or not _may_come_again(fault):
                 raise
-            note(f"{fault} ({fault.code})")
+            note(f"{fault} ({fault.code})", level="INFO" if fault.code in _ORDINARY else "WARNING")
             if page is not None:
                 page.fail(fault)
             pause = min(2 * pause, _LONGEST_REST)
@@ -438,8 +440,13 @@ def _address(arguments: argparse.Namespace) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def take_part(arguments: argparse.Namespace, page: SitePage | None = None) -> Ensemble | Evaluation | Found:
-    """Join, answer until the run is over, say what it has cost; returns what the run was for."""
+def take_part(
+    arguments: argparse.Namespace, page: SitePage | None = None, *, stays: bool = False
+) -> Ensemble | Evaluation | Found:
+    """Join, answer until the run is over, say what it has cost; returns what the run was for.
+
+    Args: stays: whether the node waits for runs as they come, so that there may well be none now.
+    """
     plan = None if arguments.plan is None else read_plan(arguments.plan)
     policy = read_policy(arguments.policy)
     pinned = read_roster(Path(arguments.roster))
@@ -471,7 +478,7 @@ def take_part(arguments: argparse.Namespace, page: SitePage | None = None) -> En
                     note(f"{name}: dialling {address} with {_agreed(plan, pinned)}.")
                 observers: list[Observer] = [] if page is None else [page.connected]
                 if not arguments.json:
-                    observers.append(ConnectionNotes(lambda: patience_of(session, PATIENCE), lambda: session.is_paused))
+                    observers.append(ConnectionNotes(*_standing(session, store, stays=stays)))
                 asked = AtTheNode(store.desk, folder)
                 with nullcontext() if page is None else page.watching(session, store, book_place, policy):
                     result = _taken_part(session, uplink, pinned, asked, observers, quiet=arguments.json)
@@ -484,6 +491,20 @@ def take_part(arguments: argparse.Namespace, page: SitePage | None = None) -> En
                 note_reserved(store, book, name)
             book.close()
             store.close()
+
+
+def _standing(
+    session: NodeSession, store: NodeStore, *, stays: bool
+) -> tuple[Callable[[], float], Callable[[], bool], Callable[[], bool]]:
+    """What `ConnectionNotes` asks: the node's patience, whether its run is paused, and whether no run is due.
+
+    None is for a node that stays and has been in one: its way to the coordinator is known to be open.
+    """
+    return (
+        lambda: patience_of(session, PATIENCE),
+        lambda: session.is_paused,
+        lambda: stays and not session.run_id and bool(store.run_ids()),
+    )
 
 
 def _setup_of(
@@ -561,12 +582,16 @@ class ConnectionNotes:
     """Tells the owner why nothing happens, and that it is over; less and less often where that goes on and on."""
 
     def __init__(
-        self, patience: Callable[[], float] | None = None, is_paused: Callable[[], bool] = lambda: False
+        self,
+        patience: Callable[[], float] | None = None,
+        is_paused: Callable[[], bool] = lambda: False,
+        is_resting: Callable[[], bool] = lambda: False,
     ) -> None:
         """Args: patience: seconds without a word from the coordinator after which the node gives up; is_paused: whether
-        the coordinator has said that it goes on later.
+        the coordinator has said that it goes on later; is_resting: whether no run is due, so that none need be there.
         """
-        self._repeats, self._patience, self._is_paused = Repeats(), patience, is_paused
+        self._repeats, self._patience = Repeats(), patience
+        self._is_paused, self._is_resting = is_paused, is_resting
 
     def __call__(self, event: Connected | Disconnected) -> None:
         """Take note of what became of the connection."""
@@ -580,6 +605,12 @@ class ConnectionNotes:
             said += f" for {self._patience():,.0f} s at most."
         elif event.is_final or event.reason == WireCode.CLOSED:
             return
+        elif event.reason == WireCode.UNREACHABLE and self._is_resting():
+            # As it is between most runs: whoever watches a log for warnings is not called.
+            level, said = (
+                "INFO",
+                f"No run goes on: the coordinator cannot be reached. The node tries again. ({event.reason})",
+            )
         else:
             why = WireRefusal(known(event.reason))
             said = f"{why} The node tries again. ({why.code})"
