@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -252,3 +253,14 @@ def test_what_is_known_goes_with_the_file(model_of: Any, factory: ModuleType) ->
     assert booster.attr("interaction_constraints") == "[[0, 2], [1, 3]]"
     assert difference_of(trained) <= TOLERANCE
     assert booster_of(model_of(factory.make_plan())).attr("monotone_constraints") is None
+
+
+def test_the_versions_that_are_named_are_those_that_may_be_installed() -> None:
+    """What reads our files is said in the documents and in an error, as the extra allows it."""
+    root = Path(__file__).parent.parent.parent
+    allowed = re.findall(r'"xgboost>=([\d.]+),<3\.(\d+)"', (root / "pyproject.toml").read_text(encoding="utf-8"))
+    ((oldest, beyond),) = allowed
+    text = f"{oldest} to 3.{int(beyond) - 1}"
+    for file in ("docs/models.md", "src/hedgerow/errors.toml", "src/hedgerow/models/exports.py"):
+        assert text in (root / file).read_text(encoding="utf-8")
+    assert (2, 1) <= tuple(map(int, xgboost.__version__.split(".")[:2])) < (3, int(beyond))

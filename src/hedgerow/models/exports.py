@@ -1,6 +1,6 @@
 """Models as files of others: XGBoost's JSON, explainable boosting machines, ONNX.
 
-**XGBoost.** An ensemble as XGBoost's own JSON model, for versions 2.1 to 3.3.
+**XGBoost.** An ensemble as XGBoost's own JSON model, for versions 2.1 to 3.4.
 
     label                   objective           Booster.predict gives
     binary                  binary:logistic     the probability of the last class
