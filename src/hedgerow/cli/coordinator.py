@@ -505,6 +505,7 @@ def _print(model: Model, session: RunSession, arguments: argparse.Namespace, out
             ("sites", f"{len(together)} of {len(session.run.sites)}: {listed(together)}"),
             ("rounds", f"{len(session.run.survivors)}, the smallest of {smallest} sites"),
             ("model", f"{model.ensemble.n_trees} trees, written to {out}"),
+            *([("bounds", model.bounds_text)] if model.bounds_text else []),
         ]
     )
     print("\n" + wrapped(model.report.text()))

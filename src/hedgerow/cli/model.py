@@ -31,6 +31,8 @@ def report(arguments: argparse.Namespace) -> None:
     if model.salvaged is not None:
         warn(model.salvaged.text())
     print(wrapped(model.report.text()))
+    if model.bounds_text:
+        print("\n" + wrapped(f"Predicts numbers from {model.bounds_text}.", hanging=0))
     if model.plan.known:
         print("\n" + wrapped(f"By its plan, at no cost in privacy: {'; '.join(model.plan.known)}."))
 

@@ -92,7 +92,8 @@ def run(arguments: argparse.Namespace) -> None:
         warn_seeded()
     depth = 0 if model.ensemble.fitted is None else model.ensemble.fitted.trees.depth
     trees = f"{model.ensemble.n_trees} trees of depth {depth}, written to {out}"
-    print_facts([("sites", f"{len(sites)}: {listed(sites)}"), ("model", trees)])
+    bounds = [("bounds", model.bounds_text)] if model.bounds_text else []
+    print_facts([("sites", f"{len(sites)}: {listed(sites)}"), ("model", trees), *bounds])
     print("\n" + wrapped(model.report.text()))
 
 

@@ -40,6 +40,7 @@ from hedgerow.privacy.events import (
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, prepared_ledger
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, check_claims, unread_report_of
 from hedgerow.protocol.stream import Salvage
+from hedgerow.survey.queries import OctaveCounts, ZoomCounts
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.importances import contributions
@@ -54,6 +55,9 @@ _GAUSSIAN = (
     GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, LocalGaussianEvent, UnnoisedEvent,
 )  # fmt: skip
 """What releases of any method can cost, evaluations among them."""
+
+_FIND_BOUNDS = {OctaveCounts.__name__, ZoomCounts.__name__}
+"""The kinds of releases before a run that bounds are read off."""
 
 # JSON has no infinity, and a plan without privacy has an infinite epsilon.
 _INFINITE = "infinite"
@@ -111,6 +115,18 @@ class Model:
         """The number of the next release on its account, counted from the first of its training."""
         return len(self.ledger) - len(self.plan.prepared)
 
+    @property
+    def bounds_text(self) -> str:
+        """Between which bounds it predicts a number, and what became of labels beyond them; "" for other labels."""
+        label = self.plan.label
+        if not label.is_numeric:
+            return ""
+        low, high = label.bounds
+        text = f"{low:g} to {high:g}; labels beyond counted as the bound, and no prediction is beyond"
+        if any(release.kind in _FIND_BOUNDS for release in self.plan.prepared):
+            text += ". Bounds that noisy counts find leave a long tail out: give the label's where you know them"
+        return text
+
     def __repr__(self) -> str:
         """What it is and what it promises, in a few lines."""
         return "\n".join([f"Model of {self.plan.name!r}", *(f"  {name:9} {text}" for name, text in self._summary())])
@@ -133,6 +149,7 @@ class Model:
         salvaged = [] if self.salvaged is None else [("salvaged", self.salvaged.text())]
         return [
             ("predicts", f"{label.name} ({label.type}, {values}) from {len(self.plan.features)} features"),
+            *([("bounds", self.bounds_text)] if label.is_numeric else []),
             ("trees", f"{ensemble.n_trees} of depth {depth}, from {len(self.ledger)} releases"),
             *([("known", "; ".join(self.plan.known))] if self.plan.known else []),
             ("privacy", f"epsilon {self.report.epsilon:.4g}, delta {self.report.delta:g}: {self.report.guarantee}"),
