@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.cli.main import main
 from hedgerow.errors import DataError, EnvironmentFault, ModelError
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.models.model import Model, canonical_bytes
+from hedgerow.models.model import Model, NoValuesWarning, canonical_bytes
 
 Build = Callable[..., Model]
 
@@ -50,6 +51,26 @@ COLUMNS: dict[str, Any] = {
     "region": np.array(["north", "mars", "", "west"], dtype=object),
     "change": np.array([0.5, np.nan, -1.0, 1.0]),
 }
+
+
+def test_a_column_without_any_value_is_told(
+    build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """An export that lost a column is predicted by what was never learned; one cell, or a row alone, is no news."""
+    model, rows = build(), {name: np.tile(values, 3) for name, values in COLUMNS.items()}
+    model.predict(rows)
+    model.predict({name: values[2:3] for name, values in COLUMNS.items()})
+    assert not recwarn
+    empty: dict[str, Any] = {"age": np.full(12, np.nan), "region": np.full(12, "", dtype=object)}
+    with pytest.warns(NoValuesWarning, match="No row has a value in 'age', 'region'"):
+        model.predict(rows | empty)
+    model.save(tmp_path / "model.json")
+    for name, table in (("whole", rows), ("lacking", rows | empty)):
+        lines = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines), encoding="utf-8")
+        capsys.readouterr()
+        assert main(["predict", str(tmp_path / "model.json"), str(tmp_path / f"{name}.csv")]) == 0
+        assert ("has a value in 'age', 'region'" in " ".join(capsys.readouterr().err.split())) is (name == "lacking")
 
 
 @settings(max_examples=25)

@@ -17,7 +17,7 @@ from hedgerow.cli.inputs import adapted_table, check_can_write, picture_file
 from hedgerow.cli.output import note, print_json, warn, wrapped
 from hedgerow.data.sources import Location, read_records
 from hedgerow.errors import ModelError
-from hedgerow.models.model import Model
+from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
 from hedgerow.models.plots import plot_shapes
 
 
@@ -115,8 +115,11 @@ def _header(model: Model, arguments: argparse.Namespace) -> list[str]:
 
 
 def _predictions(model: Model, table: Location, arguments: argparse.Namespace) -> Iterator[Rows]:
+    n_rows, empty = 0, set(model.plan.feature_names)
     for records in read_records(table, model.plan, with_label=False):
         codes = model.ensemble.grid.encode(records.features)
+        n_rows += codes.shape[1]
+        empty &= model.without_values(codes)
         if arguments.proba:
             yield model.predict_proba_codes(codes).tolist()
         elif model.plan.label.is_survival:
@@ -126,6 +129,8 @@ def _predictions(model: Model, table: Location, arguments: argparse.Namespace) -
             yield np.column_stack([model.predict_codes(codes), ends]).tolist()
         else:
             yield [[value] for value in model.predict_codes(codes).tolist()]
+    if empty and n_rows >= FEWEST_TO_WARN:
+        warn(no_values_text(empty))
 
 
 @contextmanager

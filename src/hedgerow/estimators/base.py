@@ -793,7 +793,9 @@ class PrivateTrees(BaseEstimator):
 
     def _codes(self, X: Any) -> CodeArray:
         check_is_fitted(self, "model_")
-        return encode_table(self._table(X), self.model_.plan, self.model_.ensemble.grid)
+        codes = encode_table(self._table(X), self.model_.plan, self.model_.ensemble.grid)
+        self.model_.warn_of_missing(codes)
+        return codes
 
 
 Rows = Mapping[str, NDArray[np.intp] | None]

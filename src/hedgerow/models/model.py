@@ -14,7 +14,8 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,23 @@ _FIND_BOUNDS = {OctaveCounts.__name__, ZoomCounts.__name__}
 
 # JSON has no infinity, and a plan without privacy has an infinite epsilon.
 _INFINITE = "infinite"
+
+
+FEWEST_TO_WARN = 10
+"""Records from which on a column without any value is no accident."""
+
+
+class NoValuesWarning(UserWarning):
+    """What is to be predicted lacks a whole column."""
+
+
+def no_values_text(names: Iterable[str]) -> str:
+    """What is said of features without any value."""
+    named = ", ".join(map(repr, sorted(names)))
+    return (
+        f"No row has a value in {named}; it counts as missing. If rows of the training had values there, these "
+        "predictions can be far off (docs/models.md)."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +230,19 @@ class Model:
             DataError: a column is missing, of another length, or of the wrong type.
         """
         records = records_from_columns(columns, self.plan, with_label=False)
-        return self.ensemble.grid.encode(records.features)
+        codes = self.ensemble.grid.encode(records.features)
+        self.warn_of_missing(codes)
+        return codes
+
+    def without_values(self, codes: CodeArray) -> set[str]:
+        """The features of which no record has a value. Args: codes: of the grid, [n_features, n]."""
+        features = zip(self.plan.feature_names, self.ensemble.grid.features, codes, strict=True)
+        return {name for name, own, found in features if len(found) and (found == own.missing_code).all()}
+
+    def warn_of_missing(self, codes: CodeArray, stacklevel: int = 4) -> None:
+        """Warn (`NoValuesWarning`) of columns that have no value in any of so many records that one should have one."""
+        if codes.shape[1] >= FEWEST_TO_WARN and (names := self.without_values(codes)):
+            warnings.warn(no_values_text(names), NoValuesWarning, stacklevel=stacklevel)
 
     def predict(self, columns: Columns) -> NDArray[Any]:
         """Class labels as text [n], or values in units of the label, float64 [n], within its bounds.
