@@ -27,6 +27,7 @@ from hedgerow.methods.start import (
     WHOLE_RESIDUALS,
     RateSums,
     mended_rates,
+    released_spread,
 )
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -150,3 +151,44 @@ def test_counts_far_below_their_bound_are_learned(zero_share: float, gain: float
         explained.append(float(metrics.d2_tweedie_score(counts[4000:], predicted, power=1)))
     assert explained[1] > explained[0] + gain
     assert predicted.mean() == pytest.approx(counts[4000:].mean(), rel=0.25)
+
+
+def test_the_released_sizes_tell_how_far_counts_are_spread() -> None:
+    """Within what rounding to sizes leaves open; a size that may be noise is none, and where all are, it is 0."""
+    counts = np.where(np.arange(4000) % 20 == 0, 200, np.arange(4000) % 2)
+    sums = np.bincount([int(count).bit_length() for count in counts], minlength=15) * LABEL_NORM
+    assert released_spread(sums, 0.0, 10_000) == pytest.approx(counts.std(), rel=0.15)
+    assert released_spread(sums, 100.0 * LABEL_NORM, 10_000) < 1
+    assert released_spread(np.zeros(15, dtype=np.int64), LABEL_NORM, 10_000) == 0
+
+
+def predicted_and_counted(
+    plan: Plan, x: NDArray[np.float32], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """A model of the first half of the records, and the second half."""
+    half = plan.privacy.n_records
+    codes = build_grid(plan).encode(tuple(np.ascontiguousarray(x.T)))
+    rows = SiteData(np.ascontiguousarray(codes[:, :half]), scaled_label(counts[:half], plan.label))
+    trained = train(plan, {"one": rows}, noise=SeededNoise(1, exact=False))
+    return trained.predict_codes(np.ascontiguousarray(codes[:, half:])), counts[half:]
+
+
+@pytest.mark.parametrize(("largest", "mean"), [(1, 0.05), (4, 0.05), (30, 0.1)])
+def test_rare_counts_are_not_clipped_away(largest: int, mean: float) -> None:
+    """What is rare lies one count from zero: a clip far below it left a third of all counts, and less than a mean."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 1, (8000, 6)).astype(np.float32)
+    counts = np.minimum(random.poisson(mean * 2 * x[:, 0] * (0.5 + (x[:, 1] > 0.5))), largest)
+    predicted, counted = predicted_and_counted(plan_of(largest), x, counts)
+    assert metrics.d2_tweedie_score(counted, predicted, power=1) > -0.02
+    assert 0.6 < predicted.mean() / counted.mean() < 1.4
+
+
+def test_a_few_counts_far_above_the_others_are_not_clipped_away() -> None:
+    """Nine tenths zeros: what is left lies further from the mean than the mean says."""
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 1, (40_000, 6)).astype(np.float32)
+    counts = random.poisson(np.exp(2 * x[:, 0]) * random.gamma(0.1, 10, 40_000))
+    predicted, counted = predicted_and_counted(plan_of(1000, epsilon=4.0, n_records=20_000), x, counts)
+    assert predicted.mean() == pytest.approx(counted.mean(), rel=0.15)

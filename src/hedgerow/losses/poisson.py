@@ -16,13 +16,13 @@ the largest M, and to 1/2,500 at M = 100), and so are predictions. In such units
 and adds (g, c h), rounded towards zero. Both are looked up by steps of 1/256 of score, so the largest norm is a maximum
 over numbers that exist: hypot(G, c H), with H the h of the largest score by then (`Loss.sensitivity_squared`).
 
-G is `model.joint_clip`, by default 1/2, that is M / 4 counts; no residual is beyond 2. Counts above the mean lie
-further from it than those below, so a clip that many of them reach pulls all predictions down: at 1/4, by a tenth
-where the mean was a twentieth of M; at 1/2, by a thirtieth. h is not cut off: the steps of a leaf, sums of g over
-sums of h, would then be longer than Newton's where means are large, and no learning rate would suit large means and
-small ones. What keeps h from asking for most of the noise is its scale c, `model.hessian_scale`: by default it is so
-small that the largest h weighs as much as the largest g, which served best of the scales from 0.1 to 1 (20,000 made
-records at epsilon 1).
+G is `model.joint_clip`, by default 1/2, that is M / 4 counts, and .7 counts at least; no residual is beyond 2. Counts
+above the mean lie further from it than those below, so a clip that many of them reach pulls all predictions down: at
+1/4, by a tenth where the mean was a twentieth of M; at 1/2, by a thirtieth. h is not cut off: the steps of a leaf, sums
+of g over sums of h, would then be longer than Newton's where means are large, and no learning rate would suit large
+means and small ones. What keeps h from asking for most of the noise is its scale c, `model.hessian_scale`: by default
+it is so small that the largest h weighs as much as the largest g, which served best of the scales from 0.1 to 1 (20,000
+made records at epsilon 1).
 
 Where counts are far below M, the default multiplies g and h by a power of two before they are cut off, G and c staying
 as they are (`hedgerow.losses.tables.zoomed`); h is then cut off as well, at 2. Clipped residuals pull predictions

@@ -143,16 +143,35 @@ def released_level(released: IntVector, sigma: float, largest: float) -> float |
 
     A size within `SURE` deviations of its noise is taken for empty: a record of a high one weighs as much as hundreds.
     """
+    shares = _shares_of_sizes(released, sigma, largest)
+    if not shares:
+        return None
+    noise = sigma / LABEL_NORM
+    # Of counts above 0 that are hidden in the noise there may be about as many as the noise.
+    return max(_mean_of(shares), noise / math.fsum(found for _, found in shares))
+
+
+def released_spread(released: IntVector, sigma: float, largest: float) -> float:
+    """The standard deviation of counts that an answer to `CountOctaves` tells; 0 where noise covers all of it."""
+    shares = _shares_of_sizes(released, sigma, largest)
+    if not shares:
+        return 0.0
+    mean = _mean_of(shares)
+    return math.sqrt(_mean_of([((size - mean) * (size - mean), found) for size, found in shares]))
+
+
+def _shares_of_sizes(released: IntVector, sigma: float, largest: float) -> list[tuple[float, float]]:
+    """Of each size that stands out of its noise, a count in its place, and how many records have it."""
     noise = sigma / LABEL_NORM
     found = [max(0.0, count - (SURE * noise) ** 2 / count) if count > 0 else 0.0 for count in released / LABEL_NORM]
-    n_found = math.fsum(found)
-    if not n_found:
-        return None
     # Counts thin out upwards, so those from 2**(k-1) to 2**k are taken to lie at the middle by factors.
     sizes = [0.0, 1.0, *(min(math.sqrt(2) * 2.0 ** (k - 1), largest) for k in range(2, len(found)))]
-    mean = math.fsum(size * count for size, count in zip(sizes, found, strict=True)) / n_found
-    # Of counts above 0 that are hidden in the noise there may be about as many as the noise.
-    return max(mean, noise / n_found)
+    return [(size, count) for size, count in zip(sizes, found, strict=True) if count > 0]
+
+
+def _mean_of(shares: list[tuple[float, float]]) -> float:
+    """The mean of sizes, each weighed by how many have it."""
+    return math.fsum(size * found for size, found in shares) / math.fsum(found for _, found in shares)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

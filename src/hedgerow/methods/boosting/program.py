@@ -32,7 +32,12 @@ from numpy.typing import NDArray
 from hedgerow.losses.poisson import score_of
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT, Loss, zoomed
-from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, filters_classes
+from hedgerow.methods.boosting.settings import (
+    LEAST_CLIP_OF_COUNTS,
+    MEAN_STATISTICS,
+    BoostingSettings,
+    filters_classes,
+)
 from hedgerow.methods.hazards import LifeTable, mended_hazards
 from hedgerow.methods.line import line_zoom, mend, zoom_of
 from hedgerow.methods.start import (
@@ -44,6 +49,7 @@ from hedgerow.methods.start import (
     mended_rates,
     released_level,
     released_mean,
+    released_spread,
 )
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
@@ -61,8 +67,6 @@ from hedgerow.trees.random_trees import PublicRandom, cuts_of, random_trees, sha
 
 LEAST_SQUARES, MOST_STRETCH = 4.0, 0.5
 """Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
-LEAST_CLIP_OF_COUNTS = 0.7
-"""Residuals of counts are zoomed in on as long as the clip is so many deviations of a count, or more."""
 IntArray = NDArray[np.int64]
 Weighed = tuple[FittedTrees, IntArray]
 """Trees and the weights of their leaves."""
@@ -368,23 +372,27 @@ def _begin_at_level(at: _Position, settings: BoostingSettings) -> Generator[Quer
     """One tree that takes counts from the middle of their range, by factors, to their mean."""
     run, plan = at.run, at.run.plan
     question = settings.level_question(plan)
-    mean = released_level((yield question), run.sigma(question), plan.label.bounds[1])
+    released, sigma, most = (yield question), run.sigma(question), plan.label.bounds[1]
+    mean = released_level(released, sigma, most)
     score = 0 if mean is None else score_of(mean, plan.label)
     if settings.calibration == "rates" and mean is not None:
-        at.zoom = _zoom_of_counts(mean, run)
+        at.zoom = _zoom_of_counts(mean, released_spread(released, sigma, most), run)
     first = at.update = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
     at.exchange, at.n_known = settings.n_start_exchanges, settings.n_start_trees(plan)
     at.score_bound = grown_score_bound(0, first)
     return first, np.array([[plan.privacy.n_records, 0]])
 
 
-def _zoom_of_counts(mean: float, run: Run) -> int:
+def _zoom_of_counts(mean: float, spread: float, run: Run) -> int:
     """By how many doublings residuals of counts are zoomed in on: the clip stays above a share of their spread.
 
-    Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much.
+    Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much; a few
+    large ones among zeros further, as far as the release of their sizes tells. What is rare lies one count from zero,
+    however small its spread: a clip far below 1 would cut off nearly all that says where it happens.
     """
-    spread = math.sqrt(mean + mean * mean) * 2 / run.plan.label.bounds[1]
-    return zoom_of(spread, run.loss, run.loss.clip / float(run.loss.scales[0]) / LEAST_CLIP_OF_COUNTS)
+    spread = max(1.0, math.sqrt(mean + mean * mean), spread)
+    widest = run.loss.clip / float(run.loss.scales[0]) / LEAST_CLIP_OF_COUNTS
+    return zoom_of(spread * 2 / run.plan.label.bounds[1], run.loss, widest)
 
 
 def _begin_linearly(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, Weighed]:

@@ -93,6 +93,8 @@ MEAN_SHARE = 0.05
 LEVEL_SHARES, SIGNAL_OF_LEVEL = (0.05, 0.15), 30.0
 """Of mu^2, least and most, for the mean it begins with: with so much signal all of it."""
 RATE_OF_COUNTS, RIDGE_OF_COUNTS = 0.5, 16.0
+LEAST_CLIP_OF_COUNTS = 0.7
+"""Residuals of counts are zoomed in on as long as the clip is so many of their deviations, and so much of one count."""
 
 # A time to an event
 
@@ -344,7 +346,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
         interaction=interaction,
         interaction_size=int(size),
         noise_ridge=decided(model.noise_ridge, ridge + RIDGE_MORE * lack),
-        joint_clip=_joint_clip(plan, CLIP if numbers else kind.clip),
+        joint_clip=_joint_clip(plan, CLIP if numbers else _clip_of(plan)),
         shrinkage=decided(model.shrinkage, 1.0 if numbers or times else JAMES_STEIN_SHARE),
         hessian_scale=_hessian_scale(plan, HESSIAN_SCALE if numbers else kind.clipped_hessian_scale),
         # A plan that names a size of subsets wants them tried.
@@ -484,6 +486,12 @@ def _joint_clip(plan: Plan, default: float) -> float | None:
     if choice == "none":
         return None
     return decided(choice, default if plan.model.weight_update in loss_kind(plan).clipped_updates else None)
+
+
+def _clip_of(plan: Plan) -> float:
+    """The clip of a plan's kind of labels; of counts in units of half the largest, and no less than a part of one."""
+    clip = loss_kind(plan).clip
+    return max(clip, 2 * LEAST_CLIP_OF_COUNTS / plan.label.bounds[1]) if plan.label.type == "count" else clip
 
 
 def _hessian_scale(plan: Plan, default: float | None) -> float | None:
