@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from experiments.federation import Loopback
+from hedgerow.data.site_data import scaled_label
 from hedgerow.local.training import MaskedAggregation, build_aggregation, train
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
@@ -62,6 +63,21 @@ def test_what_is_known_is_kept_alike_over_engines(factory: ModuleType, loopback:
     data = {site: factory.take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
     noise = SeededNoise(3)
     local = train(plan, data, noise=noise)
+    assert loopback.run(plan, data, noise).model == local.to_bytes()
+
+
+def test_counts_far_below_their_bound_are_zoomed_in_on_alike(factory: ModuleType, loopback: Loopback) -> None:
+    """Of every party alone: how far is read off the first release, and the last one mends what all have made."""
+    table = factory.make_plan("count", {"n_trees": 4, "max_depth": 2}, {"n_records": 300, "epsilon": 8.0}).to_dict()
+    table["label"]["max"], table["model"]["interaction"] = 200, "adaptive"
+    plan = Plan.from_dict(table)
+    rows = factory.make_data(plan, 300, 7)
+    counts = np.random.default_rng(7).poisson(2.0 * (1 + rows.codes[0] % 3))
+    rows = dataclasses.replace(rows, labels=scaled_label(counts, plan.label))
+    data = {site: factory.take(rows, np.arange(i, 300, 3)) for i, site in enumerate(loopback.names)}
+    noise = SeededNoise(3)
+    local = train(plan, data, noise=noise)
+    assert [release.kind for release in local.ledger][::5] == ["CountOctaves", "RateSums"]
     assert loopback.run(plan, data, noise).model == local.to_bytes()
 
 
