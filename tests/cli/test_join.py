@@ -201,6 +201,7 @@ def test_a_question_is_seen_where_output_goes_to_a_file(
 def test_a_new_invitation_proposes_what_the_old_one_did(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The advice is to type `invite NAME --again`: a site would have been left with a smaller budget than agreed."""
     assert main(["study", "invite", "south", "--max-epsilon", "3"]) == 0
+    assert "asked to allow epsilon 3 over all runs" in " ".join(capsys.readouterr().err.split())
     old = read_invitation(Path("wards/south.invitation"))
     assert main(["study", "invite", "south", "--again"]) == 0
     new = read_invitation(Path("wards/south.invitation"))

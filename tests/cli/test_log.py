@@ -122,7 +122,9 @@ def test_no_coordinator_between_two_runs_is_no_warning(capsys: pytest.CaptureFix
         notes = ConnectionNotes(lambda: 3600.0, is_resting=lambda is_resting=is_resting: is_resting)  # type: ignore[misc]
         notes(Disconnected(WireCode.UNREACHABLE.value, False))
         notes(Disconnected(WireCode.CONNECTION_LOST.value, False))
-    assert [line[0] for line in said(capsys)] == ["INFO", "WARNING", "WARNING", "WARNING"]
+    # Nor is a pause, which the coordinator's operator meant.
+    ConnectionNotes(lambda: 3600.0, lambda: True)(Disconnected(WireCode.CLOSED.value, False))
+    assert [line[0] for line in said(capsys)] == ["INFO", "WARNING", "WARNING", "WARNING", "INFO"]
 
 
 @pytest.mark.parametrize(

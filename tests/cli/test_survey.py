@@ -6,14 +6,17 @@ import json
 import math
 import random
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.main import main
+from hedgerow.cli.main import build_parser, main
+from hedgerow.cli.survey import _say_what_next
 
 Run = Callable[..., Any]
 
@@ -202,3 +205,14 @@ def test_a_private_draft(study: Path, tmp_path: Path, hedgerow: Run, capsys: pyt
     assert main(["plan", "init", str(table), "--label", "ill", "--private"]) == 2
     assert main(["plan", "init", str(table), "--label", "ill", "--private", "--epsilon", "0.001"]) == 2
     assert "survey-no-plan" in capsys.readouterr().err
+
+
+def test_what_comes_after_a_survey_over_nodes_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that is advised has what `hedgerow coordinator` needs, and listens where the survey did."""
+    found: Any = SimpleNamespace(statistics=SimpleNamespace(n_records=SimpleNamespace(value=1e6)))
+    survey = ["survey", "header.csv", "--federated", "--label", "y", "--epsilon", "1", "--train-epsilon", "2"]
+    party = ["--roster", "our roster.toml", "--identity", "hub.private.json", "--listen", "0.0.0.0:7501"]
+    _say_what_next(build_parser().parse_args([*survey, *party]), found, Any, {"plan.toml": Path("out/plan.toml")})
+    advice = " ".join(capsys.readouterr().err.split()).partition("together: ")[2]
+    typed = build_parser().parse_args(shlex.split(advice)[1:])
+    assert (typed.plan, typed.roster, typed.listen) == ("out/plan.toml", "our roster.toml", "0.0.0.0:7501")

@@ -418,7 +418,7 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
     for option, value in (("--held-out", arguments.held_out), ("--threads", arguments.threads)):
         command += [] if value is None else [option, str(value)]
     command += ["--out", str(folder)] + ([] if arguments.data is None else [arguments.data])
-    node.stay(build_parser().parse_args(command), is_once=arguments.once, page=page)
+    node.stay(build_parser().parse_args(command), is_once=arguments.once, page=page, has_met=True)
 
 
 def _place_of_book(arguments: argparse.Namespace, invitation: Invitation, data_set: str) -> Path:

@@ -278,10 +278,13 @@ _SECONDS_BETWEEN_RUNS, _LONGEST_REST = 1.0, 300.0
 _SECONDS_FOR_A_MODEL = 60.0
 
 
-def stay(arguments: argparse.Namespace, *, is_once: bool = False, page: SitePage | None = None) -> None:
+def stay(
+    arguments: argparse.Namespace, *, is_once: bool = False, page: SitePage | None = None, has_met: bool = False
+) -> None:
     """Take part in one run and evaluation after another, and keep the file of each one's model with its report.
 
-    Args: arguments: of `hedgerow node`; is_once: end after the first run that has come to its end; page: the site's.
+    Args: arguments: of `hedgerow node`; is_once: end after the first run that has come to its end; page: the site's;
+        has_met: whether the coordinator was reached before, so that there may well be no run now.
     Raises HedgerowError: what says something against the next run as well, or with `is_once` what ended this one.
     """
     name, pause = read_private(Path(arguments.identity)).public.name, _SECONDS_BETWEEN_RUNS
@@ -289,7 +292,7 @@ def stay(arguments: argparse.Namespace, *, is_once: bool = False, page: SitePage
         page.show_models(_models_of(arguments, name))
     while True:
         try:
-            result = take_part(arguments, page, stays=not is_once)
+            result = take_part(arguments, page, stays=not is_once, has_met=has_met)
         except HedgerowError as fault:
             if fault.code == WireCode.ROSTER_MISMATCH and _takes_up_roster(arguments, page):
                 continue
@@ -441,11 +444,12 @@ def _address(arguments: argparse.Namespace) -> str:
 
 
 def take_part(
-    arguments: argparse.Namespace, page: SitePage | None = None, *, stays: bool = False
+    arguments: argparse.Namespace, page: SitePage | None = None, *, stays: bool = False, has_met: bool = False
 ) -> Ensemble | Evaluation | Found:
     """Join, answer until the run is over, say what it has cost; returns what the run was for.
 
-    Args: stays: whether the node waits for runs as they come, so that there may well be none now.
+    Args: stays: whether the node waits for runs as they come; has_met: whether it is known to reach the coordinator,
+        beside what its folder tells. There may then well be no run now.
     """
     plan = None if arguments.plan is None else read_plan(arguments.plan)
     policy = read_policy(arguments.policy)
@@ -478,7 +482,7 @@ def take_part(
                     note(f"{name}: dialling {address} with {_agreed(plan, pinned)}.")
                 observers: list[Observer] = [] if page is None else [page.connected]
                 if not arguments.json:
-                    observers.append(ConnectionNotes(*_standing(session, store, stays=stays)))
+                    observers.append(ConnectionNotes(*_standing(session, store, stays=stays, has_met=has_met)))
                 asked = AtTheNode(store.desk, folder)
                 with nullcontext() if page is None else page.watching(session, store, book_place, policy):
                     result = _taken_part(session, uplink, pinned, asked, observers, quiet=arguments.json)
@@ -494,7 +498,7 @@ def take_part(
 
 
 def _standing(
-    session: NodeSession, store: NodeStore, *, stays: bool
+    session: NodeSession, store: NodeStore, *, stays: bool, has_met: bool
 ) -> tuple[Callable[[], float], Callable[[], bool], Callable[[], bool]]:
     """What `ConnectionNotes` asks: the node's patience, whether its run is paused, and whether no run is due.
 
@@ -503,7 +507,7 @@ def _standing(
     return (
         lambda: patience_of(session, PATIENCE),
         lambda: session.is_paused,
-        lambda: stays and not session.run_id and bool(store.run_ids()),
+        lambda: stays and not session.run_id and (has_met or bool(store.run_ids())),
     )
 
 
@@ -602,7 +606,7 @@ class ConnectionNotes:
                 said += f" Waiting for the coordinator, for {self._patience():,.0f} s without a word at most."
         elif self._is_paused() and self._patience is not None and not event.is_final:
             said = "The coordinator has paused the run. This node keeps its place, and waits"
-            said += f" for {self._patience():,.0f} s at most."
+            said, level = f"{said} for {self._patience():,.0f} s at most.", "INFO"
         elif event.is_final or event.reason == WireCode.CLOSED:
             return
         elif event.reason == WireCode.UNREACHABLE and self._is_resting():

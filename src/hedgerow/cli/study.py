@@ -176,6 +176,12 @@ def invite(arguments: argparse.Namespace) -> None:
             place.unlink(missing_ok=True)
             write_private(place, invitation.to_text())
             print(place)
+    if arguments.sites:
+        from hedgerow.client.policy import parse_policy
+
+        asked = {parse_policy(policy_of(text, "the data")).max_epsilon for text in policies.values() if text}
+        # A newcomer who is asked for less than those before is out of budget when they are not.
+        note(f"Each site is asked to allow epsilon {' or '.join(f'{most:g}' for most in sorted(asked))} over all runs.")
     note(
         "Send each file to its party; who uses one first is that party until you compare the words. Then: "
         "`hedgerow study serve`."

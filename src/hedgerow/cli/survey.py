@@ -437,7 +437,9 @@ def _say_what_next(
         parties += [f"--adapter {shlex.quote(each)}" for each in arguments.adapters]
         command = f"train {files[_PLAN]} {' '.join(parties)}"
         if arguments.federated:
-            command = f"coordinator {files[_PLAN]} --roster {arguments.roster} --identity {arguments.identity}"
+            given = {"roster": arguments.roster, "identity": arguments.identity, "listen": arguments.listen}
+            options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in given.items())
+            command = f"coordinator {shlex.quote(str(files[_PLAN]))} {options} --out model.json"
         epsilon = usual_epsilon(found.report) if arguments.train_epsilon is None else arguments.train_epsilon
         both = f"The plan promises epsilon {epsilon:g} for these statistics and the training together"
         note(f"{both}: {typed(f'hedgerow {command}')}")
