@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import resource
 import socket
@@ -24,7 +25,7 @@ from hedgerow.transport.connections import Door, peer_of, places
 from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, GrpcHub, HubAddress, Monitors
 from hedgerow.transport.grpc_link import JOIN, WATCH, grpc
 from hedgerow.transport.identities import Role, build_roster, new_identity
-from hedgerow.transport.interface import Joined
+from hedgerow.transport.interface import Connected, Disconnected, Joined
 
 EventOf = Callable[..., Any]
 
@@ -187,6 +188,23 @@ def test_a_connection_that_asks_for_nothing_is_ended(federation: Any, quick: Any
     scene = WatchedHub(federation, quick(handshake_seconds=0.5, hello_seconds=0.2))
     connection = scene.tls(tmp_path)
     wait_until(lambda: is_ended(connection))
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_who_has_hung_up_keeps_no_connection(federation: Any, event_of: EventOf, is_refused: bool) -> None:
+    """A node that waits for its owner, or for the next run, was ended later as a stranger who takes a place, which was
+    a warning in the coordinator's log: gRPC keeps the connection until Python has freed the call."""
+    sites = [site.public for name, site in federation.sites.items() if name != "west"]
+    roster = build_roster(federation.coordinator.public, sites) if is_refused else federation.roster
+    hub = federation.hub()
+    gc.disable()
+    try:
+        uplink = federation.uplink("north", hub.port, roster=roster)
+        assert event_of(uplink, Disconnected if is_refused else Connected)
+        uplink.close()
+        wait_until(lambda: not n_accepted(hub.port))
+    finally:
+        gc.enable()
 
 
 @pytest.fixture

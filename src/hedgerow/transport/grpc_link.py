@@ -171,6 +171,9 @@ async def within(work: Awaitable[Result], seconds: float) -> Result:
         raise TimeoutError
     finally:
         task.cancel()
+        # An error holds this frame; would that hold the error, both would stay until Python looks for such circles, and
+        # with them the call of which it speaks, and its connection.
+        del task
 
 
 def next_of(events: queue.SimpleQueue[Result], timeout: float) -> Result | None:
@@ -363,6 +366,8 @@ class Link:
             self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
             for task in tasks:
                 task.cancel()
+            # gRPC keeps the connection as long as there is the call, and a link may outlive it.
+            del self._stream, self._hang_up
 
     def _stopped(self, task: asyncio.Future[None]) -> None:
         """A task that fails in a way that was not foreseen must not leave half a stream; asyncio logs the error."""
