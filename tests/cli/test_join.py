@@ -91,6 +91,19 @@ def test_a_later_adapter_is_not_passed_over(invitation: str, capsys: pytest.Capt
     assert Path("own.toml").read_text(encoding="utf-8") == plain
 
 
+def test_a_corrected_plan_is_read_before_anyone_is_asked(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a misspelled one the owner heard when they had agreed, enrolled and compared the words; a site that joins by a
+    corrected plan is asked about that one alone."""
+    capsys.readouterr()
+    assert main(["join", invitation, "--data", "north.csv", "--plan", "nowhere.toml", "--yes"]) == 3
+    assert "plan-not-found" in capsys.readouterr().err
+    Path("corrected.toml").write_text(PLAN.replace('name = "wards"', 'name = "corrected"'), encoding="utf-8")
+    said = joined(capsys, invitation, "--plan", "corrected.toml")
+    assert "Plan 'corrected'" in said and "Plan 'wards'" not in said
+    assert main(["study", "pause", "--study", "nowhere"]) == 2
+    assert "study-folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("command", "file"),
     [

@@ -78,21 +78,26 @@ def _page(arguments: argparse.Namespace, invitation: Invitation) -> Iterator[Sit
 
 def _join(arguments: argparse.Namespace, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
     """From the invitation to the roster."""
+    wanted = invitation
+    if arguments.plan is not None:
+        # Before anything is asked or sent: what is wrong with it would else be said once the others are kept waiting.
+        wanted = replace(invitation, plan=read_text(arguments.plan))
+        parse_plan(wanted.plan)
     with closing(Notebook(folder / "enrolment.db")) as notes:
         kept = notes.read("invitation")
         if notes.read("refused") is not None:
             raise UsageError("words-differ", name=invitation.party)
         identity = _identity(folder, invitation)
         if kept is None:
-            _agree(arguments, invitation, folder, page)
+            _agree(arguments, wanted, folder, page)
             notes.keep(invitation=invitation.digest())
         elif arguments.adapter is not None:
             # Its owner has seen the log of the node, which reads the table by the policy.
             _adapt(arguments, arguments.policy or str(folder / POLICY))
         if notes.read("settled") is None:
             _enrol(invitation, folder, identity, notes, page)
-        if arguments.plan is not None and read_text(arguments.plan) != read_text(str(folder / PLAN)):
-            _agree(arguments, replace(invitation, plan=read_text(arguments.plan)), folder, page)
+        if arguments.plan is not None and wanted.plan != read_text(str(folder / PLAN)):
+            _agree(arguments, wanted, folder, page)
 
 
 def _make_room(invitation: Invitation, folder: Path) -> None:

@@ -104,6 +104,8 @@ def new(arguments: argparse.Namespace) -> None:
 def folder_of(given: str | None) -> Path:
     """A study's folder: as given, this one, or the only one below it; raises UsageError "study-folder"."""
     if given is not None:
+        if not (Path(given) / "study.db").is_file():
+            raise UsageError("study-folder", folder=given)
         return Path(given)
     here = Path()
     if (here / "study.db").is_file():
