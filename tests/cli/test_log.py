@@ -7,6 +7,8 @@ import logging
 import re
 from argparse import Namespace
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -125,6 +127,24 @@ def test_no_coordinator_between_two_runs_is_no_warning(capsys: pytest.CaptureFix
     # Nor is a pause, which the coordinator's operator meant.
     ConnectionNotes(lambda: 3600.0, lambda: True)(Disconnected(WireCode.CLOSED.value, False))
     assert [line[0] for line in said(capsys)] == ["INFO", "WARNING", "WARNING", "WARNING", "INFO"]
+
+
+@pytest.mark.parametrize(
+    ("stays", "has_met", "run", "earlier", "is_resting"),
+    [
+        (True, True, b"", [], True),  # `join`, after its enrolment
+        (False, True, b"", [], True),  # `join --once`
+        (True, False, b"", [b"run"], True),  # `node --serve`
+        (True, False, b"", [], False),
+        (False, False, b"", [b"run"], False),
+        (True, True, b"run", [b"run"], False),
+    ],
+)
+def test_when_no_run_is_due(stays: bool, has_met: bool, run: bytes, earlier: list[bytes], is_resting: bool) -> None:
+    """A node that has never reached its coordinator, or is in a run, has to: a wrong address must be a warning."""
+    session: Any = SimpleNamespace(run_id=run, is_paused=False)
+    store: Any = SimpleNamespace(run_ids=lambda: earlier)
+    assert node._standing(session, store, stays=stays, has_met=has_met)[2]() is is_resting
 
 
 @pytest.mark.parametrize(

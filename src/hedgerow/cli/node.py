@@ -502,12 +502,13 @@ def _standing(
 ) -> tuple[Callable[[], float], Callable[[], bool], Callable[[], bool]]:
     """What `ConnectionNotes` asks: the node's patience, whether its run is paused, and whether no run is due.
 
-    None is for a node that stays and has been in one: its way to the coordinator is known to be open.
+    None is due where the way to the coordinator is known to be open: by an enrolment, or, for a node that stays, by an
+    earlier run.
     """
     return (
         lambda: patience_of(session, PATIENCE),
         lambda: session.is_paused,
-        lambda: stays and not session.run_id and (has_met or bool(store.run_ids())),
+        lambda: not session.run_id and (has_met or (stays and bool(store.run_ids()))),
     )
 
 
