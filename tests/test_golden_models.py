@@ -1,4 +1,4 @@
-"""Twenty-one models, byte for byte: a change of the house must not change what comes out of it."""
+"""Twenty-six models, byte for byte: a change of the house must not change what comes out of it."""
 
 from __future__ import annotations
 
@@ -75,6 +75,26 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
             }
         },
         "474c2fe233ec515e85fcb6ef",
+    ),
+    "boosting, expected values": (
+        "binary",
+        {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 60.0, "n_records": 2_000}},
+        "f74b912724b0d0bf69fb08ac",
+    ),
+    "boosting, expected values in batches": (
+        "binary",
+        {"model": {"n_trees": 14, "batch_size": 3}, "privacy": {"epsilon": 60.0, "n_records": 2_000}},
+        "ce66f178c57e02f68943b5c5",
+    ),
+    "boosting, expected values of numbers": (
+        "regression",
+        {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 20.0}},
+        "d46623f4e7527d3d573b6a92",
+    ),
+    "boosting, expected values of counts": (
+        "count",
+        {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 20.0}},
+        "8e76c3043f750cb631f52ba2",
     ),
     "boosting, time to an event": (
         "survival",

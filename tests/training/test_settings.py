@@ -81,6 +81,28 @@ def test_little_signal_leaves_what_a_plan_says_and_other_labels(factory: ModuleT
     assert coarse(of_size(factory, 1_000, **own)) == coarse(of_size(factory, 20_000, **own))
 
 
+def test_values_are_expected_where_there_is_signal_and_the_plan_leaves_them_open(factory: ModuleType) -> None:
+    """From the borders in docs/defaults.md on; a plan that names a rate, a ridge or a shrinkage keeps its rule."""
+
+    def rates(chosen: Any) -> tuple[float, float, int]:
+        return chosen.shape_rate, chosen.subset_rate, chosen.subset_levels
+
+    assert rates(of_size(factory, 120_000)) == (0, 0, 0)
+    assert rates(of_size(factory, 125_000)) == (0.35, 0.4, 1)
+    assert rates(of_size(factory, 125_000, max_depth=4)) == (0.35, 0.4, 0)
+    for label in ("regression", "count"):
+        assert rates(of_size(factory, 12_000, label)) == (0, 0, 0)
+        assert rates(of_size(factory, 12_500, label)) == (0.5, 0, 0)
+    own: list[dict[str, Any]] = [
+        {"learning_rate": 0.25}, {"noise_ridge": 1.5}, {"shrinkage": 0.4}, {"interaction": "cyclical"},
+        {"weight_update": "gradient"}, {"split_method": "hist"},
+    ]  # fmt: skip
+    for model in own:
+        assert rates(of_size(factory, 10**6, **model)) == (0, 0, 0), model
+    for label in ("multiclass", "survival"):
+        assert rates(of_size(factory, 10**6, label)) == (0, 0, 0)
+
+
 def test_the_rule_sees_the_plan_alone() -> None:
     """A default that looked at data would leak it, however slightly."""
     assert list(inspect.signature(resolve).parameters) == ["plan"]

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.protocol.queries import TreeBatch
+from hedgerow.trees.constraints import Directions
 from hedgerow.trees.leaves import (
     CLASSES_PER_TREE,
     JAMES_STEIN_SHARE,
     LEAVES_OF_ALL,
+    LEVEL_OF_CHAIN,
     MEMORY,
     OWN_MEMORY,
+    SPREADS,
     ClassCovariance,
+    LeafRule,
     NoisyLeaves,
+    ValueSpread,
+    expected_values,
     smoothed_ratios,
+    values_of,
     wiener_filter,
 )
 
@@ -203,3 +212,101 @@ def test_many_classes_keep_a_filter_for_some_trees():
     filters, everywhere = ClassCovariance(n_classes), np.ones((1, 4), dtype=bool)
     made = [filters.taken_in(_released(rng.normal(size=(1, 4, n_classes)), 0.1), everywhere, [(0,)]) for _ in range(7)]
     assert len({mixing.tobytes() for mixing in made}) == 3
+
+
+def slow_expected(gradients, hessians, reachable, is_chain, spread, noise, hessian_noise):
+    """Values and risk for one spread: a normal prior, conditioned on all sums at once."""
+    n_leaves, used = len(gradients), np.flatnonzero(reachable)
+    if is_chain:
+        place = np.cumsum(reachable) - 1
+        before = spread**2 * (LEVEL_OF_CHAIN + np.minimum.outer(place, place))
+    else:
+        before = np.full((n_leaves, n_leaves), spread**2)
+        for level in range(1, int(math.log2(n_leaves)) + 1):
+            part = np.arange(n_leaves) // (n_leaves >> level)
+            parts_of_parent = [reachable.reshape(2 ** (level - 1), 2, -1).any(axis=2).all(axis=1)[k // 2] for k in part]
+            before += spread**2 * np.equal.outer(part, part) * np.array(parts_of_parent)
+    seen = np.diag(hessians)[used]
+    known = noise**2 + (spread * hessian_noise) ** 2
+    gain = before @ seen.T @ np.linalg.inv(seen @ before @ seen.T + known * np.eye(len(used)))
+    values = gain @ gradients[used]
+    left = gradients - hessians * values
+    risk = (left[used] ** 2).sum() / noise**2 + 2 * np.trace(seen @ gain)
+    return values, risk
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), depth=st.integers(1, 4), is_chain=st.booleans())
+def test_expected_values_are_those_of_a_normal_prior(data: st.DataObject, depth: int, is_chain: bool) -> None:
+    """Two passes give what conditioning on all sums together gives, for values and for Stein's estimate of the risk."""
+    n_leaves = 2**depth
+    reachable = np.array(data.draw(st.lists(st.booleans(), min_size=n_leaves, max_size=n_leaves)))
+    reachable[data.draw(st.integers(0, n_leaves - 1))] = True
+    gradients = np.array(data.draw(st.lists(st.floats(-300, 300), min_size=n_leaves, max_size=n_leaves)))
+    hessians = np.array(data.draw(st.lists(st.floats(0, 900), min_size=n_leaves, max_size=n_leaves)))
+    noise, hessian_noise = data.draw(st.floats(0.5, 40)), data.draw(st.floats(0, 80))
+    values, risks = expected_values(gradients, hessians, reachable, is_chain, SPREADS, noise, hessian_noise)
+    assert not values[0].any()
+    for number, spread in enumerate(SPREADS[1:], start=1):
+        slow, risk = slow_expected(gradients, hessians, reachable, is_chain, spread, noise, hessian_noise)
+        assert values[number][reachable] == pytest.approx(slow[reachable], rel=1e-6, abs=1e-7)
+        assert risks[number] == pytest.approx(risk, rel=1e-6, abs=1e-6)
+
+
+def _leaves_of(random: np.random.Generator, steps: np.ndarray, noise: float) -> NoisyLeaves:
+    """What a tree of even leaves releases whose values are `steps`."""
+    hessians = np.full(len(steps), 200.0)
+    gradients = hessians * steps + noise * random.standard_normal(len(steps))
+    return NoisyLeaves(
+        gradients[None, :, None], hessians[None, :, None], noise, noise / 2, hessians[None].astype(np.int64)
+    )
+
+
+def _tree_on_one_feature(depth: int) -> TreeBatch:
+    """A tree that cuts 2**depth cells apart."""
+    n_leaves = 2**depth
+    threshold = [(2 * place + 1) * (n_leaves >> (level + 1)) - 1 for level in range(depth) for place in range(2**level)]
+    codes = np.arange(n_leaves + 1)
+    goes_left = np.array([[codes <= cut for cut in threshold]], dtype=np.uint8)
+    return TreeBatch(np.zeros((1, n_leaves - 1), dtype=np.int32), goes_left, np.array([threshold], dtype=np.int32))
+
+
+RULE = LeafRule("newton", 0.25, 1.0, 1.5, 2.0, 1, smooths=True, shape_rate=0.5, subset_rate=0.4)
+
+
+@pytest.mark.parametrize(("size", "noise"), [(0.0, 10.0), (0.3, 1.0), (0.05, 10.0)])
+def test_a_spread_follows_what_releases_show(size: float, noise: float) -> None:
+    """Noise alone moves next to nothing, a clear signal is taken nearly as it is, and one in between beats both."""
+    random, tree, spread = np.random.default_rng(5), _tree_on_one_feature(4), ValueSpread()
+    true = size * np.sin(np.arange(16) / 2)
+    errors, plain = [], []
+    for _ in range(30):
+        leaves = _leaves_of(random, true, noise)
+        expected, rates = spread.taken_in(leaves, tree, RULE)
+        assert rates.tolist() == [[[RULE.shape_rate]]]
+        errors.append(((expected[0, :, 0] - true) ** 2).mean())
+        plain.append(((leaves.gradients / leaves.hessians)[0, :, 0] - true) ** 2)
+    nothing, everything = (true**2).mean(), np.mean(plain)
+    assert np.mean(errors) < 1.05 * min(everything, nothing) + 0.1 * everything
+    if 0 < size < 0.1:
+        assert np.mean(errors) < 0.7 * min(everything, nothing)
+
+
+def test_a_leaf_of_few_records_is_not_believed() -> None:
+    """The noise of its Hessian may make a leaf look full: its value keeps to that of its neighbours."""
+    leaves = _leaves_of(np.random.default_rng(1), np.full(16, 0.2), 10.0)
+    leaves.hessians[0, 7], leaves.gradients[0, 7] = 3.0, -60.0
+    loud = NoisyLeaves(leaves.gradients, leaves.hessians, 10.0, 150.0, leaves.integer_hessians)
+    expected, _ = ValueSpread().taken_in(loud, _tree_on_one_feature(4), RULE)
+    assert 0.1 < expected[0, 7, 0] < 0.3
+
+
+def test_only_trees_that_the_rule_names_have_expected_values() -> None:
+    """Without a rate, and on features with a direction, leaves follow the ridge."""
+    leaves, tree = _leaves_of(np.random.default_rng(1), np.full(16, 0.2), 10.0), _tree_on_one_feature(4)
+    none = replace(RULE, shape_rate=0.0)
+    held = replace(RULE, directions=Directions(np.array([1]), np.array([17])))
+    for rule in (none, held):
+        values = values_of(leaves, tree, rule, spread=ValueSpread())
+        assert values.tolist() == values_of(leaves, tree, rule).tolist()
+    assert values_of(leaves, tree, RULE, spread=ValueSpread()).tolist() != values_of(leaves, tree, RULE).tolist()

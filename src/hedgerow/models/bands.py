@@ -7,6 +7,9 @@ and how it was checked by training again with other noise.
     a leaf      its value is -rate clip(G / (H + ridge)), G and H with known Gaussian noise. What H is without it
                 follows from the density of the records over cells, which many trees have measured together. Where H
                 may be near zero the ratio is no linear function: its variance is an integral over the noise of H.
+    by spread   values that were expected by a spread (`trees.leaves.ValueSpread`) answer to all sums of their tree at
+                once. Which spread it was is not in the file: it is taken to be the one by which neighbouring values
+                would lie as far apart as they do.
     a shape     the sum of its trees, less its mean over the records.
     feedback    a later tree sees scores that earlier noise has moved, and takes a part of it back. Where trees take
                 features in an order that the noise cannot change, the covariance over cells is carried from tree to
@@ -43,14 +46,14 @@ from hedgerow.training.steps import Run, leaf_rule
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.importances import Shape, features_of_tree, leaf_of_code, shape_function
 from hedgerow.trees.leaf_sums import LeafSums
-from hedgerow.trees.leaves import LeafRule
+from hedgerow.trees.leaves import LEVEL_OF_CHAIN, SPREADS, LeafRule
 from hedgerow.trees.random_trees import shapes_of
 
 FloatArray = NDArray[np.float64]
 
 FEEDBACK_SHARE, LEFT_STANDING = 0.8, 0.3
 """A fixed order: the variance is so much of that with a feature's own feedback, and so much of that without any."""
-ORDER_SPREAD, SAMPLE_SPREAD = 0.12, 0.1
+ORDER_SPREAD, SAMPLE_SPREAD = 0.11, 0.1
 """An adaptive order: further variance, in units of the mean squared shape per tree, and of that of a fresh sample."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -143,6 +146,7 @@ class _Leaves:
         released: float64 [n_leaves], Hessians with their noise, in real units, as the mean over the outputs.
         expected: float64 [n_leaves], the same by the density that all trees have measured.
         pooling: float64 [n_leaves, n_leaves], the weights with which their sums were added.
+        is_expected: whether the values were expected by a spread.
         gradient_noise, hessian_noise: standard deviations, in real units.
         rule: how the sums became values.
     """
@@ -152,13 +156,14 @@ class _Leaves:
     released: FloatArray
     expected: FloatArray
     pooling: FloatArray
+    is_expected: bool
     gradient_noise: float
     hessian_noise: float
     rule: LeafRule
 
     @property
     def rate(self) -> float:
-        return self.rule.learning_rate / self.rule.divisor
+        return (self.rule.shape_rate if self.is_expected else self.rule.learning_rate) / self.rule.divisor
 
     @property
     def ridge(self) -> float:
@@ -167,6 +172,11 @@ class _Leaves:
     def response(self, output: int) -> tuple[FloatArray, FloatArray]:
         """How values answer: [n_leaves, n_leaves] to gradients, and the covariance that the noise gives them."""
         ratios = -self.values[:, output] / self.rate
+        if self.is_expected:
+            gain = self._expected(ratios)
+            by_hessian = gain * ratios
+            noise = self.gradient_noise**2 * gain @ gain.T + self.hessian_noise**2 * by_hessian @ by_hessian.T
+            return self.rate * gain, self.rate**2 * noise
         if self.rule.smooths:
             gain = self._shrunk() / (self.pooling @ self.expected + self.ridge)[:, None] * self.pooling
             by_hessian = ratios[:, None] / (self.pooling @ self.expected + self.ridge)[:, None] * self.pooling
@@ -178,6 +188,23 @@ class _Leaves:
         signal = np.where(is_above, sums - self.gradient_noise**2 / np.where(is_above, sums, 1.0), 0.0)
         variances, gains = _of_ratios(signal, self)
         return self.rate * np.diag(gains), self.rate**2 * np.diag(variances)
+
+    def _expected(self, ratios: FloatArray) -> FloatArray:
+        """How expected values answer to gradients: [n_leaves, n_leaves], see `trees.leaves.expected_values`."""
+        seen = float((np.diff(ratios) ** 2).sum())
+        best, closest = np.zeros((len(ratios), len(ratios))), math.inf
+        for spread in SPREADS[1:]:
+            steps = np.full(len(ratios), spread**2)
+            steps[0] *= LEVEL_OF_CHAIN
+            before = np.minimum.outer(sums := np.cumsum(steps), sums)
+            known = self.gradient_noise**2 + (spread * self.hessian_noise) ** 2
+            sums_of = self.expected[:, None] * before * self.expected + known * np.eye(len(ratios))
+            gain = before * self.expected @ np.linalg.inv(sums_of)
+            apart = np.diff(gain, axis=0)
+            due = float(np.trace(apart @ sums_of @ apart.T))
+            if due > 0 and seen > 0 and abs(math.log(due / seen)) < closest:
+                best, closest = gain, abs(math.log(due / seen))
+        return best
 
     def _shrunk(self) -> float:
         """The factor that the whole tree was scaled by, found from its values; see `trees.leaves._shrinkage`."""
@@ -305,8 +332,8 @@ class _Source:
         released = weights[tree, used] / (loss.scales[-1] * n_summed)
         gradient_noise = float(self.sigmas[tree] / loss.scales[0])
         rule = leaf_rule(self.run, int(self.batch_sizes[tree]))
-        pooling = np.eye(len(used))
-        if rule.smooths and gradient_noise > 0 and len(used) > 2 and bool(shapes_of(fitted.trees).is_ordered[tree]):
+        pooling, is_ordered = np.eye(len(used)), bool(shapes_of(fitted.trees).is_ordered[tree])
+        if rule.smooths and gradient_noise > 0 and len(used) > 2 and is_ordered:
             middles = np.cumsum(released) - released / 2
             steps = np.abs(middles[:, None] - middles) / gradient_noise
             # As `trees.leaves._pooled` has it.
@@ -317,6 +344,7 @@ class _Source:
             released=released,
             expected=np.bincount(place, weights=shape.density) * released.sum(),
             pooling=pooling,
+            is_expected=rule.shape_rate > 0 and is_ordered,
             gradient_noise=gradient_noise,
             hessian_noise=float(self.sigmas[tree] / loss.scales[-1]),
             rule=rule,

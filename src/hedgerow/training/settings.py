@@ -44,6 +44,8 @@ class Settings:
         shrinkage: share of the James-Stein correction that trees are scaled by, where they are smoothed.
         interaction_share: of the trees, at the end of the run, among which "adaptive" tries subsets of features.
         partner_share: of these subsets, those with one feature that is drawn by what it has gained alone.
+        subset_levels: levels that trees on several features have more than `max_depth`.
+        shape_rate, subset_rate: see `hedgerow.trees.leaves.LeafRule`.
         filters_by_features: whether several classes are filtered by what each feature has shown of them.
         noise_multiplier: per tree; 0 when epsilon is infinite.
     """
@@ -60,6 +62,9 @@ class Settings:
     shrinkage: float = JAMES_STEIN_SHARE
     interaction_share: float = INTERACTION_SHARE
     partner_share: float = 0.0
+    subset_levels: int = 0
+    shape_rate: float = 0.0
+    subset_rate: float = 0.0
     filters_by_features: bool = False
     noise_multiplier: float = 0.0
 
@@ -84,6 +89,11 @@ class Settings:
         return self.loss(plan)
 
     @property
+    def deepest(self) -> int:
+        """Levels of splits, at most."""
+        return self.max_depth + self.subset_levels
+
+    @property
     def leaves_of_tree(self) -> int:
         """Into how many parts of a tree a release divides the records: of several, the first."""
         n_leaves: int = 2**self.max_depth
@@ -91,7 +101,7 @@ class Settings:
 
     def largest_length(self, plan: Plan) -> int:
         """The longest vector that a program asks for before it has seen a release."""
-        length: int = self.batch_size * 2**self.max_depth * self.loss(plan).n_statistics
+        length: int = self.batch_size * 2**self.deepest * self.loss(plan).n_statistics
         counts = sum(feature.n_codes for feature in build_grid(plan).features) if plan.reads_quantiles else 0
         return max(length, counts)
 
@@ -103,7 +113,7 @@ class Settings:
     def n_released(self, plan: Plan) -> int:
         """Numbers in all releases of a run together, at most."""
         loss, bins, k = self.loss(plan), most_bins(plan), features_asked(plan, self)
-        per_tree = 2**self.max_depth
+        per_tree = 2**self.deepest
         if plan.model.split_method == "hist":
             per_tree = (2 ** n_levels_asked(plan, self) - 1) * sum(bins[-k:])
         elif k > 1:
@@ -212,7 +222,7 @@ def _most_expensive_releases(plan: Plan, settings: Settings, noise_multiplier: f
     # A round of halving leaves at most two bins for each one that is wanted.
     bins = sorted(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
     n_levels, k = n_levels_asked(plan, settings), features_asked(plan, settings)
-    length = 2**settings.max_depth
+    length = 2**settings.deepest
     if plan.model.split_method == "hist":
         length = 2 ** (n_levels - 1) * sum(bins[m - k :])
     elif k > 1:

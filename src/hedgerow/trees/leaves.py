@@ -7,8 +7,8 @@
 ridge = leaf_ridge + noise_ridge * (known standard deviation of the noise in G): a leaf whose sum is mostly noise says
 little. A batch of B trees moves the scores by the average of its trees (CCS'22, section 5.2).
 
-Before sums become values, three steps can take noise out of them. None looks at anything but the release and the
-public structure:
+Before sums become values, four steps can take noise out of them. None looks at anything but releases and the public
+structure:
 
     covariance  the gradient sums of several classes are filtered by the covariance that the releases so far have shown
                 between classes: directions in which classes differ no more than the noise does are left out
@@ -16,6 +16,8 @@ public structure:
                 apart, share their sums
     shrinkage   the whole tree is scaled by the positive-part James-Stein factor: one that released little but noise,
                 such as a tree over features that do not interact, adds little
+    spread      in place of ridge, pooling and shrinkage: the values that are expected of all leaves together, where
+                neighbours lie so far apart as the releases so far have shown, see `ValueSpread`
 
 All arithmetic is elementary, in a fixed order, so every party computes the same values.
 """
@@ -63,6 +65,8 @@ class LeafRule:
         largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
         directions: how values go with features, where that is known. Trees on one such feature alone are not smoothed:
             the projection that follows (`trees.constraints`) takes more noise out, and less else.
+        shape_rate, subset_rate: factors on the values that are expected of trees on one numeric feature, and of trees
+            on several features, see `ValueSpread`; 0 where values follow the ridge.
     """
 
     weight_update: str
@@ -75,6 +79,8 @@ class LeafRule:
     shrinkage: float = JAMES_STEIN_SHARE
     largest: int = 2**31 - 1
     directions: Directions | None = None
+    shape_rate: float = 0.0
+    subset_rate: float = 0.0
 
     def ridge(self, gradient_noise: float) -> float:
         """lambda plus the noise-aware part, for gradient sums with noise of this standard deviation."""
@@ -123,7 +129,11 @@ def leaf_values(
 
 
 def values_of(
-    leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule, mixing: NDArray[np.float64] | None = None
+    leaves: NoisyLeaves,
+    trees: TreeBatch,
+    rule: LeafRule,
+    mixing: NDArray[np.float64] | None = None,
+    spread: ValueSpread | None = None,
 ) -> NDArray[np.int32]:
     """`leaf_values` of sums that were read already; not for "averaging".
 
@@ -133,6 +143,8 @@ def values_of(
         rule: how sums become values.
         mixing: float64 [B, n_outputs, n_outputs], what each tree's gradients are multiplied by when they are smoothed;
             see `ClassCovariance`.
+        spread: what the releases so far have shown of values; learns from this one. None where the rule has no use
+            for it.
     """
     gradients, hessians, noise = leaves.gradients, leaves.hessians, leaves.gradient_noise
     ridge = rule.ridge(noise)
@@ -148,7 +160,10 @@ def values_of(
     else:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
         ratios = np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
-    return values_of_ratios(ratios, rule)
+    if spread is None:
+        return values_of_ratios(ratios, rule)
+    expected, rates = spread.taken_in(leaves, trees, rule)
+    return values_of_ratios(np.where(rates > 0, expected, ratios), rule, np.where(rates > 0, rates, rule.learning_rate))
 
 
 _AS_THEY_ARE = np.empty((0, 0, 0))
@@ -382,10 +397,183 @@ def _shrinkage(gradients, used, noise, share):  # type: ignore[no-untyped-def]
     return max(0.0, 1 - share * (n_sums - 2) * noise * noise / energy)
 
 
-def values_of_ratios(ratios: NDArray[np.float64], rule: LeafRule) -> NDArray[np.int32]:
-    """-learning_rate clip(ratio) / divisor in units of 2**-16, at most `rule.largest`: int32, of the same shape."""
+SPREADS = np.array([0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.35, 0.6, 1.0])
+"""How far neighbours may lie apart, as standard deviations in units of the score; one of them is chosen."""
+RISK_MEMORY, RISK_MEMORY_OF_ALL, SHARE_OF_ALL = 0.8, 0.95, 0.2
+"""What a tree's risks count for each one that came after it: among trees on the same feature, and among the trees on
+all single features, whose risks count a fifth beside a feature's own."""
+LEVEL_OF_CHAIN = 4.0
+"""Variance of the first leaf's value, in squared spreads."""
+
+
+class ValueSpread:
+    """How far the values of neighbouring leaves lie apart, as all releases of a run so far have shown it.
+
+    A leaf's sum is G = H v + noise, v the step that is due there. Before the release, v is a random walk: along the
+    values of a numeric feature from leaf to leaf, or, in a tree on several features, down the tree from node to node.
+    All steps of the walk have one standard deviation, the spread. For a given spread the values that are expected after
+    the release follow from one pass there and one back (Kalman 1960, Rauch, Tung and Striebel 1965; on trees, Chou,
+    Willsky and Benveniste 1994): leaves of which the release says little take over what their neighbours show, and a
+    tree that released nothing but noise adds next to nothing.
+
+    The spread is the one of `SPREADS` with the least risk in all releases so far, older ones counting less: the squared
+    error of the sums as Stein's unbiased estimate has it (Stein 1981), sum (G - H v)**2 + 2 noise**2 trace dHv/dG. The
+    noise of a Hessian counts as noise of a gradient at a value as large as the spread.
+    """
+
+    def __init__(self) -> None:
+        self._risks: dict[int, NDArray[np.float64]] = {}
+        self._of_all = np.zeros(len(SPREADS))
+
+    def taken_in(
+        self, leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Learn from a release, and return what is expected of its trees.
+
+        Args:
+            leaves: the release, of one output.
+            trees: the batch.
+            rule: says of which trees values are expected.
+
+        Returns:
+            G / H as expected, float64 [B, n_leaves, 1], and the factor on it, float64 [B, 1, 1]: 0 for trees that
+            follow the ridge.
+        """
+        shapes, n_trees = shapes_of(trees), trees.n_trees
+        expected, rates = np.zeros_like(leaves.gradients), np.zeros((n_trees, 1, 1))
+        held = np.zeros(n_trees, dtype=np.bool_) if rule.directions is None else rule.directions.bind(trees)
+        for tree in range(n_trees):
+            feature, is_chain = int(shapes.single[tree]), bool(shapes.is_ordered[tree])
+            rate = rule.subset_rate if feature < 0 else rule.shape_rate if is_chain and not held[tree] else 0.0
+            if rate == 0:
+                continue
+            sums = leaves.gradients[tree, :, 0], leaves.hessians[tree, :, 0], shapes.reachable[tree]
+            noise = leaves.gradient_noise, leaves.hessian_noise
+            values, risks = expected_values(*sums, is_chain, SPREADS, *noise)
+            expected[tree, :, 0], rates[tree] = values[self._best(feature, risks)], rate
+        return expected, rates
+
+    def _best(self, feature: int, risks: NDArray[np.float64]) -> int:
+        """The number of the spread with the least risk, for a tree on one feature, or on several (-1)."""
+        own = self._risks[feature] = RISK_MEMORY * self._risks.get(feature, np.zeros(len(SPREADS))) + risks
+        if feature < 0:
+            return int(own.argmin())
+        self._of_all = RISK_MEMORY_OF_ALL * self._of_all + risks
+        return int((own + SHARE_OF_ALL * self._of_all).argmin())
+
+
+@numba.njit(cache=True, nogil=True)
+def expected_values(  # type: ignore[no-untyped-def]
+    gradients, hessians, reachable, is_chain, spreads, noise, hessian_noise
+):
+    """What a tree's leaves are expected to be for each spread, float64 [n_spreads, n_leaves], and the risk of each.
+
+    Args:
+        gradients, hessians: float64 [n_leaves], Hessians at least 0.
+        reachable: bool [n_leaves]; the other leaves hold only noise, and get 0 or what is above them.
+        is_chain: whether the leaves are stretches of one numeric feature in order; else they are those of a tree.
+        spreads: float64 [n_spreads], at least 0.
+        noise, hessian_noise: standard deviations, the first above 0.
+    """
+    n_leaves = len(gradients)
+    values, risks = np.zeros((len(spreads), n_leaves)), np.zeros(len(spreads))
+    for number in range(len(spreads)):
+        variance = spreads[number] * spreads[number]
+        known, spent = noise * noise + variance * hessian_noise * hessian_noise, np.zeros(n_leaves)
+        if variance > 0 and is_chain:
+            _along_chain(gradients, hessians, reachable, variance, known, values[number], spent)
+        elif variance > 0:
+            _down_tree(gradients, hessians, reachable, variance, known, values[number], spent)
+        for leaf in range(n_leaves):
+            if reachable[leaf]:
+                left = (gradients[leaf] - hessians[leaf] * values[number, leaf]) / noise
+                risks[number] += left * left + 2 * hessians[leaf] * hessians[leaf] * spent[leaf] / known
+    return values, risks
+
+
+@numba.njit(cache=True, nogil=True)
+def _along_chain(gradients, hessians, reachable, variance, known, values, spent):  # type: ignore[no-untyped-def]
+    """Writes each leaf's expected value and its variance, where the values walk from leaf to leaf.
+
+    What is known of a value is kept as its precision, and the precision times the value.
+
+    Args:
+        variance: of a step.
+        known: variance of the noise of a gradient.
+    """
+    n_leaves = len(gradients)
+    ahead, ahead_value = np.zeros(n_leaves), np.zeros(n_leaves)
+    precision, value = 1 / (LEVEL_OF_CHAIN * variance), 0.0
+    is_first = True
+    for leaf in range(n_leaves):
+        if not reachable[leaf]:
+            continue
+        passed = 1.0 if is_first else 1 / (1 + precision * variance)
+        precision = precision * passed + hessians[leaf] * hessians[leaf] / known
+        value = value * passed + hessians[leaf] * gradients[leaf] / known
+        ahead[leaf], ahead_value[leaf], is_first = precision, value, False
+    precision, value = 0.0, 0.0
+    for leaf in range(n_leaves - 1, -1, -1):
+        if not reachable[leaf]:
+            continue
+        passed = 1 / (1 + precision * variance)
+        precision, value = precision * passed, value * passed
+        spent[leaf] = 1 / (ahead[leaf] + precision)
+        values[leaf] = (ahead_value[leaf] + value) * spent[leaf]
+        precision += hessians[leaf] * hessians[leaf] / known
+        value += hessians[leaf] * gradients[leaf] / known
+
+
+@numba.njit(cache=True, nogil=True)
+def _down_tree(gradients, hessians, reachable, variance, known, values, spent):  # type: ignore[no-untyped-def]
+    """The same where values walk from each node to those below it, which stand at 2 i + 1 and 2 i + 2."""
+    n_leaves = len(gradients)
+    n_nodes = 2 * n_leaves - 1
+    precision, value, is_alive = np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_nodes, dtype=np.bool_)
+    for leaf in range(n_leaves):
+        if reachable[leaf]:
+            node = n_leaves - 1 + leaf
+            precision[node] = hessians[leaf] * hessians[leaf] / known
+            value[node] = hessians[leaf] * gradients[leaf] / known
+            is_alive[node] = True
+    for node in range(n_leaves - 2, -1, -1):
+        is_alive[node] = is_alive[2 * node + 1] or is_alive[2 * node + 2]
+        # A node that sends all its records one way is no step.
+        step = variance if is_alive[2 * node + 1] and is_alive[2 * node + 2] else 0.0
+        for below in range(2 * node + 1, 2 * node + 3):
+            passed = 1 / (1 + precision[below] * step)
+            precision[node] += precision[below] * passed
+            value[node] += value[below] * passed
+    means, variances = np.zeros(n_nodes), np.zeros(n_nodes)
+    variances[0] = 1 / (precision[0] + 1 / variance)
+    means[0] = value[0] * variances[0]
+    for node in range(n_leaves - 1):
+        step = variance if is_alive[2 * node + 1] and is_alive[2 * node + 2] else 0.0
+        for below in range(2 * node + 1, 2 * node + 3):
+            if step == 0:
+                means[below], variances[below] = means[node], variances[node]
+                continue
+            # What all but this side says of the node, a step further.
+            passed = 1 / (1 + precision[below] * step)
+            others = 1 / variances[node] - precision[below] * passed
+            before = 1 / (1 / others + step)
+            variances[below] = 1 / (precision[below] + before)
+            others_value = (means[node] / variances[node] - value[below] * passed) / others
+            means[below] = (value[below] + before * others_value) * variances[below]
+    for leaf in range(n_leaves):
+        values[leaf], spent[leaf] = means[n_leaves - 1 + leaf], variances[n_leaves - 1 + leaf]
+
+
+def values_of_ratios(
+    ratios: NDArray[np.float64], rule: LeafRule, rates: NDArray[np.float64] | None = None
+) -> NDArray[np.int32]:
+    """-rate clip(ratio) / divisor in units of 2**-16, at most `rule.largest`: int32, of the same shape.
+
+    Args:
+        rates: float64 [B, 1, 1]; by default the learning rate.
+    """
     reach = rule.divisor * rule.largest / SCORE_UNIT
-    values = -rule.learning_rate * np.clip(ratios, -rule.leaf_clip, rule.leaf_clip)
+    values = -(rule.learning_rate if rates is None else rates) * np.clip(ratios, -rule.leaf_clip, rule.leaf_clip)
     return _to_units(np.clip(values, -reach, reach) / rule.divisor)
 
 

@@ -61,7 +61,7 @@ from hedgerow.trees.constraints import OrderedSum
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, padded, sums_of_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
-from hedgerow.trees.leaves import ClassCovariance, leaf_values, leaf_weights, read_sums, values_of
+from hedgerow.trees.leaves import ClassCovariance, ValueSpread, leaf_values, leaf_weights, read_sums, values_of
 from hedgerow.trees.plausibility import PartitionSums
 from hedgerow.trees.random_trees import PublicRandom, cuts_of, random_trees, shapes_of, with_edges, words_of_trees
 
@@ -102,6 +102,7 @@ class _Position:
         life_table: of a time to an event, as released.
         baseline: the life table's; empty for other labels.
         classes: what is known of how several classes go together; None where that is not used.
+        spread: what is known of how far values lie apart; None where that is not used.
         update: trees that the nodes' scores do not hold yet.
         new_edges: of features that were cut again, as nodes do not know yet.
         ordered: the sum of all trees so far.
@@ -120,6 +121,7 @@ class _Position:
     life_table: LifeTable | None = None
     baseline: Baseline = ()
     classes: ClassCovariance | None = None
+    spread: ValueSpread | None = None
     update: FittedTrees | None = None
     new_edges: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
@@ -201,6 +203,8 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     at = _Position(run, candidates, order, run.ordered_sum())
     if filters_classes(run.plan, settings):
         at.classes = ClassCovariance(run.loss.n_outputs, settings.filters_by_features)
+    if settings.shape_rate or settings.subset_rate:
+        at.spread = ValueSpread()
     own = settings if isinstance(settings, BoostingSettings) else None
     start = [] if own is None else (yield from _begin(grown, at, own))
     while at.n_fitted < settings.n_trees:
@@ -408,6 +412,8 @@ def _begin_linearly(at: _Position, settings: BoostingSettings) -> Generator[Quer
 def _at_random(at: _Position, n_trees: int) -> Growth:
     run, depth, first = at.run, at.run.settings.max_depth, at.n_fitted
     subsets = at.order.features_of_batch(first, n_trees)
+    if max(map(len, subsets)) > 1:
+        depth = run.settings.deepest
     words = words_of_trees(run.structure_seed, first, subsets, run.grid, depth)
     trees = random_trees(words, subsets, at.candidates.cut_table, run.grid, depth, run.groups)
     query = at.ask(
@@ -425,7 +431,7 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     at.order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
     mixing = None if at.classes is None else at.classes.taken_in(leaves, shapes_of(trees).reachable, subsets)
     weights = leaves.hessians + rule.ridge(leaves.gradient_noise)
-    values = at.ordered.add(trees, values_of(leaves, trees, rule, mixing), weights)
+    values = at.ordered.add(trees, values_of(leaves, trees, rule, mixing, at.spread), weights)
     return FittedTrees(trees, values), np.maximum(leaves.integer_hessians, 0)
 
 

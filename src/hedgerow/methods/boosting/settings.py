@@ -64,6 +64,14 @@ LEVELS_LESS, RIDGE_MORE = 2, 2.5
 FEW_FEATURES, MANY_FEATURES = 3, 7
 """Up to the first all features meet in one subset: interactions, and the levels that they take, are kept."""
 
+# Values that are expected by their spread, see `hedgerow.trees.leaves.ValueSpread`
+
+SIGNAL_OF_SPREAD = {"binary": 5000.0, "regression": 500.0, "count": 500.0}
+"""From so much signal on; of less the releases say too little of how far values lie apart."""
+SHAPE_RATES = {"binary": 0.35, "regression": 0.5, "count": 0.5}
+SUBSET_RATE, SUBSET_LEVELS = 0.4, 1
+"""Of two classes, trees on several features too, which are a level deeper then."""
+
 # Three classes or more
 
 MIN_TREES_OF_CLASSES, MAX_TREES_OF_CLASSES = 50, 300
@@ -353,6 +361,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
         interaction_share=INTERACTION_SHARE * (1 - lack_of_subsets if model.interaction_size == "auto" else 1),
         filters_by_features=classes and model.shrinkage == "auto",
     )
+    settings = _with_spread(plan, settings, signal)
     settings = _with_start(plan, settings, signal, numbers)
     settings = _with_ends(plan, settings, signal, times)
     if not unlimited:
@@ -360,6 +369,20 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     rate = CLASS_RATE if classes else RATE_OF_COUNTS if counts else 0.25
     rate = _learning_rate(signal, settings.noise_ridge) if numbers else rate
     return replace(settings, learning_rate=decided(model.learning_rate, rate))
+
+
+def _with_spread(plan: Plan, settings: BoostingSettings, signal: float) -> BoostingSettings:
+    """The settings with the trees whose values are expected by their spread: where a plan leaves values to the rule."""
+    model, label = plan.model, plan.label.type
+    is_own = model.learning_rate == model.noise_ridge == model.shrinkage == "auto" and model.weight_update == "newton"
+    if not is_own or settings.interaction != "adaptive" or model.split_method != "totally_random":
+        return settings
+    if not SIGNAL_OF_SPREAD.get(label, math.inf) <= signal < math.inf:
+        return settings
+    if label != "binary":
+        return replace(settings, shape_rate=SHAPE_RATES[label])
+    levels = SUBSET_LEVELS if model.max_depth == "auto" else 0
+    return replace(settings, shape_rate=SHAPE_RATES[label], subset_rate=SUBSET_RATE, subset_levels=levels)
 
 
 def _with_start(plan: Plan, settings: BoostingSettings, signal: float, numbers: bool) -> BoostingSettings:
