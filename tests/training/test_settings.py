@@ -101,6 +101,13 @@ def test_values_are_expected_where_there_is_signal_and_the_plan_leaves_them_open
         assert rates(of_size(factory, 10**6, **model)) == (0, 0, 0), model
     for label in ("multiclass", "survival"):
         assert rates(of_size(factory, 10**6, label)) == (0, 0, 0)
+    # Sums with noise of the sites hold more of it than is known, and several rows of a person need as much more.
+    others: list[dict[str, Any]] = [
+        {}, {"noise": "distributed"}, {"noise": "local"}, {"unit": "patient", "max_rows_per_unit": 9},
+    ]  # fmt: skip
+    for privacy in others:
+        plan = factory.make_plan("regression", {"max_depth": "auto"}, {"epsilon": 1.0, "n_records": 10_000, **privacy})
+        assert rates(resolve(plan)) == (0 if privacy else 0.5, 0, 0), privacy
 
 
 def test_the_rule_sees_the_plan_alone() -> None:

@@ -53,7 +53,7 @@ FloatArray = NDArray[np.float64]
 
 FEEDBACK_SHARE, LEFT_STANDING = 0.8, 0.3
 """A fixed order: the variance is so much of that with a feature's own feedback, and so much of that without any."""
-ORDER_SPREAD, SAMPLE_SPREAD = 0.11, 0.1
+ORDER_SPREAD, SAMPLE_SPREAD = 0.12, 0.1
 """An adaptive order: further variance, in units of the mean squared shape per tree, and of that of a fresh sample."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()

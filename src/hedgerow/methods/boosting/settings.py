@@ -372,12 +372,16 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
 
 
 def _with_spread(plan: Plan, settings: BoostingSettings, signal: float) -> BoostingSettings:
-    """The settings with the trees whose values are expected by their spread: where a plan leaves values to the rule."""
+    """The settings with the trees whose values are expected by their spread: where a plan leaves values to the rule.
+
+    Only with noise of the coordinator is its size known exactly: sums with noise of the sites hold more of it.
+    """
     model, label = plan.model, plan.label.type
     is_own = model.learning_rate == model.noise_ridge == model.shrinkage == "auto" and model.weight_update == "newton"
     if not is_own or settings.interaction != "adaptive" or model.split_method != "totally_random":
         return settings
-    if not SIGNAL_OF_SPREAD.get(label, math.inf) <= signal < math.inf:
+    least = SIGNAL_OF_SPREAD.get(label, math.inf) * plan.privacy.rows_per_unit
+    if not least <= signal < math.inf or plan.privacy.noise != "server":
         return settings
     if label != "binary":
         return replace(settings, shape_rate=SHAPE_RATES[label])
