@@ -95,8 +95,8 @@ class Settings:
 
     @property
     def leaves_of_tree(self) -> int:
-        """Into how many parts of a tree a release divides the records: of several, the first."""
-        n_leaves: int = 2**self.max_depth
+        """Into how many parts of a tree a release divides the records, at most: of several releases, the first."""
+        n_leaves: int = 2**self.deepest
         return n_leaves
 
     def largest_length(self, plan: Plan) -> int:
