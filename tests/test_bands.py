@@ -19,6 +19,7 @@ from hedgerow.models.bands import known_deviations, shape_bands, why_unknown
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.trees.random_trees import deepened
 
 ADDITIVE = {"n_trees": 40, "max_depth": 3, "interaction_size": 1, "structure_seed": 5}
 FIXED = {**ADDITIVE, "interaction": "cyclical", "split_candidates": "uniform"}
@@ -190,3 +191,16 @@ def test_exported_machines_carry_the_deviations(factory: ModuleType) -> None:
     # Missing comes first there, and last here.
     assert np.allclose(term["standard_deviations"][0], bands.deviations[-1, 0])
     assert min(term["standard_deviations"]) >= 0 and max(term["standard_deviations"]) > 0
+
+
+def test_bands_do_not_change_with_the_depth_of_other_trees(factory: ModuleType) -> None:
+    """Trees are kept as deep as the deepest: of all features, bands are those of the levels that were trained."""
+    plan = factory.make_plan("binary", {"n_trees": 9, "max_depth": 3}, {"epsilon": 60.0, "n_records": 2000})
+    plan = plan.with_structure_seed(5)
+    outcome = factory.train(plan, [factory.make_data(plan, 2000, 3)], SeededNoise(1))
+    before = outcome.ensemble
+    weights = np.zeros((9, 16), dtype=np.int64)
+    weights[:, ::2] = before.leaf_weights
+    after = replace(before, fitted=deepened(before.fitted, 4), leaf_weights=weights)
+    shallow, deep = (shape_bands(plan, ensemble, outcome.ledger) for ensemble in (before, after))
+    assert [band.deviations.tolist() for band in shallow] == [band.deviations.tolist() for band in deep]

@@ -41,6 +41,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
 from hedgerow.privacy.events import LocalGaussianEvent
 from hedgerow.privacy.ledger import Ledger
+from hedgerow.protocol.queries import TreeBatch
 from hedgerow.training.settings import Settings, features_asked
 from hedgerow.training.steps import Run, leaf_rule
 from hedgerow.trees.ensemble import Ensemble
@@ -293,6 +294,19 @@ class _Source:
     def shapes(self) -> Sequence[Shape]:
         return [shape_function(self.ensemble, feature) for feature in range(self.ensemble.grid.n_features)]
 
+    @cached_property
+    def _is_ordered(self) -> NDArray[np.bool_]:
+        """Which trees are on one numeric feature: of the levels alone that every tree was trained with, bool [n_trees].
+
+        Trees on several features may be a level deeper. In a model all trees are as deep as the deepest, and the nodes
+        that the others get ask for the first feature.
+        """
+        if self.ensemble.fitted is None:
+            return np.zeros(0, dtype=np.bool_)
+        trees, n_nodes = self.ensemble.fitted.trees, 2**self.settings.max_depth - 1
+        own = TreeBatch(trees.feature[:, :n_nodes], trees.goes_left[:, :n_nodes], trees.threshold[:, :n_nodes])
+        return np.asarray(shapes_of(own).is_ordered)
+
     def _deviations(self, feature: int, shape: Shape) -> FloatArray:
         trees, n_outputs = self.trees_of.get(feature, []), self.ensemble.n_outputs
         if not trees or not self.sigmas[trees].any():
@@ -332,7 +346,7 @@ class _Source:
         released = weights[tree, used] / (loss.scales[-1] * n_summed)
         gradient_noise = float(self.sigmas[tree] / loss.scales[0])
         rule = leaf_rule(self.run, int(self.batch_sizes[tree]))
-        pooling, is_ordered = np.eye(len(used)), bool(shapes_of(fitted.trees).is_ordered[tree])
+        pooling, is_ordered = np.eye(len(used)), bool(self._is_ordered[tree])
         if rule.smooths and gradient_noise > 0 and len(used) > 2 and is_ordered:
             middles = np.cumsum(released) - released / 2
             steps = np.abs(middles[:, None] - middles) / gradient_noise
