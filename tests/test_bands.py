@@ -195,7 +195,7 @@ def test_exported_machines_carry_the_deviations(factory: ModuleType) -> None:
 
 def test_bands_do_not_change_with_the_depth_of_other_trees(factory: ModuleType) -> None:
     """Trees are kept as deep as the deepest: of all features, bands are those of the levels that were trained."""
-    plan = factory.make_plan("binary", {"n_trees": 9, "max_depth": 3}, {"epsilon": 60.0, "n_records": 2000})
+    plan = factory.make_plan("binary", {"n_trees": 9, "max_depth": 3}, {"epsilon": 12.0, "n_records": 3000})
     plan = plan.with_structure_seed(5)
     outcome = factory.train(plan, [factory.make_data(plan, 2000, 3)], SeededNoise(1))
     before = outcome.ensemble

@@ -78,13 +78,13 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     ),
     "boosting, expected values": (
         "binary",
-        {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 60.0, "n_records": 2_000}},
-        "f74b912724b0d0bf69fb08ac",
+        {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 12.0, "n_records": 3_000}},
+        "212c9f6300bb5806e5d367df",
     ),
     "boosting, expected values in batches": (
         "binary",
-        {"model": {"n_trees": 14, "batch_size": 3}, "privacy": {"epsilon": 60.0, "n_records": 2_000}},
-        "ce66f178c57e02f68943b5c5",
+        {"model": {"n_trees": 14, "batch_size": 3}, "privacy": {"epsilon": 12.0, "n_records": 3_000}},
+        "d4fd605eb76c0ca87d8b9136",
     ),
     "boosting, expected values of numbers": (
         "regression",

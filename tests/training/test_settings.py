@@ -110,6 +110,17 @@ def test_values_are_expected_where_there_is_signal_and_the_plan_leaves_them_open
         assert rates(resolve(plan)) == (0 if privacy else 0.5, 0, 0), privacy
 
 
+@pytest.mark.parametrize(("epsilon", "is_expected"), [(10.0, True), (20.0, False), (50.0, False)])
+def test_of_two_classes_values_are_not_expected_where_there_is_hardly_any_noise(
+    factory: ModuleType, epsilon: float, is_expected: bool
+) -> None:
+    """Of noise alone a spread knows: with hardly any, what is left of a leaf's sum is the chance of its records."""
+    privacy = {"epsilon": epsilon, "delta": 1e-5, "n_records": 4_000}
+    chosen = resolve(factory.make_plan("binary", {"n_trees": "auto", "max_depth": "auto"}, privacy))
+    assert (chosen.shape_rate > 0) == (chosen.subset_rate > 0) == is_expected
+    assert chosen.deepest == 4 + is_expected
+
+
 def test_the_rule_sees_the_plan_alone() -> None:
     """A default that looked at data would leak it, however slightly."""
     assert list(inspect.signature(resolve).parameters) == ["plan"]
