@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import PlanError
+from hedgerow.local.forecast import forecast
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
@@ -119,6 +120,16 @@ def test_of_two_classes_values_are_not_expected_where_there_is_hardly_any_noise(
     chosen = resolve(factory.make_plan("binary", {"n_trees": "auto", "max_depth": "auto"}, privacy))
     assert (chosen.shape_rate > 0) == (chosen.subset_rate > 0) == is_expected
     assert chosen.deepest == 4 + is_expected
+
+
+def test_a_forecast_counts_trees_on_several_features_as_deep_as_they_are(factory: ModuleType) -> None:
+    """Releases decide how many of them there are; a run sends no more numbers than was said before it."""
+    privacy = {"epsilon": 10.0, "delta": 1e-5, "n_records": 4_000}
+    plan = factory.make_plan("binary", {"n_trees": 40, "max_depth": "auto"}, privacy).with_structure_seed(7)
+    outcome = factory.train(plan, [factory.make_data(plan, 500, 3)])
+    sent = sum(release.length for release in outcome.ledger)
+    assert sent > 40 * 2 * 2**4
+    assert sent <= forecast(plan).numbers_per_node < resolve(plan).n_released(plan)
 
 
 def test_the_rule_sees_the_plan_alone() -> None:

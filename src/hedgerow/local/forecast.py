@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
 from hedgerow.secagg.masks import LEAST_COLLUDERS
 from hedgerow.training.settings import Settings
+from hedgerow.trees.leaf_sums import LeafSums
 
 MEASURED_LOSSES = (
     (0.1, 1.0, 0.0, 0.0), (0.1, 1.414, 0.0046, 0.0181), (0.1, 1.508, 0.0049, 0.0183), (0.1, 1.581, 0.0046, 0.0235),
@@ -75,7 +77,7 @@ class Forecast:
     Attributes:
         settings: with every "auto" decided.
         n_exchanges: times that every node is asked for a vector.
-        numbers_per_node: integers that one node sends over the whole run.
+        numbers_per_node: integers that one node sends over the whole run, at most.
         bits_per_number: of a masked vector, over the fewest sites that the plan asks for; more sites may need 64.
         bytes_per_node: what one node sends, without the envelope of a transport.
         queries: (kind, number of exchanges, largest length of the vector) of each kind of query.
@@ -100,11 +102,13 @@ def forecast(plan: Plan) -> Forecast:
 
     What a program asks depends on the answers (candidates follow the released sums), but how often it asks does not,
     and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates. Only
-    Lumberjack's vectors after the first are as long as what it finds.
+    Lumberjack's vectors after the first are as long as what it finds, and where trees on several features are deeper,
+    releases decide how many these are: from the first on, every tree counts as one.
     """
     settings = resolve(plan)
     queries = dry_run(plan, settings)
-    numbers = sum(query.length for query in queries)
+    most = _most_numbers(queries, settings)
+    numbers = sum(most)
     is_local = plan.privacy.noise == "local"
     widths = [width_of(query, plan) for query in queries]
     events = [*prepared_events(plan), *(noise_of(query, is_local=is_local).event for query in queries)]
@@ -116,12 +120,22 @@ def forecast(plan: Plan) -> Forecast:
         n_exchanges=len(queries),
         numbers_per_node=numbers,
         bits_per_number=max(widths),
-        bytes_per_node=sum(query.length * width // 8 for query, width in zip(queries, widths, strict=True)),
+        bytes_per_node=sum(length * width // 8 for length, width in zip(most, widths, strict=True)),
         queries=tuple((kind, len(own), max(own)) for kind, own in lengths.items()),
         epsilon_gdp=get_accountant("gdp").epsilon(events, plan.privacy.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
         epsilon_promised=get_accountant(plan.privacy.accountant).epsilon(events, plan.privacy.delta),
     )
+
+
+def _most_numbers(queries: Sequence[Query], settings: Settings) -> list[int]:
+    """The length of each query's vector, at most, where trees on several features are deeper."""
+    found, longest = [], 0
+    for query in queries:
+        is_of_leaves = settings.subset_levels > 0 and isinstance(query, LeafSums)
+        longest = max(longest, query.length) if is_of_leaves else longest
+        found.append(longest if is_of_leaves else query.length)
+    return found
 
 
 def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> Guarantees:
