@@ -66,14 +66,14 @@ FEW_FEATURES, MANY_FEATURES = 3, 7
 
 # Values that are expected by their spread, see `hedgerow.trees.leaves.ValueSpread`
 
-SIGNAL_OF_SPREAD = {"binary": 5000.0, "regression": 500.0, "count": 500.0}
+SIGNAL_OF_SPREAD = {"binary": 1000.0, "regression": 500.0, "count": 500.0}
 """From so much signal on; of less the releases say too little of how far values lie apart."""
 MOST_MU_OF_SPREAD = 3.0
 """Of two classes up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases
 more closely fit what is chance in the records."""
-SHAPE_RATES = {"binary": 0.35, "regression": 0.5, "count": 0.5}
-SUBSET_RATE, SUBSET_LEVELS = 0.4, 1
-"""Of two classes, trees on several features too, which are a level deeper then."""
+SHAPE_RATES = {"binary": 0.3, "regression": 0.5, "count": 0.5}
+SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = 5000.0, 0.4, 1
+"""From so much signal on, of two classes, trees on several features too, which are a level deeper then."""
 
 # Three classes or more
 
@@ -383,15 +383,16 @@ def _with_spread(plan: Plan, settings: BoostingSettings, signal: float) -> Boost
     is_own = model.learning_rate == model.noise_ridge == model.shrinkage == "auto" and model.weight_update == "newton"
     if not is_own or settings.interaction != "adaptive" or model.split_method != "totally_random":
         return settings
-    least = SIGNAL_OF_SPREAD.get(label, math.inf) * plan.privacy.rows_per_unit
-    if not least <= signal < math.inf or plan.privacy.noise != "server":
+    own = signal / plan.privacy.rows_per_unit
+    if not SIGNAL_OF_SPREAD.get(label, math.inf) <= own < math.inf or plan.privacy.noise != "server":
         return settings
-    if label != "binary":
-        return replace(settings, shape_rate=SHAPE_RATES[label])
-    if mu_of(plan.privacy.epsilon, plan.privacy.delta) > MOST_MU_OF_SPREAD:
+    if label == "binary" and mu_of(plan.privacy.epsilon, plan.privacy.delta) > MOST_MU_OF_SPREAD:
+        return settings
+    settings = replace(settings, shape_rate=SHAPE_RATES[label])
+    if label != "binary" or own < SIGNAL_OF_SUBSETS:
         return settings
     levels = SUBSET_LEVELS if model.max_depth == "auto" else 0
-    return replace(settings, shape_rate=SHAPE_RATES[label], subset_rate=SUBSET_RATE, subset_levels=levels)
+    return replace(settings, subset_rate=SUBSET_RATE, subset_levels=levels)
 
 
 def _with_start(plan: Plan, settings: BoostingSettings, signal: float, numbers: bool) -> BoostingSettings:
