@@ -88,8 +88,8 @@ def test_values_are_expected_where_there_is_signal_and_the_plan_leaves_them_open
     def rates(chosen: Any) -> tuple[float, float, int]:
         return chosen.shape_rate, chosen.subset_rate, chosen.subset_levels
 
-    assert rates(of_size(factory, 24_000)) == (0, 0, 0)
-    assert rates(of_size(factory, 25_000)) == rates(of_size(factory, 120_000)) == (0.3, 0, 0)
+    assert rates(of_size(factory, 36_000)) == (0, 0, 0)
+    assert rates(of_size(factory, 37_500)) == rates(of_size(factory, 120_000)) == (0.3, 0, 0)
     assert rates(of_size(factory, 125_000)) == (0.3, 0.4, 1)
     assert rates(of_size(factory, 125_000, max_depth=4)) == (0.3, 0.4, 0)
     for label in ("regression", "count"):

@@ -66,7 +66,7 @@ FEW_FEATURES, MANY_FEATURES = 3, 7
 
 # Values that are expected by their spread, see `hedgerow.trees.leaves.ValueSpread`
 
-SIGNAL_OF_SPREAD = {"binary": 1000.0, "regression": 500.0, "count": 500.0}
+SIGNAL_OF_SPREAD = {"binary": 1500.0, "regression": 500.0, "count": 500.0}
 """From so much signal on; of less the releases say too little of how far values lie apart."""
 MOST_MU_OF_SPREAD = 3.0
 """Of two classes up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases
