@@ -56,6 +56,8 @@ FEEDBACK_SHARE, LEFT_STANDING = 0.8, 0.3
 """A fixed order: the variance is so much of that with a feature's own feedback, and so much of that without any."""
 ORDER_SPREAD, SAMPLE_SPREAD = 0.12, 0.1
 """An adaptive order: further variance, in units of the mean squared shape per tree, and of that of a fresh sample."""
+CHOICE_OF_SPREAD = 1.75
+"""Of values expected by a spread: variance in units of the noise of their own sums, as noise chose the spread."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
@@ -321,6 +323,7 @@ class _Source:
             own = np.stack([_carried(leaves, density, None, out) for out in range(n_outputs)], axis=1)
             sample = np.stack([_sampled(leaves, density, out) for out in range(n_outputs)], axis=1)
             order = shape.density @ shape.centred() ** 2 / len(trees)
+            own *= CHOICE_OF_SPREAD if any(tree.is_expected for tree in leaves) else 1.0
             return np.sqrt(self._comparable(own + SAMPLE_SPREAD * sample) + ORDER_SPREAD * order)[piece]
         answer = np.bincount(piece, weights=shape.density * self._answers(shape)).astype(np.float64)
         parts = [
