@@ -611,7 +611,7 @@ class ConnectionNotes:
         elif event.is_final or event.reason == WireCode.CLOSED:
             return
         elif event.reason == WireCode.UNREACHABLE and self._is_resting():
-            # As it is between most runs: whoever watches a log for warnings is not called.
+            # As it is between most runs: nothing that somebody who watches a log for warnings is called for.
             level, said = (
                 "INFO",
                 f"No run goes on: the coordinator cannot be reached. The node tries again. ({event.reason})",

@@ -175,14 +175,13 @@ class _Leaves:
     def response(self, output: int) -> tuple[FloatArray, FloatArray]:
         """How values answer: [n_leaves, n_leaves] to gradients, and the covariance that the noise gives them."""
         ratios = -self.values[:, output] / self.rate
-        if self.is_expected:
-            gain = self._expected(ratios)
-            by_hessian = gain * ratios
-            noise = self.gradient_noise**2 * gain @ gain.T + self.hessian_noise**2 * by_hessian @ by_hessian.T
-            return self.rate * gain, self.rate**2 * noise
-        if self.rule.smooths:
-            gain = self._shrunk() / (self.pooling @ self.expected + self.ridge)[:, None] * self.pooling
-            by_hessian = ratios[:, None] / (self.pooling @ self.expected + self.ridge)[:, None] * self.pooling
+        if self.is_expected or self.rule.smooths:
+            if self.is_expected:
+                gain = self._expected(ratios)
+                by_hessian = gain * ratios
+            else:
+                below = (self.pooling @ self.expected + self.ridge)[:, None]
+                gain, by_hessian = self._shrunk() / below * self.pooling, ratios[:, None] / below * self.pooling
             noise = self.gradient_noise**2 * gain @ gain.T + self.hessian_noise**2 * by_hessian @ by_hessian.T
             return self.rate * gain, self.rate**2 * noise
         sums = ratios * (self.released + self.ridge)
