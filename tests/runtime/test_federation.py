@@ -13,6 +13,7 @@ import pytest
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError
 from hedgerow.local.training import train
+from hedgerow.methods.boosting.settings import resolve_boosting
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind
@@ -151,6 +152,27 @@ def test_a_coordinator_that_dies_again_and_again_gets_there(federate: Builder, k
         assert federation.model_bytes(outcome) == local_bytes(federation)
         return
     raise AssertionError("the run never ended")
+
+
+@pytest.mark.parametrize("label", ["binary", "regression", "count"])
+def test_what_releases_say_of_values_outlives_every_process(
+    federate: Builder, factory: ModuleType, killed: type[BaseException], label: str
+) -> None:
+    """The spread that values are expected by is learned from all releases so far; a restart learns it again."""
+    plan = factory.make_plan(label, {"n_trees": 12}, {"epsilon": 12.0, "n_records": 3_000})
+    assert resolve_boosting(plan).shape_rate > 0
+    federation = federate(4, plan)
+    for number, party in enumerate(federation.parties.values()):
+        party.after(12 + 9 * number, party.restart)
+    outcome = None
+    for _ in range(100):
+        try:
+            outcome = federation.run(kill_after=9)
+            break
+        except killed:
+            continue
+    assert outcome is not None and federation.model_bytes(outcome) == federation.survivors_model()
+    assert [fault.code for party in federation.parties.values() for fault in party.failures] == []
 
 
 def wide_plan(factory: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Plan:
