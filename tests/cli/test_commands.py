@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,9 @@ import pytest
 
 from hedgerow.cli.inputs import named_sites, read_plan
 from hedgerow.cli.main import main
+from hedgerow.cli.privacy import model_facts
 from hedgerow.data.site_data import read_site_data
+from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 
 Run = Callable[..., Any]
@@ -149,6 +154,25 @@ def test_privacy_forecasts_what_training_spends(study: Path, model: Path, hedger
     said = hedgerow("privacy", study / "plan.toml")
     assert "30 x LeafSums of 16 numbers" in said
     assert "epsilon 4 at delta 1e-06" in said
+
+
+def test_settings_that_are_shown_can_be_copied(factory: ModuleType) -> None:
+    """Whoever copies what `hedgerow privacy` shows trains the same model; what cannot be copied begins with "auto"."""
+    opened = {"n_trees": "auto", "max_depth": "auto"}
+    for label, n_records in itertools.product(("binary", "multiclass", "regression", "count"), (500, 20_000, 200_000)):
+        plan = factory.make_plan(label, opened, {"epsilon": 0.5, "n_records": n_records})
+        chosen = resolve(plan)
+        facts = dict(model_facts(plan, chosen))
+        copied = {name: getattr(chosen, name) for name, text in facts.items() if not text.startswith(("auto", "leave"))}
+        assert {"n_trees", "interaction"} <= copied.keys()
+        assert resolve(replace(plan, model=replace(plan.model, **copied))) == chosen
+        assert facts["learning_rate"].startswith("auto: ") == (chosen.shape_rate > 0)
+    plan = factory.make_plan("binary", opened, {"epsilon": 0.5, "n_records": 200_000})
+    facts = dict(model_facts(plan, resolve(plan)))
+    assert facts["max_depth"] == "auto: 4, 5 in trees on several features"
+    assert facts["learning_rate"] == (
+        "auto: 0.3 of expected values in trees on one numeric feature, 0.4 on several; 0.25 in others"
+    )
 
 
 def test_privacy_warns_of_a_large_delta(study: Path, tmp_path: Path, hedgerow: Run) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+from dataclasses import replace
 from typing import Any
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import megabytes, number, print_facts, print_json
 from hedgerow.local.forecast import Forecast, expected_singles, forecast, measured_loss, noise_factor, outlook_of
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
+from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
 from hedgerow.server.sites import SMALLEST_COHORT
+from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import spoken
 
 _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -46,8 +49,7 @@ def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
         print("\nWill it be any good?")
         print_facts(facts)
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
-    facts = [(name, _shown(getattr(expected.settings, name))) for name in expected.settings.shown]
-    print_facts([*facts, *([("known", "; ".join(plan.known))] if plan.known else [])])
+    print_facts([*model_facts(plan, expected.settings), *([("known", "; ".join(plan.known))] if plan.known else [])])
     kinds = ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
     print("\nEach site")
     print_facts(
@@ -86,6 +88,30 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     if plan.reads_quantiles:
         facts.append(("warning", "split candidates are read off private data: the guarantee is void"))
     return facts
+
+
+def model_facts(plan: Plan, settings: Settings) -> list[tuple[str, str]]:
+    """The settings that a run uses; those begin with "auto" that a plan cannot name without another model."""
+    facts = [(name, _shown_setting(plan, settings, name)) for name in settings.shown]
+    if any(value.startswith("auto: ") for _, value in facts):
+        why = "a plan that names one turns off what goes with it (docs/defaults.md)"
+        facts.append(("auto", f"leave these to the rule: {why}"))
+    return facts
+
+
+def _shown_setting(plan: Plan, settings: Settings, name: str) -> str:
+    """A setting as it is used, after "auto" where the rest of them would be others if the plan named it."""
+    value = getattr(settings, name)
+    text = _shown(value)
+    if name == "learning_rate" and settings.shape_rate:
+        several = f", {settings.subset_rate:g} on several" if settings.subset_rate else ""
+        text = f"{settings.shape_rate:g} of expected values in trees on one numeric feature{several}; {text} in others"
+    if name == "max_depth" and settings.subset_levels:
+        text += f", {settings.deepest} in trees on several features"
+    if getattr(plan.model, name, None) != "auto" or value is None:
+        return text
+    named = resolve(replace(plan, model=replace(plan.model, **{name: value})))
+    return text if named == settings else f"auto: {text}"
 
 
 def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str, str]]:
@@ -185,6 +211,7 @@ def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
         "warnings": list(_warnings(plan)),
         "outlook": dataclasses.asdict(outlook_of(plan)) if is_private else None,
         "settings": dataclasses.asdict(expected.settings),
+        "model": dict(model_facts(plan, expected.settings)),
         "exchanges": expected.n_exchanges,
         "queries": [{"kind": kind, "count": count, "length": length} for kind, count, length in expected.queries],
         "numbers_per_node": expected.numbers_per_node,

@@ -62,7 +62,8 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     Parameters:
         epsilon: the promise, > 0; infinity trains without noise, and the report says so.
         delta: the chance that the promise fails, in (0, 1); None takes 1e-6.
-        n_trees, max_depth, learning_rate, joint_clip: "auto" decides from public numbers only (docs/defaults.md).
+        n_trees, max_depth, learning_rate, joint_clip: "auto" decides from public numbers only (docs/defaults.md), and
+            more than the number: with enough signal values are expected by their spread, which a rate turns off.
         n_candidates: split candidates per feature.
         split_method, weight_update, split_candidates, interaction, interaction_size, batch_size: as in a plan.
         accountant: "gdp" (exact) or "rdp".
