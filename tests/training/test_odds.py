@@ -40,7 +40,9 @@ def odds_settings(plan: Plan) -> BoostingSettings:
 
 
 def question(plan: Plan) -> OddsCounts:
-    return odds_settings(plan).odds_question(plan, 0)
+    asked = odds_settings(plan).mending_of(plan).question(0)
+    assert isinstance(asked, OddsCounts)
+    return asked
 
 
 @settings(max_examples=100, deadline=None)

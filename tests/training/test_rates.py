@@ -55,7 +55,9 @@ def own_settings(plan: Plan) -> BoostingSettings:
 
 
 def question(plan: Plan, centre: int = 0, zoom: int = 0) -> RateSums:
-    return own_settings(plan).rates_question(plan, 0, centre, zoom)
+    asked = own_settings(plan).mending_of(plan).question(0, centre=centre, zoom=zoom)
+    assert isinstance(asked, RateSums)
+    return asked
 
 
 @settings(max_examples=100, deadline=None)

@@ -233,7 +233,7 @@ def test_fates_are_counted_once_for_each_record() -> None:
     plan = make_plan("survival")
     settings = resolve(plan)
     assert isinstance(settings, BoostingSettings)
-    query = settings.fate_question(plan)
+    (query,) = settings.start_of(plan).questions
     for labels in ([0], [3], [8], [0, 3, 3, 8]):
         data = SiteData(np.zeros((len(plan.features), len(labels)), np.uint8), np.array(labels, dtype=np.int32))
         answer = Node("site", data, plan, settings).answer(query)

@@ -35,6 +35,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -313,7 +314,6 @@ class HazardProducts(CrossProducts):
 ROUNDS = 3
 SHARES = (0.15, 0.13, 0.24)
 """Of the linear model's divergence: for the moments, for X^T X, and for each of the rounds."""
-N_EXCHANGES = 2 + ROUNDS
 MOST_COLUMNS = 256
 """Rows of more columns are those of the numeric features alone."""
 _CURVATURE = 0.45
@@ -339,6 +339,8 @@ class HazardStart:
     """
 
     plan: Plan
+
+    n_exchanges: ClassVar[int] = 2 + ROUNDS
 
     @cached_property
     def basis(self) -> LinearBasis:

@@ -22,6 +22,7 @@ import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -447,6 +448,8 @@ class LinearStart:
     plan: Plan
     gradient_clip: float
     scale: str = "grid"
+
+    n_exchanges: ClassVar[int] = N_EXCHANGES
 
     @property
     def n_trees(self) -> int:

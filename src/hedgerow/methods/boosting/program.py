@@ -29,34 +29,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.poisson import score_of
-from hedgerow.losses.survival import Baseline
-from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT, Loss, zoomed
-from hedgerow.methods.boosting.settings import (
-    LEAST_CLIP_OF_COUNTS,
-    MEAN_STATISTICS,
-    BoostingSettings,
-    filters_classes,
-)
-from hedgerow.methods.hazards import LifeTable, mended_hazards
-from hedgerow.methods.line import line_zoom, mend, zoom_of
-from hedgerow.methods.start import (
-    CUT_RESIDUALS,
-    LABEL_NORM,
-    WHOLE_RESIDUALS,
-    constant_trees,
-    mended_odds,
-    mended_rates,
-    released_level,
-    released_mean,
-    released_spread,
-)
+from hedgerow.losses.tables import Loss, zoomed
+from hedgerow.methods.boosting.ends import Begun, Start, Weighed
+from hedgerow.methods.boosting.settings import BoostingSettings, filters_classes
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked, n_levels_asked
-from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, largest_value, leaf_rule
+from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, leaf_rule
 from hedgerow.trees.constraints import OrderedSum
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, padded, sums_of_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
@@ -65,11 +46,7 @@ from hedgerow.trees.leaves import ClassCovariance, ValueSpread, leaf_values, lea
 from hedgerow.trees.plausibility import PartitionSums
 from hedgerow.trees.random_trees import PublicRandom, cuts_of, random_trees, shapes_of, with_edges, words_of_trees
 
-LEAST_SQUARES, MOST_STRETCH = 4.0, 0.5
-"""Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
 IntArray = NDArray[np.int64]
-Weighed = tuple[FittedTrees, IntArray]
-"""Trees and the weights of their leaves."""
 Growth = Generator[Query, IntVector, Weighed]
 """Asks for a batch's sums; returns its trees and the weights of their leaves."""
 Sums = TypeVar("Sums", bound=PartitionSums)
@@ -97,10 +74,7 @@ class _Position:
         n_known: trees that the nodes' scores hold, or will with `update`.
         exchange: number of the next query.
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
-        zoom: of the residuals, see `hedgerow.losses.tables.zoomed`.
-        n_records: as released with the mean.
-        life_table: of a time to an event, as released.
-        baseline: the life table's; empty for other labels.
+        begun: what came before the first tree.
         classes: what is known of how several classes go together; None where that is not used.
         spread: what is known of how far values lie apart; None where that is not used.
         update: trees that the nodes' scores do not hold yet.
@@ -116,10 +90,7 @@ class _Position:
     n_known: int = 0
     exchange: int = 0
     score_bound: int = 0
-    zoom: int = 0
-    n_records: float = 0.0
-    life_table: LifeTable | None = None
-    baseline: Baseline = ()
+    begun: Begun = field(default_factory=Begun)
     classes: ClassCovariance | None = None
     spread: ValueSpread | None = None
     update: FittedTrees | None = None
@@ -128,7 +99,14 @@ class _Position:
     @property
     def loss(self) -> Loss:
         """The run's loss, as far as it is zoomed in on."""
-        return zoomed(self.run.loss, self.zoom)
+        return zoomed(self.run.loss, self.begun.zoom)
+
+    def begins(self, begun: Begun, start: Start) -> None:
+        """A start is complete."""
+        self.begun, self.update, self.score_bound = begun, begun.update, begun.score_bound
+        self.exchange, self.n_known = start.n_exchanges, start.n_trees
+        for fitted, _ in begun.trees:
+            self.ordered.add(fitted.trees, fitted.values)
 
     def asked(self) -> None:
         """A query has been answered: the next one carries nothing that this one did."""
@@ -205,53 +183,24 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         at.classes = ClassCovariance(run.loss.n_outputs, settings.filters_by_features)
     if settings.shape_rate or settings.subset_rate:
         at.spread = ValueSpread()
-    own = settings if isinstance(settings, BoostingSettings) else None
-    start = [] if own is None else (yield from _begin(grown, at, own))
+    if isinstance(settings, BoostingSettings):
+        start = settings.start_of(run.plan)
+        at.begins((yield from start.begin(grown)), start)
+    waiting = at.begun.trees
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.paid_rounds_before(at.n_fitted, settings.batch_size)):
             candidates.take_histogram((yield at.histogram()))
             at.asked()
         fitted, weights = yield from grow(at, min(settings.batch_size, settings.n_trees - at.n_fitted))
         # A mean that no tree follows is not a model.
-        for part in (*start, (fitted, weights)):
+        for part in (*waiting, (fitted, weights)):
             grown.add(*part)
-        start = []
+        waiting = ()
         at.fitted(fitted)
         _cut_again(grown, at)
-    if own is not None:
-        yield from _mend(grown, at, own)
-
-
-def _begin(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, list[Weighed]]:
-    """What comes before the first tree that asks for leaf sums: the trees that it gives."""
-    match settings.start:
-        case "mean" | "linear":
-            return (yield from _begin_at_mean(at, settings))
-        case "level":
-            return [(yield from _begin_at_level(at, settings))]
-        case "hazards" | "linear hazards":
-            question = settings.fate_question(at.run.plan)
-            at.life_table = LifeTable.of((yield question), at.run.sigma(question))
-            at.baseline = grown.baseline = at.life_table.baseline
-            at.exchange = 1
-            return [(yield from _begin_linearly(at, settings))] if settings.start == "linear hazards" else []
-    return []
-
-
-def _mend(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
-    """The last release: what it tells of finished scores, the finished model takes in."""
-    match settings.calibration:
-        case "line":
-            yield from _calibrate(grown, at, settings)
-        case "slope":
-            query = settings.slope_question(at.run.plan, at.exchange, _centre(grown), line_zoom(at.zoom))
-            yield from mend(grown, replace(query, **at.carried()))
-        case "odds":
-            yield from _mend_odds(grown, at, settings)
-        case "rates":
-            yield from _mend_rates(grown, at, settings)
-        case "hazards" if at.life_table is not None:
-            yield from _mend_hazards(grown, at, at.life_table, settings)
+    if isinstance(settings, BoostingSettings):
+        asked = {"exchange": at.exchange, **at.carried()}
+        yield from settings.mending_of(at.run.plan).mend(grown, at.begun, asked)
 
 
 def _cut_again(grown: Grown, at: _Position) -> None:
@@ -275,140 +224,6 @@ def _cut_again(grown: Grown, at: _Position) -> None:
     at.order.ask_again(edges)
 
 
-def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
-    """Shift all scores, and stretch what they have beyond the mean, as far as a last release stands out of its noise.
-
-    Residuals are clipped, so the means of skewed labels are off, and many short steps do not go all the way. What is
-    changed here is the finished model; nodes have no more use for scores.
-    """
-    run, centre = at.run, int(grown.batches[0].values[0, 0, 0])
-    query = replace(settings.calibration_question(run.plan, at.exchange, centre, at.zoom), **at.carried())
-    residuals, products, squares = ((yield query) / LABEL_NORM).tolist()
-    noise = run.sigma(query) / LABEL_NORM
-    shift = _beyond(residuals, noise) / at.n_records * 2.0**-at.zoom
-    stretch = 0.0
-    if squares > LEAST_SQUARES * noise:
-        stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH), MOST_STRETCH)
-    _move(grown, shift, stretch)
-
-
-def _move(grown: Grown, shift: float, stretch: float) -> None:
-    """Add a shift, in units of score, to what a run began with, and stretch what its trees say beyond that."""
-    start, *others = [batch.values for batch in grown.batches]
-    shifts = np.zeros(start.shape)
-    shifts[0, 0, 0] = shift * SCORE_UNIT
-    grown.replace_values([start + shifts, *(values * (1 + stretch) for values in others)])
-
-
-def _centre(grown: Grown) -> int:
-    """The mean that a run began with, or that of averaged trees, in units of 2**-16."""
-    values, weights = grown.batches[0].values[:, :, 0].astype(np.float64), grown.weights[0]
-    if weights is None:
-        raise ValueError("a batch of boosted trees has weights")
-    means = [
-        math.fsum((own * known).tolist()) / max(1, int(known.sum())) for own, known in zip(values, weights, strict=True)
-    ]
-    return round(math.fsum(means))
-
-
-def _mend_odds(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
-    """Make scores of two classes log-odds by a last release: a tree of one value more, and all others stretched.
-
-    Joint clipping biases what little is learned, and ridges shorten it; a ranking does not feel that, a probability
-    does. As in `_calibrate`, nodes have no more use for scores.
-    """
-    run = at.run
-    query = replace(settings.odds_question(run.plan, at.exchange), **at.carried())
-    shift, stretch = mended_odds((yield query), run.sigma(query))
-    ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
-    last = constant_trees(run.grid, 1, shift, largest_value(run))
-    grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
-    grown.stretch = 1 + stretch
-
-
-def _mend_hazards(
-    grown: Grown, at: _Position, table: LifeTable, settings: BoostingSettings
-) -> Generator[Query, IntVector, None]:
-    """Make hazards of the scores of times to an event by a last release: another baseline, and all values stretched."""
-    run = at.run
-    query = replace(settings.odds_question(run.plan, at.exchange), **at.carried())
-    grown.baseline, grown.stretch = mended_hazards(table, (yield query), run.sigma(query))
-    grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
-
-
-def _mend_rates(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
-    """Shift and stretch scores of counts by a last release, see `mended_rates`: clipped residuals pull them down."""
-    run, centre = at.run, int(grown.batches[0].values[0, 0, 0])
-    query = replace(settings.rates_question(run.plan, at.exchange, centre, line_zoom(at.zoom)), **at.carried())
-    prior = CUT_RESIDUALS if at.zoom else WHOLE_RESIDUALS
-    shift, stretch = mended_rates((yield query), run.sigma(query), prior)
-    _move(grown, shift, stretch)
-
-
-def _beyond(total: float, noise: float) -> float:
-    """A sum, shrunk by its noise: one within two standard deviations is taken for noise alone."""
-    return total * max(0.0, 1 - 4 * noise * noise / (total * total)) if total else 0.0
-
-
-def _begin_at_mean(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, list[Weighed]]:
-    """The mean, and a linear model after it. Its trees have no weights, for no release has counted their records."""
-    run, plan, largest = at.run, at.run.plan, largest_value(at.run)
-    released = yield settings.mean_question(plan)
-    mean = min(max(released_mean(released, MEAN_STATISTICS), -1.0), 1.0)
-    first = constant_trees(run.grid, 1, mean, largest)
-    start: list[Weighed] = [(first, np.array([[max(1, int(released[1])), 0]]))]
-    question = settings.spread_question(plan, first)
-    spread = yield question
-    at.n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
-    # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
-    widest = (float(spread[0]) + run.sigma(question)) / LABEL_NORM / at.n_records
-    at.zoom = zoom_of(widest, run.loss)
-    if settings.start == "linear":
-        whole = settings.start_multipliers(plan, settings.noise_multiplier)[2] if settings.noise_multiplier else 0.0
-        linear, at.update = yield from settings.linear_start(plan).ask(run, whole, largest, 2, 1, at.zoom)
-        at.ordered.add(linear.trees, linear.values)
-        start.append((linear, np.zeros(linear.values.shape[:2], dtype=np.int64)))
-    at.exchange, at.n_known, at.score_bound = settings.n_start_exchanges, settings.n_start_trees(plan), SCORE_LIMIT
-    return start
-
-
-def _begin_at_level(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, Weighed]:
-    """One tree that takes counts from the middle of their range, by factors, to their mean."""
-    run, plan = at.run, at.run.plan
-    question = settings.level_question(plan)
-    released, sigma, most = (yield question), run.sigma(question), plan.label.bounds[1]
-    mean = released_level(released, sigma, most)
-    score = 0 if mean is None else score_of(mean, plan.label)
-    if settings.calibration == "rates" and mean is not None:
-        at.zoom = _zoom_of_counts(mean, released_spread(released, sigma, most), run)
-    first = at.update = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
-    at.exchange, at.n_known = settings.n_start_exchanges, settings.n_start_trees(plan)
-    at.score_bound = grown_score_bound(0, first)
-    return first, np.array([[plan.privacy.n_records, 0]])
-
-
-def _zoom_of_counts(mean: float, spread: float, run: Run) -> int:
-    """By how many doublings residuals of counts are zoomed in on: the clip stays above a share of their spread.
-
-    Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much; a few
-    large ones among zeros further, as far as the release of their sizes tells. What is rare lies one count from zero,
-    however small its spread: a clip far below 1 would cut off nearly all that says where it happens.
-    """
-    spread = max(1.0, math.sqrt(mean + mean * mean), spread)
-    widest = run.loss.clip / float(run.loss.scales[0]) / LEAST_CLIP_OF_COUNTS
-    return zoom_of(spread * 2 / run.plan.label.bounds[1], run.loss, widest)
-
-
-def _begin_linearly(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, Weighed]:
-    """The linear model of a time to an event: its trees, without weights as those of a number have none."""
-    run, plan = at.run, at.run.plan
-    whole = settings.start_multipliers(plan, settings.noise_multiplier)[2] if settings.noise_multiplier else 0.0
-    linear, at.update = yield from settings.hazard_start(plan).ask(run, whole, largest_value(run), 1, at.baseline)
-    at.ordered.add(linear.trees, linear.values)
-    at.exchange, at.n_known, at.score_bound = settings.n_start_exchanges, settings.n_start_trees(plan), SCORE_LIMIT
-    return linear, np.zeros(linear.values.shape[:2], dtype=np.int64)
-
-
 def _at_random(at: _Position, n_trees: int) -> Growth:
     run, depth, first = at.run, at.run.settings.max_depth, at.n_fitted
     subsets = at.order.features_of_batch(first, n_trees)
@@ -416,14 +231,13 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
         depth = run.settings.deepest
     words = words_of_trees(run.structure_seed, first, subsets, run.grid, depth)
     trees = random_trees(words, subsets, at.candidates.cut_table, run.grid, depth, run.groups)
-    query = at.ask(
-        LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, zoom=at.zoom, baseline=at.baseline
-    )
+    under = {"zoom": at.begun.zoom, "baseline": at.begun.baseline}
+    query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, **under)
     sums = yield query
     at.asked()
     if run.plan.model.weight_update == "averaging":
         return _fitted(at, trees, sums, run.sigma(query))
-    rule, sigma = leaf_rule(run, n_trees, at.zoom if run.loss.kind == "squared" else 0), run.sigma(query)
+    rule, sigma = leaf_rule(run, n_trees, at.begun.zoom if run.loss.kind == "squared" else 0), run.sigma(query)
     leaves = read_sums(sums, sigma, run.loss, n_trees)
     # The Hessians of K classes carry the noise of K sums.
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)

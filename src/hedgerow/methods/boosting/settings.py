@@ -8,46 +8,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import Loss
-from hedgerow.methods.hazards import N_EXCHANGES as N_HAZARD_EXCHANGES
-from hedgerow.methods.hazards import FateCounts, HazardStart
-from hedgerow.methods.line import (
-    LINE_LENGTH,
-    LINE_SENSITIVITY_SQUARED,
-    LineSums,
-    SpreadSums,
-    asks_for_line,
-    line_question,
-    line_share,
-    spread_question,
+from hedgerow.methods.boosting.ends import (
+    BASELINE_SHARE,
+    LEAST_CLIP_OF_COUNTS,
+    MENDINGS,
+    STARTS,
+    Mending,
+    Start,
 )
-from hedgerow.methods.start import (
-    LABEL_NORM,
-    N_EXCHANGES,
-    ODDS_LENGTH,
-    ODDS_SENSITIVITY_SQUARED,
-    RATE_LENGTH,
-    RATE_SENSITIVITY_SQUARED,
-    WIDEST,
-    CalibrationSums,
-    CountOctaves,
-    LinearStart,
-    OddsCounts,
-    RateSums,
-    label_question,
-    label_release,
-    label_statistics,
-    octaves_of,
-)
+from hedgerow.methods.hazards import HazardStart
+from hedgerow.methods.line import asks_for_line, line_share
+from hedgerow.methods.start import WIDEST, LinearStart
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
-from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event
-from hedgerow.protocol.queries import FittedTrees, Query
-from hedgerow.training.settings import INTERACTION_SHARE, ROUNDING, Settings, calibrated, decided
+from hedgerow.privacy.events import Event
+from hedgerow.training.settings import INTERACTION_SHARE, Settings, calibrated, decided
 from hedgerow.trees.leaves import JAMES_STEIN_SHARE
 
 MIN_TREES, MAX_TREES = 100, 300
@@ -92,10 +70,6 @@ DEEPER = (800.0, 6000.0)
 CLIP, HESSIAN_SCALE, NOISE_RIDGE = 0.2, 0.066, 90.0
 LEAST_RATE, MOST_RATE = 0.25, 2.2
 EXPLORING_SHARE, PARTNER_SHARE = 0.9, 0.7
-MEAN_STATISTICS = label_statistics(1.0)
-START_CLIP = 0.25
-START_SHARES = (0.1, 0.05, 0.85)
-"""Of the start's share of mu^2: for the mean, for the spread about it, and for a linear model."""
 MEAN_SHARE = 0.05
 """Of mu^2, for the mean and the spread about it, where leaves are not smoothed."""
 
@@ -104,13 +78,9 @@ MEAN_SHARE = 0.05
 LEVEL_SHARES, SIGNAL_OF_LEVEL = (0.05, 0.15), 30.0
 """Of mu^2, least and most, for the mean it begins with: with so much signal all of it."""
 RATE_OF_COUNTS, RIDGE_OF_COUNTS = 0.5, 16.0
-LEAST_CLIP_OF_COUNTS = 0.7
-"""Residuals of counts are zoomed in on as long as the clip is so many of their deviations, and so much of one count."""
 
 # A time to an event
 
-BASELINE_SHARE = 0.05
-"""Of mu^2, for the baseline."""
 LINEAR_SHARES, SIGNAL_OF_LINEAR = (0.3, 0.85), 350.0
 """Of mu^2, least and most, for a linear model: with so much signal all of it."""
 LEAST_TREES_OF_TIMES, RIDGE_OF_TIMES = 20, 6.0
@@ -137,184 +107,46 @@ class BoostingSettings(Settings):
     start_share: float = 0.0
     calibration_share: float = 0.0
 
-    @property
-    def is_of_times(self) -> bool:
-        """Whether they begin with the baseline of a time to an event."""
-        return self.start in ("hazards", "linear hazards")
+    def start_of(self, plan: Plan, noise_multiplier: float | None = None) -> Start:
+        """All about what the trees begin with: with the noise of these settings, or with another."""
+        whole = self._multiplier(plan, self.start_share, noise_multiplier)
+        return STARTS[self.start](plan, self.start_share, whole, self.calibration != "none")
 
-    def hazard_start(self, plan: Plan) -> HazardStart:
-        """The part of a "linear hazards" start that comes after the baseline."""
-        return HazardStart(plan)
+    def mending_of(self, plan: Plan, noise_multiplier: float | None = None) -> Mending:
+        """All about the last release, in the same way."""
+        whole = self._multiplier(plan, self.calibration_share, noise_multiplier)
+        return MENDINGS[self.calibration](plan, whole)
 
-    def linear_start(self, plan: Plan) -> LinearStart:
-        """The part of a linear start that comes after the mean."""
-        return LinearStart(plan, START_CLIP)
-
-    def start_multipliers(self, plan: Plan, noise_multiplier: float) -> tuple[float, float, float]:
-        """Noise multipliers of the mean, of the spread, and of the linear start as if it were one release."""
+    def _multiplier(self, plan: Plan, share: float, noise_multiplier: float | None) -> float:
+        """The noise multiplier of what has this share of mu^2, where a tree has this one; 0 without privacy."""
+        own = self.noise_multiplier if noise_multiplier is None else noise_multiplier
         left = 1 - self.start_share - self.calibration_share
-        whole = noise_multiplier * math.sqrt(left / (self.start_share * super().weight(plan)))
-        if self.is_of_times:
-            baseline = BASELINE_SHARE / self.start_share
-            return whole / math.sqrt(baseline), 0.0, whole / math.sqrt(max(1 - baseline, 1e-9))
-        mean, spread, linear = START_SHARES
-        if self.start == "mean":
-            mean, spread = mean / (mean + spread), spread / (mean + spread)
-        return whole / math.sqrt(mean), whole / math.sqrt(spread), whole / math.sqrt(linear)
-
-    def mean_question(self, plan: Plan) -> Query:
-        """The question for the mean label."""
-        multiplier = self.start_multipliers(plan, self.noise_multiplier)[0] if self.noise_multiplier else 0.0
-        return label_question(MEAN_STATISTICS, multiplier, plan.privacy.rows_per_unit)
-
-    def fate_question(self, plan: Plan) -> FateCounts:
-        """The question for the baseline of a time to an event."""
-        multiplier = self.start_multipliers(plan, self.noise_multiplier)[0] if self.noise_multiplier else 0.0
-        return FateCounts(
-            purpose=FateCounts.purpose_of(0, "baseline"),
-            length=plan.label.n_codes,
-            bound=LABEL_NORM,
-            sensitivity_squared=(LABEL_NORM * plan.privacy.rows_per_unit) ** 2,
-            noise_multiplier=multiplier,
-        )
-
-    def level_question(self, plan: Plan) -> CountOctaves:
-        """The question for the mean of counts."""
-        return CountOctaves(
-            purpose=CountOctaves.purpose_of(0, "level"),
-            length=octaves_of(plan),
-            bound=LABEL_NORM,
-            sensitivity_squared=(LABEL_NORM * plan.privacy.rows_per_unit) ** 2,
-            noise_multiplier=self.level_multiplier(plan, self.noise_multiplier),
-        )
-
-    def level_multiplier(self, plan: Plan, noise_multiplier: float) -> float:
-        """Its noise multiplier."""
-        left = 1 - self.start_share - self.calibration_share
-        whole = self.start_share * super().weight(plan)
-        return noise_multiplier * math.sqrt(left / whole) if noise_multiplier else 0.0
-
-    def spread_question(self, plan: Plan, update: FittedTrees) -> SpreadSums:
-        """The question for the spread about the mean."""
-        multiplier = self.start_multipliers(plan, self.noise_multiplier)[1] if self.noise_multiplier else 0.0
-        return spread_question(plan, 1, multiplier, update)
-
-    def calibration_question(self, plan: Plan, exchange: int, centre: int, zoom: int) -> CalibrationSums:
-        """The question by which finished scores of numbers are mended."""
-        return CalibrationSums(**self._last(plan, CalibrationSums, exchange), centre=centre, zoom=zoom)
-
-    def slope_question(self, plan: Plan, exchange: int, centre: int, zoom: int) -> LineSums:
-        """The question by which finished scores are mended that may be of no use."""
-        return line_question(plan, exchange, self.calibration_multiplier(plan, self.noise_multiplier), centre, zoom)
-
-    def rates_question(self, plan: Plan, exchange: int, centre: int, zoom: int) -> RateSums:
-        """The question by which finished scores of counts are mended."""
-        return RateSums(**self._last(plan, RateSums, exchange), centre=centre, zoom=zoom)
-
-    def odds_question(self, plan: Plan, exchange: int) -> OddsCounts:
-        """The question by which finished scores of two classes, or of times to an event, are mended."""
-        return OddsCounts(**self._last(plan, OddsCounts, exchange))
-
-    def _last(self, plan: Plan, kind: type[Query], exchange: int) -> dict[str, Any]:
-        length, squared = self.last_release
-        return {
-            "purpose": kind.purpose_of(exchange, "calibration"),
-            "length": length,
-            "bound": LABEL_NORM,
-            "sensitivity_squared": squared * plan.privacy.rows_per_unit**2,
-            "noise_multiplier": self.calibration_multiplier(plan, self.noise_multiplier),
-        }
-
-    @property
-    def last_release(self) -> tuple[int, int]:
-        """Length and squared sensitivity of one record of the last release; 0 and 0 without one."""
-        sizes = {
-            "none": (0, 0),
-            "line": (3, 3 * LABEL_NORM**2),
-            "slope": (LINE_LENGTH, LINE_SENSITIVITY_SQUARED),
-            "odds": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED),
-            "hazards": (ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED),
-            "rates": (RATE_LENGTH, RATE_SENSITIVITY_SQUARED),
-        }
-        return sizes[self.calibration]
-
-    def calibration_multiplier(self, plan: Plan, noise_multiplier: float) -> float:
-        """Its noise multiplier."""
-        share = self.calibration_share
-        left = 1 - self.start_share - share
-        return noise_multiplier * math.sqrt(left / (share * super().weight(plan))) if noise_multiplier else 0.0
+        return own * math.sqrt(left / (share * super().weight(plan))) if own and share else 0.0
 
     def linear_loss(self, plan: Plan) -> Loss:
-        return self.linear_start(plan).loss if self.start == "linear" else super().linear_loss(plan)
+        model = self.start_of(plan).model
+        return model.loss if isinstance(model, LinearStart) else super().linear_loss(plan)
 
     def largest_length(self, plan: Plan) -> int:
-        return max(self._longest_of_start(plan), self.last_release[0], super().largest_length(plan))
-
-    def _longest_of_start(self, plan: Plan) -> int:
-        if self.start == "linear":
-            return self.linear_start(plan).length
-        if self.start == "level":
-            return octaves_of(plan)
-        return max(plan.label.n_codes, self.hazard_start(plan).length if self.start == "linear hazards" else 0)
-
-    @property
-    def n_start_exchanges(self) -> int:
-        """Exchanges before the first tree."""
-        of_start = {
-            "level": 1,
-            "hazards": 1,
-            "linear hazards": 1 + N_HAZARD_EXCHANGES,
-            "mean": 2,
-            "linear": 2 + N_EXCHANGES,
-        }
-        return of_start.get(self.start, 0)
+        return max(self.start_of(plan).longest, self.mending_of(plan).length, super().largest_length(plan))
 
     def n_exchanges(self, plan: Plan) -> int:
-        return self.n_start_exchanges + super().n_exchanges(plan) + (self.last_release[0] > 0)
+        of_trees = super().n_exchanges(plan)
+        return self.start_of(plan).n_exchanges + of_trees + (self.mending_of(plan).length > 0)
 
     def n_released(self, plan: Plan) -> int:
-        per_exchange = max(2, self._longest_of_start(plan))
-        return self.n_start_exchanges * per_exchange + super().n_released(plan) + self.last_release[0]
+        start = self.start_of(plan)
+        return start.n_exchanges * start.longest + super().n_released(plan) + self.mending_of(plan).length
 
     def n_start_trees(self, plan: Plan) -> int:
-        start = {
-            "mean": 1,
-            "level": 1,
-            "linear": 1 + self.linear_start(plan).n_trees,
-            "linear hazards": self.hazard_start(plan).n_trees,
-        }.get(self.start, 0)
-        # What mends odds adds one tree of one value.
-        return start + (self.calibration == "odds")
+        return self.start_of(plan).n_trees + self.mending_of(plan).n_trees
 
     def weight(self, plan: Plan) -> float:
         return super().weight(plan) / (1 - self.start_share - self.calibration_share)
 
     def releases_at(self, plan: Plan, noise_multiplier: float) -> list[Event]:
-        found = super().releases_at(plan, noise_multiplier)
-        rows = plan.privacy.rows_per_unit
-        if self.is_of_times:
-            multiplier, _, linear = self.start_multipliers(plan, noise_multiplier)
-            sigma = integer_sigma(multiplier, (LABEL_NORM * rows) ** 2)
-            fates = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, plan.label.n_codes)
-            start = self.hazard_start(plan).releases(linear, ROUNDING) if self.start == "linear hazards" else []
-            found = [fates, *start, *found]
-        elif self.start == "level":
-            multiplier = self.level_multiplier(plan, noise_multiplier)
-            sigma = integer_sigma(multiplier, (LABEL_NORM * rows) ** 2)
-            found = [DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, octaves_of(plan)), *found]
-        elif self.start != "none":
-            mean, spread, linear = self.start_multipliers(plan, noise_multiplier)
-            sigma = integer_sigma(spread, (LABEL_NORM * rows) ** 2)
-            first = label_release(MEAN_STATISTICS, mean, rows, ROUNDING)
-            second = DiscreteGaussianEvent(spread * (1 - ROUNDING), sigma, 1)
-            start = self.linear_start(plan).releases(linear, ROUNDING) if self.start == "linear" else []
-            found = [first, second, *start, *found]
-        length, squared = self.last_release
-        if length:
-            last = self.calibration_multiplier(plan, noise_multiplier)
-            sigma = integer_sigma(last, squared * rows * rows)
-            found = [*found, DiscreteGaussianEvent(last * (1 - ROUNDING), sigma, length)]
-        return found
+        start, mending = self.start_of(plan, noise_multiplier), self.mending_of(plan, noise_multiplier)
+        return [*start.releases, *super().releases_at(plan, noise_multiplier), *mending.releases]
 
 
 def resolve_boosting(plan: Plan) -> BoostingSettings:

@@ -1,0 +1,480 @@
+"""What boosted trees begin with, and the last release after them: each says all about itself in one place.
+
+A start asks before the first tree that asks for sums, and a mending asks once more when all trees are there. Either
+says what it asks, in this order, with which sensitivity; what is charged and how long vectors are follows from the
+questions themselves. Then it says what it makes of the answers. `hedgerow.methods.boosting.settings` decides which plan
+has which of them, by the names in `STARTS` and `MENDINGS`, and what part of mu^2 each has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.poisson import score_of
+from hedgerow.losses.survival import Baseline
+from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
+from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable, mended_hazards
+from hedgerow.methods.line import (
+    LINE_LENGTH,
+    LINE_SENSITIVITY_SQUARED,
+    LineSums,
+    line_zoom,
+    mend,
+    spread_question,
+    zoom_of,
+)
+from hedgerow.methods.start import (
+    CUT_RESIDUALS,
+    LABEL_NORM,
+    ODDS_LENGTH,
+    ODDS_SENSITIVITY_SQUARED,
+    RATE_LENGTH,
+    RATE_SENSITIVITY_SQUARED,
+    WHOLE_RESIDUALS,
+    CalibrationSums,
+    CountOctaves,
+    LinearStart,
+    OddsCounts,
+    RateSums,
+    constant_trees,
+    label_question,
+    label_statistics,
+    mended_odds,
+    mended_rates,
+    octaves_of,
+    released_level,
+    released_mean,
+    released_spread,
+)
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query
+from hedgerow.training.settings import ROUNDING
+from hedgerow.training.steps import Grown, Run, grown_score_bound, largest_value
+
+Weighed = tuple[FittedTrees, NDArray[np.int64]]
+"""Trees and the weights of their leaves."""
+Beginning = Generator[Query, IntVector, "Begun"]
+
+MEAN_STATISTICS = label_statistics(1.0)
+MEAN_PART, SPREAD_PART, LINEAR_PART = 0.1, 0.05, 0.85
+"""Of a start of numbers: for the mean, for the spread about it, and for a linear model."""
+START_CLIP = 0.25
+"""Of the linear model's gradients, in units in which the label's public range is [-1, 1]."""
+BASELINE_SHARE = 0.05
+"""Of mu^2, for the baseline of a time to an event."""
+LEAST_CLIP_OF_COUNTS = 0.7
+"""Residuals of counts are zoomed in on as long as the clip is so many of their deviations, and so much of one count."""
+LEAST_SQUARES, MOST_STRETCH = 4.0, 0.5
+"""Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
+
+
+def _event(noise_multiplier: float, sensitivity_squared: int, length: int) -> Event:
+    """What one release costs."""
+    sigma = integer_sigma(noise_multiplier, sensitivity_squared)
+    return DiscreteGaussianEvent(noise_multiplier * (1 - ROUNDING), sigma, length)
+
+
+# What trees begin with ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """What a start leaves to the trees after it, and to the last release.
+
+    Attributes:
+        trees: what it gives to the model.
+        update: those of its trees that the nodes' scores do not hold yet; the next question carries them.
+        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+        zoom: of the residuals, see `hedgerow.losses.tables.zoomed`.
+        n_records: as released with the mean.
+        life_table: of a time to an event, as released.
+    """
+
+    trees: tuple[Weighed, ...] = ()
+    update: FittedTrees | None = None
+    score_bound: int = 0
+    zoom: int = 0
+    n_records: float = 0.0
+    life_table: LifeTable | None = None
+
+    @property
+    def baseline(self) -> Baseline:
+        """The life table's; empty for other labels."""
+        return () if self.life_table is None else self.life_table.baseline
+
+
+@dataclass(frozen=True)
+class Start:
+    """What trees begin with; here nothing.
+
+    Attributes:
+        plan: the plan.
+        share: of mu^2, for all that it releases; 0 without privacy.
+        noise_multiplier: of all that as if it were one release; 0 without privacy.
+        is_mended: whether a last release follows the trees.
+        parts: of `share`, for each question, and for the linear model.
+        n_constants: trees of one value.
+    """
+
+    plan: Plan
+    share: float
+    noise_multiplier: float
+    is_mended: bool
+
+    parts: ClassVar[tuple[float, ...]] = (1.0,)
+    n_constants: ClassVar[int] = 0
+
+    @property
+    def multipliers(self) -> tuple[float, ...]:
+        """The noise multipliers of `parts`; that of the linear model is as if it were one release."""
+        return tuple(self.noise_multiplier / math.sqrt(part) for part in self.parts)
+
+    @property
+    def questions(self) -> tuple[Query, ...]:
+        """What is asked first, in this order; an update that depends on answers is left open."""
+        return ()
+
+    @property
+    def model(self) -> LinearStart | HazardStart | None:
+        """The linear model that is asked for after `questions`."""
+        return None
+
+    def begin(self, grown: Grown) -> Beginning:
+        """Ask, and say what comes of it."""
+        yield from ()
+        return Begun()
+
+    @property
+    def n_exchanges(self) -> int:
+        return len(self.questions) + (self.model.n_exchanges if self.model else 0)
+
+    @property
+    def n_trees(self) -> int:
+        """Trees that nodes add to their scores."""
+        return self.n_constants + (self.model.n_trees if self.model else 0)
+
+    @property
+    def longest(self) -> int:
+        """Entries of the longest answer."""
+        return max(self.model.length if self.model else 0, *(question.length for question in self.questions), 0)
+
+    @property
+    def releases(self) -> list[Event]:
+        """What it costs, in the order in which it asks."""
+        first = [_event(own.noise_multiplier, own.sensitivity_squared, own.length) for own in self.questions]
+        return first + (self.model.releases(self.multipliers[-1], ROUNDING) if self.model else [])
+
+
+class MeanStart(Start):
+    """Of numbers: their mean, and the spread about it, by which residuals are zoomed in on."""
+
+    parts: ClassVar[tuple[float, ...]] = (
+        MEAN_PART / (MEAN_PART + SPREAD_PART),
+        SPREAD_PART / (MEAN_PART + SPREAD_PART),
+    )
+    n_constants = 1
+
+    @property
+    def questions(self) -> tuple[Query, ...]:
+        mean = label_question(MEAN_STATISTICS, self.multipliers[0], self.plan.privacy.rows_per_unit)
+        return mean, spread_question(self.plan, 1, self.multipliers[1], None)
+
+    def begin(self, grown: Grown) -> Beginning:
+        run, (about_mean, about_spread) = grown.run, self.questions
+        released = yield about_mean
+        mean = min(max(released_mean(released, MEAN_STATISTICS), -1.0), 1.0)
+        first = constant_trees(run.grid, 1, mean, largest_value(run))
+        spread = yield replace(about_spread, update=first)
+        n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
+        # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
+        zoom = zoom_of((float(spread[0]) + run.sigma(about_spread)) / LABEL_NORM / n_records, run.loss)
+        weights = np.array([[max(1, int(released[1])), 0]])
+        return Begun(((first, weights),), score_bound=SCORE_LIMIT, zoom=zoom, n_records=n_records)
+
+
+class LinearAfterMean(MeanStart):
+    """Of numbers: mean and spread, and then a linear model of the numeric features."""
+
+    parts = MEAN_PART, SPREAD_PART, LINEAR_PART
+
+    @property
+    def model(self) -> LinearStart:
+        return LinearStart(self.plan, START_CLIP)
+
+    def begin(self, grown: Grown) -> Beginning:
+        begun = yield from super().begin(grown)
+        whole, largest = self.multipliers[-1], largest_value(grown.run)
+        return _with(begun, (yield from self.model.ask(grown.run, whole, largest, 2, 1, begun.zoom)))
+
+
+class LevelStart(Start):
+    """Of counts: their mean, by sizes; residuals are zoomed in on where a last release mends what that cuts off."""
+
+    n_constants = 1
+
+    @property
+    def questions(self) -> tuple[Query, ...]:
+        return (_counts(self.plan, CountOctaves, "level", octaves_of(self.plan), self.multipliers[0]),)
+
+    def begin(self, grown: Grown) -> Beginning:
+        run, label, (question,) = grown.run, self.plan.label, self.questions
+        released, sigma, most = (yield question), run.sigma(question), label.bounds[1]
+        mean = released_level(released, sigma, most)
+        zoom = score = 0
+        if mean is not None:
+            # From the middle of their range, by factors, to their mean.
+            score = score_of(mean, label)
+            zoom = _zoom_of_counts(mean, released_spread(released, sigma, most), run) if self.is_mended else 0
+        first = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
+        weights = np.array([[self.plan.privacy.n_records, 0]])
+        return Begun(((first, weights),), first, grown_score_bound(0, first), zoom)
+
+
+def _zoom_of_counts(mean: float, spread: float, run: Run) -> int:
+    """By how many doublings residuals of counts are zoomed in on: the clip stays above a share of their spread.
+
+    Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much; a few
+    large ones among zeros further, as far as the release of their sizes tells. What is rare lies one count from zero,
+    however small its spread: a clip far below 1 would cut off nearly all that says where it happens.
+    """
+    spread = max(1.0, math.sqrt(mean + mean * mean), spread)
+    widest = run.loss.clip / float(run.loss.scales[0]) / LEAST_CLIP_OF_COUNTS
+    return zoom_of(spread * 2 / run.plan.label.bounds[1], run.loss, widest)
+
+
+class BaselineStart(Start):
+    """Of times to an event: the baseline that all records share."""
+
+    @property
+    def questions(self) -> tuple[Query, ...]:
+        return (_counts(self.plan, FateCounts, "baseline", self.plan.label.n_codes, self.multipliers[0]),)
+
+    def begin(self, grown: Grown) -> Beginning:
+        (question,) = self.questions
+        table = LifeTable.of((yield question), grown.run.sigma(question))
+        grown.baseline = table.baseline
+        return Begun(life_table=table)
+
+
+class LinearAfterBaseline(BaselineStart):
+    """Of times to an event: the baseline, and then a linear model of all features."""
+
+    @property
+    def multipliers(self) -> tuple[float, ...]:
+        # Without privacy there is no share to divide, and no noise.
+        part = BASELINE_SHARE / (self.share or 1.0)
+        return self.noise_multiplier / math.sqrt(part), self.noise_multiplier / math.sqrt(1 - part)
+
+    @property
+    def model(self) -> HazardStart:
+        return HazardStart(self.plan)
+
+    def begin(self, grown: Grown) -> Beginning:
+        begun = yield from super().begin(grown)
+        whole, largest = self.multipliers[-1], largest_value(grown.run)
+        return _with(begun, (yield from self.model.ask(grown.run, whole, largest, 1, begun.baseline)))
+
+
+def _counts(plan: Plan, kind: type[Query], subject: str, length: int, noise_multiplier: float) -> Query:
+    """A first question by which every record counts in one entry."""
+    return kind(
+        purpose=kind.purpose_of(0, subject),
+        length=length,
+        bound=LABEL_NORM,
+        sensitivity_squared=(LABEL_NORM * plan.privacy.rows_per_unit) ** 2,
+        noise_multiplier=noise_multiplier,
+    )
+
+
+def _with(begun: Begun, linear: tuple[FittedTrees, FittedTrees]) -> Begun:
+    """What was begun, with the trees of a linear model and its last update. No release has counted their records."""
+    trees, update = linear
+    weights = np.zeros(trees.values.shape[:2], dtype=np.int64)
+    return replace(begun, trees=(*begun.trees, (trees, weights)), update=update, score_bound=SCORE_LIMIT)
+
+
+STARTS: Mapping[str, type[Start]] = {
+    "none": Start,
+    "mean": MeanStart,
+    "linear": LinearAfterMean,
+    "level": LevelStart,
+    "hazards": BaselineStart,
+    "linear hazards": LinearAfterBaseline,
+}
+"""By the `start` of settings."""
+
+
+# The last release -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mending:
+    """A last release, by which finished scores are mended; here none.
+
+    What is changed is the finished model: nodes have no more use for scores.
+
+    Attributes:
+        plan: the plan.
+        noise_multiplier: of the release; 0 without privacy.
+        kind, length: of its question.
+        record_squared: the squared sensitivity of one record.
+        n_trees: trees that it adds to the model.
+    """
+
+    plan: Plan
+    noise_multiplier: float
+
+    kind: ClassVar[type[Query]] = Query
+    length: ClassVar[int] = 0
+    record_squared: ClassVar[int] = 0
+    n_trees: ClassVar[int] = 0
+
+    @property
+    def sensitivity_squared(self) -> int:
+        """Of one unit of privacy."""
+        return self.record_squared * self.plan.privacy.rows_per_unit**2
+
+    @property
+    def releases(self) -> list[Event]:
+        """What it costs."""
+        return [_event(self.noise_multiplier, self.sensitivity_squared, self.length)] if self.length else []
+
+    def question(self, exchange: int, **details: Any) -> Any:
+        """The question, of `kind`, in the exchange of that number; `details` are of scores and of the ensemble."""
+        return self.kind(
+            purpose=self.kind.purpose_of(exchange, "calibration"),
+            length=self.length,
+            bound=LABEL_NORM,
+            sensitivity_squared=self.sensitivity_squared,
+            noise_multiplier=self.noise_multiplier,
+            **details,
+        )
+
+    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
+        """Ask, and give the model what the answer tells.
+
+        Args:
+            grown: the model with all its trees.
+            begun: what its start found.
+            asked: the number of the exchange, and what its question says of the ensemble.
+        """
+        yield from ()
+
+
+class LineMending(Mending):
+    """Of numbers: all scores are shifted, and stretched beyond the mean, as far as that stands out of the noise.
+
+    Residuals are clipped, so the means of skewed labels are off, and many short steps do not go all the way.
+    """
+
+    kind, length, record_squared = CalibrationSums, 3, 3 * LABEL_NORM**2
+
+    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
+        query = self.question(**asked, centre=_first_value(grown), zoom=begun.zoom)
+        residuals, products, squares = ((yield query) / LABEL_NORM).tolist()
+        noise = grown.run.sigma(query) / LABEL_NORM
+        shift = _beyond(residuals, noise) / begun.n_records * 2.0**-begun.zoom
+        stretch = 0.0
+        if squares > LEAST_SQUARES * noise:
+            stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH), MOST_STRETCH)
+        _move(grown, shift, stretch)
+
+
+class SlopeMending(Mending):
+    """Of numbers where leaves are not smoothed, so that scores may be of no use: see `hedgerow.methods.line`."""
+
+    kind, length, record_squared = LineSums, LINE_LENGTH, LINE_SENSITIVITY_SQUARED
+
+    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
+        yield from mend(grown, self.question(**asked, centre=_centre(grown), zoom=line_zoom(begun.zoom)))
+
+
+class OddsMending(Mending):
+    """Of two classes: scores become log-odds, by a tree of one value more, and all others stretched.
+
+    Joint clipping biases what little is learned, and ridges shorten it; a ranking does not feel that, a probability
+    does.
+    """
+
+    kind, length, record_squared = OddsCounts, ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED
+    n_trees = 1
+
+    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
+        run, query = grown.run, self.question(**asked)
+        shift, stretch = mended_odds((yield query), run.sigma(query))
+        ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
+        last = constant_trees(run.grid, 1, shift, largest_value(run))
+        grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
+        grown.stretch = 1 + stretch
+
+
+class RatesMending(Mending):
+    """Of counts: scores are shifted and stretched, see `mended_rates`: clipped residuals pull them down."""
+
+    kind, length, record_squared = RateSums, RATE_LENGTH, RATE_SENSITIVITY_SQUARED
+
+    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
+        query = self.question(**asked, centre=_first_value(grown), zoom=line_zoom(begun.zoom))
+        prior = CUT_RESIDUALS if begun.zoom else WHOLE_RESIDUALS
+        _move(grown, *mended_rates((yield query), grown.run.sigma(query), prior))
+
+
+class HazardsMending(Mending):
+    """Of times to an event: hazards of the scores, by another baseline, and all values stretched."""
+
+    kind, length, record_squared = OddsCounts, ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED
+
+    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
+        if begun.life_table is None:
+            raise ValueError("a time to an event has a life table")
+        query = self.question(**asked)
+        grown.baseline, grown.stretch = mended_hazards(begun.life_table, (yield query), grown.run.sigma(query))
+        grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
+
+
+def _first_value(grown: Grown) -> int:
+    """The mean that a run began with, in units of 2**-16."""
+    return int(grown.batches[0].values[0, 0, 0])
+
+
+def _centre(grown: Grown) -> int:
+    """The mean that a run began with, or that of averaged trees, in units of 2**-16."""
+    values, weights = grown.batches[0].values[:, :, 0].astype(np.float64), grown.weights[0]
+    if weights is None:
+        raise ValueError("a batch of boosted trees has weights")
+    means = [
+        math.fsum((own * known).tolist()) / max(1, int(known.sum())) for own, known in zip(values, weights, strict=True)
+    ]
+    return round(math.fsum(means))
+
+
+def _beyond(total: float, noise: float) -> float:
+    """A sum, shrunk by its noise: one within two standard deviations is taken for noise alone."""
+    return total * max(0.0, 1 - 4 * noise * noise / (total * total)) if total else 0.0
+
+
+def _move(grown: Grown, shift: float, stretch: float) -> None:
+    """Add a shift, in units of score, to what a run began with, and stretch what its trees say beyond that."""
+    start, *others = [batch.values for batch in grown.batches]
+    shifts = np.zeros(start.shape)
+    shifts[0, 0, 0] = shift * SCORE_UNIT
+    grown.replace_values([start + shifts, *(values * (1 + stretch) for values in others)])
+
+
+MENDINGS: Mapping[str, type[Mending]] = {
+    "none": Mending,
+    "line": LineMending,
+    "slope": SlopeMending,
+    "odds": OddsMending,
+    "rates": RatesMending,
+    "hazards": HazardsMending,
+}
+"""By the `calibration` of settings."""
