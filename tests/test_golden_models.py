@@ -89,7 +89,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "boosting, expected values of numbers": (
         "regression",
         {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 20.0}},
-        "d46623f4e7527d3d573b6a92",
+        "d8b19085741206d6aa22d8a6",
     ),
     "boosting, expected values of counts": (
         "count",

@@ -50,6 +50,9 @@ MOST_MU_OF_SPREAD = 3.0
 """Of two classes up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases
 more closely fit what is chance in the records."""
 SHAPE_RATES = {"binary": 0.3, "regression": 0.5, "count": 0.5}
+MOST_SHAPE_RATE, SIGNAL_OF_SHAPE_RATE = 0.75, 4000.0
+"""Of numbers the rate rises as the fourth root of what is missing of this signal, up to the first: functions that jump
+from value to value need longer steps where there are few."""
 SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = 5000.0, 0.4, 1
 """From so much signal on, of two classes, trees on several features too, which are a level deeper then."""
 
@@ -220,11 +223,18 @@ def _with_spread(plan: Plan, settings: BoostingSettings, signal: float) -> Boost
         return settings
     if label == "binary" and mu_of(plan.privacy.epsilon, plan.privacy.delta) > MOST_MU_OF_SPREAD:
         return settings
-    settings = replace(settings, shape_rate=SHAPE_RATES[label])
+    settings = replace(settings, shape_rate=_shape_rate(label, own))
     if label != "binary" or own < SIGNAL_OF_SUBSETS:
         return settings
     levels = SUBSET_LEVELS if model.max_depth == "auto" else 0
     return replace(settings, subset_rate=SUBSET_RATE, subset_levels=levels)
+
+
+def _shape_rate(label: str, signal: float) -> float:
+    rate = SHAPE_RATES[label]
+    if label != "regression":
+        return rate
+    return min(MOST_SHAPE_RATE, max(rate, rate * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))))
 
 
 def _with_start(plan: Plan, settings: BoostingSettings, signal: float, numbers: bool) -> BoostingSettings:
