@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from hedgerow.cli.progress import survey_facts
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.data.drafts import plan_toml
@@ -265,6 +266,9 @@ def test_a_survey_is_the_local_engines(federate: Builder, label: str, unit: str)
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and not party.failures
         assert party.session.findings == outcome.findings and party.session.ensemble is None
+        # A site's summary has the columns by their names.
+        said = dict(survey_facts(party.session.findings, party.session.surveyed))
+        assert {"age", "stay"} < said.keys() and ("label" in said) == (label == "bounds")
 
 
 def test_the_sites_can_add_the_noise_of_a_survey(federate: Builder) -> None:

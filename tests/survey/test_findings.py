@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, Model
+from hedgerow.cli.progress import survey_facts
 from hedgerow.errors import DataError, PlanError, PrivacyError, UsageError
-from hedgerow.estimators.base import FewRecordsWarning
+from hedgerow.estimators.base import FewRecordsWarning, warn_of_few_records
 from hedgerow.local.survey import Surveyed, survey_sites
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
@@ -22,7 +24,7 @@ from hedgerow.privacy.ledger import prepared_ledger, prepared_tables
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
 from hedgerow.server.release import PlainAggregation
-from hedgerow.survey.program import Findings, Questions
+from hedgerow.survey.program import Findings, Questions, Range
 from hedgerow.survey.queries import RawSite
 
 N = 20_000
@@ -195,6 +197,33 @@ def test_a_warning_of_few_records_hides_no_guess_and_advises_what_there_is() -> 
     assert of_class.endswith("Give bounds=[(min, max), ...] or classes by hand where you know them.")
     of_time = few_records_warning(DPGBDTSurvival(n_trees=2, intervals=[1, 2]), np.column_stack([y > 0, np.abs(y)]))
     assert of_time.endswith("Give bounds=[(min, max), ...] by hand where you know them.")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_found_bounds_cut_off_a_label_is_told(seed: int) -> None:
+    """About how much lies beyond them, read off the same counts: within three deviations of what truly does."""
+    label = np.random.default_rng(seed).lognormal(3, 1, N)
+    found = surveyed([np.zeros(N)] * 9 + [label], seed, n_columns=9, n_records=N, label="bounds").findings
+    assert found.label is not None
+    share, deviation = found.label.share_beyond
+    truly = float(np.mean((label < found.label.low) | (label > found.label.high)))
+    if deviation:
+        assert share == pytest.approx(truly, abs=3 * deviation + 0.01) and 0 < deviation < 0.1
+        told = f"about {share:.1%} (± {deviation:.1%}) of it lies beyond"
+        assert told in dict(survey_facts(found, ("x",) * 9))["label"]
+    else:  # No zoom was believed: the bounds are those of the octaves, which hold nearly all.
+        assert truly < 0.01
+
+
+def test_a_label_that_is_cut_short_is_warned_of() -> None:
+    """In much noise the shortest window that seems to hold nearly all leaves a fourth of an exponential label out."""
+    low, high = 0.0, 11.0
+    cut = Range(low, high, mass=5000.0, cut=1400.0, cut_deviation=650.0)
+    questions = Questions(epsilon=1.0, delta=1e-6, label="bounds")
+    with pytest.warns(FewRecordsWarning, match=r"About 28% \(± 13%\) of the label lies beyond .* 0 to 11, and counts"):
+        warn_of_few_records(questions, Findings(5000, (), cut), (), ("label_bounds",))
+    for own in (replace(cut, cut=200.0), replace(cut, cut_deviation=1500.0), Range(low, high)):
+        warn_of_few_records(questions, Findings(5000, (), own), (), ())
 
 
 @pytest.mark.parametrize("seed", range(6))

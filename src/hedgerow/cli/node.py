@@ -488,7 +488,7 @@ def take_part(
                     result = _taken_part(session, uplink, pinned, asked, observers, quiet=arguments.json)
             finally:
                 uplink.close()
-            _print(arguments, name, result, book, policy)
+            _print(arguments, session, result, book, policy)
             return result
         finally:
             if not arguments.json:
@@ -653,8 +653,13 @@ def _found(result: Ensemble | Evaluation | Found) -> dict[str, Any]:
 
 
 def _print(
-    arguments: argparse.Namespace, name: str, result: Ensemble | Evaluation | Found, book: BudgetBook, policy: Policy
+    arguments: argparse.Namespace,
+    session: NodeSession,
+    result: Ensemble | Evaluation | Found,
+    book: BudgetBook,
+    policy: Policy,
 ) -> None:
+    name = session.site
     spent = book.spent(policy.data_set, policy.delta)
     if arguments.json:
         budget = {"data_set": policy.data_set, "spent": spent, "max_epsilon": policy.max_epsilon, "delta": policy.delta}
@@ -664,7 +669,7 @@ def _print(
     if isinstance(result, Ensemble):
         facts.append(("model", f"{result.n_trees} trees"))
     elif isinstance(result, Findings):
-        facts += survey_facts(result)
+        facts += survey_facts(result, session.surveyed)
     elif isinstance(result, Evaluation):
         facts += score_facts(result)
     elif isinstance(result, SurvivalCurves):

@@ -251,16 +251,17 @@ class PastRun:
     remark: str = ""
 
 
-def survey_facts(findings: Findings, names: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """What was found, for a person; a node that has no use for names leaves them out."""
+def survey_facts(findings: Findings, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What was found, for a person. Args: names: of the columns that were asked for."""
     facts = [("records", f"about {findings.n_records:,}")]
-    for index, own in enumerate(findings.ranges):
+    for name, own in zip(names, findings.ranges, strict=True):
         low, high = own.bounds
         seen = "" if own.is_seen else " (a guess: nothing stands out of the noise)"
-        facts.append((names[index] if names else f"column {index + 1}", f"{number(low)} to {number(high)}{seen}"))
+        facts.append((name, f"{number(low)} to {number(high)}{seen}"))
     if findings.label is not None:
-        low, high = findings.label.bounds
-        facts.append(("label", f"{number(low)} to {number(high)}"))
+        (low, high), (share, deviation) = findings.label.bounds, findings.label.share_beyond
+        cut = f"; about {share:.1%} (± {deviation:.1%}) of it lies beyond" if deviation else ""
+        facts.append(("label", f"{number(low)} to {number(high)}{cut}"))
     if findings.classes:
         facts.append(("classes", listed([str(own) for own in findings.classes])))
     return facts

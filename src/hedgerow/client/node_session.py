@@ -71,7 +71,7 @@ from hedgerow.secagg.messages import MAX_ATTEMPTS, EpochParameters, Kind, NoiseM
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
 from hedgerow.secagg.view import Cohort, EpochView
-from hedgerow.survey.requests import Found
+from hedgerow.survey.requests import Found, OpenPlan
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import SumFacts
@@ -137,6 +137,12 @@ class NodeSession:
         """How many releases of its run it holds, and how many the whole run has; nothing of either outside any."""
         run = self._run
         return (0, 0) if run is None else (run.replica.n_releases, run.task.n_exchanges)
+
+    @property
+    def surveyed(self) -> tuple[str, ...]:
+        """The columns whose bounds its run asks for, as `Findings.ranges` has them; none where it is no such survey."""
+        asked = self._run.task.asked if self._run is not None and isinstance(self._run.task, SurveyTask) else None
+        return asked.columns if isinstance(asked, OpenPlan) else ()
 
     def connected(self) -> list[bytes]:
         """What to send first on a new connection."""

@@ -431,14 +431,18 @@ FEW_RECORDS = 2000.0
 """Below so many records times epsilon, bounds that are found by noise have cost accuracy (docs/privacy.md)."""
 
 
+MOST_BEYOND = 0.05
+"""A larger share of the label beyond the bounds that were found is worth a warning."""
+
+
 class FewRecordsWarning(UserWarning):
-    """There are few records for what a survey was asked at this epsilon; say more by hand."""
+    """There are few records for what a survey was asked at this epsilon, or it cut much off; say more by hand."""
 
 
 def warn_of_few_records(
     questions: Questions, findings: Findings, columns: Sequence[str], parameters: Collection[str]
 ) -> None:
-    """Warn by what was released: few records for epsilon, or a column of which nothing stood out of the noise.
+    """Warn by what was released: few records for epsilon, a column of which nothing stood out, a label cut short.
 
     Args:
         parameters: of the estimator; what is advised is among them.
@@ -456,6 +460,13 @@ def warn_of_few_records(
         rest = f" and {len(unseen) - 8} more" if len(unseen) > 8 else ""
         named = ", ".join(unseen[:8]) + rest
         reasons.append(f"Nothing stands out of the noise in {named}; the bounds there are a guess.")
+    share, deviation = (0.0, 0.0) if findings.label is None else findings.label.share_beyond
+    if findings.label is not None and share > max(MOST_BEYOND, deviation):
+        low, high = findings.label.bounds
+        reasons.append(
+            f"About {share:.0%} (± {deviation:.0%}) of the label lies beyond the bounds that were found for it, "
+            f"{low:g} to {high:g}, and counts as the bound."
+        )
     if reasons:
         of_label = "".join(f" or {name}" for name in ("classes", "label_bounds") if name in parameters)
         remedy = f"Give bounds=[(min, max), ...]{of_label} by hand where you know them."

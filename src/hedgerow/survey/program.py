@@ -333,7 +333,8 @@ class Range:
         low, high: bounds, low < high.
         is_whole: whether its values are whole numbers.
         is_seen: whether any value stood out of the noise.
-        mass: about how many records were seen between the bounds.
+        mass: about how many records were seen before zooms narrowed the bounds.
+        cut, cut_deviation: about how many of them lie beyond the bounds, and the standard deviation of its noise.
     """
 
     low: float
@@ -341,6 +342,18 @@ class Range:
     is_whole: bool = False
     is_seen: bool = True
     mass: float = 0.0
+    cut: float = 0.0
+    cut_deviation: float = 0.0
+
+    @property
+    def share_beyond(self) -> tuple[float, float]:
+        """About what share of what was seen lies beyond the bounds, 0 to 1, and its standard deviation; 0, 0 if none.
+
+        Rather too little: of windows alike, that one was taken of which the noise made most.
+        """
+        if not self.cut_deviation:
+            return 0.0, 0.0
+        return min(max(self.cut / self.mass, 0.0), 1.0), self.cut_deviation / self.mass
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -447,9 +460,11 @@ def zoomed(found: Range, counts: Counts, deviation: float) -> Range:
         if held.max() >= wanted:
             first = int(held.argmax())
             size = (found.high - found.low) / N_ZOOM
-            low = found.low + size * max(0, first - 1)
-            high = found.low + size * min(N_ZOOM, first + width + 1)
-            return replace(found, low=low, high=high) if low < high else found
+            start, end = max(0, first - 1), min(N_ZOOM, first + width + 1)
+            low, high = found.low + size * start, found.low + size * end
+            cut = found.cut + float(sums[start] + sums[-1] - sums[end])
+            noise = math.hypot(found.cut_deviation, math.sqrt(start + N_ZOOM - end) * deviation)
+            return replace(found, low=low, high=high, cut=cut, cut_deviation=noise) if low < high else found
     return found
 
 
