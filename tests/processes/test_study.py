@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import signal
 import urllib.request
@@ -406,8 +407,12 @@ def a_roster_slipped_in(scene: Scene) -> None:
     assert node.wait() == 6 and node.error == "roster-denied"
     assert (scene.folder / "roster.toml").read_bytes() == (scene.folder / "kept-roster.toml").read_bytes()
     node = scene.node("site-0", "--serve")
-    # What was denied is denied, and stopping is an answer of its own.
+    # What was denied is denied, until the owner types the command that the refusal names.
     assert node.wait() == 6 and node.error == "roster-denied"
+    refusal = " ".join("".join(node.err).split())
+    command(scene, *shlex.split(refusal.split("type `hedgerow ")[1].split("`")[0]))
+    scene.node("site-0", "--serve")
+    scene.wait_until(lambda: (scene.folder / "roster.toml").read_bytes() == (scene.folder / "next.toml").read_bytes())
 
 
 def address_of(process: Process) -> str:

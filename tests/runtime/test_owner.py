@@ -20,7 +20,7 @@ from hedgerow.cli import owner
 from hedgerow.cli.main import main
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import Policy
-from hedgerow.client.state import NodeStore, OwnerDesk, Question
+from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
 from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
@@ -444,6 +444,24 @@ def test_the_command_answers_once(
     assert '"not-asked"' in capsys.readouterr().err and answered(folder) is said
     assert main(["approve", str(folder), "--deny"]) == 2
     assert main(["approve", str(folder)]) == 0 and "Nothing is asked" in capsys.readouterr().err
+
+
+def test_a_roster_that_was_denied_by_mistake_is_approved_after_all(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stays denied until its own number is typed, which the command shows; a run that was denied is over."""
+    roster = dataclasses.replace(QUESTION, kind=ROSTER, name="site south comes")
+    with closing(OwnerDesk(folder)) as desk:
+        assert desk.ask(roster) is None
+        assert main(["approve", str(folder), "--deny"]) == 0 and desk.ask(roster) is False
+        assert main(["approve", str(folder), "--deny"]) == main(["approve", str(folder), QUESTION.id]) == 2
+        capsys.readouterr()
+        assert main(["approve", str(folder)]) == 0
+        shown, said = capsys.readouterr()
+        assert "site south comes" in shown and roster.words in " ".join(shown.split())
+        assert f"hedgerowapprove{folder}{roster.id}" in "".join(said.split()) and desk.ask(roster) is False
+        assert main(["approve", str(folder), roster.id]) == 0 and desk.ask(roster) is True
+        assert main(["approve", str(folder), roster.id]) == 2 and desk.denied_roster() is None
 
 
 def test_a_folder_of_no_node_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, number, print_facts, print_json, warn
-from hedgerow.cli.owner import AtTheNode, Seen, look
+from hedgerow.cli.owner import AtTheNode, Seen, command_of, look
 from hedgerow.cli.progress import survey_facts
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
 from hedgerow.client.node import ArrivalFolder, available_threads, use_threads, warm_up
@@ -353,7 +353,8 @@ def _takes_up_roster(arguments: argparse.Namespace, page: SitePage | None) -> bo
                 asked(shown)
                 time.sleep(_SECONDS_BETWEEN_RUNS)
         if not said:
-            raise PolicyRefusal("roster-denied", change=change)
+            approves = command_of(question, folder)
+            raise PolicyRefusal("roster-denied", change=change, words=new.fingerprint(), command=approves)
     write_atomically(place, text.encode())
     note(f"{name} pins the roster {new.fingerprint()} from now on: {change}.")
     return True

@@ -25,7 +25,6 @@ from hedgerow.cli.output import note, number, print_facts, print_json, width, wr
 from hedgerow.data.fit import ColumnFit, TableFit, counted, renames, table_fit
 from hedgerow.data.sources import Location, column_names, is_url
 from hedgerow.data.units import MANY, needed_columns
-from hedgerow.errors import UsageError
 from hedgerow.plan.fields import shown
 from hedgerow.plan.plan import Plan
 from hedgerow.transport.interface import is_worth_a_line
@@ -217,15 +216,16 @@ def approve(arguments: argparse.Namespace) -> None:
             return
         question = desk.pending()
         if arguments.question is not None or arguments.deny:
-            if question is None:
-                raise UsageError("not-asked")
-            _answer(desk, arguments.question or question.id, approve=not arguments.deny)
+            _answer(desk, arguments.question or (question.id if question else ""), approve=not arguments.deny)
             return
         if arguments.json:
             print_json({"question": None if question is None else {"id": question.id, **asdict(question)}})
             return
         if question is None:
             note("Nothing is asked.")
+            if (denied := desk.denied_roster()) is not None:
+                print_facts(facts_of(denied))
+                note(f"It was denied. To approve it after all: {command_of(denied, arguments.folder)}")
             return
         print_facts(facts_of(question))
         if is_terminal():

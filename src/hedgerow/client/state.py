@@ -604,18 +604,32 @@ class OwnerDesk:
 
     def pending(self) -> Question | None:
         """What the node waits to be told, the newest question alone; None for nothing."""
+        return self._question("id not in (select id from answers)")
+
+    def denied_roster(self) -> Question | None:
+        """The newest question, if it is about a roster that was denied; None otherwise.
+
+        A run that was denied is over, and the next one asks anew; a roster stays, and so may a no by mistake.
+        """
+        return self._question(f"kind = '{ROSTER}' and id in (select id from answers where not is_approved)")
+
+    def _question(self, where: str) -> Question | None:
         database = self._opened()
         if database is None:
             return None
         names = ", ".join(field.name for field in fields(Question))
-        rows = database.rows(f"select {names} from question where id not in (select id from answers)")
+        rows = database.rows(f"select {names} from question where {where}")
         return Question(*rows[0]) if rows else None
 
     def answer(self, question_id: str, *, approve: bool) -> Question:
-        """Approve or deny the question that was shown; returns it.
+        """Approve or deny the question that was shown, or approve after all the roster that was denied; returns it.
 
         Raises UsageError (code "not-asked") where that question does not wait for an answer, or not any more.
         """
+        denied = self.denied_roster()
+        if approve and denied is not None and denied.id == question_id:
+            self._write(("update answers set is_approved = 1, answered = datetime('now') where id = ?", (denied.id,)))
+            return denied
         question = self.pending()
         if question is None or question.id != question_id:
             raise UsageError("not-asked")
