@@ -378,7 +378,7 @@ class LineMending(Mending):
     kind, length, record_squared = CalibrationSums, 3, 3 * LABEL_NORM**2
 
     def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
-        query = self.question(**asked, centre=_first_value(grown), zoom=begun.zoom)
+        query = self.question(**asked, centre=_centre(grown), zoom=begun.zoom)
         residuals, products, squares = ((yield query) / LABEL_NORM).tolist()
         noise = grown.run.sigma(query) / LABEL_NORM
         shift = _beyond(residuals, noise) / begun.n_records * 2.0**-begun.zoom
@@ -422,7 +422,7 @@ class RatesMending(Mending):
     kind, length, record_squared = RateSums, RATE_LENGTH, RATE_SENSITIVITY_SQUARED
 
     def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
-        query = self.question(**asked, centre=_first_value(grown), zoom=line_zoom(begun.zoom))
+        query = self.question(**asked, centre=_centre(grown), zoom=line_zoom(begun.zoom))
         prior = CUT_RESIDUALS if begun.zoom else WHOLE_RESIDUALS
         _move(grown, *mended_rates((yield query), grown.run.sigma(query), prior))
 
@@ -438,11 +438,6 @@ class HazardsMending(Mending):
         query = self.question(**asked)
         grown.baseline, grown.stretch = mended_hazards(begun.life_table, (yield query), grown.run.sigma(query))
         grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
-
-
-def _first_value(grown: Grown) -> int:
-    """The mean that a run began with, in units of 2**-16."""
-    return int(grown.batches[0].values[0, 0, 0])
 
 
 def _centre(grown: Grown) -> int:

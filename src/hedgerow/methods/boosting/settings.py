@@ -1,12 +1,14 @@
 """The settings of boosted trees: a rule on public quantities only, and the noise.
 
-The rule and the evidence for it are in docs/defaults.md. It may look at epsilon, delta, the declared number of records
-and the schema; it never looks at data or at a released number.
+The rule and the evidence for it are in docs/defaults.md, and read here in its order: what is usual, what a plan says
+itself, where values are expected, and for each kind of labels what differs from what is usual. It may look at epsilon,
+delta, the declared number of records and the schema; it never looks at data or at a released number.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from hedgerow.losses.registry import loss_kind
@@ -26,69 +28,6 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.events import Event
 from hedgerow.training.settings import INTERACTION_SHARE, Settings, calibrated, decided
-from hedgerow.trees.leaves import JAMES_STEIN_SHARE
-
-MIN_TREES, MAX_TREES = 100, 300
-GREEDY_TREES = 25
-"""Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
-ADAPTIVE_SUBSET = 3
-
-# Two classes with little signal
-
-LITTLE_SIGNAL, ENOUGH_SIGNAL = 200.0, 500.0
-"""Up to the first the rule for little signal holds in full, from the second on not at all; between, it fades out."""
-LEVELS_LESS, RIDGE_MORE = 2, 2.5
-"""Coarse trees and short steps: 2 levels of 4, and a noise ridge of 4 in place of 1.5."""
-FEW_FEATURES, MANY_FEATURES = 3, 7
-"""Up to the first all features meet in one subset: interactions, and the levels that they take, are kept."""
-
-# Values that are expected by their spread, see `hedgerow.trees.leaves.ValueSpread`
-
-SIGNAL_OF_SPREAD = {"binary": 1500.0, "regression": 500.0, "count": 500.0}
-"""From so much signal on; of less the releases say too little of how far values lie apart."""
-MOST_MU_OF_SPREAD = 3.0
-"""Of two classes up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases
-more closely fit what is chance in the records."""
-SHAPE_RATES = {"binary": 0.3, "regression": 0.5, "count": 0.5}
-MOST_SHAPE_RATE, SIGNAL_OF_SHAPE_RATE = 0.75, 4000.0
-"""Of numbers the rate rises as the fourth root of what is missing of this signal, up to the first: functions that jump
-from value to value need longer steps where there are few."""
-SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = 5000.0, 0.4, 1
-"""From so much signal on, of two classes, trees on several features too, which are a level deeper then."""
-
-# Three classes or more
-
-MIN_TREES_OF_CLASSES, MAX_TREES_OF_CLASSES = 50, 300
-SIGNAL_OF_CLASSES = 5000.0
-"""With so much signal, 100 trees: fewer and larger steps than for two classes, as each has a tree's whole noise."""
-CLASS_RATE = 0.5
-
-# A bounded number, in units in which its public range is [-1, 1]
-
-MAX_TREES_OF_NUMBERS = 400
-SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
-"""Where two turns for each feature are more trees than the signal asks for: at most signal / 4, or 5,000 / features."""
-DEEPER = (800.0, 6000.0)
-"""From so much signal on trees have a level more."""
-CLIP, HESSIAN_SCALE, NOISE_RIDGE = 0.2, 0.066, 90.0
-LEAST_RATE, MOST_RATE = 0.25, 2.2
-EXPLORING_SHARE, PARTNER_SHARE = 0.9, 0.7
-MEAN_SHARE = 0.05
-"""Of mu^2, for the mean and the spread about it, where leaves are not smoothed."""
-
-# A count
-
-LEVEL_SHARES, SIGNAL_OF_LEVEL = (0.05, 0.15), 30.0
-"""Of mu^2, least and most, for the mean it begins with: with so much signal all of it."""
-RATE_OF_COUNTS, RIDGE_OF_COUNTS = 0.5, 16.0
-
-# A time to an event
-
-LINEAR_SHARES, SIGNAL_OF_LINEAR = (0.3, 0.85), 350.0
-"""Of mu^2, least and most, for a linear model: with so much signal all of it."""
-LEAST_TREES_OF_TIMES, RIDGE_OF_TIMES = 20, 6.0
-
-MOST_START, CALIBRATION_SHARE = 0.6, 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,58 +97,87 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     Raises:
         PrivacyError: when no noise keeps the promise.
     """
-    model, privacy, kind = plan.model, plan.privacy, loss_kind(plan)
-    m = len(plan.features)
-    unlimited = math.isinf(privacy.epsilon)
-    signal = math.inf if unlimited else privacy.n_records * mu_of(privacy.epsilon, privacy.delta)
-    greedy = model.split_method != "totally_random"
-    default_interaction = "cyclical" if greedy else "adaptive"
-    interaction = default_interaction if model.interaction == "auto" else model.interaction
-    averaging = model.weight_update == "averaging"
-    lack = lack_of_subsets = 0.0
-    if plan.label.type == "binary" and interaction == "adaptive" and not averaging:
-        lack = _part_of_way(ENOUGH_SIGNAL, LITTLE_SIGNAL, signal)
-        lack_of_subsets = lack * _part_of_way(FEW_FEATURES, MANY_FEATURES, m)
-    default_size = min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" and lack_of_subsets < 1 else 1
-    size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
-    numbers = kind.has_start and interaction == "adaptive"
-    times = plan.label.is_survival and interaction == "adaptive" and model.start != "none"
-    times = times and HazardStart(plan).has_columns
-    classes = len(plan.label.classes) > 2 and interaction == "adaptive" and not averaging
-    default_trees = _trees_of_classes(signal, m) if classes else _default_trees(signal, m, numbers)
-    default_trees = _trees_of_times(signal) if times else default_trees
-    counts = plan.label.type == "count" and interaction == "adaptive" and _mends_rates(plan)
-    ridge = NOISE_RIDGE if numbers else RIDGE_OF_TIMES if times else RIDGE_OF_COUNTS if counts else kind.noise_ridge
-    if greedy and size != 1 and not unlimited:
-        default_trees = GREEDY_TREES
-    n_trees = decided(model.n_trees, default_trees)
-    batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
-    settings = BoostingSettings(
-        n_trees=n_trees,
-        max_depth=decided(model.max_depth, _depth(signal) if numbers else 4 - round(LEVELS_LESS * lack_of_subsets)),
-        batch_size=min(batch_size, n_trees),
+    privacy = plan.privacy
+    is_private = not math.isinf(privacy.epsilon)
+    signal = privacy.n_records * mu_of(privacy.epsilon, privacy.delta) if is_private else math.inf
+    usual, rule_of = _usual(plan, signal), _RULES.get(plan.label.type)
+    rule = usual if rule_of is None else rule_of(plan, signal, usual)
+    settings = _with_spread(plan, signal, _as_said(plan, rule))
+    if not is_private:
+        return replace(settings, start_share=0.0, calibration_share=0.0)
+    return replace(settings, noise_multiplier=calibrated(plan, settings))
+
+
+MIN_TREES, MAX_TREES = 100, 300
+ADAPTIVE_SUBSET = 3
+
+
+def _usual(plan: Plan, signal: float) -> BoostingSettings:
+    """The first table of docs/defaults.md: it holds wherever that of a kind of labels says nothing."""
+    model, kind, m = plan.model, loss_kind(plan), len(plan.features)
+    usual = "adaptive" if model.split_method == "totally_random" else "cyclical"
+    interaction = usual if model.interaction == "auto" else model.interaction
+    trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
+    return BoostingSettings(
+        n_trees=max(2 * m, MIN_TREES, min(MAX_TREES, trees)),
+        max_depth=4,
         learning_rate=0.25,
         interaction=interaction,
-        interaction_size=int(size),
-        noise_ridge=decided(model.noise_ridge, ridge + RIDGE_MORE * lack),
-        joint_clip=_joint_clip(plan, CLIP if numbers else _clip_of(plan)),
-        shrinkage=decided(model.shrinkage, 1.0 if numbers or times else JAMES_STEIN_SHARE),
-        hessian_scale=_hessian_scale(plan, HESSIAN_SCALE if numbers else kind.clipped_hessian_scale),
-        # A plan that names a size of subsets wants them tried.
-        interaction_share=INTERACTION_SHARE * (1 - lack_of_subsets if model.interaction_size == "auto" else 1),
-        filters_by_features=classes and model.shrinkage == "auto",
+        interaction_size=min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" else 1,
+        noise_ridge=kind.noise_ridge,
+        joint_clip=kind.clip,
+        hessian_scale=kind.clipped_hessian_scale,
     )
-    settings = _with_spread(plan, settings, signal)
-    settings = _with_start(plan, settings, signal, numbers)
-    settings = _with_ends(plan, settings, signal, times)
-    if not unlimited:
-        settings = replace(settings, noise_multiplier=calibrated(plan, settings))
-    rate = CLASS_RATE if classes else RATE_OF_COUNTS if counts else 0.25
-    rate = _learning_rate(signal, settings.noise_ridge) if numbers else rate
-    return replace(settings, learning_rate=decided(model.learning_rate, rate))
 
 
-def _with_spread(plan: Plan, settings: BoostingSettings, signal: float) -> BoostingSettings:
+GREEDY_TREES = 25
+"""Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
+
+
+def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
+    """What a plan says itself, and in place of its every "auto" the rule."""
+    model, m = plan.model, len(plan.features)
+    size = {"auto": rule.interaction_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
+    pays_for_splits = model.split_method != "totally_random" and size != 1 and not math.isinf(plan.privacy.epsilon)
+    n_trees = decided(model.n_trees, GREEDY_TREES if pays_for_splits else rule.n_trees)
+    is_whole = model.batch_size == "all" or model.weight_update == "averaging"
+    # Records are clipped only where the kind of loss is, and c is the rule's only under the rule's clip.
+    is_clipped = model.weight_update in loss_kind(plan).clipped_updates
+    clip = None if model.joint_clip == "none" else decided(model.joint_clip, rule.joint_clip if is_clipped else None)
+    scale = rule.hessian_scale if is_clipped and model.joint_clip == "auto" else None
+    is_mended = model.calibration != "none"
+    return replace(
+        rule,
+        n_trees=n_trees,
+        max_depth=decided(model.max_depth, rule.max_depth),
+        batch_size=n_trees if is_whole else min(int(model.batch_size), n_trees),
+        learning_rate=decided(model.learning_rate, rule.learning_rate),
+        interaction_size=int(size),
+        noise_ridge=decided(model.noise_ridge, rule.noise_ridge),
+        joint_clip=clip,
+        hessian_scale=decided(model.hessian_scale, scale),
+        shrinkage=decided(model.shrinkage, rule.shrinkage),
+        calibration=rule.calibration if is_mended else "none",
+        calibration_share=rule.calibration_share if is_mended else 0.0,
+    )
+
+
+# Expected values, see `hedgerow.trees.leaves.ValueSpread` ------------------------------------------------------------
+
+SIGNAL_OF_SPREAD = {"binary": 1500.0, "regression": 500.0, "count": 500.0}
+"""From so much signal on; of less the releases say too little of how far values lie apart."""
+MOST_MU_OF_SPREAD = 3.0
+"""Of two classes up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases
+more closely fit what is chance in the records."""
+SHAPE_RATES = {"binary": 0.3, "regression": 0.5, "count": 0.5}
+MOST_SHAPE_RATE, SIGNAL_OF_SHAPE_RATE = 0.75, 4000.0
+"""Of numbers the rate rises as the fourth root of what is missing of this signal, up to the first: functions that jump
+from value to value need longer steps where there are few."""
+SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = 5000.0, 0.4, 1
+"""From so much signal on, of two classes, trees on several features too, which are a level deeper then."""
+
+
+def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
     """The settings with the trees whose values are expected by their spread: where a plan leaves values to the rule.
 
     Only with noise of the coordinator is its size known exactly: sums with noise of the sites hold more of it.
@@ -237,91 +205,35 @@ def _shape_rate(label: str, signal: float) -> float:
     return min(MOST_SHAPE_RATE, max(rate, rate * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))))
 
 
-def _with_start(plan: Plan, settings: BoostingSettings, signal: float, numbers: bool) -> BoostingSettings:
-    """The settings with what numbers, and other labels that have a mean, begin with."""
-    start, unlimited = plan.model.start, math.isinf(signal)
-    if numbers:
-        if start == "auto":
-            n_numeric = sum(not feature.is_categorical for feature in plan.features)
-            start = "linear" if 0 < n_numeric <= WIDEST else "mean"
-        return replace(
-            settings,
-            start=start,
-            start_share=0.0 if start == "none" or unlimited else _start_share(signal),
-            interaction_share=EXPLORING_SHARE,
-            partner_share=PARTNER_SHARE,
-        )
-    if loss_kind(plan).has_start and start != "none":
-        return replace(settings, start="mean", start_share=0.0 if unlimited else MEAN_SHARE)
-    if plan.label.type == "count" and plan.model.weight_update != "averaging" and start != "none":
-        least, most = LEVEL_SHARES
-        share = 0.0 if unlimited else max(least, min(most, SIGNAL_OF_LEVEL / signal))
-        return replace(settings, start="level", start_share=share)
-    return settings
+# Two classes ----------------------------------------------------------------------------------------------------------
+
+CALIBRATION_SHARE = 0.03
+"""Of mu^2, for the last release of most labels."""
+LITTLE_SIGNAL, ENOUGH_SIGNAL = 200.0, 500.0
+"""Up to the first the rule for little signal holds in full, from the second on not at all; between, it fades out."""
+LEVELS_LESS, RIDGE_MORE = 2, 2.5
+"""Coarse trees and short steps: 2 levels of 4, and a noise ridge of 4 in place of 1.5."""
+FEW_FEATURES, MANY_FEATURES = 3, 7
+"""Up to the first all features meet in one subset: interactions, and the levels that they take, are kept."""
 
 
-def _with_ends(plan: Plan, settings: BoostingSettings, signal: float, is_linear: bool) -> BoostingSettings:
-    """The settings with what times to an event begin with, and with the last release."""
-    unlimited = math.isinf(signal)
-    if plan.label.is_survival:
-        share = BASELINE_SHARE + (_linear_share(signal) if is_linear else 0.0)
-        start = "linear hazards" if is_linear else "hazards"
-        settings = replace(settings, start=start, start_share=0.0 if unlimited else share)
-    mended = _calibration(plan, settings)
-    share = line_share(signal) if mended in ("slope", "rates") else CALIBRATION_SHARE
-    return replace(settings, calibration=mended, calibration_share=0.0 if unlimited or mended == "none" else share)
-
-
-def _calibration(plan: Plan, settings: BoostingSettings) -> str:
-    """What a last release mends, see `BoostingSettings`."""
-    if plan.model.calibration == "none":
-        return "none"
-    if settings.interaction != "adaptive" or _averages_numbers(plan):
-        has_slope = (settings.start == "mean" or _averages_numbers(plan)) and asks_for_line(plan)
-        return "slope" if has_slope else "none"
-    if settings.start in ("mean", "linear"):
-        return "line"
-    if plan.label.is_survival:
-        return "hazards"
-    if settings.start == "level":
-        return "rates" if _mends_rates(plan) else "none"
-    has_odds = plan.label.type == "binary" and plan.model.weight_update != "averaging"
-    return "odds" if has_odds else "none"
-
-
-def _mends_rates(plan: Plan) -> bool:
-    """Whether residuals of counts are zoomed in on, and what that clips is mended by a last release."""
-    model = plan.model
-    is_newton = model.weight_update == "newton" and model.split_method == "totally_random"
-    return is_newton and model.start != "none" and model.calibration != "none"
-
-
-def _averages_numbers(plan: Plan) -> bool:
-    return plan.label.is_numeric and plan.model.weight_update == "averaging"
-
-
-def _default_trees(signal: float, n_features: int, numbers: bool) -> int:
-    """More trees where there is more signal, and two turns per feature."""
-    if numbers:
-        root = math.sqrt(math.sqrt(min(signal, 1e9) / 500))
-        trees = max(MIN_TREES, min(MAX_TREES_OF_NUMBERS, int(130 * root * math.sqrt(root))))
-        if 2 * n_features <= trees:
-            return trees
-        # Every tree adds noise, so of many features and little signal not each has two turns.
-        return int(min(2 * n_features, max(signal / SIGNAL_OF_TURN, TURNS_AND_FEATURES / n_features)))
-    trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
-    return max(2 * n_features, MIN_TREES, min(MAX_TREES, trees))
-
-
-def _trees_of_times(signal: float) -> int:
-    """After a linear model: few where noise is most of what trees would add."""
-    return max(LEAST_TREES_OF_TIMES, min(MAX_TREES, int(100 * math.sqrt(min(signal, 1e9) / 1000))))
-
-
-def _linear_share(signal: float) -> float:
-    """Of mu^2, for the linear model of times to an event."""
-    least, most = LINEAR_SHARES
-    return max(least, min(most, SIGNAL_OF_LINEAR / signal))
+def _of_two_classes(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
+    """With little signal few large leaves and short steps; with any, log-odds by a last release."""
+    if usual.interaction != "adaptive" or plan.model.weight_update == "averaging":
+        return usual
+    lack = _part_of_way(ENOUGH_SIGNAL, LITTLE_SIGNAL, signal)
+    of_subsets = lack * _part_of_way(FEW_FEATURES, MANY_FEATURES, len(plan.features))
+    # A plan that names a size of subsets wants them tried.
+    untried = of_subsets if plan.model.interaction_size == "auto" else 0.0
+    return replace(
+        usual,
+        max_depth=usual.max_depth - round(LEVELS_LESS * of_subsets),
+        noise_ridge=usual.noise_ridge + RIDGE_MORE * lack,
+        interaction_size=usual.interaction_size if of_subsets < 1 else 1,
+        interaction_share=INTERACTION_SHARE * (1 - untried),
+        calibration="odds",
+        calibration_share=CALIBRATION_SHARE,
+    )
 
 
 def _part_of_way(start: float, end: float, place: float) -> float:
@@ -329,10 +241,25 @@ def _part_of_way(start: float, end: float, place: float) -> float:
     return min(max((place - start) / (end - start), 0.0), 1.0)
 
 
-def _trees_of_classes(signal: float, n_features: int) -> int:
-    """As `_default_trees`, for three classes or more."""
+# Three classes or more ------------------------------------------------------------------------------------------------
+
+MIN_TREES_OF_CLASSES, MAX_TREES_OF_CLASSES = 50, 300
+SIGNAL_OF_CLASSES = 5000.0
+"""With so much signal, 100 trees: fewer and larger steps than for two classes, as each has a tree's whole noise."""
+CLASS_RATE = 0.5
+
+
+def _of_classes(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
+    """Fewer and larger steps, which are filtered by what classes have in common."""
+    if usual.interaction != "adaptive" or plan.model.weight_update == "averaging":
+        return usual
     trees = int(100 * math.sqrt(min(signal, 1e9) / SIGNAL_OF_CLASSES))
-    return max(2 * n_features, MIN_TREES_OF_CLASSES, min(MAX_TREES_OF_CLASSES, trees))
+    return replace(
+        usual,
+        n_trees=max(2 * len(plan.features), MIN_TREES_OF_CLASSES, min(MAX_TREES_OF_CLASSES, trees)),
+        learning_rate=CLASS_RATE,
+        filters_by_features=plan.model.shrinkage == "auto",
+    )
 
 
 def filters_classes(plan: Plan, settings: Settings) -> bool:
@@ -341,34 +268,132 @@ def filters_classes(plan: Plan, settings: Settings) -> bool:
     return classes and settings.interaction == "adaptive" and settings.shrinkage > 0
 
 
-def _depth(signal: float) -> int:
-    return 4 + sum(signal >= border for border in DEEPER)
+# A count --------------------------------------------------------------------------------------------------------------
+
+LEVEL_SHARES, SIGNAL_OF_LEVEL = (0.05, 0.15), 30.0
+"""Of mu^2, least and most, for the mean it begins with: with so much signal all of it."""
+RATE_OF_COUNTS, RIDGE_OF_COUNTS = 0.5, 16.0
 
 
-def _start_share(signal: float) -> float:
-    """Of mu^2: a linear model needs so much noise less, whatever the signal."""
-    return min(MOST_START, 125 / signal)
+def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
+    """Their mean first; then larger steps on residuals that are zoomed in on, and a last release for what is cut off."""
+    model = plan.model
+    if model.weight_update == "averaging":
+        return _with_slope(plan, signal, usual)
+    # Of the clip's unit, half the largest count, no less than a part of one count.
+    rule = replace(usual, joint_clip=max(loss_kind(plan).clip, 2 * LEAST_CLIP_OF_COUNTS / plan.label.bounds[1]))
+    if model.start == "none":
+        return rule
+    least, most = LEVEL_SHARES
+    rule = replace(rule, start="level", start_share=max(least, min(most, SIGNAL_OF_LEVEL / signal)))
+    is_zoomed = usual.interaction == "adaptive" and model.weight_update == "newton"
+    if not is_zoomed or model.split_method != "totally_random" or model.calibration == "none":
+        return rule
+    rule = replace(rule, calibration="rates", calibration_share=line_share(signal))
+    return replace(rule, learning_rate=RATE_OF_COUNTS, noise_ridge=RIDGE_OF_COUNTS)
 
 
-def _learning_rate(signal: float, ridge: float) -> float:
+# A time to an event ---------------------------------------------------------------------------------------------------
+
+LINEAR_SHARES, SIGNAL_OF_LINEAR = (0.3, 0.85), 350.0
+"""Of mu^2, least and most, for a linear model: with so much signal all of it."""
+LEAST_TREES_OF_TIMES, RIDGE_OF_TIMES = 20, 6.0
+
+
+def _of_times(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
+    """A baseline, where columns allow it a linear model and fewer trees, and a last release for both."""
+    rule = replace(usual, start="hazards", start_share=BASELINE_SHARE)
+    if usual.interaction != "adaptive":
+        return rule
+    rule = replace(rule, calibration="hazards", calibration_share=CALIBRATION_SHARE)
+    if plan.model.start == "none" or not HazardStart(plan).has_columns:
+        return rule
+    least, most = LINEAR_SHARES
+    # After a linear model few trees, where noise is most of what they would add.
+    trees = int(100 * math.sqrt(min(signal, 1e9) / 1000))
+    return replace(
+        rule,
+        start="linear hazards",
+        start_share=BASELINE_SHARE + max(least, min(most, SIGNAL_OF_LINEAR / signal)),
+        n_trees=max(LEAST_TREES_OF_TIMES, min(MAX_TREES, trees)),
+        noise_ridge=RIDGE_OF_TIMES,
+        shrinkage=1.0,
+    )
+
+
+# A bounded number, in units in which its public range is [-1, 1] ------------------------------------------------------
+
+MAX_TREES_OF_NUMBERS = 400
+SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
+"""Where two turns for each feature are more trees than the signal asks for: at most signal / 4, or 5,000 / features."""
+DEEPER = (800.0, 6000.0)
+"""From so much signal on trees have a level more."""
+CLIP, HESSIAN_SCALE, NOISE_RIDGE = 0.2, 0.066, 90.0
+LEAST_RATE, MOST_RATE = 0.25, 2.2
+EXPLORING_SHARE, PARTNER_SHARE = 0.9, 0.7
+MOST_START, SIGNAL_OF_START = 0.6, 125.0
+"""Of mu^2, most, for the start; with so much signal all of it, for a linear model needs so much noise less."""
+MEAN_SHARE = 0.05
+"""Of mu^2, for the mean and the spread about it, where leaves are not smoothed."""
+
+
+def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
+    """Mean and linear model, trees that follow the signal closely, and a last release for what clipping cuts off."""
+    model, m = plan.model, len(plan.features)
+    if model.weight_update == "averaging":
+        return _with_slope(plan, signal, usual)
+    if usual.interaction != "adaptive":
+        if model.start == "none":
+            return usual
+        return _with_slope(plan, signal, replace(usual, start="mean", start_share=MEAN_SHARE))
+    rule = replace(
+        usual,
+        n_trees=_trees_of_numbers(signal, m),
+        max_depth=4 + sum(signal >= border for border in DEEPER),
+        learning_rate=_rate_of_numbers(signal, decided(model.noise_ridge, NOISE_RIDGE)),
+        noise_ridge=NOISE_RIDGE,
+        joint_clip=CLIP,
+        hessian_scale=HESSIAN_SCALE,
+        shrinkage=1.0,
+        interaction_share=EXPLORING_SHARE,
+        partner_share=PARTNER_SHARE,
+    )
+    if model.start == "none":
+        return rule
+    n_numeric = sum(not feature.is_categorical for feature in plan.features)
+    start = ("linear" if 0 < n_numeric <= WIDEST else "mean") if model.start == "auto" else model.start
+    share = min(MOST_START, SIGNAL_OF_START / signal)
+    return replace(rule, start=start, start_share=share, calibration="line", calibration_share=CALIBRATION_SHARE)
+
+
+def _with_slope(plan: Plan, signal: float, rule: BoostingSettings) -> BoostingSettings:
+    """The rule with the last release of numbers and counts whose scores may be of no use (`hedgerow.methods.line`)."""
+    if not asks_for_line(plan):
+        return rule
+    return replace(rule, calibration="slope", calibration_share=line_share(signal))
+
+
+def _trees_of_numbers(signal: float, n_features: int) -> int:
+    """More trees where there is more signal, and two turns for each feature."""
+    root = math.sqrt(math.sqrt(min(signal, 1e9) / 500))
+    trees = max(MIN_TREES, min(MAX_TREES_OF_NUMBERS, int(130 * root * math.sqrt(root))))
+    if 2 * n_features <= trees:
+        return trees
+    # Every tree adds noise, so of many features and little signal not each has two turns.
+    return int(min(2 * n_features, max(signal / SIGNAL_OF_TURN, TURNS_AND_FEATURES / n_features)))
+
+
+def _rate_of_numbers(signal: float, ridge: float) -> float:
     """Steps are short where the noise ridge shortens them little, whether signal or the plan makes it so."""
     rate = min(MOST_RATE, 1.75 * math.sqrt(math.sqrt(2000 / signal)))
     return max(LEAST_RATE, rate * min(1.0, ridge / NOISE_RIDGE))
 
 
-def _joint_clip(plan: Plan, default: float) -> float | None:
-    choice = plan.model.joint_clip
-    if choice == "none":
-        return None
-    return decided(choice, default if plan.model.weight_update in loss_kind(plan).clipped_updates else None)
-
-
-def _clip_of(plan: Plan) -> float:
-    """The clip of a plan's kind of labels; of counts in units of half the largest, and no less than a part of one."""
-    clip = loss_kind(plan).clip
-    return max(clip, 2 * LEAST_CLIP_OF_COUNTS / plan.label.bounds[1]) if plan.label.type == "count" else clip
-
-
-def _hessian_scale(plan: Plan, default: float | None) -> float | None:
-    is_clipped = plan.model.joint_clip == "auto" and _joint_clip(plan, 1.0) is not None
-    return decided(plan.model.hessian_scale, default if is_clipped else None)
+_RULES: Mapping[str, Callable[[Plan, float, BoostingSettings], BoostingSettings]] = {
+    "binary": _of_two_classes,
+    "multiclass": _of_classes,
+    "count": _of_counts,
+    "survival": _of_times,
+    "regression": _of_numbers,
+}
+"""By the type of the label: what a plan and its signal, in standard deviations of noise, change of what is usual."""
