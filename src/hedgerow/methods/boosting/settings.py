@@ -276,7 +276,7 @@ RATE_OF_COUNTS, RIDGE_OF_COUNTS = 0.5, 16.0
 
 
 def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
-    """Their mean first; then larger steps on residuals that are zoomed in on, and a last release for what is cut off."""
+    """Their mean first, larger steps on residuals that are zoomed in on, and a last release for what is cut off."""
     model = plan.model
     if model.weight_update == "averaging":
         return _with_slope(plan, signal, usual)
