@@ -62,6 +62,10 @@ def test_every_line_says_when_how_grave_and_of_whom(capsys: pytest.CaptureFixtur
     assert "\x1b" not in lines[0][3]
     assert lines[4][3].startswith("a.csv: two columns are called 'age'. Cause: ")
     assert lines[4][3].endswith("(data-duplicate-column, exit code 4)")
+    # What the coordinator's hub remarks is said as well; nodes have lines of their own for it.
+    for library in ("grpc_hub", "grpc_link"):
+        logging.getLogger(f"hedgerow.transport.{library}").info("north holds another roster.")
+    assert said(capsys) == [("INFO", "3f9a0c41d7be", "north", "north holds another roster.")]
     end_log()
     note("Plain.")
     assert capsys.readouterr().err == "Plain.\n"

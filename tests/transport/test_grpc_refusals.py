@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import time
@@ -156,8 +157,14 @@ def test_a_stranger_does_not_get_in(federation: Any, run_beside: Any) -> None:
     assert not run_beside.hub.refusals
 
 
-def test_a_removed_site_does_not_get_in(federation: Any, event_of: EventOf) -> None:
-    """A site that the new roster leaves out is a stranger; those who stay and pin the new roster are let in."""
+def test_a_removed_site_does_not_get_in(
+    federation: Any, event_of: EventOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site that the new roster leaves out is a stranger; those who stay and pin the new roster are let in.
+
+    That they come once with the old one is how a roster changes, and nothing to warn of; twice is.
+    """
+    caplog.set_level(logging.INFO, "hedgerow")
     kept = [site.public for name, site in federation.sites.items() if name != "west"]
     old, federation.roster = federation.roster, build_roster(federation.coordinator.public, kept, federation.roster)
     try:
@@ -166,6 +173,11 @@ def test_a_removed_site_does_not_get_in(federation: Any, event_of: EventOf) -> N
         assert west.receive(300) == Disconnected("tls-refused")
         late = federation.uplink("north", hub.port, roster=old)
         assert late.receive(300) == Disconnected("roster-mismatch", is_final=True)
+        again = federation.uplink("north", hub.port, roster=old)
+        assert again.receive(300) == Disconnected("roster-mismatch", is_final=True)
+        said = [record for record in caplog.records if record.getMessage().startswith("A stream of")]
+        assert [record.levelname for record in said] == ["INFO", "WARNING"]
+        assert "asks its owner for a later roster" in said[0].getMessage()
         federation.uplink("north", hub.port)
         assert event_of(hub, Joined) == Joined("north")
     finally:

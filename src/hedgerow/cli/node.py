@@ -556,7 +556,8 @@ def _taken_part(
         result = run_node(session, uplink, time.monotonic, PATIENCE, observe, asked)
     except HedgerowError as fault:
         if fault.code in _MISMATCHES and not quiet:
-            warn(f"This node holds {_agreed(session.plan, pinned)}. The coordinator says what it holds in its own log.")
+            # The refusal says how grave it is: a node that stays takes up a new roster, where all is as it should be.
+            note(f"This node holds {_agreed(session.plan, pinned)}. The coordinator says what it holds in its own log.")
         raise
     if session.salvaged is not None and not quiet:
         warn(session.salvaged.text())

@@ -123,6 +123,8 @@ class Log:
 
 _PARTS = (("cause", "Cause"), ("remedy", "To do"))
 _LOG: ContextVar[Log | None] = ContextVar("log", default=None)
+_HUB = logging.getLogger("hedgerow.transport.grpc_hub")
+"""Says who watches, and which site holds an older roster; what nodes remark at that level, their own lines say."""
 
 
 class _FromLibrary(logging.Handler):
@@ -142,6 +144,7 @@ def begin_log(site: str, log_format: str = "text") -> Log:
     end_log()
     log = Log(site, is_json=log_format == "json")
     logging.getLogger("hedgerow").addHandler(_FromLibrary(log))
+    _HUB.setLevel(logging.INFO)
     _LOG.set(log)
     return log
 
@@ -157,6 +160,7 @@ def end_log() -> None:
     logger = logging.getLogger("hedgerow")
     for handler in [each for each in logger.handlers if isinstance(each, _FromLibrary) and each.log is _LOG.get()]:
         logger.removeHandler(handler)
+    _HUB.setLevel(logging.NOTSET)
     _LOG.set(None)
 
 

@@ -410,9 +410,13 @@ class GrpcHub:
     def _refuse(self, refusal: WireRefusal, context: Any) -> None:
         """Count and log whose stream was refused, and why."""
         self.refusals[refusal.code] += 1
-        who = _name_in(self._names, context, "a stranger")
+        who, said = _name_in(self._names, context, "a stranger"), refusal.what
         if count := self._repeats.note(who, refusal.code):
-            _log.warning("A stream of %s was refused: %s (%s)%s", who, refusal.what, refusal.code, times(count))
+            level = logging.WARNING
+            if refusal.code == WireCode.ROSTER_MISMATCH and self._roster.epoch > 1 and count == 1:
+                # So every node that stays begins after a change of the roster, which it then asks for.
+                level, said = logging.INFO, f"{said} A node that stays asks its owner for a later roster."
+            _log.log(level, "A stream of %s was refused: %s (%s)%s", who, said, refusal.code, times(count))
 
     def _site_of(self, context: Any) -> str:
         """The site whose pinned certificate the TLS session used."""
