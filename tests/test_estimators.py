@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import DataConversionWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
 from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
+from hedgerow.estimators.base import FewRecordsWarning
+from hedgerow.estimators.boosted import LabelInFeaturesWarning
 
 # A large epsilon and few trees: these checks are about the interface, on some 30 to 300 rows.
 QUICK: dict[str, Any] = {"bounds": "data", "epsilon": 100, "n_trees": 20, "max_depth": 3}
@@ -87,6 +92,7 @@ def test_bounds_from_data_void_the_guarantee(numbers: tuple[np.ndarray, np.ndarr
     ("parameters", "code"),
     [
         ({"bounds": None}, "bounds"),
+        ({"bounds": 5}, "bounds"),
         ({"bounds": "date"}, "bounds"),
         ({"bounds": [(-1, 1)] * 3}, "bounds"),
         ({"bounds": [(-1, 1)] * 3 + [None]}, "bounds"),
@@ -339,6 +345,51 @@ def test_what_is_wrong_with_labels_is_said(numbers: tuple[np.ndarray, np.ndarray
     with pytest.raises(DataError) as nowhere:
         DPGBDTClassifier(classes=["a", "b"], **declared).fit(X, ["a", "b"] * 3, sites=["north", None] * 3)
     assert nowhere.value.code == "data-site-missing"
+
+
+def test_usual_slips_are_named(numbers: tuple[np.ndarray, np.ndarray]) -> None:
+    """What an analyst mistypes is said in words of the estimator, and with what helps; not in those of a library."""
+    X, y = numbers[0][:60], numbers[1][:60]
+    told: dict[str, Any] = {"bounds": (-1, 1), "n_records": 60, "random_state": 1, "n_trees": 2}
+    slips: list[tuple[Any, Any, Any, str]] = [
+        (DPGBDTRegressor(label_bounds="0,1", **told), X, y, "label_bounds is '0,1'"),
+        (DPGBDTRegressor(label_bounds=5, **told), X, y, "label_bounds is 5"),
+        (DPGBDTRegressor(label_bounds=(0, 1), loss="possion", **told), X, y, "loss is 'possion'"),
+        (DPGBDTClassifier(), np.array([["a", 1.0]] * 60, dtype=object), y, "text: .*'a'.*Give a table of pandas"),
+        (DPGBDTClassifier(), [["a", 1.0]] * 60, y, "text: .*'a'.*Give a table of pandas"),
+        (DPGBDTClassifier(), pd.DataFrame({"ward": ["a"]})[:0], y[:0], "X has no rows"),
+        (DPGBDTClassifier(bounds={0: (0, 1)}), X, y, 'or "private" to find'),
+    ]
+    for model, table, labels, said in slips:
+        with pytest.raises((UsageError, DataError), match=said):
+            model.fit(table, labels)
+    with pytest.warns(FewRecordsWarning), pytest.raises(DataError, match=r"Give label_bounds=\(0, largest\)"):
+        DPGBDTRegressor(loss="poisson", **told).fit(X, np.zeros(60))
+
+
+@pytest.mark.parametrize("library", ["numpy", "pandas", "polars", "arrow"])
+def test_a_table_of_one_column_is_a_label(numbers: tuple[np.ndarray, np.ndarray], library: str) -> None:
+    """As for scikit-learn: `table[["outcome"]]` gives the model of `table["outcome"]`, and a warning."""
+    X, y = numbers[0][:60], numbers[1][:60]
+    made: dict[str, Any] = {
+        "numpy": y[:, None], "pandas": pd.DataFrame({"outcome": y}), "polars": pl.DataFrame({"outcome": y}),
+        "arrow": pa.table({"outcome": y}),
+    }  # fmt: skip
+    told: dict[str, Any] = {"bounds": (-1, 1), "n_records": 60, "random_state": 1, "n_trees": 2}
+    for kind in (DPGBDTClassifier(classes=[0, 1], **told), DPGBDTRegressor(label_bounds=(0, 1), **told)):
+        with pytest.warns(DataConversionWarning, match="its one column is taken"):
+            model = kind.fit(X, made[library]).model_
+        assert model.to_bytes() == kind.fit(X, y).model_.to_bytes()
+
+
+@pytest.mark.parametrize("library", [pd, pl])
+def test_a_label_among_the_features_is_told(numbers: tuple[np.ndarray, np.ndarray], library: Any) -> None:
+    """By the columns' names: a model that predicts the label from itself looks perfect until it is used."""
+    table = library.DataFrame({"age": numbers[0][:60, 0], "outcome": numbers[1][:60]})
+    model = DPGBDTClassifier(bounds=(-1, 1), classes=[0, 1], n_records=60, n_trees=2)
+    with pytest.warns(LabelInFeaturesWarning, match=r"X\.drop\(columns=\['outcome'\]\)"):
+        model.fit(table, table["outcome"])
+    model.fit(table[["age"]], table["outcome"])
 
 
 class Taken(Exception):

@@ -13,8 +13,8 @@ import re
 import secrets
 import sys
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
 from numbers import Real
@@ -118,7 +118,7 @@ class Declaration:
                 for index, name in enumerate(names)
                 if name not in categories
             }
-        if isinstance(self.bounds, str):
+        if isinstance(self.bounds, str) or not isinstance(self.bounds, Iterable):
             raise UsageError("bounds-unknown", bounds=self.bounds)
         return _bounds_by_name(self.bounds, names, categories)
 
@@ -187,6 +187,17 @@ def within_floats(values: Any) -> Any:
     found = np.empty(len(flat), dtype=object)
     found[:] = flat
     return found.reshape(cells.shape)
+
+
+@contextmanager
+def _no_text() -> Iterator[None]:
+    """Says what helps where scikit-learn cannot make a matrix of numbers, because a cell is text."""
+    try:
+        yield
+    except ValueError as fault:
+        if not str(fault).startswith("could not convert string to float"):
+            raise
+        raise DataError("data-text-in-matrix", said=fault) from None
 
 
 def _is_beyond(cell: Any) -> bool:
@@ -575,10 +586,13 @@ class PrivateTrees(BaseEstimator):
         X = collected(X)
         if not self._reads_columns(X, reset=True):
             X = within_floats(X)
-            matrix, values = validate_data(self, X, y, y_numeric=self._y_is_numeric, reset=True, **_AS_MATRIX)
+            with _no_text():
+                matrix, values = validate_data(self, X, y, y_numeric=self._y_is_numeric, reset=True, **_AS_MATRIX)
             return matrix, values
         validate_data(self, X, y, skip_check_array=True, reset=True)
         check_consistent_length(X, y)
+        if not len(y):
+            raise DataError("data-no-rows")
         return columns_of(X, self._feature_names()), column_or_1d(y, warn=True)
 
     def _table(self, X: Any) -> Table:
@@ -586,7 +600,8 @@ class PrivateTrees(BaseEstimator):
         X = collected(X)
         if not self._reads_columns(X, reset=False):
             X = within_floats(X)
-            matrix: NDArray[Any] = validate_data(self, X, reset=False, **_AS_MATRIX)
+            with _no_text():
+                matrix: NDArray[Any] = validate_data(self, X, reset=False, **_AS_MATRIX)
             return matrix
         validate_data(self, X, skip_check_array=True, reset=False)
         return columns_of(X, self._feature_names())

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length
@@ -40,6 +43,7 @@ from hedgerow.estimators.base import (
     Start,
     finite_range,
     free_name,
+    is_dataframe,
     is_missing,
     keep_parameters,
     only_rows,
@@ -50,6 +54,7 @@ from hedgerow.estimators.base import (
 )
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.censored import concordance
+from hedgerow.losses.poisson import LARGEST_COUNT
 from hedgerow.losses.survival import survival_codes
 from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.plan import Label, Plan
@@ -159,6 +164,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         return self
 
     def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
+        y = _one_column(y, X)
         cells = _values_of(y)
         y, kind = _read_labels(y)
         table, y = self._table_and_label(X, y)
@@ -300,7 +306,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         return self
 
     def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
-        table, y = self._table_and_label(X, _read_numbers(y))
+        table, y = self._table_and_label(X, _read_numbers(_one_column(y, X)))
         values = _finite(y)
         is_known = self.label_bounds is not None or self._reads_data
         start = self._begin(table, values, "" if is_known else "bounds", holders)
@@ -311,8 +317,14 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         low, high = self._known_label_bounds(y, start)
         loss = getattr(self, "loss", "squared_error")
         if loss == "poisson":
+            if self.label_bounds is not None:
+                return {"type": "count", "min": low, "max": float(math.ceil(high))}
+            if not 1 <= math.ceil(high) <= LARGEST_COUNT:
+                raise DataError("data-count-private", high=high, most=LARGEST_COUNT)
             # Read off the labels, the least of them is not the least that counts.
-            return {"type": "count", "min": 0.0 if self.label_bounds is None else low, "max": float(math.ceil(high))}
+            return {"type": "count", "min": 0.0, "max": float(math.ceil(high))}
+        if loss != "squared_error" and loss not in label_kinds():
+            raise UsageError("loss-unknown", loss=loss)
         return {"type": "regression" if loss == "squared_error" else loss, "min": low, "max": high}
 
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
@@ -320,8 +332,11 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
 
     def _known_label_bounds(self, y: NDArray[np.float64], start: Start) -> tuple[float, float]:
         if self.label_bounds is not None:
-            low, high = self.label_bounds
-            return float(low), float(high)
+            try:
+                low, high = (float(bound) for bound in self.label_bounds)
+            except (TypeError, ValueError):
+                raise UsageError("label-bounds", value=self.label_bounds) from None
+            return low, high
         return finite_range(y) if start.findings.label is None else start.findings.label.bounds
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -352,7 +367,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
             PrivacyError: for epsilon or delta out of range.
         """
         model = self._fitted()
-        table, values = self._table(X), _finite(column_or_1d(_read_numbers(y)))
+        table, values = self._table(X), _finite(column_or_1d(_read_numbers(_one_column(y, X))))
         check_consistent_length(X, values)
         rows: Rows = rows_of_sites(sites, len(values))
         plan = model.plan
@@ -479,6 +494,39 @@ def _events_and_times(y: Any) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     if not (time >= 0).all():
         raise UsageError("survival-label", found="a time is missing or below 0")
     return event == 1, time
+
+
+def _one_column(y: Any, X: Any) -> Any:
+    """`y`, of a table or matrix of one column that column, with scikit-learn's warning.
+
+    Warns also where `X` has a column of the name that `y` has: the model would predict the label from itself.
+    """
+    shape: tuple[int, ...] = getattr(y, "shape", ())
+    if len(shape) == 2 and shape[1] == 1:
+        warnings.warn(_ONE_COLUMN, DataConversionWarning, stacklevel=4)
+        if isinstance(y, pa.Table):
+            y = y.column(0)
+        else:
+            y = y[y.columns[0]] if is_dataframe(y) else np.asarray(y).ravel()
+    name = getattr(y, "name", None)
+    # As polars has it, a series without a name is called "".
+    if name not in (None, "") and is_dataframe(X) and name in list(getattr(X, "column_names", X.columns)):
+        warnings.warn(_LABEL_IN_X.format(name=name), LabelInFeaturesWarning, stacklevel=4)
+    return y
+
+
+_ONE_COLUMN = (
+    "A column-vector y was passed when a 1d array was expected: its one column is taken. Give the column itself, such "
+    'as table["outcome"].'
+)
+_LABEL_IN_X = (
+    "X has a column {name!r}, and y is called so as well. If it is the label, the model predicts it from itself, and "
+    "is worth nothing on rows without it. Take it out: X.drop(columns=[{name!r}])."
+)
+
+
+class LabelInFeaturesWarning(UserWarning):
+    """A feature has the label's name."""
 
 
 def _read_numbers(y: Any) -> Any:
