@@ -20,9 +20,9 @@ from hedgerow.local.training import train
 from hedgerow.losses.tables import LARGEST_UNIT, zoomed
 from hedgerow.methods.adassp.program import centred_step
 from hedgerow.methods.boosting.settings import BoostingSettings
-from hedgerow.methods.line import MOST_ZOOM, SpreadSums, zoom_of
+from hedgerow.methods.line import MOST_ZOOM, CalibrationSums, SpreadSums, zoom_of
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.methods.start import CalibrationSums, LabelSums
+from hedgerow.methods.start import LabelSums
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
@@ -79,7 +79,7 @@ def test_sums_about_scores_are_those_of_their_definition(
     edges = st.sampled_from([-(2**16), 2**16, 0, 2**31 - 1, -(2**31)])
     labels = data.draw(st.lists(st.integers(-(2**16), 2**16), min_size=1, max_size=6))
     scores = data.draw(st.lists(st.integers(-(2**17), 2**17) | edges, min_size=len(labels), max_size=len(labels)))
-    _, spread = own.start_of(plan).questions
+    _, spread = own.start_of(plan).questions()
     for query in (spread, own.mending_of(plan).question(0, centre=centre, zoom=zoom)):
         parts = [record_sums(query, label, score) for label, score in zip(labels, scores, strict=True)]
         answer = node_with(plan, labels, scores).answer(query)

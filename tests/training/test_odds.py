@@ -15,17 +15,10 @@ from scipy.optimize import minimize
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
+from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.line import ODDS_BINS, ODDS_LENGTH, ODDS_PRIOR, ODDS_SENSITIVITY_SQUARED, OddsCounts, mended_odds
 from hedgerow.methods.registry import resolve
-from hedgerow.methods.start import (
-    LABEL_NORM,
-    ODDS_BINS,
-    ODDS_LENGTH,
-    ODDS_PRIOR,
-    ODDS_SENSITIVITY_SQUARED,
-    OddsCounts,
-    mended_odds,
-)
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -57,7 +50,7 @@ def test_a_record_counts_once_in_the_bin_of_its_own_score(factory: ModuleType, r
     expected = np.zeros((2, ODDS_BINS), dtype=np.int64)
     for label, score in zip(labels, scores, strict=True):
         own = int(np.digitize(score / 2**16, EDGES))
-        expected[:, own] += [LABEL_NORM, LABEL_NORM // 2 if label else -LABEL_NORM // 2]
+        expected[:, own] += [RECORD_NORM, RECORD_NORM // 2 if label else -RECORD_NORM // 2]
     found = node.answer(question(plan))
     assert np.array_equal(found, expected.ravel())
     if len(records) == 1:
@@ -72,15 +65,15 @@ def exact_sums(shift: float, stretch: float, n: int, seed: int) -> np.ndarray:
     bins = np.digitize(scores, EDGES)
     counts = np.bincount(bins, minlength=ODDS_BINS)
     positive = np.bincount(bins[labels], minlength=ODDS_BINS)
-    return np.concatenate([counts * LABEL_NORM, (2 * positive - counts) * (LABEL_NORM // 2)]).astype(np.int64)
+    return np.concatenate([counts * RECORD_NORM, (2 * positive - counts) * (RECORD_NORM // 2)]).astype(np.int64)
 
 
 @pytest.mark.parametrize(("shift", "stretch"), [(0.0, 0.0), (0.6, 0.0), (-0.8, 0.7), (0.3, -0.4)])
 def test_it_finds_the_likeliest_line(shift: float, stretch: float) -> None:
     """Many records, no noise: the maximum of the likelihood by a general optimiser, and near the truth."""
     sums = exact_sums(shift, stretch, 200_000, 1)
-    counts = sums[:ODDS_BINS] / LABEL_NORM
-    positive = sums[ODDS_BINS:] / LABEL_NORM + counts / 2
+    counts = sums[:ODDS_BINS] / RECORD_NORM
+    positive = sums[ODDS_BINS:] / RECORD_NORM + counts / 2
     middles = np.append(EDGES[0] - 0.25, EDGES + 0.25)
 
     def loss(line: np.ndarray) -> float:
@@ -100,8 +93,10 @@ def test_noise_alone_changes_little_and_more_noise_less() -> None:
     random = np.random.default_rng(3)
     errors = []
     for sigma in (0.0, 10.0, 10_000.0):
-        drawn = [np.rint(sums + random.normal(size=sums.size) * sigma * LABEL_NORM).astype(np.int64) for _ in range(30)]
-        found = np.array([mended_odds(one, sigma * LABEL_NORM) for one in drawn])
+        drawn = [
+            np.rint(sums + random.normal(size=sums.size) * sigma * RECORD_NORM).astype(np.int64) for _ in range(30)
+        ]
+        found = np.array([mended_odds(one, sigma * RECORD_NORM) for one in drawn])
         assert np.isfinite(found).all() and (found[:, 1] >= -0.75).all() and (found[:, 1] <= 3).all()
         errors.append(np.abs(found).mean(axis=0))
     assert errors[0] == pytest.approx([0.6, 0.5], abs=0.25)

@@ -15,11 +15,10 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData, scaled_label
 from hedgerow.local.training import train
 from hedgerow.losses.poisson import LogMean
+from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.boosting.settings import RATE_OF_COUNTS, RIDGE_OF_COUNTS, BoostingSettings
-from hedgerow.methods.registry import resolve
-from hedgerow.methods.start import (
+from hedgerow.methods.line import (
     CUT_RESIDUALS,
-    LABEL_NORM,
     LEAST_STRETCH,
     MOST_STRETCH,
     RATE_LENGTH,
@@ -27,8 +26,9 @@ from hedgerow.methods.start import (
     WHOLE_RESIDUALS,
     RateSums,
     mended_rates,
-    released_spread,
 )
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.start import released_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees.binning import build_grid
@@ -77,7 +77,7 @@ def test_a_record_adds_what_its_definition_says(records: list[tuple[int, int]], 
     m = np.minimum(LogMean().values(scores / 2**16, plan.label) / 100 * 2**zoom, 1)
     w = np.clip((scores - centre) / 2**16, -1, 1)
     expected = [(part).sum() for part in (y - m, (y - m) * w, m / 2, m * w / 2, m * w * w / 2)]
-    np.testing.assert_allclose(found / LABEL_NORM, expected, atol=len(records) * (2**zoom * 2**-15 + 2**-12))
+    np.testing.assert_allclose(found / RECORD_NORM, expected, atol=len(records) * (2**zoom * 2**-15 + 2**-12))
     assert len(found) == RATE_LENGTH
     if len(records) == 1:
         assert int((found**2).sum()) <= RATE_SENSITIVITY_SQUARED
@@ -88,7 +88,7 @@ def sums_of(scores: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray
     means = np.exp(scores) / 8
     w, r = np.clip(scores, -1, 1), counts / 8 - means
     parts = (r, r * w, means / 2, means * w / 2, means * w * w / 2)
-    return np.array([round(float(part.sum()) * LABEL_NORM) for part in parts])
+    return np.array([round(float(part.sum()) * RECORD_NORM) for part in parts])
 
 
 @pytest.mark.parametrize(("shift", "stretch"), [(0.0, 0.0), (0.4, 0.0), (-0.3, 0.5), (0.2, -0.4)])
@@ -104,8 +104,8 @@ def test_noise_alone_changes_little() -> None:
     sums = sums_of(np.random.default_rng(2).normal(0, 0.4, 2_000), np.full(2_000, 3.0))
     random = np.random.default_rng(3)
     for sigma in (3_000.0, 1e6):
-        drawn = [np.rint(sums + random.normal(size=RATE_LENGTH) * sigma * LABEL_NORM) for _ in range(50)]
-        found = np.array([mended_rates(one, sigma * LABEL_NORM, CUT_RESIDUALS) for one in drawn])
+        drawn = [np.rint(sums + random.normal(size=RATE_LENGTH) * sigma * RECORD_NORM) for _ in range(50)]
+        found = np.array([mended_rates(one, sigma * RECORD_NORM, CUT_RESIDUALS) for one in drawn])
         assert np.abs(found).mean(axis=0).max() < 0.2
 
 
@@ -158,10 +158,10 @@ def test_counts_far_below_their_bound_are_learned(zero_share: float, gain: float
 def test_the_released_sizes_tell_how_far_counts_are_spread() -> None:
     """Within what rounding to sizes leaves open; a size that may be noise is none, and where all are, it is 0."""
     counts = np.where(np.arange(4000) % 20 == 0, 200, np.arange(4000) % 2)
-    sums = np.bincount([int(count).bit_length() for count in counts], minlength=15) * LABEL_NORM
+    sums = np.bincount([int(count).bit_length() for count in counts], minlength=15) * RECORD_NORM
     assert released_spread(sums, 0.0, 10_000) == pytest.approx(counts.std(), rel=0.15)
-    assert released_spread(sums, 100.0 * LABEL_NORM, 10_000) < 1
-    assert released_spread(np.zeros(15, dtype=np.int64), LABEL_NORM, 10_000) == 0
+    assert released_spread(sums, 100.0 * RECORD_NORM, 10_000) < 1
+    assert released_spread(np.zeros(15, dtype=np.int64), RECORD_NORM, 10_000) == 0
 
 
 def predicted_and_counted(

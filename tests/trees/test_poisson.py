@@ -259,7 +259,7 @@ def test_sizes_of_counts_are_told_exactly(largest: int) -> None:
     plan = plan_of(largest, 1.0)
     settings = resolve(plan)
     assert isinstance(settings, BoostingSettings)
-    (question,) = settings.start_of(plan).questions
+    (question,) = settings.start_of(plan).questions()
     for counts in (np.arange(largest + 1), np.array([largest])):
         node = Node("site", site_of(plan, np.zeros((len(counts), 6), dtype=np.float32), counts), plan, settings)
         expected = np.bincount([int(count).bit_length() for count in counts], minlength=question.length)

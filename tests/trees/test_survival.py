@@ -29,8 +29,8 @@ from hedgerow.losses.survival import (
 from hedgerow.losses.tables import RECORD_NORM, STEPS
 from hedgerow.methods.boosting.settings import BoostingSettings
 from hedgerow.methods.hazards import LifeTable, mended_hazards
+from hedgerow.methods.line import ODDS_BINS
 from hedgerow.methods.registry import resolve
-from hedgerow.methods.start import LABEL_NORM, ODDS_BINS
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -119,7 +119,7 @@ def test_a_record_that_was_never_at_risk_adds_nothing() -> None:
 
 
 def counts_of(codes: np.ndarray, n_intervals: int) -> np.ndarray:
-    return np.bincount(codes, minlength=2 * n_intervals + 1) * LABEL_NORM
+    return np.bincount(codes, minlength=2 * n_intervals + 1) * RECORD_NORM
 
 
 def test_without_noise_the_baseline_is_the_life_table() -> None:
@@ -139,7 +139,7 @@ def test_without_noise_the_baseline_is_the_life_table() -> None:
 
 def test_where_noise_covers_the_counts_the_baseline_is_that_of_all_intervals() -> None:
     counts = counts_of(survival_codes([0.5] * 5 + [3.0] * 95, [1] * 100, [1.0, 2.0, 3.0]), 3)
-    baseline = LifeTable.of(counts, 1e9 * LABEL_NORM).baseline
+    baseline = LifeTable.of(counts, 1e9 * RECORD_NORM).baseline
     assert max(baseline) - min(baseline) <= 1
     for hostile in (-(10**12), 0, 10**12):
         found = LifeTable.of(np.full(7, hostile), 1e6).baseline
@@ -171,7 +171,7 @@ def events_by_score(slope: float, baseline: Baseline, n: int, seed: int) -> tupl
         is_in &= ~had
     bins = np.digitize(scores, np.arange(-6, 4.25, 0.5))
     counts, events = np.bincount(bins, minlength=ODDS_BINS), np.bincount(bins[codes % 2 == 1], minlength=ODDS_BINS)
-    released = np.concatenate([counts * LABEL_NORM, (2 * events - counts) * (LABEL_NORM // 2)])
+    released = np.concatenate([counts * RECORD_NORM, (2 * events - counts) * (RECORD_NORM // 2)])
     return counts_of(codes, n_intervals), released, codes
 
 
@@ -191,13 +191,13 @@ def test_under_noise_the_slope_stays_what_was_expected() -> None:
     fates, released, _ = events_by_score(1.0, (-500, -400, -300), 1_000, 3)
     table = LifeTable.of(fates, 0.0)
     for sigma in (50.0, 500.0, 1e6):
-        own = [mended_hazards(table, released + noise, sigma * LABEL_NORM)[1] for noise in noises(sigma, 20)]
+        own = [mended_hazards(table, released + noise, sigma * RECORD_NORM)[1] for noise in noises(sigma, 20)]
         assert 0.2 <= min(own) <= max(own) <= 2.0
         assert abs(np.mean(own) - 0.7) < 0.2
 
 
 def noises(sigma: float, n: int) -> np.ndarray:
-    return np.rint(np.random.default_rng(4).normal(0, sigma * LABEL_NORM, (n, 2 * ODDS_BINS))).astype(np.int64)
+    return np.rint(np.random.default_rng(4).normal(0, sigma * RECORD_NORM, (n, 2 * ODDS_BINS))).astype(np.int64)
 
 
 def test_without_noise_a_known_model_of_hazards_is_learned(tmp_path: Path) -> None:
@@ -233,11 +233,11 @@ def test_fates_are_counted_once_for_each_record() -> None:
     plan = make_plan("survival")
     settings = resolve(plan)
     assert isinstance(settings, BoostingSettings)
-    (query,) = settings.start_of(plan).questions
+    (query,) = settings.start_of(plan).questions()
     for labels in ([0], [3], [8], [0, 3, 3, 8]):
         data = SiteData(np.zeros((len(plan.features), len(labels)), np.uint8), np.array(labels, dtype=np.int32))
         answer = Node("site", data, plan, settings).answer(query)
-        assert answer.tolist() == (np.bincount(labels, minlength=9) * LABEL_NORM).tolist()
+        assert answer.tolist() == (np.bincount(labels, minlength=9) * RECORD_NORM).tolist()
         assert len(answer) == query.length and (len(labels) > 1 or (answer**2).sum() == query.sensitivity_squared)
 
 

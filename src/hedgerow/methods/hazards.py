@@ -61,11 +61,12 @@ from hedgerow.methods.adassp.program import (
     real_gram,
 )
 from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
-from hedgerow.methods.start import LABEL_NORM, ODDS_BINS, ODDS_FIRST, ODDS_STEP, WIDEST, Start
+from hedgerow.methods.line import ODDS_BINS, ODDS_FIRST, ODDS_STEP
+from hedgerow.methods.start import WIDEST, Start
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event
+from hedgerow.privacy.events import Event
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
+from hedgerow.training.settings import planned_event
 from hedgerow.training.steps import Run, grown_score_bound
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
@@ -81,11 +82,11 @@ class FateCounts(Query):
     def answer(self, site: TrainingSite) -> IntVector:
         """See `Query.answer`: one record is in one entry."""
         site.take_in(self.update)
-        return np.bincount(site.records.labels, minlength=self.length).astype(np.int64) * LABEL_NORM
+        return np.bincount(site.records.labels, minlength=self.length).astype(np.int64) * RECORD_NORM
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         reach = facts.reach(1)
-        if (released < -reach).any() or (released > facts.n_rows * LABEL_NORM + reach).any():
+        if (released < -reach).any() or (released > facts.n_rows * RECORD_NORM + reach).any():
             yield "the number of records of a fate is out of range"
 
 
@@ -120,7 +121,7 @@ class LifeTable:
         Where the noise outweighs an interval's records, its chance gives way to that of all intervals, and where it
         outweighs all of them, theirs to `HALF`: as with normal priors whose deviation is their mean.
         """
-        counts, noise = (released / LABEL_NORM).tolist(), (sigma / LABEL_NORM) ** 2
+        counts, noise = (released / RECORD_NORM).tolist(), (sigma / RECORD_NORM) ** 2
         # An event in it, or later, or censored at its end or later.
         at_risk = [max(math.fsum(counts[first:]), 1.0) for first in range(1, len(counts), 2)]
         events = counts[1::2]
@@ -187,11 +188,11 @@ def mended_hazards(table: LifeTable, released: IntVector, sigma: float) -> tuple
     Returns:
         K integers within `BASELINE_LIMIT`, and the slope, from `LEAST_SLOPE` to `MOST_SLOPE`.
     """
-    noise, bins = sigma / LABEL_NORM, []
+    noise, bins = sigma / RECORD_NORM, []
     for number in range(ODDS_BINS):
         middle = (ODDS_FIRST + (number - 0.5) * ODDS_STEP) / (1 << STEP_BITS)
-        n_records = float(released[number]) / LABEL_NORM
-        events = float(released[ODDS_BINS + number]) / LABEL_NORM + n_records / 2
+        n_records = float(released[number]) / RECORD_NORM
+        events = float(released[ODDS_BINS + number]) / RECORD_NORM + n_records / 2
         if n_records > _DEVIATIONS * noise:
             # Cut off at 0 and at all, events would lean towards the middle where there are few, and the slope to 0.
             bins.append(_Bin(middle, events, n_records))
@@ -388,7 +389,7 @@ class HazardStart:
         moments, gram, each = (whole / math.sqrt(share) for share in SHARES)
         return moments, gram, each
 
-    def releases(self, whole: float, rounding: float) -> list[Event]:
+    def releases(self, whole: float) -> list[Event]:
         """What the start releases."""
         rows, p = self.plan.privacy.rows_per_unit, self.basis.rows.n_columns
         centred = self.basis.transformed(np.eye(p))
@@ -398,7 +399,7 @@ class HazardStart:
             (cross_sensitivity_squared(centred, self.loss.norm_squared, rows), p, ROUNDS),
         )
         return [
-            DiscreteGaussianEvent(z * (1 - rounding), integer_sigma(z, squared), length, count)
+            planned_event(z, squared, length, count)
             for z, (squared, length, count) in zip(self.multipliers(whole), planned, strict=True)
         ]
 

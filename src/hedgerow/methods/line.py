@@ -1,7 +1,8 @@
-"""What mends the scores of a method that knows nothing of a label's bounds: a line, by one last release.
+"""What mends finished scores: a line, by one last release.
 
-Labels may fill a narrow part of their public bounds, and trees that release little but noise then add far more than
-labels vary. So after the last tree a run asks how labels y go with finished scores f, both less a centre c:
+A method that knows nothing of a label's bounds asks `LineSums`. Labels may fill a narrow part of their public bounds,
+and trees that release little but noise then add far more than labels vary. So after the last tree a run asks how labels
+y go with finished scores f, both less a centre c:
 
     y - c is about  shift + slope (f - c)
 
@@ -11,6 +12,9 @@ How far scores reach is not known before the release. So a record adds to the en
 power of two above |f - c|, and what it adds is f - c as a share of that power: a sum over octaves has hardly more noise
 than one whose scale was known. The slope is a mean of two guesses, weighed by how likely each makes what was released:
 that scores are useless, and that they are about as large as they should be (a spike and a slab).
+
+Of scores known to be of use less is asked: `CalibrationSums` of numbers, `RateSums` of counts, and `OddsCounts`
+of two classes and of times to an event (`hedgerow.methods.boosting.ends`).
 
 Arithmetic is elementary, exponentials are a table, and sums are exact: all parties have the same model.
 """
@@ -22,12 +26,16 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_UNIT, Loss, exponentials
+from hedgerow.losses.poisson import logarithm
+from hedgerow.losses.registry import loss_kind
+from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, exponentials, logistic
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.calibration import NoiseDemand, integer_sigma
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event
+from hedgerow.privacy.calibration import NoiseDemand
+from hedgerow.privacy.events import Event
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
+from hedgerow.training.settings import planned_event
 from hedgerow.training.steps import Grown
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
@@ -164,14 +172,10 @@ def line_question(plan: Plan, exchange: int, noise_multiplier: float, centre: in
     )
 
 
-def line_releases(plan: Plan, multipliers: tuple[float, float], rounding: float) -> list[Event]:
+def line_releases(plan: Plan, multipliers: tuple[float, float]) -> list[Event]:
     """What `mend_by_spread` releases."""
-    return [
-        DiscreteGaussianEvent(
-            multiplier * (1 - rounding), integer_sigma(multiplier, demand.sensitivity_squared), demand.length
-        )
-        for multiplier, demand in zip(multipliers, line_demands(plan, 1.0), strict=True)
-    ]
+    asked = zip(multipliers, line_demands(plan, 1.0), strict=True)
+    return [planned_event(multiplier, demand.sensitivity_squared, demand.length) for multiplier, demand in asked]
 
 
 def line_demands(plan: Plan, share: float) -> list[NoiseDemand]:
@@ -272,3 +276,217 @@ def _likely(slope: float, doubt: float) -> float:
 def _exponential(distance: float) -> float:
     """exp(-distance), from a table."""
     return float(exponentials(_MOST_STEPS, _STEPS_PER_UNIT)[int(min(distance * _STEPS_PER_UNIT, _MOST_STEPS - 1))])
+
+
+# Lines of scores that are of use --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CalibrationSums(Query):
+    """How labels lie about finished scores: the sums of r, r f and f f, int64 [3], with 2**14 to 1.0.
+
+    For a record, r is its label less its score, and f its score less `centre`, both doubled `zoom` times, then cut off
+    at +-1.0; all are rounded towards zero. So no record's vector is longer than sqrt(3) times 2**14.
+
+    Attributes:
+        centre: in units of 2**-16.
+        zoom: doublings.
+    """
+
+    centre: int
+    zoom: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        site.take_in(self.update)
+        scores = site.records.scores[0].astype(np.int64)
+        residuals = shortened(site.records.labels - scores, self.zoom)
+        places = shortened(scores - self.centre, self.zoom)
+        squares = places * places // RECORD_NORM
+        products = np.sign(residuals * places) * (np.abs(residuals * places) // RECORD_NORM)
+        return np.array([int(residuals.sum()), int(products.sum()), int(squares.sum())], dtype=np.int64)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        limit = facts.n_rows * RECORD_NORM + facts.reach(1)
+        if (np.abs(released) > limit).any() or released[2] < -facts.reach(1):
+            yield "a sum of calibration is out of range"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RateSums(Query):
+    """How counts lie about finished means: the sums of r, r w, m / 2, m w / 2 and m w w / 2, int64 [5].
+
+    For a record, m is the model's mean and y the count, both in units of the largest count / 2**`zoom`, cut off at 1;
+    r is y - m; and w is its score less `centre`, cut off at +-1. There are 2**14 to 1.0, and all are rounded
+    towards zero. So no record's vector is longer than sqrt(11 / 4) times 2**14.
+
+    Attributes:
+        centre: in units of 2**-16.
+        zoom: doublings.
+    """
+
+    centre: int
+    zoom: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: a record's sums follow from its own score and count."""
+        site.take_in(self.update)
+        scores, label = site.records.scores[0].astype(np.int64), site.plan.label
+        means = self._shares(loss_kind(site.plan).link.units(scores, label))
+        residuals = self._shares(site.records.labels.astype(np.int64)) - means
+        distances = scores - self.centre
+        places = np.minimum(np.abs(distances) * RECORD_NORM // SCORE_UNIT, RECORD_NORM)
+        halves, signs = means // 2, np.where(distances < 0, -1, 1)
+        products = np.sign(residuals) * signs * (np.abs(residuals) * places // RECORD_NORM)
+        weighed = halves * places // RECORD_NORM
+        parts = (residuals, products, halves, signs * weighed, weighed * places // RECORD_NORM)
+        return np.array([int(part.sum()) for part in parts], dtype=np.int64)
+
+    def _shares(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Counts in units as labels are kept, from -2**16 to 2**16, as shares of the cut."""
+        shares = ((units + SCORE_UNIT) << self.zoom) * RECORD_NORM // (2 * SCORE_UNIT)
+        return np.asarray(np.minimum(shares, RECORD_NORM))
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        if (np.abs(released) > facts.n_rows * RECORD_NORM + reach).any() or (released[[2, 4]] < -reach).any():
+            yield "a sum of rates is out of range"
+
+
+RATE_LENGTH, RATE_SENSITIVITY_SQUARED = 5, RECORD_NORM**2 * 11 // 4
+WHOLE_RESIDUALS, CUT_RESIDUALS = (0.05, 0.0, 0.1), (0.25, 0.3, 0.35)
+"""Before any release: one standard deviation of the shift, what the stretch is about, and its deviation; of residuals
+that are hardly ever clipped, and of those that are zoomed in on."""
+LEAST_STRETCH, MOST_STRETCH = -0.75, 1.5
+
+
+def mended_rates(released: IntVector, sigma: float, prior: tuple[float, float, float]) -> tuple[float, float]:
+    """Shift and stretch, a and b, such that a + (1 + b) (f - centre) is about the log of the mean over `centre`'s.
+
+    Weighed by their means, records have a mean place and a spread about it, which the release tells. Two points with
+    half of the weight each have the same. At both it is known by which factor counts are above the means, and the line
+    goes through the two logarithms. Either number is drawn to a prior as far as the noise leaves it open.
+
+    Args:
+        released: int64 [5], an answer to `RateSums` with its noise.
+        sigma: the noise's standard deviation, in integer units.
+        prior: `WHOLE_RESIDUALS` or `CUT_RESIDUALS`.
+
+    Returns:
+        a, in units of score, and b.
+    """
+    noise = sigma / RECORD_NORM
+    rest, product, *halves = (released / RECORD_NORM).tolist()
+    mass, weighed, squares = (2 * half for half in halves)
+    if mass <= noise:
+        return 0.0, 0.0
+    deviation, usual, doubt = prior
+    belief = _belief(noise / mass, deviation)
+    place = min(max(weighed / mass, -1.0), 1.0)
+    variance = squares / mass - place * place
+    if variance <= noise / mass:
+        return _log_ratio(rest / mass) * belief, 0.0
+    spread = math.sqrt(variance)
+    above = (product - rest * (place - spread)) / (2 * spread)
+    logs = _log_ratio(2 * (rest - above) / mass), _log_ratio(2 * above / mass)
+    slope = (logs[1] - logs[0]) / (2 * spread)
+    error = noise * math.sqrt(1 + place * place) / (variance * mass)
+    stretch = usual + (slope - usual) * _belief(error, doubt)
+    stretch = min(max(stretch, LEAST_STRETCH), MOST_STRETCH)
+    return (logs[0] + logs[1]) / 2 * belief - stretch * place, stretch
+
+
+def _log_ratio(excess: float) -> float:
+    """log(1 + excess), of a ratio from 1/8 to 8."""
+    return logarithm(min(max(1 + excess, 1 / 8), 8.0)) / SCORE_UNIT
+
+
+def _belief(error: float, deviation: float) -> float:
+    """What an estimate with this error counts beside a normal prior."""
+    return deviation * deviation / (deviation * deviation + error * error)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OddsCounts(Query):
+    """How two classes, or events, lie about finished scores: int64 [2 `ODDS_BINS`], with 2**14 to a record.
+
+    Scores from -6 to 4 are cut into bins of half a unit, with one more at either end. A record adds 2**14 to its bin,
+    and to the bin's label half of that, with its sign: negative for the first class, or without the event.
+    """
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: a record's bin follows from its own score."""
+        site.take_in(self.update)
+        scores, labels = site.records.scores[0].astype(np.int64), site.records.labels
+        bins = np.clip((scores - ODDS_FIRST) // ODDS_STEP + 1, 0, ODDS_BINS - 1)
+        counts = np.bincount(bins, minlength=ODDS_BINS)
+        positive = np.bincount(bins[labels % 2 == 1], minlength=ODDS_BINS)
+        return np.concatenate([counts * RECORD_NORM, (2 * positive - counts) * (RECORD_NORM // 2)]).astype(np.int64)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        counts, labels = released[:ODDS_BINS], released[ODDS_BINS:]
+        if (counts < -reach).any() or (counts > facts.n_rows * RECORD_NORM + reach).any():
+            yield "the number of records of a score is out of range"
+        if (np.abs(labels) > np.maximum(counts, 0) / 2 + 2 * reach).any():
+            yield "the labels of a score are more than its records"
+
+
+ODDS_FIRST, ODDS_STEP, ODDS_BINS = -6 * SCORE_UNIT, SCORE_UNIT // 2, 22
+ODDS_LENGTH = 2 * ODDS_BINS
+ODDS_SENSITIVITY_SQUARED = RECORD_NORM**2 + (RECORD_NORM // 2) ** 2
+ODDS_PRIOR = (1 / 0.7**2, 1 / 0.35**2)
+"""How sure it is before any release that scores need no shift, and no stretch: 1 / variance of each."""
+_ODDS_ROUNDS, _LONGEST_STEP = 40, 1.0
+
+
+def mended_odds(released: IntVector, sigma: float) -> tuple[float, float]:
+    """Shift and stretch, a and b, such that a + (1 + b) f are log-odds where a model's scores are f.
+
+    The likeliest line for the released counts. Where their noise outweighs what the records say, it gives way to a
+    prior at no change: score equations S(t) = Y - N p(t) have the covariance of the noise, V, besides the information
+    H, so that the prior counts (H + V) / H times. All steps are the same on every machine: sums are exact, and the
+    logistic function is a table.
+
+    Args:
+        released: int64 [2 `ODDS_BINS`], an answer to `OddsCounts` with its noise.
+        sigma: the noise's standard deviation, in integer units.
+
+    Returns:
+        a, in units of score, and b, from -0.75 to 3.
+    """
+    noise = (sigma / RECORD_NORM) ** 2
+    counts = np.maximum(released[:ODDS_BINS] / RECORD_NORM, 0.0)
+    positive = np.minimum(np.maximum(released[ODDS_BINS:] / RECORD_NORM + counts / 2, 0.0), counts)
+    middles = [(ODDS_FIRST + (number - 0.5) * ODDS_STEP) / SCORE_UNIT for number in range(ODDS_BINS)]
+    table = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
+    shift, stretch = 0.0, 0.0
+    for _ in range(_ODDS_ROUNDS):
+        sums: list[list[float]] = [[] for _ in range(8)]
+        for middle, count, found in zip(middles, counts.tolist(), positive.tolist(), strict=True):
+            place = (shift + (1 + stretch) * middle) * (SCORE_UNIT >> STEP_BITS) + STEPS / 2
+            p = float(table[min(max(math.floor(place), 0), STEPS - 1)])
+            weight, spread, rest = count * p * (1 - p), noise * (1 + (p - 0.5) * (p - 0.5)), found - count * p
+            terms = (rest, rest * middle, weight, weight * middle, weight * middle * middle)
+            for own, term in zip(sums, (*terms, spread, spread * middle, spread * middle * middle), strict=True):
+                own.append(term)
+        g0, g1, h00, h01, h11, v00, v01, v11 = map(math.fsum, sums)
+        least = max(h00 * h11 - h01 * h01, 1e-9)
+        # (H + V) H^-1 P, with P diagonal.
+        w00, w01, w10, w11 = (
+            (v00 * h11 - v01 * h01) / least,
+            (v01 * h00 - v00 * h01) / least,
+            (v01 * h11 - v11 * h01) / least,
+            (v11 * h00 - v01 * h01) / least,
+        )
+        k00, k01 = (1 + w00) * ODDS_PRIOR[0], w01 * ODDS_PRIOR[1]
+        k10, k11 = w10 * ODDS_PRIOR[0], (1 + w11) * ODDS_PRIOR[1]
+        r0, r1 = g0 - k00 * shift - k01 * stretch, g1 - k10 * shift - k11 * stretch
+        a00, a01, a10, a11 = h00 + k00, h01 + k01, h01 + k10, h11 + k11
+        whole = a00 * a11 - a01 * a10
+        if not (math.isfinite(whole) and whole > 0):
+            return 0.0, 0.0
+        steps = ((r0 * a11 - r1 * a01) / whole, (r1 * a00 - r0 * a10) / whole)
+        shift += min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP)
+        stretch = min(max(stretch + min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP), -0.75), 3.0)
+    return min(max(shift, -8.0), 8.0), stretch

@@ -25,19 +25,8 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hedgerow.losses.poisson import logarithm
-from hedgerow.losses.registry import loss_kind
-from hedgerow.losses.tables import (
-    RECORD_NORM,
-    SCORE_LIMIT,
-    SCORE_UNIT,
-    STEP_BITS,
-    STEPS,
-    Loss,
-    logistic,
-)
+from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, Loss
 from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, Matrix, linear_loss, lower_inverse, solve
 from hedgerow.methods.adassp.program import (
     cross_question,
@@ -48,17 +37,15 @@ from hedgerow.methods.adassp.program import (
     shifted_factor,
 )
 from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
-from hedgerow.methods.line import shortened
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
+from hedgerow.training.settings import ROUNDING
 from hedgerow.training.steps import Run, grown_score_bound
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
 
-LABEL_NORM = 2**14
 ROUNDS = 3
 SHARES = (3 / 7, 1 / 7, 1 / 7)
 """Of a linear start's divergence: for A, for B, and for each of the rounds."""
@@ -126,11 +113,11 @@ class CountOctaves(Query):
         counts = ((site.records.labels.astype(np.int64) + SCORE_UNIT) * largest + SCORE_UNIT) // (2 * SCORE_UNIT)
         # The exponent of a double is the length of a whole number below 2**53, exactly.
         octaves = np.frexp(counts.astype(np.float64))[1]
-        return np.bincount(octaves, minlength=self.length).astype(np.int64) * LABEL_NORM
+        return np.bincount(octaves, minlength=self.length).astype(np.int64) * RECORD_NORM
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         reach = facts.reach(1)
-        if (released < -reach).any() or (released > facts.n_rows * LABEL_NORM + reach).any():
+        if (released < -reach).any() or (released > facts.n_rows * RECORD_NORM + reach).any():
             yield "the number of records of a size of counts is out of range"
 
 
@@ -147,7 +134,7 @@ def released_level(released: IntVector, sigma: float, largest: float) -> float |
     shares = _shares_of_sizes(released, sigma, largest)
     if not shares:
         return None
-    noise = sigma / LABEL_NORM
+    noise = sigma / RECORD_NORM
     # Of counts above 0 that are hidden in the noise there may be about as many as the noise.
     return max(_mean_of(shares), noise / math.fsum(found for _, found in shares))
 
@@ -163,8 +150,8 @@ def released_spread(released: IntVector, sigma: float, largest: float) -> float:
 
 def _shares_of_sizes(released: IntVector, sigma: float, largest: float) -> list[tuple[float, float]]:
     """Of each size that stands out of its noise, a count in its place, and how many records have it."""
-    noise = sigma / LABEL_NORM
-    found = [max(0.0, count - (SURE * noise) ** 2 / count) if count > 0 else 0.0 for count in released / LABEL_NORM]
+    noise = sigma / RECORD_NORM
+    found = [max(0.0, count - (SURE * noise) ** 2 / count) if count > 0 else 0.0 for count in released / RECORD_NORM]
     # Counts thin out upwards, so those from 2**(k-1) to 2**k are taken to lie at the middle by factors.
     sizes = [0.0, 1.0, *(min(math.sqrt(2) * 2.0 ** (k - 1), largest) for k in range(2, len(found)))]
     return [(size, count) for size, count in zip(sizes, found, strict=True) if count > 0]
@@ -175,220 +162,9 @@ def _mean_of(shares: list[tuple[float, float]]) -> float:
     return math.fsum(size * found for size, found in shares) / math.fsum(found for _, found in shares)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CalibrationSums(Query):
-    """How labels lie about finished scores: the sums of r, r f and f f, int64 [3], with 2**14 to 1.0.
-
-    For a record, r is its label less its score, and f its score less `centre`, both doubled `zoom` times, then cut off
-    at +-1.0; all are rounded towards zero. So no record's vector is longer than sqrt(3) times 2**14.
-
-    Attributes:
-        centre: in units of 2**-16.
-        zoom: doublings.
-    """
-
-    centre: int
-    zoom: int
-
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
-        site.take_in(self.update)
-        scores = site.records.scores[0].astype(np.int64)
-        residuals = shortened(site.records.labels - scores, self.zoom)
-        places = shortened(scores - self.centre, self.zoom)
-        squares = places * places // LABEL_NORM
-        products = np.sign(residuals * places) * (np.abs(residuals * places) // LABEL_NORM)
-        return np.array([int(residuals.sum()), int(products.sum()), int(squares.sum())], dtype=np.int64)
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        limit = facts.n_rows * LABEL_NORM + facts.reach(1)
-        if (np.abs(released) > limit).any() or released[2] < -facts.reach(1):
-            yield "a sum of calibration is out of range"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RateSums(Query):
-    """How counts lie about finished means: the sums of r, r w, m / 2, m w / 2 and m w w / 2, int64 [5].
-
-    For a record, m is the model's mean and y the count, both in units of the largest count / 2**`zoom`, cut off at 1;
-    r is y - m; and w is its score less `centre`, cut off at +-1. There are 2**14 to 1.0, and all are rounded
-    towards zero. So no record's vector is longer than sqrt(11 / 4) times 2**14.
-
-    Attributes:
-        centre: in units of 2**-16.
-        zoom: doublings.
-    """
-
-    centre: int
-    zoom: int
-
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: a record's sums follow from its own score and count."""
-        site.take_in(self.update)
-        scores, label = site.records.scores[0].astype(np.int64), site.plan.label
-        means = self._shares(loss_kind(site.plan).link.units(scores, label))
-        residuals = self._shares(site.records.labels.astype(np.int64)) - means
-        distances = scores - self.centre
-        places = np.minimum(np.abs(distances) * LABEL_NORM // SCORE_UNIT, LABEL_NORM)
-        halves, signs = means // 2, np.where(distances < 0, -1, 1)
-        products = np.sign(residuals) * signs * (np.abs(residuals) * places // LABEL_NORM)
-        weighed = halves * places // LABEL_NORM
-        parts = (residuals, products, halves, signs * weighed, weighed * places // LABEL_NORM)
-        return np.array([int(part.sum()) for part in parts], dtype=np.int64)
-
-    def _shares(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Counts in units as labels are kept, from -2**16 to 2**16, as shares of the cut."""
-        shares = ((units + SCORE_UNIT) << self.zoom) * LABEL_NORM // (2 * SCORE_UNIT)
-        return np.asarray(np.minimum(shares, LABEL_NORM))
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        reach = facts.reach(1)
-        if (np.abs(released) > facts.n_rows * LABEL_NORM + reach).any() or (released[[2, 4]] < -reach).any():
-            yield "a sum of rates is out of range"
-
-
-RATE_LENGTH, RATE_SENSITIVITY_SQUARED = 5, LABEL_NORM**2 * 11 // 4
-WHOLE_RESIDUALS, CUT_RESIDUALS = (0.05, 0.0, 0.1), (0.25, 0.3, 0.35)
-"""Before any release: one standard deviation of the shift, what the stretch is about, and its deviation; of residuals
-that are hardly ever clipped, and of those that are zoomed in on."""
-LEAST_STRETCH, MOST_STRETCH = -0.75, 1.5
-
-
-def mended_rates(released: IntVector, sigma: float, prior: tuple[float, float, float]) -> tuple[float, float]:
-    """Shift and stretch, a and b, such that a + (1 + b) (f - centre) is about the log of the mean over `centre`'s.
-
-    Weighed by their means, records have a mean place and a spread about it, which the release tells. Two points with
-    half of the weight each have the same. At both it is known by which factor counts are above the means, and the line
-    goes through the two logarithms. Either number is drawn to a prior as far as the noise leaves it open.
-
-    Args:
-        released: int64 [5], an answer to `RateSums` with its noise.
-        sigma: the noise's standard deviation, in integer units.
-        prior: `WHOLE_RESIDUALS` or `CUT_RESIDUALS`.
-
-    Returns:
-        a, in units of score, and b.
-    """
-    noise = sigma / LABEL_NORM
-    rest, product, *halves = (released / LABEL_NORM).tolist()
-    mass, weighed, squares = (2 * half for half in halves)
-    if mass <= noise:
-        return 0.0, 0.0
-    deviation, usual, doubt = prior
-    belief = _belief(noise / mass, deviation)
-    place = min(max(weighed / mass, -1.0), 1.0)
-    variance = squares / mass - place * place
-    if variance <= noise / mass:
-        return _log_ratio(rest / mass) * belief, 0.0
-    spread = math.sqrt(variance)
-    above = (product - rest * (place - spread)) / (2 * spread)
-    logs = _log_ratio(2 * (rest - above) / mass), _log_ratio(2 * above / mass)
-    slope = (logs[1] - logs[0]) / (2 * spread)
-    error = noise * math.sqrt(1 + place * place) / (variance * mass)
-    stretch = usual + (slope - usual) * _belief(error, doubt)
-    stretch = min(max(stretch, LEAST_STRETCH), MOST_STRETCH)
-    return (logs[0] + logs[1]) / 2 * belief - stretch * place, stretch
-
-
-def _log_ratio(excess: float) -> float:
-    """log(1 + excess), of a ratio from 1/8 to 8."""
-    return logarithm(min(max(1 + excess, 1 / 8), 8.0)) / SCORE_UNIT
-
-
-def _belief(error: float, deviation: float) -> float:
-    """What an estimate with this error counts beside a normal prior."""
-    return deviation * deviation / (deviation * deviation + error * error)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OddsCounts(Query):
-    """How two classes, or events, lie about finished scores: int64 [2 `ODDS_BINS`], with 2**14 to a record.
-
-    Scores from -6 to 4 are cut into bins of half a unit, with one more at either end. A record adds 2**14 to its bin,
-    and to the bin's label half of that, with its sign: negative for the first class, or without the event.
-    """
-
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: a record's bin follows from its own score."""
-        site.take_in(self.update)
-        scores, labels = site.records.scores[0].astype(np.int64), site.records.labels
-        bins = np.clip((scores - ODDS_FIRST) // ODDS_STEP + 1, 0, ODDS_BINS - 1)
-        counts = np.bincount(bins, minlength=ODDS_BINS)
-        positive = np.bincount(bins[labels % 2 == 1], minlength=ODDS_BINS)
-        return np.concatenate([counts * LABEL_NORM, (2 * positive - counts) * (LABEL_NORM // 2)]).astype(np.int64)
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        reach = facts.reach(1)
-        counts, labels = released[:ODDS_BINS], released[ODDS_BINS:]
-        if (counts < -reach).any() or (counts > facts.n_rows * LABEL_NORM + reach).any():
-            yield "the number of records of a score is out of range"
-        if (np.abs(labels) > np.maximum(counts, 0) / 2 + 2 * reach).any():
-            yield "the labels of a score are more than its records"
-
-
-ODDS_FIRST, ODDS_STEP, ODDS_BINS = -6 * SCORE_UNIT, SCORE_UNIT // 2, 22
-ODDS_LENGTH = 2 * ODDS_BINS
-ODDS_SENSITIVITY_SQUARED = LABEL_NORM**2 + (LABEL_NORM // 2) ** 2
-ODDS_PRIOR = (1 / 0.7**2, 1 / 0.35**2)
-"""How sure it is before any release that scores need no shift, and no stretch: 1 / variance of each."""
-_ODDS_ROUNDS, _LONGEST_STEP = 40, 1.0
-
-
-def mended_odds(released: IntVector, sigma: float) -> tuple[float, float]:
-    """Shift and stretch, a and b, such that a + (1 + b) f are log-odds where a model's scores are f.
-
-    The likeliest line for the released counts. Where their noise outweighs what the records say, it gives way to a
-    prior at no change: score equations S(t) = Y - N p(t) have the covariance of the noise, V, besides the information
-    H, so that the prior counts (H + V) / H times. All steps are the same on every machine: sums are exact, and the
-    logistic function is a table.
-
-    Args:
-        released: int64 [2 `ODDS_BINS`], an answer to `OddsCounts` with its noise.
-        sigma: the noise's standard deviation, in integer units.
-
-    Returns:
-        a, in units of score, and b, from -0.75 to 3.
-    """
-    noise = (sigma / LABEL_NORM) ** 2
-    counts = np.maximum(released[:ODDS_BINS] / LABEL_NORM, 0.0)
-    positive = np.minimum(np.maximum(released[ODDS_BINS:] / LABEL_NORM + counts / 2, 0.0), counts)
-    middles = [(ODDS_FIRST + (number - 0.5) * ODDS_STEP) / SCORE_UNIT for number in range(ODDS_BINS)]
-    table = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
-    shift, stretch = 0.0, 0.0
-    for _ in range(_ODDS_ROUNDS):
-        sums: list[list[float]] = [[] for _ in range(8)]
-        for middle, count, found in zip(middles, counts.tolist(), positive.tolist(), strict=True):
-            place = (shift + (1 + stretch) * middle) * (SCORE_UNIT >> STEP_BITS) + STEPS / 2
-            p = float(table[min(max(math.floor(place), 0), STEPS - 1)])
-            weight, spread, rest = count * p * (1 - p), noise * (1 + (p - 0.5) * (p - 0.5)), found - count * p
-            terms = (rest, rest * middle, weight, weight * middle, weight * middle * middle)
-            for own, term in zip(sums, (*terms, spread, spread * middle, spread * middle * middle), strict=True):
-                own.append(term)
-        g0, g1, h00, h01, h11, v00, v01, v11 = map(math.fsum, sums)
-        least = max(h00 * h11 - h01 * h01, 1e-9)
-        # (H + V) H^-1 P, with P diagonal.
-        w00, w01, w10, w11 = (
-            (v00 * h11 - v01 * h01) / least,
-            (v01 * h00 - v00 * h01) / least,
-            (v01 * h11 - v11 * h01) / least,
-            (v11 * h00 - v01 * h01) / least,
-        )
-        k00, k01 = (1 + w00) * ODDS_PRIOR[0], w01 * ODDS_PRIOR[1]
-        k10, k11 = w10 * ODDS_PRIOR[0], (1 + w11) * ODDS_PRIOR[1]
-        r0, r1 = g0 - k00 * shift - k01 * stretch, g1 - k10 * shift - k11 * stretch
-        a00, a01, a10, a11 = h00 + k00, h01 + k01, h01 + k10, h11 + k11
-        whole = a00 * a11 - a01 * a10
-        if not (math.isfinite(whole) and whole > 0):
-            return 0.0, 0.0
-        steps = ((r0 * a11 - r1 * a01) / whole, (r1 * a00 - r0 * a10) / whole)
-        shift += min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP)
-        stretch = min(max(stretch + min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP), -0.75), 3.0)
-    return min(max(shift, -8.0), 8.0), stretch
-
-
 def label_statistics(largest: float) -> tuple[int, int, int]:
     """Unit, clip and support of `LabelSums` for labels of that magnitude, of which a record's norm is below 2**14."""
-    unit = math.floor(LABEL_NORM / math.hypot(largest, largest / 2))
+    unit = math.floor(RECORD_NORM / math.hypot(largest, largest / 2))
     return unit, math.floor(largest * unit), math.floor(largest / 2 * unit)
 
 
@@ -405,13 +181,6 @@ def label_question(statistics: tuple[int, int, int], noise_multiplier: float, ro
         clip=clip,
         support=support,
     )
-
-
-def label_release(statistics: tuple[int, int, int], noise_multiplier: float, rows: int, rounding: float) -> Event:
-    """What `label_question` releases."""
-    _, clip, support = statistics
-    sigma = integer_sigma(noise_multiplier, (clip**2 + support**2) * rows * rows)
-    return DiscreteGaussianEvent(noise_multiplier * (1 - rounding), sigma, 2)
 
 
 def released_mean(released: IntVector, statistics: tuple[int, int, int]) -> float:
@@ -473,7 +242,7 @@ class LinearStart:
         """The rows before they are made round."""
         return LinearBasis.of(self.plan, build_grid(self.plan), ROW_NORM, self.scale, numeric_only=True)
 
-    def releases(self, whole: float, rounding: float) -> list[Event]:
+    def releases(self, whole: float) -> list[Event]:
         """What the start releases at its smallest sensitivities."""
         basis, rows = self.basis, self.plan.privacy.rows_per_unit
         round_rows = basis.transformed(np.eye(basis.rows.n_columns))
@@ -484,7 +253,7 @@ class LinearStart:
             (smallest, basis.rows.n_columns, ROUNDS),
         )
         return [
-            DiscreteGaussianEvent(z * (1 - rounding), max(1, math.floor(z * math.sqrt(squared))), length, count)
+            DiscreteGaussianEvent(z * (1 - ROUNDING), max(1, math.floor(z * math.sqrt(squared))), length, count)
             for z, (squared, length, count) in zip(start_multipliers(whole), planned, strict=True)
         ]
 

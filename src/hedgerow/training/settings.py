@@ -30,6 +30,19 @@ ROUNDING = 1e-12
 """Relative error, at most, of the few products and roots between a noise multiplier and its event."""
 
 
+def planned_event(noise_multiplier: float, sensitivity_squared: int, length: int, count: int = 1) -> Event:
+    """What so many releases with this noise cost at most.
+
+    Args:
+        noise_multiplier: above 0.
+        sensitivity_squared: in integer units.
+        length: entries of each.
+        count: releases.
+    """
+    sigma = integer_sigma(noise_multiplier, sensitivity_squared)
+    return DiscreteGaussianEvent(noise_multiplier * (1 - ROUNDING), sigma, length, count)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Numbers in place of every "auto".

@@ -18,45 +18,43 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.poisson import score_of
 from hedgerow.losses.survival import Baseline
-from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
+from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable, mended_hazards
 from hedgerow.methods.line import (
+    CUT_RESIDUALS,
     LINE_LENGTH,
     LINE_SENSITIVITY_SQUARED,
-    LineSums,
-    line_zoom,
-    mend,
-    spread_question,
-    zoom_of,
-)
-from hedgerow.methods.start import (
-    CUT_RESIDUALS,
-    LABEL_NORM,
     ODDS_LENGTH,
     ODDS_SENSITIVITY_SQUARED,
     RATE_LENGTH,
     RATE_SENSITIVITY_SQUARED,
     WHOLE_RESIDUALS,
     CalibrationSums,
-    CountOctaves,
-    LinearStart,
+    LineSums,
     OddsCounts,
     RateSums,
+    line_zoom,
+    mend,
+    mended_odds,
+    mended_rates,
+    spread_question,
+    zoom_of,
+)
+from hedgerow.methods.start import (
+    CountOctaves,
+    LinearStart,
     constant_trees,
     label_question,
     label_statistics,
-    mended_odds,
-    mended_rates,
     octaves_of,
     released_level,
     released_mean,
     released_spread,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event
+from hedgerow.privacy.events import Event
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.settings import ROUNDING
+from hedgerow.training.settings import planned_event
 from hedgerow.training.steps import Grown, Run, grown_score_bound, largest_value
 
 Weighed = tuple[FittedTrees, NDArray[np.int64]]
@@ -74,12 +72,6 @@ LEAST_CLIP_OF_COUNTS = 0.7
 """Residuals of counts are zoomed in on as long as the clip is so many of their deviations, and so much of one count."""
 LEAST_SQUARES, MOST_STRETCH = 4.0, 0.5
 """Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
-
-
-def _event(noise_multiplier: float, sensitivity_squared: int, length: int) -> Event:
-    """What one release costs."""
-    sigma = integer_sigma(noise_multiplier, sensitivity_squared)
-    return DiscreteGaussianEvent(noise_multiplier * (1 - ROUNDING), sigma, length)
 
 
 # What trees begin with ------------------------------------------------------------------------------------------------
@@ -137,7 +129,6 @@ class Start:
         """The noise multipliers of `parts`; that of the linear model is as if it were one release."""
         return tuple(self.noise_multiplier / math.sqrt(part) for part in self.parts)
 
-    @property
     def questions(self) -> tuple[Query, ...]:
         """What is asked first, in this order; an update that depends on answers is left open."""
         return ()
@@ -154,7 +145,8 @@ class Start:
 
     @property
     def n_exchanges(self) -> int:
-        return len(self.questions) + (self.model.n_exchanges if self.model else 0)
+        """How often it asks."""
+        return len(self.questions()) + (self.model.n_exchanges if self.model else 0)
 
     @property
     def n_trees(self) -> int:
@@ -164,13 +156,13 @@ class Start:
     @property
     def longest(self) -> int:
         """Entries of the longest answer."""
-        return max(self.model.length if self.model else 0, *(question.length for question in self.questions), 0)
+        return max(self.model.length if self.model else 0, *(question.length for question in self.questions()), 0)
 
     @property
     def releases(self) -> list[Event]:
         """What it costs, in the order in which it asks."""
-        first = [_event(own.noise_multiplier, own.sensitivity_squared, own.length) for own in self.questions]
-        return first + (self.model.releases(self.multipliers[-1], ROUNDING) if self.model else [])
+        first = [planned_event(own.noise_multiplier, own.sensitivity_squared, own.length) for own in self.questions()]
+        return first + (self.model.releases(self.multipliers[-1]) if self.model else [])
 
 
 class MeanStart(Start):
@@ -182,20 +174,19 @@ class MeanStart(Start):
     )
     n_constants = 1
 
-    @property
     def questions(self) -> tuple[Query, ...]:
         mean = label_question(MEAN_STATISTICS, self.multipliers[0], self.plan.privacy.rows_per_unit)
         return mean, spread_question(self.plan, 1, self.multipliers[1], None)
 
     def begin(self, grown: Grown) -> Beginning:
-        run, (about_mean, about_spread) = grown.run, self.questions
+        run, (about_mean, about_spread) = grown.run, self.questions()
         released = yield about_mean
         mean = min(max(released_mean(released, MEAN_STATISTICS), -1.0), 1.0)
         first = constant_trees(run.grid, 1, mean, largest_value(run))
         spread = yield replace(about_spread, update=first)
         n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
-        zoom = zoom_of((float(spread[0]) + run.sigma(about_spread)) / LABEL_NORM / n_records, run.loss)
+        zoom = zoom_of((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
         weights = np.array([[max(1, int(released[1])), 0]])
         return Begun(((first, weights),), score_bound=SCORE_LIMIT, zoom=zoom, n_records=n_records)
 
@@ -220,12 +211,11 @@ class LevelStart(Start):
 
     n_constants = 1
 
-    @property
     def questions(self) -> tuple[Query, ...]:
         return (_counts(self.plan, CountOctaves, "level", octaves_of(self.plan), self.multipliers[0]),)
 
     def begin(self, grown: Grown) -> Beginning:
-        run, label, (question,) = grown.run, self.plan.label, self.questions
+        run, label, (question,) = grown.run, self.plan.label, self.questions()
         released, sigma, most = (yield question), run.sigma(question), label.bounds[1]
         mean = released_level(released, sigma, most)
         zoom = score = 0
@@ -253,12 +243,11 @@ def _zoom_of_counts(mean: float, spread: float, run: Run) -> int:
 class BaselineStart(Start):
     """Of times to an event: the baseline that all records share."""
 
-    @property
     def questions(self) -> tuple[Query, ...]:
         return (_counts(self.plan, FateCounts, "baseline", self.plan.label.n_codes, self.multipliers[0]),)
 
     def begin(self, grown: Grown) -> Beginning:
-        (question,) = self.questions
+        (question,) = self.questions()
         table = LifeTable.of((yield question), grown.run.sigma(question))
         grown.baseline = table.baseline
         return Begun(life_table=table)
@@ -288,8 +277,8 @@ def _counts(plan: Plan, kind: type[Query], subject: str, length: int, noise_mult
     return kind(
         purpose=kind.purpose_of(0, subject),
         length=length,
-        bound=LABEL_NORM,
-        sensitivity_squared=(LABEL_NORM * plan.privacy.rows_per_unit) ** 2,
+        bound=RECORD_NORM,
+        sensitivity_squared=(RECORD_NORM * plan.privacy.rows_per_unit) ** 2,
         noise_multiplier=noise_multiplier,
     )
 
@@ -345,14 +334,14 @@ class Mending:
     @property
     def releases(self) -> list[Event]:
         """What it costs."""
-        return [_event(self.noise_multiplier, self.sensitivity_squared, self.length)] if self.length else []
+        return [planned_event(self.noise_multiplier, self.sensitivity_squared, self.length)] if self.length else []
 
     def question(self, exchange: int, **details: Any) -> Any:
         """The question, of `kind`, in the exchange of that number; `details` are of scores and of the ensemble."""
         return self.kind(
             purpose=self.kind.purpose_of(exchange, "calibration"),
             length=self.length,
-            bound=LABEL_NORM,
+            bound=RECORD_NORM,
             sensitivity_squared=self.sensitivity_squared,
             noise_multiplier=self.noise_multiplier,
             **details,
@@ -375,12 +364,12 @@ class LineMending(Mending):
     Residuals are clipped, so the means of skewed labels are off, and many short steps do not go all the way.
     """
 
-    kind, length, record_squared = CalibrationSums, 3, 3 * LABEL_NORM**2
+    kind, length, record_squared = CalibrationSums, 3, 3 * RECORD_NORM**2
 
     def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
         query = self.question(**asked, centre=_centre(grown), zoom=begun.zoom)
-        residuals, products, squares = ((yield query) / LABEL_NORM).tolist()
-        noise = grown.run.sigma(query) / LABEL_NORM
+        residuals, products, squares = ((yield query) / RECORD_NORM).tolist()
+        noise = grown.run.sigma(query) / RECORD_NORM
         shift = _beyond(residuals, noise) / begun.n_records * 2.0**-begun.zoom
         stretch = 0.0
         if squares > LEAST_SQUARES * noise:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.dp_xgboost import DpXgboost
 from hedgerow.methods.dp_xgboost.settings import (
     DpXgboostSettings,
@@ -47,7 +48,7 @@ from hedgerow.methods.dp_xgboost.trees import (
     SplitSelection,
 )
 from hedgerow.methods.line import zoom_of
-from hedgerow.methods.start import LABEL_NORM, constant_tree, constant_trees
+from hedgerow.methods.start import constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
@@ -82,7 +83,7 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
         asking.starts_with(start)
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
         spread = float((yield asking.spread())[0]) + laplace_noise(asking.settings.spread_scale)
-        asking.zoom = zoom_of(spread / LABEL_NORM / max(1.0, count), run.loss)
+        asking.zoom = zoom_of(spread / RECORD_NORM / max(1.0, count), run.loss)
     for number in range(run.settings.n_trees):
         if number < DpXgboost.of(plan).sketch_rounds:
             _take_sketch(asking, candidates, (yield asking.sketch(candidates)))
@@ -137,7 +138,7 @@ class _Asking:
         noise = self._spread, self.settings.spread_scale
         common = self._common(PureSpreadSums, "spread", 1, *noise)
         del common["score_bound"]
-        return PureSpreadSums(**{**common, "bound": LABEL_NORM})
+        return PureSpreadSums(**{**common, "bound": RECORD_NORM})
 
     def sketch(self, candidates: CandidateSource) -> PureHistogram:
         """Counts of all features' bins."""

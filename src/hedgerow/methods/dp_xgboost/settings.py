@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hedgerow.errors import PrivacyError
-from hedgerow.losses.tables import Loss
+from hedgerow.losses.tables import RECORD_NORM, Loss
 from hedgerow.methods.dp_xgboost import DpXgboost
 from hedgerow.methods.dp_xgboost.trees import SCORE_UNIT_OF_GAIN, dp_xgboost_loss, l1_sensitivity, score_range
-from hedgerow.methods.start import LABEL_NORM
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import pure_event
@@ -140,7 +139,7 @@ def sensitivities(plan: Plan, loss: Loss) -> tuple[Sensitivity, Sensitivity, Sen
     if DpXgboost.of(plan).splits == "exponential":
         splits = Sensitivity(score_range(SCORE_UNIT_OF_GAIN, rows), splits.squared, is_choice=True)
     # The start is the leaves of a tree that sends every record to the first.
-    return leaves, Sensitivity(LABEL_NORM * rows, (LABEL_NORM * rows) ** 2), sketch, splits, leaves
+    return leaves, Sensitivity(RECORD_NORM * rows, (RECORD_NORM * rows) ** 2), sketch, splits, leaves
 
 
 def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:

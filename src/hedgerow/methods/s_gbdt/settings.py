@@ -21,7 +21,7 @@ from hedgerow.losses.tables import Loss
 from hedgerow.methods.line import LINE_LENGTH, asks_for_line, line_multipliers, line_releases
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import filter_terms, s_gbdt_loss
-from hedgerow.methods.start import N_EXCHANGES, LinearStart, label_release, label_statistics
+from hedgerow.methods.start import N_EXCHANGES, LinearStart, label_question, label_statistics
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import ORDERS, epsilon_of_curve, get_accountant, paper_divergence, sampled_divergence
 from hedgerow.privacy.calibration import integer_sigma, smallest
@@ -33,7 +33,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
 )
 from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms
-from hedgerow.training.settings import Settings, decided
+from hedgerow.training.settings import ROUNDING, Settings, decided, planned_event
 
 DEFAULT_ROUNDS = 100
 MEAN_SHARE = 0.1
@@ -42,7 +42,6 @@ LINE_SHARE, LINE_SHARE_OF_LINEAR = 0.5, 0.1
 """Of the initial score's budget for the last release of numbers, beside a mean alone and beside a linear model."""
 MARGIN = 1e-7
 """Relative noise beyond what the account asks for: it pays for rounding, and for noise in several shares."""
-_ROUNDING = 1e-12
 _FINE_SIGMA = 2**40
 """A grid that costs nothing; what the real one costs is added afterwards."""
 
@@ -252,17 +251,20 @@ def statistics_of(plan: Plan) -> tuple[int, int, int]:
 
 def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> list[Event]:
     """What a whole run releases."""
-    multiplier = noise_multiplier * (1 - _ROUNDING)
+    multiplier = noise_multiplier * (1 - ROUNDING)
     sigma = integer_sigma(multiplier, s_gbdt_loss(plan).norm_squared)
     noise = (multiplier, terms.sampling_rate, sigma, 1, 2 * 2**depth, terms.n_rounds)
     rounds: Event = SampledGaussianEvent(*noise)
     if terms.order:
         rounds = FilteredGaussianEvent(*noise, order=terms.order, budget=terms.budget)
     mean, linear, line = terms.multipliers
-    start: list[Event] = [label_release(statistics_of(plan), mean, 1, _ROUNDING)] if terms.has_mean else []
+    start: list[Event] = []
+    if terms.has_mean:
+        question = label_question(statistics_of(plan), mean, 1)
+        start.append(planned_event(mean, question.sensitivity_squared, question.length))
     if terms.is_linear:
-        start += start_of(plan).releases(linear, _ROUNDING)
-    return [*start, rounds, *(line_releases(plan, line_multipliers(line), _ROUNDING) if terms.has_line else [])]
+        start += start_of(plan).releases(linear)
+    return [*start, rounds, *(line_releases(plan, line_multipliers(line)) if terms.has_line else [])]
 
 
 def start_of(plan: Plan) -> LinearStart:
