@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from hedgerow.cli.main import main
 from hedgerow.errors import OPTIONAL, EnvironmentFault, missing_extra
@@ -127,3 +128,21 @@ def test_the_error_is_of_the_environment() -> None:
     """Scripts tell it apart by its class and its code."""
     fault = missing_extra("flwr", "The engine `flower`")
     assert isinstance(fault, EnvironmentFault) and (fault.code, fault.exit_code) == ("missing-extra", 10)
+
+
+# What is typed or imported, and what has to be installed for it.
+NEEDED = {
+    r"^hedgerow plot ": "plots", r"^hedgerow export .*--to onnx": "onnx", r"^from hedgerow import DP": "sklearn",
+    r"^import pandas": "pandas",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorials/analyst.md"])
+def test_what_a_page_installs_is_enough_for_what_it_shows(name: str) -> None:
+    """Typed in an empty environment, the page's own commands do not end in `missing-extra`."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    words = " ".join(re.findall(r"^pip install (.*)$", text, re.MULTILINE)).replace('"', "").split()
+    installed = {extra for word in words if word.startswith(".[") for extra in Requirement(f"own{word[1:]}").extras}
+    installed |= {word for word in words if not word.startswith(".")}
+    needed = {what for pattern, what in NEEDED.items() if re.search(pattern, text, re.MULTILINE)}
+    assert len(needed) >= 2 and needed <= installed
