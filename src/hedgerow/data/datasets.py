@@ -75,7 +75,10 @@ def split_by_unit(unit: NDArray[Any], *, test_fraction: float = 0.3, seed: int =
 
 
 def write_rand_hie(folder: str | os.PathLike[str], *, test_fraction: float = 0.3, seed: int = 0) -> SiteFiles:
-    """Write plan.toml, one site-N.csv per study site and test.csv into `folder`, which is made if need be."""
+    """Write plan.toml, one site-N.csv per study site and test.csv into `folder`, which is made if need be.
+
+    README.md goes with them, of which the plan speaks: where the data come from, and what each column means.
+    """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     table = _read_table()
@@ -89,6 +92,8 @@ def write_rand_hie(folder: str | os.PathLike[str], *, test_fraction: float = 0.3
     files = SiteFiles(plan=target / "plan.toml", train=train, test=target / "test.csv")
     arrow_csv.write_csv(table.filter(pa.array(is_test)), files.test)
     files.plan.write_text(rand_hie_plan_text(), encoding="utf-8")
+    origin = resources.files("hedgerow").joinpath("data", "README.md").read_text(encoding="utf-8")
+    (target / "README.md").write_text(origin, encoding="utf-8")
     return files
 
 
