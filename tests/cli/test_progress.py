@@ -15,6 +15,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
+from hedgerow.protocol.stream import EventReport
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 
 
@@ -58,6 +59,20 @@ def test_the_coordinator_says_who_is_awaited(capsys: pytest.CaptureFixture[str])
     said(RunEventKind.PHASE, code="waiting-for-sites")
     said(RunEventKind.LEFT, "d", "silent")
     assert said(RunEventKind.READY, "d") == "d is ready (2 times by now); waiting for a"
+
+
+def test_a_site_that_has_the_result_hangs_up() -> None:
+    """A run that ended well shows no site in red: on the page and at a monitor as in the coordinator's log."""
+    told = progress.in_words(
+        EventReport(number, 1.0, kind, 3, site, code)
+        for number, (kind, site, code) in enumerate(
+            [("left", "a", "silent"), ("phase", "", "finishing"), ("left", "a", "closed"), ("finished", "", "")], 1
+        )
+    )
+    assert [one[1:] for one in told] == [
+        ("a is gone (silent)", "red"), ("handing the result out", ""), ("a has hung up", ""),
+        ("the run is finished", "green"),
+    ]  # fmt: skip
 
 
 def test_lines_without_a_terminal(

@@ -228,7 +228,7 @@ def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
 def estimate_text(estimate: Estimate) -> str:
     """A number with its errors, for a person."""
     if math.isnan(estimate.value):
-        return "not measurable: too few records, or of a class too few, for so much noise"
+        return "not measurable: too few records, or of a class or late in the follow-up too few, for so much noise"
     text = f"{number(estimate.value)} ± {number(estimate.noise_error, 2)} from the noise"
     if not math.isnan(estimate.sampling_error):
         text += f", ± {number(estimate.sampling_error, 2)} from the sample"

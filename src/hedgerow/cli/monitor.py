@@ -22,7 +22,7 @@ from rich.text import Text
 
 from hedgerow.cli.inputs import address_of
 from hedgerow.cli.output import json_text, megabytes, note, number
-from hedgerow.cli.progress import CALM, clock_time, mark_of, phase_words, span, words_of
+from hedgerow.cli.progress import CALM, Told, clock_time, in_words, mark_of, phase_words, span
 from hedgerow.errors import UsageError
 from hedgerow.protocol.stream import (
     EVALUATION,
@@ -249,8 +249,8 @@ class MonitorView:
         events = self._newest(max(1, rows - 2 - for_sites))
         return Group(head, _sites(report.sites, width, for_sites), _events(events, width))
 
-    def _newest(self, count: int) -> list[EventReport]:
-        return list(self._events)[-count:] if count else []
+    def _newest(self, count: int) -> list[Told]:
+        return in_words(self._events)[-count:] if count else []
 
     def _connection(self) -> Text:
         if self._gone is not None:
@@ -332,12 +332,11 @@ def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
     return Panel(content, title=f"{_counted(len(sites), 'site')}: {summary}", title_align="left", width=width)
 
 
-def _events(events: Sequence[EventReport], width: int) -> Panel:
+def _events(events: Sequence[Told], width: int) -> Panel:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", style="dim", no_wrap=True, min_width=8)
     table.add_column(no_wrap=True)
-    for event in events:
-        said, style = words_of(event)
+    for event, said, style in events:
         table.add_row(clock_time(event.seconds), Text(said, style=style))
     return Panel(table if events else Text("nothing yet", "dim"), title="events", title_align="left", width=width)
 

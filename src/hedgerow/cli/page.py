@@ -27,7 +27,7 @@ from hedgerow.cli import owner, privacy
 from hedgerow.cli.inputs import address_of, listed
 from hedgerow.cli.output import json_text, megabytes, note, number
 from hedgerow.cli.owner import answered, facts_of
-from hedgerow.cli.progress import CALM, PastRun, clock_time, mark_of, phase_words, span, words_of
+from hedgerow.cli.progress import CALM, PastRun, Told, clock_time, in_words, mark_of, phase_words, span
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError, missing_extra
@@ -441,7 +441,7 @@ def state_of(
         ],
         "sites_text": ", ".join(f"{count} {state}" for state, count in tally.most_common()),
         "sites": [_site(site) for site in report.sites],
-        "events": [_said(event) for event in reversed(events)],
+        "events": [_said(one) for one in reversed(in_words(events))],
     }
 
 
@@ -451,10 +451,9 @@ def _site(site: SiteReport) -> dict[str, Any]:
     return {**words, "release": site.release, "is_calm": site.state in CALM, "counts": counts}
 
 
-def _said(event: EventReport) -> dict[str, str]:
-    text, colour = words_of(event)
-    mood = {"red": "bad", "yellow": "waits", "green": "good"}.get(colour, "")
-    return {"time": clock_time(event.seconds), "text": text, "mood": mood}
+def _said(told: Told) -> dict[str, str]:
+    mood = {"red": "bad", "yellow": "waits", "green": "good"}.get(told.style, "")
+    return {"time": clock_time(told.event.seconds), "text": told.words, "mood": mood}
 
 
 def plan_facts(plan: Plan) -> list[list[str]]:

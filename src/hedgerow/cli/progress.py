@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -208,8 +208,27 @@ def mark_of(state: str) -> tuple[str, str]:
     return STATE_MARKS[SiteState(state)] if state in set(SiteState) else ("", "")
 
 
-def words_of(event: EventReport) -> tuple[str, str]:
-    """An event in words, and its style."""
+class Told(NamedTuple):
+    """An event in words, and their style."""
+
+    event: EventReport
+    words: str
+    style: str
+
+
+def in_words(events: Iterable[EventReport]) -> list[Told]:
+    """Events of a run, in order."""
+    told, is_handed_out = [], False
+    for event in events:
+        if event.kind == "phase":
+            is_handed_out = event.code == "finishing"
+        # Sites that have the result hang up, as the coordinator's log says it.
+        has_hung_up = is_handed_out and event.kind == "left"
+        told.append(Told(event, *((f"{event.site} has hung up", "") if has_hung_up else _words_of(event))))
+    return told
+
+
+def _words_of(event: EventReport) -> tuple[str, str]:
     if event.kind == "phase":
         return f"{event.site} {PHASE_WORDS.get(event.code, event.code)}".strip(), EVENT_WORDS["phase"][1]
     said, style = EVENT_WORDS.get(event.kind, (event.kind, ""))
