@@ -66,11 +66,35 @@ def test_a_column_without_any_value_is_told(
         model.predict(rows | empty)
     model.save(tmp_path / "model.json")
     for name, table in (("whole", rows), ("lacking", rows | empty)):
-        lines = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
+        labelled = table | {"y": np.tile(["no", "yes"], 6)}
+        lines = [",".join(labelled), *(",".join(map(str, row)) for row in zip(*labelled.values(), strict=True))]
         (tmp_path / f"{name}.csv").write_text("\n".join(lines), encoding="utf-8")
-        capsys.readouterr()
-        assert main(["predict", str(tmp_path / "model.json"), str(tmp_path / f"{name}.csv")]) == 0
-        assert ("has a value in 'age', 'region'" in " ".join(capsys.readouterr().err.split())) is (name == "lacking")
+        for command in ("predict", "evaluate"):
+            capsys.readouterr()
+            assert main([command, str(tmp_path / "model.json"), str(tmp_path / f"{name}.csv")]) == 0
+            said = " ".join(capsys.readouterr().err.split())
+            assert ("has a value in 'age', 'region'" in said) is (name == "lacking")
+
+
+ENDS = [("binary", ""), ("regression", "end at -3 and 5,"), ("count", "and 12,")]
+
+
+@pytest.mark.parametrize(("label", "said"), ENDS)
+def test_an_export_says_where_predictions_have_to_be_cut_off(
+    build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str], label: str, said: str
+) -> None:
+    """XGBoost cuts nothing off at a label's bounds, which the file has."""
+    model = build(label)
+    model.save(tmp_path / "model.json")
+    assert main(["export", str(tmp_path / "model.json")]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert (said in told and "Cut its predictions off" in told) if said else "Cut" not in told
+    if said:
+        xgboost = pytest.importorskip("xgboost")
+        booster = xgboost.Booster(model_file=str(tmp_path / "model.xgboost.json"))
+        low, high = model.plan.label.bounds
+        # No mean of counts is 0.
+        assert float(booster.attr("clip_max")) == high and low <= float(booster.attr("clip_min")) < low + 0.01
 
 
 @settings(max_examples=25)

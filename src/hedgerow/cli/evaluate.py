@@ -26,7 +26,7 @@ from hedgerow.evaluation.estimates import Estimate, Evaluation
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, evaluated, plot_calibration
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
-from hedgerow.models.model import Model, require_room
+from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text, require_room
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.release import EvaluatedModel, Outcome
@@ -64,16 +64,19 @@ def _check_plain(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
-    """The number of records and the scores of a model's predictions for them."""
-    labels, outputs = [], []
+    """The number of records and the scores of a model's predictions for them; a column without any value is told of."""
+    labels, outputs, empty = [], [], set(model.plan.feature_names)
     label = model.plan.label
     predict = model.predict_codes if label.is_numeric else model.predict_proba_codes
     predict = model.predict_survival_codes if label.is_survival else predict
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
+        empty &= model.without_values(codes)
         outputs.append(predict(codes))
         labels.append(records.label)
     truth, output = np.concatenate([label for label in labels if label is not None]), np.concatenate(outputs)
+    if empty and len(truth) >= FEWEST_TO_WARN:
+        warn(no_values_text(empty))
     return {"n_records": len(truth), **loss_kind(model.plan).scores(truth, output, model.plan.label)}
 
 

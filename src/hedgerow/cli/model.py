@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from hedgerow.cli.inputs import adapted_table, check_can_write, picture_file
-from hedgerow.cli.output import note, print_json, warn, wrapped
+from hedgerow.cli.output import note, number, print_json, warn, wrapped
 from hedgerow.data.sources import Location, read_records
 from hedgerow.errors import ModelError
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
@@ -62,6 +62,14 @@ def export(arguments: argparse.Namespace) -> None:
     out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.{ending}")
     model = Model.load(arguments.model)
     {"xgboost": model.export_xgboost, "onnx": model.export_onnx, "ebm": model.export_ebm}[arguments.to](out)
+    objective = model.ensemble.link.objective(model.plan.label)
+    clip = None if arguments.to == "onnx" or objective is None else objective.clip
+    if clip is not None:
+        low, high = map(number, clip)
+        warn(
+            f"Hedgerow's predictions end at {low} and {high}, and those of what reads this file go beyond. Cut its "
+            "predictions off there (docs/models.md)."
+        )
     if arguments.json:
         print_json({"model": arguments.model, "format": arguments.to, "out": str(out)})
         return
