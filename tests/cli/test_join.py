@@ -75,6 +75,35 @@ def test_the_lines_that_are_printed_mend_the_table(invitation: str, capsys: pyte
     assert policy.data.recode == (("sex", (("F", "female"), ("M", "male"))),)
 
 
+def test_nobody_is_called_as_the_coordinator(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The advice is one that can be followed: there is nothing to withdraw."""
+    capsys.readouterr()
+    for way in (["coordinator"], ["--monitor", "coordinator"]):
+        assert main(["study", "invite", *way]) == 2
+        said = capsys.readouterr().err
+        assert "Choose another name" in said and "withdraw" not in said and "(invited-coordinator" in said
+
+
+def test_too_few_sites_are_told_before_anyone_is_called(
+    invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their nodes would end as policy-small-cohort, after all words have been compared by phone."""
+
+    def no_server(*_: object) -> None:
+        raise UsageError("not-asked")
+
+    monkeypatch.setattr("hedgerow.cli.study.StudyServer", no_server)
+    policy = 'max_epsilon = 5\ndelta = 1e-5\nmin_sites = 2\nnoise = ["server"]\n'
+    Path("fewer.toml").write_text(policy, encoding="utf-8")
+    for invited, is_told in (["south"], True), (["west"], False), (["north", "south", "--again"], False):
+        assert main(["study", "invite", *invited, *(["--policy", "fewer.toml"] if "--again" in invited else [])]) == 0
+        if "--again" in invited:
+            assert main(["study", "withdraw", "west"]) == 0
+        capsys.readouterr()
+        assert main(["study", "serve"]) == 2
+        assert ("2 site(s) are invited" in capsys.readouterr().err) is is_told
+
+
 def test_a_later_adapter_is_not_passed_over(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A site that has joined is started again with another file: what its policy says of the table is what counts."""
     Path("one.toml").write_text('[data]\nrecode.sex = {M = "male", F = "female"}\n', encoding="utf-8")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.cli.inputs import address_of, asked, is_terminal, listed, read_plan, read_text
 from hedgerow.cli.main import build_parser
-from hedgerow.cli.output import name_log, note, print_facts, print_json
+from hedgerow.cli.output import name_log, note, print_facts, print_json, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import scoped
@@ -158,7 +158,7 @@ def invite(arguments: argparse.Namespace) -> None:
             raise UsageError("nobody-invited")
         for name, _ in parties:
             if check_name(name) == COORDINATOR:
-                raise UsageError("invited-already", name=name)
+                raise UsageError("invited-coordinator", name=name)
         # All of them before the first is written: what is refused has invited nobody.
         policies = {
             (name, role): _proposed(arguments, plan, book.proposed_to(name) if arguments.again else None)
@@ -302,6 +302,20 @@ def _page(folder: Path, arguments: argparse.Namespace) -> Iterator[Console | Non
         yield page
 
 
+def _warn_of_few_sites(book: StudyBook, sites: Sequence[str]) -> None:
+    """Say before anyone calls anyone that nodes would take part in no run of so few sites."""
+    from hedgerow.client.policy import parse_policy
+
+    proposed = [text for text in map(book.proposed_to, sites) if text is not None]
+    least = max((parse_policy(policy_of(text, "the data")).min_sites for text in proposed), default=0)
+    if len(sites) < least:
+        warn(
+            f"{len(sites)} site(s) are invited, and the proposed policies take part with {least} or more (min_sites): "
+            "their nodes would end as policy-small-cohort. Invite more sites; or invite these `--again`, with a "
+            "`--policy` that says fewer, if their owners want to."
+        )
+
+
 def _receive(book: StudyBook, page: Console | None) -> None:
     """Serve the parties until all have the roster."""
     from hedgerow.models.model import write_atomically
@@ -311,6 +325,7 @@ def _receive(book: StudyBook, page: Console | None) -> None:
     if not any(guest.role is Role.SITE for guest in guests):
         raise UsageError("nobody-invited")
     _require_own_roster(book)
+    _warn_of_few_sites(book, [guest.name for guest in guests if guest.role is Role.SITE])
     host, port = address_of(book.fact("listen"), "--listen")
     allow_many_connections()
     # A book for each thread: one that the server writes to while the operator confirms somebody waits for its turn.
