@@ -15,10 +15,11 @@ import pytest
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import ModelError, UsageError
 from hedgerow.models import bands as bands_module
-from hedgerow.models.bands import known_deviations, shape_bands, why_unknown
+from hedgerow.models.bands import chain_gain, known_deviations, shape_bands, why_unknown
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.trees.leaves import SPREADS, expected_values
 from hedgerow.trees.random_trees import deepened
 
 ADDITIVE = {"n_trees": 40, "max_depth": 3, "interaction_size": 1, "structure_seed": 5}
@@ -60,6 +61,17 @@ def _coverage(factory: ModuleType, model: dict[str, Any], n_seeds: int = 24) -> 
             away = np.abs(band[feature].scores - mean) * math.sqrt(n_seeds / (n_seeds - 1))
             held.append([(away <= count * band[feature].deviations).mean() for count in (1, 2)])
     return [float(share) for share in np.mean(held, axis=0)]
+
+
+def test_values_answer_to_sums_as_they_are_expected() -> None:
+    """Bands carry the noise by the matrices of the prior that trees are grown by: they give the same values."""
+    random = np.random.default_rng(1)
+    gradients, hessians = random.normal(0, 50, 16), random.uniform(0, 300, 16)
+    hessians[5] = 0.0
+    values, _ = expected_values(gradients, hessians, np.ones(16, dtype=np.bool_), True, SPREADS, 12.0, 30.0)
+    for spread, found in zip(SPREADS[1:].tolist(), values[1:], strict=True):
+        gain, _ = chain_gain(hessians, spread, 12.0, 30.0)
+        assert gain @ gradients == pytest.approx(found, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("clip", ["auto", "none"])

@@ -147,7 +147,7 @@ class _Leaves:
         place: int [n_codes], which of them each code reaches.
         values: float64 [n_leaves, n_outputs], in units of the score.
         released: float64 [n_leaves], Hessians with their noise, in real units, as the mean over the outputs.
-        expected: float64 [n_leaves], the same by the density that all trees have measured.
+        measured: float64 [n_leaves], the same by the density that all trees have measured.
         pooling: float64 [n_leaves, n_leaves], the weights with which their sums were added.
         is_expected: whether the values were expected by a spread.
         gradient_noise, hessian_noise: standard deviations, in real units.
@@ -157,7 +157,7 @@ class _Leaves:
     place: NDArray[np.intp]
     values: FloatArray
     released: FloatArray
-    expected: FloatArray
+    measured: FloatArray
     pooling: FloatArray
     is_expected: bool
     gradient_noise: float
@@ -175,37 +175,38 @@ class _Leaves:
     def response(self, output: int) -> tuple[FloatArray, FloatArray]:
         """How values answer: [n_leaves, n_leaves] to gradients, and the covariance that the noise gives them."""
         ratios = -self.values[:, output] / self.rate
-        if self.is_expected or self.rule.smooths:
-            if self.is_expected:
-                gain = self._expected(ratios)
-                by_hessian = gain * ratios
-            else:
-                below = (self.pooling @ self.expected + self.ridge)[:, None]
-                gain, by_hessian = self._shrunk() / below * self.pooling, ratios[:, None] / below * self.pooling
-            noise = self.gradient_noise**2 * gain @ gain.T + self.hessian_noise**2 * by_hessian @ by_hessian.T
-            return self.rate * gain, self.rate**2 * noise
-        sums = ratios * (self.released + self.ridge)
-        # What a sum says beyond its noise.
-        is_above = np.abs(sums) > self.gradient_noise
-        signal = np.where(is_above, sums - self.gradient_noise**2 / np.where(is_above, sums, 1.0), 0.0)
-        variances, gains = _of_ratios(signal, self)
-        return self.rate * np.diag(gains), self.rate**2 * np.diag(variances)
+        if not (self.is_expected or self.rule.smooths):
+            sums = ratios * (self.released + self.ridge)
+            # What a sum says beyond its noise.
+            is_above = np.abs(sums) > self.gradient_noise
+            signal = np.where(is_above, sums - self.gradient_noise**2 / np.where(is_above, sums, 1.0), 0.0)
+            variances, gains = _of_ratios(signal, self)
+            return self.rate * np.diag(gains), self.rate**2 * np.diag(variances)
+        if self.is_expected:
+            gain = self._gain_by_spread(ratios)
+            by_hessian = gain * ratios
+        else:
+            below = (self.pooling @ self.measured + self.ridge)[:, None]
+            gain, by_hessian = self._shrunk() / below * self.pooling, ratios[:, None] / below * self.pooling
+        noise = self.gradient_noise**2 * gain @ gain.T + self.hessian_noise**2 * by_hessian @ by_hessian.T
+        return self.rate * gain, self.rate**2 * noise
 
-    def _expected(self, ratios: FloatArray) -> FloatArray:
-        """How expected values answer to gradients: [n_leaves, n_leaves], see `trees.leaves.expected_values`."""
-        seen = float((np.diff(ratios) ** 2).sum())
+    def _gain_by_spread(self, ratios: FloatArray) -> FloatArray:
+        """How expected values answer to gradients: float64 [n_leaves, n_leaves].
+
+        By the spread with which neighbours would lie as far apart as these do: the chosen one is not in the file.
+
+        Args:
+            ratios: float64 [n_leaves], the values before the rate.
+        """
+        apart = float((np.diff(ratios) ** 2).sum())
         best, closest = np.zeros((len(ratios), len(ratios))), math.inf
-        for spread in SPREADS[1:]:
-            steps = np.full(len(ratios), spread**2)
-            steps[0] *= LEVEL_OF_CHAIN
-            before = np.minimum.outer(sums := np.cumsum(steps), sums)
-            known = self.gradient_noise**2 + (spread * self.hessian_noise) ** 2
-            sums_of = self.expected[:, None] * before * self.expected + known * np.eye(len(ratios))
-            gain = before * self.expected @ np.linalg.inv(sums_of)
-            apart = np.diff(gain, axis=0)
-            due = float(np.trace(apart @ sums_of @ apart.T))
-            if due > 0 and seen > 0 and abs(math.log(due / seen)) < closest:
-                best, closest = gain, abs(math.log(due / seen))
+        for spread in SPREADS[1:].tolist():
+            gain, covariance = chain_gain(self.measured, spread, self.gradient_noise, self.hessian_noise)
+            steps = np.diff(gain, axis=0)
+            likely = float(np.trace(steps @ covariance @ steps.T))
+            if likely > 0 and apart > 0 and abs(math.log(likely / apart)) < closest:
+                best, closest = gain, abs(math.log(likely / apart))
         return best
 
     def _shrunk(self) -> float:
@@ -223,10 +224,35 @@ class _Leaves:
         return (math.sqrt(1 + 4 * taken) - 1) / (2 * taken) if taken > 1e-9 else 1.0
 
 
+def chain_gain(
+    hessians: FloatArray, spread: float, gradient_noise: float, hessian_noise: float
+) -> tuple[FloatArray, FloatArray]:
+    """How the values along a numeric feature answer to all sums of gradients: float64 [n_leaves, n_leaves].
+
+    The normal prior of `hedgerow.trees.leaves.expected_values` with dense matrices. Passes from leaf to leaf give the
+    values and the variance of each, and exactly so on every machine; here all answers are asked for, once for a model.
+
+    Args:
+        hessians: float64 [n_leaves], at least 0.
+        spread: above 0.
+        gradient_noise, hessian_noise: standard deviations, the first above 0.
+
+    Returns:
+        The answers, and the covariance that released sums have by that prior, of the same shape.
+    """
+    steps = np.full(len(hessians), spread**2)
+    steps[0] *= LEVEL_OF_CHAIN
+    walked = np.cumsum(steps)
+    before = np.minimum.outer(walked, walked)
+    known = gradient_noise**2 + (spread * hessian_noise) ** 2
+    covariance = hessians[:, None] * before * hessians + known * np.eye(len(hessians))
+    return before * hessians @ np.linalg.inv(covariance), covariance
+
+
 def _of_ratios(signal: FloatArray, leaves: _Leaves) -> tuple[FloatArray, FloatArray]:
     """Variance of clip(G / (H + ridge)), 0 where H <= 0, and its mean derivative by G: float64 [n_leaves] each."""
     noise = leaves.gradient_noise
-    hessians = leaves.expected[:, None] + leaves.hessian_noise * _NODES
+    hessians = leaves.measured[:, None] + leaves.hessian_noise * _NODES
     is_known = hessians > 0
     below = np.maximum(np.where(is_known, hessians + leaves.ridge, 1.0), 1e-9)
     middle, spread, clip = signal[:, None] / below, noise / below, leaves.rule.leaf_clip
@@ -358,7 +384,7 @@ class _Source:
             place=place,
             values=fitted.values[tree, used] / SCORE_UNIT,
             released=released,
-            expected=np.bincount(place, weights=shape.density) * released.sum(),
+            measured=np.bincount(place, weights=shape.density) * released.sum(),
             pooling=pooling,
             is_expected=rule.shape_rate > 0 and is_ordered,
             gradient_noise=gradient_noise,
@@ -399,7 +425,7 @@ def _sampled(leaves: Sequence[_Leaves], density: FloatArray, output: int) -> Flo
     covariance = np.zeros((len(density), len(density)))
     for tree in leaves:
         gain, _ = tree.response(output)
-        covariance += ((gain * np.maximum(tree.expected, 0)) @ gain.T)[np.ix_(tree.place, tree.place)]
+        covariance += ((gain * np.maximum(tree.measured, 0)) @ gain.T)[np.ix_(tree.place, tree.place)]
     return _centred(covariance, density)
 
 

@@ -146,24 +146,31 @@ def values_of(
         spread: what the releases so far have shown of values; learns from this one. None where the rule has no use
             for it.
     """
+    if spread is None:
+        return values_of_ratios(_ratios_by_ridge(leaves, trees, rule, mixing), rule)
+    ratios, rates = spread.taken_in(leaves, trees, rule)
+    is_expected = rates > 0
+    if not is_expected.all():
+        ratios = np.where(is_expected, ratios, _ratios_by_ridge(leaves, trees, rule, mixing))
+    return values_of_ratios(ratios, rule, np.where(is_expected, rates, rule.learning_rate))
+
+
+def _ratios_by_ridge(
+    leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule, mixing: NDArray[np.float64] | None
+) -> NDArray[np.float64]:
+    """G / (H + ridge), smoothed where the rule says so: float64 [B, n_leaves, n_outputs]; args as of `values_of`."""
     gradients, hessians, noise = leaves.gradients, leaves.hessians, leaves.gradient_noise
     ridge = rule.ridge(noise)
-    if rule.smooths:
-        shapes = shapes_of(trees)
-        is_smooth = np.ones(trees.n_trees, dtype=np.bool_) if rule.directions is None else ~rule.directions.bind(trees)
-        is_pooled, shares = shapes.is_ordered & is_smooth, np.where(is_smooth, rule.shrinkage, 0.0)
-        how = (noise, ridge, shares, _AS_THEY_ARE if mixing is None else mixing)
-        ratios = smoothed_ratios(gradients, hessians, shapes.reachable, is_pooled, *how)
-        if not rule.noise_ridge:
-            # As below: without a ridge of its noise nothing else holds such a leaf back.
-            ratios = np.where(hessians > 0, ratios, 0)
-    else:
+    if not rule.smooths:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
-        ratios = np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
-    if spread is None:
-        return values_of_ratios(ratios, rule)
-    expected, rates = spread.taken_in(leaves, trees, rule)
-    return values_of_ratios(np.where(rates > 0, expected, ratios), rule, np.where(rates > 0, rates, rule.learning_rate))
+        return np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
+    shapes = shapes_of(trees)
+    is_smooth = np.ones(trees.n_trees, dtype=np.bool_) if rule.directions is None else ~rule.directions.bind(trees)
+    is_pooled, shares = shapes.is_ordered & is_smooth, np.where(is_smooth, rule.shrinkage, 0.0)
+    how = (noise, ridge, shares, _AS_THEY_ARE if mixing is None else mixing)
+    ratios = smoothed_ratios(gradients, hessians, shapes.reachable, is_pooled, *how)
+    # As above: where a plan has no ridge of the noise, nothing else holds such a leaf back.
+    return np.asarray(ratios if rule.noise_ridge else np.where(hessians > 0, ratios, 0))
 
 
 _AS_THEY_ARE = np.empty((0, 0, 0))
@@ -412,9 +419,9 @@ class ValueSpread:
     A leaf's sum is G = H v + noise, v the step that is due there. Before the release, v is a random walk: along the
     values of a numeric feature from leaf to leaf, or, in a tree on several features, down the tree from node to node.
     All steps of the walk have one standard deviation, the spread. For a given spread the values that are expected after
-    the release follow from one pass there and one back (Kalman 1960, Rauch, Tung and Striebel 1965; on trees, Chou,
-    Willsky and Benveniste 1994): leaves of which the release says little take over what their neighbours show, and a
-    tree that released nothing but noise adds next to nothing.
+    the release follow from one pass there and one back (Kalman 1960; Fraser and Potter 1969; on trees, Chou, Willsky
+    and Benveniste 1994): leaves of which the release says little take over what their neighbours show, and a tree that
+    released nothing but noise adds next to nothing.
 
     The spread is the one of `SPREADS` with the least risk in all releases so far, older ones counting less: the squared
     error of the sums as Stein's unbiased estimate has it (Stein 1981), sum (G - H v)**2 + 2 noise**2 trace dHv/dG. The
@@ -447,9 +454,9 @@ class ValueSpread:
             rate = rule.subset_rate if feature < 0 else rule.shape_rate if is_chain and not held[tree] else 0.0
             if rate == 0:
                 continue
-            sums = leaves.gradients[tree, :, 0], leaves.hessians[tree, :, 0], shapes.reachable[tree]
-            noise = leaves.gradient_noise, leaves.hessian_noise
-            values, risks = expected_values(*sums, is_chain, SPREADS, *noise)
+            gradients, hessians = leaves.gradients[tree, :, 0], leaves.hessians[tree, :, 0]
+            noises = leaves.gradient_noise, leaves.hessian_noise
+            values, risks = expected_values(gradients, hessians, shapes.reachable[tree], is_chain, SPREADS, *noises)
             expected[tree, :, 0], rates[tree] = values[self._best(feature, risks)], rate
         return expected, rates
 
@@ -468,6 +475,8 @@ def expected_values(  # type: ignore[no-untyped-def]
 ):
     """What a tree's leaves are expected to be for each spread, float64 [n_spreads, n_leaves], and the risk of each.
 
+    See `ValueSpread`. Risks are in units of the variance of the noise.
+
     Args:
         gradients, hessians: float64 [n_leaves], Hessians at least 0.
         reachable: bool [n_leaves]; the other leaves hold only noise, and get 0 or what is above them.
@@ -478,90 +487,98 @@ def expected_values(  # type: ignore[no-untyped-def]
     n_leaves = len(gradients)
     values, risks = np.zeros((len(spreads), n_leaves)), np.zeros(len(spreads))
     for number in range(len(spreads)):
-        variance = spreads[number] * spreads[number]
-        known, spent = noise * noise + variance * hessian_noise * hessian_noise, np.zeros(n_leaves)
-        if variance > 0 and is_chain:
-            _along_chain(gradients, hessians, reachable, variance, known, values[number], spent)
-        elif variance > 0:
-            _down_tree(gradients, hessians, reachable, variance, known, values[number], spent)
+        step = spreads[number] * spreads[number]
+        noise_squared, variances = noise * noise + step * hessian_noise * hessian_noise, np.zeros(n_leaves)
+        if step > 0 and is_chain:
+            _along_chain(gradients, hessians, reachable, step, noise_squared, values[number], variances)
+        elif step > 0:
+            _down_tree(gradients, hessians, reachable, step, noise_squared, values[number], variances)
         for leaf in range(n_leaves):
             if reachable[leaf]:
-                left = (gradients[leaf] - hessians[leaf] * values[number, leaf]) / noise
-                risks[number] += left * left + 2 * hessians[leaf] * hessians[leaf] * spent[leaf] / known
+                residual = (gradients[leaf] - hessians[leaf] * values[number, leaf]) / noise
+                # By a unit of its leaf's sum a value moves by hessian * variance / noise_squared.
+                moved = 2 * hessians[leaf] * hessians[leaf] * variances[leaf] / noise_squared
+                risks[number] += residual * residual + moved
     return values, risks
 
 
 @numba.njit(cache=True, nogil=True)
-def _along_chain(gradients, hessians, reachable, variance, known, values, spent):  # type: ignore[no-untyped-def]
+def _along_chain(gradients, hessians, reachable, step, noise_squared, values, variances):  # type: ignore[no-untyped-def]
     """Writes each leaf's expected value and its variance, where the values walk from leaf to leaf.
 
-    What is known of a value is kept as its precision, and the precision times the value.
+    A pass from the first leaf on knows of each value what its own sum and those before it say; one back adds what those
+    after it say. What is known of a value is kept as its precision, and the precision times the value.
 
     Args:
-        variance: of a step.
-        known: variance of the noise of a gradient.
+        gradients, hessians, reachable: as of `expected_values`.
+        step: variance of a step of the walk.
+        noise_squared: variance of the noise of a gradient.
+        values, variances: float64 [n_leaves], 0 at first.
     """
     n_leaves = len(gradients)
     ahead, ahead_value = np.zeros(n_leaves), np.zeros(n_leaves)
-    precision, value = 1 / (LEVEL_OF_CHAIN * variance), 0.0
+    precision, value = 1 / (LEVEL_OF_CHAIN * step), 0.0
     is_first = True
     for leaf in range(n_leaves):
         if not reachable[leaf]:
             continue
-        passed = 1.0 if is_first else 1 / (1 + precision * variance)
-        precision = precision * passed + hessians[leaf] * hessians[leaf] / known
-        value = value * passed + hessians[leaf] * gradients[leaf] / known
+        passed = 1.0 if is_first else 1 / (1 + precision * step)
+        precision = precision * passed + hessians[leaf] * hessians[leaf] / noise_squared
+        value = value * passed + hessians[leaf] * gradients[leaf] / noise_squared
         ahead[leaf], ahead_value[leaf], is_first = precision, value, False
     precision, value = 0.0, 0.0
     for leaf in range(n_leaves - 1, -1, -1):
         if not reachable[leaf]:
             continue
-        passed = 1 / (1 + precision * variance)
+        passed = 1 / (1 + precision * step)
         precision, value = precision * passed, value * passed
-        spent[leaf] = 1 / (ahead[leaf] + precision)
-        values[leaf] = (ahead_value[leaf] + value) * spent[leaf]
-        precision += hessians[leaf] * hessians[leaf] / known
-        value += hessians[leaf] * gradients[leaf] / known
+        variances[leaf] = 1 / (ahead[leaf] + precision)
+        values[leaf] = (ahead_value[leaf] + value) * variances[leaf]
+        precision += hessians[leaf] * hessians[leaf] / noise_squared
+        value += hessians[leaf] * gradients[leaf] / noise_squared
 
 
 @numba.njit(cache=True, nogil=True)
-def _down_tree(gradients, hessians, reachable, variance, known, values, spent):  # type: ignore[no-untyped-def]
-    """The same where values walk from each node to those below it, which stand at 2 i + 1 and 2 i + 2."""
+def _down_tree(gradients, hessians, reachable, step, noise_squared, values, variances):  # type: ignore[no-untyped-def]
+    """The same where values walk from each node to those below it, which stand at 2 i + 1 and 2 i + 2.
+
+    A pass up knows of each node what the sums below it say; one down adds what all others say.
+    """
     n_leaves = len(gradients)
     n_nodes = 2 * n_leaves - 1
     precision, value, is_alive = np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_nodes, dtype=np.bool_)
     for leaf in range(n_leaves):
         if reachable[leaf]:
             node = n_leaves - 1 + leaf
-            precision[node] = hessians[leaf] * hessians[leaf] / known
-            value[node] = hessians[leaf] * gradients[leaf] / known
+            precision[node] = hessians[leaf] * hessians[leaf] / noise_squared
+            value[node] = hessians[leaf] * gradients[leaf] / noise_squared
             is_alive[node] = True
+    steps = np.zeros(n_leaves - 1)
     for node in range(n_leaves - 2, -1, -1):
         is_alive[node] = is_alive[2 * node + 1] or is_alive[2 * node + 2]
         # A node that sends all its records one way is no step.
-        step = variance if is_alive[2 * node + 1] and is_alive[2 * node + 2] else 0.0
+        steps[node] = step if is_alive[2 * node + 1] and is_alive[2 * node + 2] else 0.0
         for below in range(2 * node + 1, 2 * node + 3):
-            passed = 1 / (1 + precision[below] * step)
+            passed = 1 / (1 + precision[below] * steps[node])
             precision[node] += precision[below] * passed
             value[node] += value[below] * passed
-    means, variances = np.zeros(n_nodes), np.zeros(n_nodes)
-    variances[0] = 1 / (precision[0] + 1 / variance)
-    means[0] = value[0] * variances[0]
+    mean, variance = np.zeros(n_nodes), np.zeros(n_nodes)
+    variance[0] = 1 / (precision[0] + 1 / step)
+    mean[0] = value[0] * variance[0]
     for node in range(n_leaves - 1):
-        step = variance if is_alive[2 * node + 1] and is_alive[2 * node + 2] else 0.0
         for below in range(2 * node + 1, 2 * node + 3):
-            if step == 0:
-                means[below], variances[below] = means[node], variances[node]
+            if steps[node] == 0:
+                mean[below], variance[below] = mean[node], variance[node]
                 continue
             # What all but this side says of the node, a step further.
-            passed = 1 / (1 + precision[below] * step)
-            others = 1 / variances[node] - precision[below] * passed
-            before = 1 / (1 / others + step)
-            variances[below] = 1 / (precision[below] + before)
-            others_value = (means[node] / variances[node] - value[below] * passed) / others
-            means[below] = (value[below] + before * others_value) * variances[below]
+            passed = 1 / (1 + precision[below] * steps[node])
+            others = 1 / variance[node] - precision[below] * passed
+            before = 1 / (1 / others + steps[node])
+            variance[below] = 1 / (precision[below] + before)
+            others_value = (mean[node] / variance[node] - value[below] * passed) / others
+            mean[below] = (value[below] + before * others_value) * variance[below]
     for leaf in range(n_leaves):
-        values[leaf], spent[leaf] = means[n_leaves - 1 + leaf], variances[n_leaves - 1 + leaf]
+        values[leaf], variances[leaf] = mean[n_leaves - 1 + leaf], variance[n_leaves - 1 + leaf]
 
 
 def values_of_ratios(
