@@ -104,6 +104,17 @@ def test_predict_and_evaluate_agree_with_the_model(study: Path, model: Path, tmp
     assert "(chance 0.5)" in hedgerow("evaluate", model, study / "test.csv")
 
 
+def test_a_table_that_cannot_be_read_prints_no_predictions(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A header alone would be taken for the predictions of an empty table."""
+    (tmp_path / "other.csv").write_text("size,colour\n1,red\n", encoding="utf-8")
+    for table, code in (("absent.csv", "data-file-missing"), ("other.csv", "data-missing-column")):
+        assert main(["predict", str(model), str(tmp_path / table)]) == 4
+        said = capsys.readouterr()
+        assert said.out == "" and code in said.err
+
+
 def test_labels_are_not_needed_to_predict(model: Path, tmp_path: Path, hedgerow: Run) -> None:
     """A table without the label's column predicts; it does not evaluate."""
     (tmp_path / "new.csv").write_text("ward,age\na,10\nc,\n")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -92,11 +93,13 @@ def predict(arguments: argparse.Namespace) -> None:
         rows = [row if len(header) > 1 else row[0] for chunk in chunks for row in chunk]
         print_json({"columns": header, "predictions": rows})
         return
+    # Before anything is written: a table that is not there, or does not fit, leaves no header of predictions.
+    first = next(chunks, [])
     with _stream(out) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(header)
         n_rows = 0
-        for chunk in chunks:
+        for chunk in chain([first], chunks):
             writer.writerows(chunk)
             n_rows += len(chunk)
     if arguments.json:
