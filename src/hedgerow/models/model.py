@@ -142,8 +142,8 @@ class Model:
         low, high = label.bounds
         text = f"{low:g} to {high:g}; labels beyond counted as the bound, and no prediction is beyond"
         if any(release.kind in _FIND_BOUNDS for release in self.plan.prepared):
-            text += ". Bounds that noisy counts find cut the outermost labels off, a long tail most of all: "
-            text += "give the label's where you know them"
+            text += ". Bounds, where noisy counts found them, cut the outermost labels off, a long tail most of all: "
+            text += "give the label's bounds where you know them"
         return text
 
     def __repr__(self) -> str:
