@@ -474,6 +474,8 @@ def the_demonstration(scene: Scene) -> None:
     shown = scene.start("demo", "study", "demo", "--sites", "3", "--out", "shown")
     assert shown.wait() == 0, "".join(shown.err)
     assert "3 of 3 have it" in "".join(shown.out)
+    # What is waited for is said before.
+    assert "reads its table" in "".join(shown.err) and "the run begins" in "".join(shown.err)
     assert command(scene, "study", "demo", "--out", "shown", code=2).error == "study-exists"
 
 

@@ -690,11 +690,13 @@ def demo(arguments: argparse.Namespace) -> None:
             (folder / site).mkdir()
             (folder / _STUDY / f"{site}.invitation").rename(folder / site / f"{site}.invitation")
             scene.start(site, "join", f"{site}/{site}.invitation", "--data", table.name, "--yes")
+        note("(Each site reads its table, and then shows four words, as the coordinator does: some seconds each.)")
         for site in tables:
             at_site, at_coordinator = scene.words_at(site), scene.words_of(site)
             note(f"(The call: {site} reads {at_site!r}, the coordinator {at_coordinator!r}.)")
             scene.type("join", f"{site}/{site}.invitation", "--confirm", at_coordinator)
             scene.type("study", "confirm", f"{site}={at_site}")
+        note(f"(All words are the same, so the run begins; {folder / 'coordinator.log'} follows it.)")
         scene.wait_for("coordinator", "")
         for site in tables:
             scene.wait_for(site, "waits for the next run")

@@ -93,7 +93,8 @@ def write_rand_hie(folder: str | os.PathLike[str], *, test_fraction: float = 0.3
     arrow_csv.write_csv(table.filter(pa.array(is_test)), files.test)
     files.plan.write_text(rand_hie_plan_text(), encoding="utf-8")
     origin = resources.files("hedgerow").joinpath("data", "README.md").read_text(encoding="utf-8")
-    (target / "README.md").write_text(origin, encoding="utf-8")
+    if not (target / "README.md").exists():  # It may be somebody's own.
+        (target / "README.md").write_text(origin, encoding="utf-8")
     return files
 
 
