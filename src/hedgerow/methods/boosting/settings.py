@@ -115,8 +115,8 @@ ADAPTIVE_SUBSET = 3
 def _usual(plan: Plan, signal: float) -> BoostingSettings:
     """The first table of docs/defaults.md: it holds wherever that of a kind of labels says nothing."""
     model, kind, m = plan.model, loss_kind(plan), len(plan.features)
-    usual = "adaptive" if model.split_method == "totally_random" else "cyclical"
-    interaction = usual if model.interaction == "auto" else model.interaction
+    order = "adaptive" if model.split_method == "totally_random" else "cyclical"
+    interaction = order if model.interaction == "auto" else model.interaction
     trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
     return BoostingSettings(
         n_trees=max(2 * m, MIN_TREES, min(MAX_TREES, trees)),
@@ -332,7 +332,7 @@ CLIP, HESSIAN_SCALE, NOISE_RIDGE = 0.2, 0.066, 90.0
 LEAST_RATE, MOST_RATE = 0.25, 2.2
 EXPLORING_SHARE, PARTNER_SHARE = 0.9, 0.7
 MOST_START, SIGNAL_OF_START = 0.6, 125.0
-"""Of mu^2, most, for the start; with so much signal all of it, for a linear model needs so much noise less."""
+"""Of mu^2, for the start: 125 / s, for a linear model needs as much whatever the signal, and no more than the first."""
 MEAN_SHARE = 0.05
 """Of mu^2, for the mean and the spread about it, where leaves are not smoothed."""
 
