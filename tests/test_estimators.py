@@ -358,6 +358,9 @@ def test_usual_slips_are_named(numbers: tuple[np.ndarray, np.ndarray]) -> None:
         (DPGBDTClassifier(), np.array([["a", 1.0]] * 60, dtype=object), y, "text: .*'a'.*Give a table of pandas"),
         (DPGBDTClassifier(), [["a", 1.0]] * 60, y, "text: .*'a'.*Give a table of pandas"),
         (DPGBDTClassifier(), pd.DataFrame({"ward": ["a"]})[:0], y[:0], "X has no rows"),
+        (DPGBDTClassifier(), {"a": X[:, 0]}, y, "X is of type dict.*DataFrame"),
+        (DPGBDTClassifier(), "table.csv", y, "X is of type str.*read_csv"),
+        (DPGBDTClassifier(), pd.DataFrame(X), "outcome", "y is of type str"),
         (DPGBDTClassifier(bounds={0: (0, 1)}), X, y, 'or "private" to find'),
     ]
     for model, table, labels, said in slips:

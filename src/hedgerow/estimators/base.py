@@ -189,6 +189,13 @@ def within_floats(values: Any) -> Any:
     return found.reshape(cells.shape)
 
 
+def _refuse_what_is_no_table(X: Any, y: Any = None) -> None:
+    """Refuse a file's or a column's name, and a dictionary: scikit-learn would count their letters or keys as rows."""
+    for parameter, given in (("X", X), ("y", y)):
+        if isinstance(given, str | bytes | os.PathLike | Mapping):
+            raise UsageError("no-table", parameter=parameter, type=type(given).__name__)
+
+
 @contextmanager
 def _no_text() -> Iterator[None]:
     """Says what helps where scikit-learn cannot make a matrix of numbers, because a cell is text."""
@@ -583,6 +590,7 @@ class PrivateTrees(BaseEstimator):
 
     def _table_and_label(self, X: Any, y: Any) -> tuple[Table, NDArray[Any]]:
         """What `fit` is given: the validated table, and y as a 1-d array."""
+        _refuse_what_is_no_table(X, y)
         X = collected(X)
         if not self._reads_columns(X, reset=True):
             X = within_floats(X)
@@ -597,6 +605,7 @@ class PrivateTrees(BaseEstimator):
 
     def _table(self, X: Any) -> Table:
         """What a prediction is given: the validated table."""
+        _refuse_what_is_no_table(X)
         X = collected(X)
         if not self._reads_columns(X, reset=False):
             X = within_floats(X)
