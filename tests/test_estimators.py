@@ -372,13 +372,13 @@ def test_usual_slips_are_named(numbers: tuple[np.ndarray, np.ndarray]) -> None:
         DPGBDTRegressor(loss="poisson", **told).fit(X, np.zeros(60))
 
 
-@pytest.mark.parametrize("library", ["numpy", "pandas", "polars", "arrow"])
+@pytest.mark.parametrize("library", ["numpy", "pandas", "polars", "lazy polars", "arrow"])
 def test_a_table_of_one_column_is_a_label(numbers: tuple[np.ndarray, np.ndarray], library: str) -> None:
     """As for scikit-learn: `table[["outcome"]]` gives the model of `table["outcome"]`, and a warning."""
     X, y = numbers[0][:60], numbers[1][:60]
     made: dict[str, Any] = {
         "numpy": y[:, None], "pandas": pd.DataFrame({"outcome": y}), "polars": pl.DataFrame({"outcome": y}),
-        "arrow": pa.table({"outcome": y}),
+        "lazy polars": pl.LazyFrame({"outcome": y}), "arrow": pa.table({"outcome": y}),
     }  # fmt: skip
     told: dict[str, Any] = {"bounds": (-1, 1), "n_records": 60, "random_state": 1, "n_trees": 2}
     for kind in (DPGBDTClassifier(classes=[0, 1], **told), DPGBDTRegressor(label_bounds=(0, 1), **told)):

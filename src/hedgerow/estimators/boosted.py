@@ -33,6 +33,7 @@ from hedgerow.client.node import threads_of_jobs, use_threads
 from hedgerow.data.columns import Place, category_indices, shown, texts_of_cells
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.site_data import scaled_label
+from hedgerow.data.units import collected
 from hedgerow.errors import DataError, UsageError
 from hedgerow.estimators.base import (
     PRIVATE,
@@ -501,6 +502,7 @@ def _one_column(y: Any, X: Any) -> Any:
 
     Warns also where `X` has a column of the name that `y` has: the model would predict the label from itself.
     """
+    y = collected(y)
     shape: tuple[int, ...] = getattr(y, "shape", ())
     if len(shape) == 2 and shape[1] == 1:
         warnings.warn(_ONE_COLUMN, DataConversionWarning, stacklevel=4)
