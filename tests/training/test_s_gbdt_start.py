@@ -20,7 +20,7 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix, LinearBasis
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
-from hedgerow.methods.start import N_EXCHANGES, ROUNDS, SHARES, LabelSums, start_multipliers
+from hedgerow.methods.start import ROUNDS, SHARES, LabelSums, LinearStart, start_multipliers
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
@@ -75,7 +75,7 @@ def test_it_asks_for_two_matrices_and_three_steps(factory: ModuleType, label: st
     kinds = [type(query) for query in queries]
     mean = int(label == "regression")
     assert kinds == [LabelSums] * mean + [GramMatrix] * 2 + [CrossProducts] * ROUNDS + [SampledLeafSums] * 4
-    assert len(queries) == decided.n_exchanges(plan) == mean + N_EXCHANGES + 4
+    assert len(queries) == decided.n_exchanges(plan) == mean + LinearStart.n_exchanges + 4
     assert [query.purpose.round for query in queries] == list(range(len(queries)))
     assert max(query.length for query in queries) <= decided.largest_length(plan)
     m = len(plan.features)

@@ -416,7 +416,7 @@ class HazardStart:
         Returns:
             All its trees in one batch, one per feature; and the last update, which nodes have not taken in yet.
         """
-        noises = self.multipliers(whole) if whole else (0.0, 0.0, 0.0)
+        noises = self.multipliers(whole)
         basis, rows, p = self.basis, self.plan.privacy.rows_per_unit, self.basis.rows.n_columns
         question = self._moments_question(first, noises[0])
         released = yield question

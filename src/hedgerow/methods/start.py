@@ -49,7 +49,6 @@ from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
 ROUNDS = 3
 SHARES = (3 / 7, 1 / 7, 1 / 7)
 """Of a linear start's divergence: for A, for B, and for each of the rounds."""
-N_EXCHANGES = 2 + ROUNDS
 ROW_NORM = 1.0
 FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
 """What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
@@ -126,40 +125,30 @@ def octaves_of(plan: Plan) -> int:
     return 1 + int(plan.label.bounds[1]).bit_length()
 
 
-def released_level(released: IntVector, sigma: float, largest: float) -> float | None:
-    """The mean count that an answer to `CountOctaves` tells; None where noise covers all of it.
+def released_level(released: IntVector, sigma: float, largest: float) -> tuple[float, float] | None:
+    """The mean of counts that an answer to `CountOctaves` tells, and their standard deviation.
 
     A size within `SURE` deviations of its noise is taken for empty: a record of a high one weighs as much as hundreds.
+
+    Args:
+        released: int64 [1 + octaves], with its noise.
+        sigma: the noise's standard deviation, in integer units.
+        largest: the largest count.
+
+    Returns:
+        None where noise covers all of it.
     """
-    shares = _shares_of_sizes(released, sigma, largest)
-    if not shares:
-        return None
-    noise = sigma / RECORD_NORM
-    # Of counts above 0 that are hidden in the noise there may be about as many as the noise.
-    return max(_mean_of(shares), noise / math.fsum(found for _, found in shares))
-
-
-def released_spread(released: IntVector, sigma: float, largest: float) -> float:
-    """The standard deviation of counts that an answer to `CountOctaves` tells; 0 where noise covers all of it."""
-    shares = _shares_of_sizes(released, sigma, largest)
-    if not shares:
-        return 0.0
-    mean = _mean_of(shares)
-    return math.sqrt(_mean_of([((size - mean) * (size - mean), found) for size, found in shares]))
-
-
-def _shares_of_sizes(released: IntVector, sigma: float, largest: float) -> list[tuple[float, float]]:
-    """Of each size that stands out of its noise, a count in its place, and how many records have it."""
     noise = sigma / RECORD_NORM
     found = [max(0.0, count - (SURE * noise) ** 2 / count) if count > 0 else 0.0 for count in released / RECORD_NORM]
     # Counts thin out upwards, so those from 2**(k-1) to 2**k are taken to lie at the middle by factors.
     sizes = [0.0, 1.0, *(min(math.sqrt(2) * 2.0 ** (k - 1), largest) for k in range(2, len(found)))]
-    return [(size, count) for size, count in zip(sizes, found, strict=True) if count > 0]
-
-
-def _mean_of(shares: list[tuple[float, float]]) -> float:
-    """The mean of sizes, each weighed by how many have it."""
-    return math.fsum(size * found for size, found in shares) / math.fsum(found for _, found in shares)
+    total = math.fsum(found)
+    if total <= 0:
+        return None
+    mean = math.fsum(size * count for size, count in zip(sizes, found, strict=True)) / total
+    squares = math.fsum((size - mean) * (size - mean) * count for size, count in zip(sizes, found, strict=True))
+    # Of counts above 0 that are hidden in the noise there may be about as many as the noise.
+    return max(mean, noise / total), math.sqrt(squares / total)
 
 
 def label_statistics(largest: float) -> tuple[int, int, int]:
@@ -218,7 +207,7 @@ class LinearStart:
     gradient_clip: float
     scale: str = "grid"
 
-    n_exchanges: ClassVar[int] = N_EXCHANGES
+    n_exchanges: ClassVar[int] = 2 + ROUNDS
 
     @property
     def n_trees(self) -> int:
@@ -281,7 +270,7 @@ class LinearStart:
             All its trees in one batch, one per feature; and the last update, which nodes have not taken in yet.
         """
         loss, rows = self.loss, self.plan.privacy.rows_per_unit
-        noises = start_multipliers(whole) if whole else (0.0, 0.0, 0.0)
+        noises = start_multipliers(whole)
         basis = self.basis
         p = basis.rows.n_columns
         query = gram_question(first, "linear start, X^T X", basis, noises[0], rows, known)

@@ -49,7 +49,6 @@ from hedgerow.methods.start import (
     octaves_of,
     released_level,
     released_mean,
-    released_spread,
 )
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
@@ -216,13 +215,12 @@ class LevelStart(Start):
 
     def begin(self, grown: Grown) -> Beginning:
         run, label, (question,) = grown.run, self.plan.label, self.questions()
-        released, sigma, most = (yield question), run.sigma(question), label.bounds[1]
-        mean = released_level(released, sigma, most)
+        found = released_level((yield question), run.sigma(question), label.bounds[1])
         zoom = score = 0
-        if mean is not None:
+        if found is not None:
             # From the middle of their range, by factors, to their mean.
-            score = score_of(mean, label)
-            zoom = _zoom_of_counts(mean, released_spread(released, sigma, most), run) if self.is_mended else 0
+            score = score_of(found[0], label)
+            zoom = _zoom_of_counts(*found, run) if self.is_mended else 0
         first = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
         weights = np.array([[self.plan.privacy.n_records, 0]])
         return Begun(((first, weights),), first, grown_score_bound(0, first), zoom)

@@ -21,7 +21,7 @@ from hedgerow.losses.tables import Loss
 from hedgerow.methods.line import LINE_LENGTH, asks_for_line, line_multipliers, line_releases
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import filter_terms, s_gbdt_loss
-from hedgerow.methods.start import N_EXCHANGES, LinearStart, label_question, label_statistics
+from hedgerow.methods.start import LinearStart, label_question, label_statistics
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import ORDERS, epsilon_of_curve, get_accountant, paper_divergence, sampled_divergence
 from hedgerow.privacy.calibration import integer_sigma, smallest
@@ -78,7 +78,7 @@ class SGbdtTerms:
     @property
     def n_start_exchanges(self) -> int:
         """Exchanges before the first round."""
-        return (N_EXCHANGES if self.is_linear else 0) + int(self.has_mean)
+        return (LinearStart.n_exchanges if self.is_linear else 0) + int(self.has_mean)
 
     @property
     def multipliers(self) -> tuple[float, float, float]:
@@ -308,7 +308,7 @@ class SGbdtSettings(Settings):
 
     def n_released(self, plan: Plan) -> int:
         """See `Settings.n_released`: the start, two statistics of every leaf, and the last release."""
-        start = N_EXCHANGES * start_of(plan).length if self.s_gbdt.is_linear else 0
+        start = LinearStart.n_exchanges * start_of(plan).length if self.s_gbdt.is_linear else 0
         start += 2 if self.s_gbdt.has_mean else 0
         n_leaves: int = 2**self.max_depth
         return start + self.s_gbdt.n_rounds * 2 * n_leaves + (1 + LINE_LENGTH if self.s_gbdt.has_line else 0)
