@@ -55,6 +55,25 @@ def test_the_files(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run)
     assert [column["name"] for column in stored["columns"]][1:] == ["age", "ward", "ill"]
 
 
+def test_counts_may_be_declared(tmp_path: Path, hedgerow: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Small whole numbers are taken for classes, which is said; a [label] of a schema is taken as it stands."""
+    draw = random.Random(3)
+    rows = [f"{draw.randint(20, 90)},{draw.choice([0, 0, 1, 2])}" for _ in range(3_000)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,visits", *rows]), encoding="utf-8")
+    words = ("survey", tmp_path / "t.csv", "--label", "visits", "--epsilon", 10, "--out")
+    assert main([*map(str, words), str(tmp_path / "classes")]) == 0
+    assert read_plan(str(tmp_path / "classes" / "plan.toml")).label.classes == ("0", "1", "2")
+    assert "which of 3 classes visits is" in " ".join(capsys.readouterr().err.split())
+    schema = tmp_path / "schema.toml"
+    schema.write_text('[label]\nname = "visits"\ntype = "count"\nmax = 30\n', encoding="utf-8")
+    hedgerow(*words, tmp_path / "counts", "--schema", schema)
+    label = read_plan(str(tmp_path / "counts" / "plan.toml")).label
+    assert (label.type, label.max) == ("count", 30)
+    schema.write_text('[label]\nname = "visits"\ntype = "count"\n', encoding="utf-8")
+    assert main([*map(str, words), str(tmp_path / "none"), "--schema", str(schema)]) == 3
+    assert not (tmp_path / "none" / "survey.json").exists()
+
+
 def test_kaplan_meier_curves(tmp_path: Path, hedgerow: Run) -> None:
     """A plan's label and one of its features give curves by group: a table, the same numbers as JSON, and a picture."""
     draw = random.Random(3)

@@ -338,7 +338,7 @@ def _add_survey(commands: Any) -> None:
     add("--delta", type=float, default=1e-6, metavar="D", help="the chance that the promise fails (%(default)s)")
     text = "show the shares of this column's classes by bin of each other, and draft a plan that predicts it"
     add("--label", default="", metavar="COLUMN", help=text)
-    add("--schema", metavar="PLAN", help="a plan, or part of one: types, bounds and categories that are public")
+    add("--schema", metavar="PLAN", help="a plan, or part of one: what is public of columns and label")
     text = "nothing but Kaplan-Meier curves, for the [label] of this plan or part of one: a time to an event"
     add("--survival", metavar="PLAN", help=text)
     add("--by", metavar="COLUMN", help="a curve for each category of this one of the plan's features")

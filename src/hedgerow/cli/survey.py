@@ -27,6 +27,7 @@ from hedgerow.local.survey import (
     columns_of,
     curves_of,
     drafted_plan,
+    numeric_label_of,
     plan_text,
     read_named,
     read_site_tables,
@@ -70,8 +71,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Make the statistics; print them, or write them into a folder as well."""
     _check(arguments)
     folder = None if arguments.out is None else output_folder(arguments.out)
+    # Before anything is spent: it may be wrong.
+    is_declared = bool(arguments.schema and arguments.label)
+    label = numeric_label_of(read_text(arguments.schema), arguments.label) if is_declared else None
     found, sites = _over_nodes(arguments) if arguments.federated else _over_tables(arguments, folder)
-    plan = drafted_plan(found, len(sites), arguments.train_epsilon)
+    plan = drafted_plan(found, len(sites), arguments.train_epsilon, label)
     files = {} if folder is None else _write(folder, found, plan, sites)
     if arguments.json:
         written = {name: str(path) for name, path in files.items()}
@@ -83,6 +87,8 @@ def run(arguments: argparse.Namespace) -> None:
     print_statistics(console, found.statistics, sites)
     print(wrapped(found.report.text(SUBJECT)))
     _say_what_next(arguments, found, plan, files)
+    if files and plan is not None:
+        _say_of_the_label(found, plan)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -443,6 +449,17 @@ def _say_what_next(
         epsilon = usual_epsilon(found.report) if arguments.train_epsilon is None else arguments.train_epsilon
         both = f"The plan promises epsilon {epsilon:g} for these statistics and the training together"
         note(f"{both}: {typed(f'hedgerow {command}')}")
+
+
+def _say_of_the_label(found: TableSurvey, plan: Plan) -> None:
+    """Of whole numbers that were taken for classes: they may be counts, of which larger ones were not found."""
+    label, columns = plan.label, found.statistics.columns if isinstance(found.statistics, TableStatistics) else ()
+    if len(label.classes) > 2 and any(own.name == label.name and own.kind == "number" for own in columns):
+        note(
+            f"It predicts which of {len(label.classes)} classes {label.name} is: {listed(label.classes)}. Where these "
+            'are counts or amounts, change its [label]: type = "count" and max, or "regression", min and max, in place '
+            "of classes. --schema takes such a [label] too."
+        )
 
 
 # The page -------------------------------------------------------------------------------------------------------------

@@ -227,6 +227,22 @@ def _schema(table: Mapping[str, Any]) -> dict[str, AskedColumn]:
     return found
 
 
+def numeric_label_of(toml_text: str, name: str) -> dict[str, Any] | None:
+    """The [label] of a plan, or of a part of one, where it declares the column `name` a count or a bounded number.
+
+    Raises:
+        PlanError: it is no TOML, a field is wrong, or its bounds are missing.
+    """
+    table = _parsed(toml_text).get("label")
+    if not isinstance(table, Mapping) or table.get("name") != name or "type" not in table:
+        return None
+    label = read_section(Label, table, "label")
+    if not label.is_numeric:
+        return None
+    label_kinds()[label.type].check(label)
+    return dict(table)
+
+
 def curves_of(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> OpenTable:
     """The Kaplan-Meier curves that a plan, or a part of one, declares: its [label], and its feature of the groups.
 
@@ -301,12 +317,15 @@ def table_survey(
 # The plan that follows -----------------------------------------------------------------------------------------------
 
 
-def drafted_plan(survey: TableSurvey, n_sites: int, epsilon: float | None = None) -> Plan | None:
+def drafted_plan(
+    survey: TableSurvey, n_sites: int, epsilon: float | None = None, label: Mapping[str, Any] | None = None
+) -> Plan | None:
     """A plan for the label of the statistics, with all that they found, and what they cost; None where it has no label.
 
     Args:
         n_sites: sites that take part at least.
         epsilon: the promise of the training, with these statistics on its account; None for `usual_epsilon`.
+        label: the plan's [label] as it is declared; None for what was found.
 
     Raises:
         PlanError: what was found makes no plan.
@@ -314,7 +333,7 @@ def drafted_plan(survey: TableSurvey, n_sites: int, epsilon: float | None = None
     statistics, report = survey.statistics, survey.report
     if isinstance(statistics, SurvivalCurves):
         return None
-    label = _label_of(statistics)
+    label = _label_of(statistics) if label is None else label
     features = [own for column in statistics.columns if column.name != statistics.label for own in _feature(column)]
     if label is None or not features:
         return None
