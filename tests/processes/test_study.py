@@ -70,7 +70,19 @@ def compare(scene: Scene, joining: dict[str, Process]) -> None:
         scene.wait_until(lambda process=process: words_at(process) != "")  # type: ignore[misc]
         (seen,) = [one["words"] for one in listed(scene)["parties"] if one["name"] == party]
         command(scene, "study", "confirm", f"{party}={words_at(process)}")
-        command(scene, "join", f"{party}.invitation", "--confirm", seen)
+        # By the command that the party's own end prints.
+        scene.wait_until(lambda process=process: confirming(process) != "")  # type: ignore[misc]
+        command(scene, *shlex.split(confirming(process)), seen)
+
+
+def confirming(process: Process) -> str:
+    """What confirms a party's words, as its own end has printed it; "" before that."""
+    return "".join(re.findall(r"Once they are the same: hedgerow (join .*?--confirm) ", spoken_by(process))[:1])
+
+
+def spoken_by(process: Process) -> str:
+    """What a process has said, as one line."""
+    return " ".join("".join(process.err).split())
 
 
 def logged(process: Process) -> list[dict[str, str]]:
@@ -413,8 +425,7 @@ def a_roster_slipped_in(scene: Scene) -> None:
     node = scene.node("site-0", "--serve")
     # What was denied is denied, until the owner types the command that the refusal names.
     assert node.wait() == 6 and node.error == "roster-denied"
-    refusal = " ".join("".join(node.err).split())
-    command(scene, *shlex.split(refusal.split("type `hedgerow ")[1].split("`")[0]))
+    command(scene, *shlex.split(spoken_by(node).split("type `hedgerow ")[1].split("`")[0]))
     scene.node("site-0", "--serve")
     scene.wait_until(lambda: (scene.folder / "roster.toml").read_bytes() == (scene.folder / "next.toml").read_bytes())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -95,7 +96,7 @@ def _join(arguments: argparse.Namespace, invitation: Invitation, folder: Path, p
             # Its owner has seen the log of the node, which reads the table by the policy.
             _adapt(arguments, arguments.policy or str(folder / POLICY))
         if notes.read("settled") is None:
-            _enrol(invitation, folder, identity, notes, page)
+            _enrol(arguments, invitation, folder, identity, notes, page)
         if arguments.plan is not None and wanted.plan != read_text(str(folder / PLAN)):
             _agree(arguments, wanted, folder, page)
 
@@ -310,7 +311,12 @@ def _confirm(invitation: Invitation, folder: Path, said: str) -> None:
 
 
 def _enrol(
-    invitation: Invitation, folder: Path, identity: PrivateIdentity, notes: Notebook, page: SitePage | None = None
+    arguments: argparse.Namespace,
+    invitation: Invitation,
+    folder: Path,
+    identity: PrivateIdentity,
+    notes: Notebook,
+    page: SitePage | None = None,
 ) -> None:
     """From the first message to the roster; raises WireRefusal, UsageError and RemoteProtocolError."""
     from hedgerow.models.model import write_atomically
@@ -327,7 +333,7 @@ def _enrol(
         first_of(Standing, line.ask(opening))
         note(f"Your words: {applicant.words}")
         wait_for(f"Your words: {applicant.words}", f"{_call(invitation)} Then answer at the terminal.")
-        _compare(invitation, notes)
+        _compare(arguments, invitation, notes)
         note("Waiting for the other parties, and for the coordinator to confirm all of them.")
         wait_for("Enrolled", "Waiting for the other parties, and for the coordinator to confirm all of them.")
         while applicant.roster is None:
@@ -351,7 +357,7 @@ def _enrol(
     notes.keep(settled=b"1")
 
 
-def _compare(invitation: Invitation, notes: Notebook) -> None:
+def _compare(arguments: argparse.Namespace, invitation: Invitation, notes: Notebook) -> None:
     """Wait until a person says that the words are the same at the other end; raises UsageError "words-differ"."""
     if notes.read("confirmed") is not None:
         return
@@ -362,7 +368,9 @@ def _compare(invitation: Invitation, notes: Notebook) -> None:
             raise UsageError("words-differ", name=invitation.party)
         notes.keep(confirmed=b"1")
         return
-    note('Once they are the same: hedgerow join INVITATION --confirm "the words that they read to you"')
+    where = [] if arguments.folder is None else ["--folder", arguments.folder]
+    command = shlex.join(["hedgerow", "join", arguments.invitation, *where, "--confirm"])
+    note(f'Once they are the same: {command} "the words that they read to you"')
     while notes.read("confirmed") is None:
         time.sleep(_SECONDS_BETWEEN_QUESTIONS / 2)
 
