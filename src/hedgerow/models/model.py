@@ -378,6 +378,9 @@ class Model:
     def to_xgboost(self) -> dict[str, Any]:
         """The model as XGBoost's JSON; see `hedgerow.models.exports` for what it expects of its input.
 
+        Its predictions of numbers and counts go beyond the label's bounds: cut them off at the booster's attributes
+        "clip_min" and "clip_max".
+
         Raises:
             ModelError: XGBoost cannot compute this model's predictions.
         """
