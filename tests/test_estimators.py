@@ -131,8 +131,6 @@ def test_what_is_left_out_is_found_and_paid_for(numbers: tuple[np.ndarray, np.nd
     assert model.classes_.tolist() == [0, 1]
 
 
-# By its noise a fit finds bounds now and then that cut some labels off, and says so.
-@pytest.mark.filterwarnings("ignore:About .* of the label lies beyond:hedgerow.estimators.base.FewRecordsWarning")
 def test_regressor_keeps_within_the_labels_bounds(numbers: tuple[np.ndarray, np.ndarray]) -> None:
     """The range of the label is public, declared or found; predictions stay within it."""
     X, _ = numbers
