@@ -114,6 +114,19 @@ def test_values_are_expected_where_there_is_signal_and_the_plan_leaves_them_open
         assert (rates(resolve(plan))[0] > 0) == (not privacy), privacy
 
 
+def test_trees_on_several_features_split_centrally_where_there_is_signal(factory: ModuleType) -> None:
+    """From the border in docs/defaults.md on, where features take turns by what they gain; never for other labels."""
+    for label in ("binary", "regression", "count"):
+        assert [of_size(factory, n, label).central_subsets for n in (49_000, 51_000)] == [False, True]
+    for label in ("multiclass", "survival"):
+        assert not of_size(factory, 10**6, label).central_subsets
+    models: list[dict[str, Any]] = [{"interaction": "cyclical"}, {"split_method": "hist"}]
+    for model in models:
+        assert not of_size(factory, 10**6, **model).central_subsets
+    unlimited = factory.make_plan("binary", {}, {"epsilon": float("inf"), "n_records": 10**6})
+    assert not resolve(unlimited).central_subsets
+
+
 @pytest.mark.parametrize(("epsilon", "is_expected"), [(10.0, True), (20.0, False), (50.0, False)])
 def test_of_two_classes_values_are_not_expected_where_there_is_hardly_any_noise(
     factory: ModuleType, epsilon: float, is_expected: bool

@@ -52,6 +52,34 @@ def test_the_public_stream_never_changes() -> None:
     assert digest == "f131bbf03e71eeb16d531f0f641fea7bf4a3d3754cc1d297eaf1b20d10d8c1c3"
 
 
+@pytest.mark.parametrize("depth", [1, 4])
+def test_central_splits_leave_out_the_outer_quarters_of_what_is_open(factory: ModuleType, depth: int) -> None:
+    """Every node's cut lies in the middle half of its path's open cuts, anywhere in it; of few cuts none is lost."""
+    numeric = [{"name": name, "type": "numeric", "min": 0.0, "max": 1.0} for name in "ab"]
+    grid, cuts = build_grid(factory.make_plan(features=numeric)), list(range(3, 3 * 32, 3))
+    seen: dict[tuple[int, int], set[int]] = {}
+    table = CutTable.of({0: cuts, 1: []}, grid)
+    for seed in range(300):
+        words = words_of_trees(seed, 0, [[0, 1]], grid, depth)
+        tree = random_trees(words, [[0, 1]], table, grid, depth, is_central=True)
+        alone, usual = (random_trees(words, [[0]], table, grid, depth, is_central=on) for on in (True, False))
+        np.testing.assert_array_equal(alone.threshold, usual.threshold)
+        stretches = {0: (0, len(cuts))}
+        for node in range(2**depth - 1):
+            first, end = stretches[node]
+            if first == end:
+                continue
+            place = cuts.index(int(tree.threshold[0, node]))
+            assert first + (end - first) // 4 <= place < end - (end - first) // 4
+            seen.setdefault((first, end), set()).add(place)
+            stretches[2 * node + 1], stretches[2 * node + 2] = (first, place), (place + 1, end)
+    assert seen[0, 31] == set(range(7, 24))
+    of_few: dict[int, set[int]] = {1: set(), 2: set()}
+    for (first, end), places in seen.items():
+        of_few.get(end - first, set()).update(place - first for place in places)
+    assert of_few == ({1: {0}, 2: {0, 1}} if depth > 1 else {1: set(), 2: set()})
+
+
 def test_the_stream_is_the_one_that_is_documented() -> None:
     """SHAKE-256 of seed and label, read as little-endian words: what another implementation would write."""
     block = hashlib.shake_256(b"hedgerow public randomness v1|5|x|0").digest(16)
@@ -192,7 +220,7 @@ def test_words_are_those_of_each_trees_stream() -> None:
 def test_no_structure_is_drawn_from_data() -> None:
     """The functions that draw trees see no records and no sums: only features, cuts, a grid, groups and a stream."""
     names = {"randomness", "cuts", "grid", "depth", "groups"}
-    assert set(inspect.signature(random_trees).parameters) == names | {"subsets"}
+    assert set(inspect.signature(random_trees).parameters) == names | {"subsets", "is_central"}
     assert set(inspect.signature(random_tree).parameters) == names | {"features"}
     imported = {name for name, value in vars(structures).items() if inspect.ismodule(value)}
     assert imported == {"np", "numba", "hashlib", "struct"}

@@ -57,6 +57,8 @@ class Settings:
         shrinkage: share of the James-Stein correction that trees are scaled by, where they are smoothed.
         interaction_share: of the trees, at the end of the run, among which "adaptive" tries subsets of features.
         partner_share: of these subsets, those with one feature that is drawn by what it has gained alone.
+        central_subsets: whether nodes of random trees on several features are divided by the middle half of the cuts
+            that divide them.
         subset_levels: levels that trees on several features have more than `max_depth`.
         shape_rate, subset_rate: see `hedgerow.trees.leaves.LeafRule`.
         filters_by_features: whether several classes are filtered by what each feature has shown of them.
@@ -75,6 +77,7 @@ class Settings:
     shrinkage: float = JAMES_STEIN_SHARE
     interaction_share: float = INTERACTION_SHARE
     partner_share: float = 0.0
+    central_subsets: bool = False
     subset_levels: int = 0
     shape_rate: float = 0.0
     subset_rate: float = 0.0

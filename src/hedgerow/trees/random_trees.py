@@ -173,6 +173,7 @@ def random_trees(
     grid: Grid,
     depth: int,
     groups: Groups | None = None,
+    is_central: bool = False,
 ) -> TreeBatch:
     """Totally random trees, one for each subset of features.
 
@@ -182,6 +183,8 @@ def random_trees(
         cuts: for every numeric feature of these, its candidates; categorical features need none.
         depth: levels of splits, 1 to 8.
         groups: which features may meet on a path: bool [n_groups, n_features]; None for all.
+        is_central: whether nodes of trees on several features are divided by the middle half of the candidates that
+            divide them, not by any: few levels tell more of how features meet where both sides hold many records.
     """
     n_codes, is_categorical = grid.codes_of_features
     drawn = draw_trees(
@@ -195,6 +198,7 @@ def random_trees(
         2**depth - 1,
         grid.n_codes,
         np.ones((1, grid.n_features), dtype=np.bool_) if groups is None else groups,
+        is_central,
     )
     return TreeBatch(*drawn)
 
@@ -222,7 +226,7 @@ def permutation(words, at, order):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def draw_trees(  # type: ignore[no-untyped-def]
-    words, features, starts, cuts, n_cuts, n_codes, is_categorical, n_nodes, n_grid_codes, groups
+    words, features, starts, cuts, n_cuts, n_codes, is_categorical, n_nodes, n_grid_codes, groups, is_central
 ):
     """Draw a batch of trees; a categorical feature by itself is divided by its categories.
 
@@ -235,6 +239,8 @@ def draw_trees(  # type: ignore[no-untyped-def]
         n_codes, is_categorical: int64 and bool [n_features].
         n_nodes, n_grid_codes: of every tree, and of the grid.
         groups: bool [n_groups, n_features], which features may meet on a path.
+        is_central: whether, in trees on several features, the first and the last quarter of a node's open cuts are
+            left out.
 
     Returns:
         What `hedgerow.protocol.queries.TreeBatch` holds, in its order.
@@ -252,7 +258,7 @@ def draw_trees(  # type: ignore[no-untyped-def]
             _draw_by_category(stream, n_codes[own[0]], goes_left[tree])
         else:
             _draw_randomly(
-                stream, own, cuts, n_cuts, n_codes, is_categorical, groups,
+                stream, own, cuts, n_cuts, n_codes, is_categorical, groups, is_central and len(own) > 1,
                 feature[tree], goes_left[tree], threshold[tree],
             )  # fmt: skip
     return feature, goes_left, threshold
@@ -291,7 +297,7 @@ def _draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def
 
 
 @numba.njit(cache=True, nogil=True)
-def _choice(words, at, first, end):  # type: ignore[no-untyped-def]
+def _choice(words, at, first, end, is_central):  # type: ignore[no-untyped-def]
     """One feature among those with a cut left, -1 if there is none; one of its cuts; the next word's position."""
     n_usable = 0
     for i in range(len(first)):
@@ -302,12 +308,14 @@ def _choice(words, at, first, end):  # type: ignore[no-untyped-def]
     while skipped >= 0:
         chosen += 1
         skipped -= first[chosen] < end[chosen]
-    return chosen, first[chosen] + _below(words[at + 1], end[chosen] - first[chosen]), at + 2
+    n_cuts = end[chosen] - first[chosen]
+    left_out = n_cuts // 4 if is_central else 0
+    return chosen, first[chosen] + left_out + _below(words[at + 1], n_cuts - 2 * left_out), at + 2
 
 
 @numba.njit(cache=True, nogil=True)
 def _draw_randomly(  # type: ignore[no-untyped-def]
-    words, features, cuts, n_cuts, n_codes, is_categorical, groups, feature, goes_left, threshold
+    words, features, cuts, n_cuts, n_codes, is_categorical, groups, is_central, feature, goes_left, threshold
 ):
     """Split node after node, from the root: feature and candidate uniformly among those that divide the node.
 
@@ -330,7 +338,7 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
     while n_pending:
         n_pending -= 1
         node = pending[n_pending]
-        chosen, position, at = _choice(words, at, first[node], end[node])
+        chosen, position, at = _choice(words, at, first[node], end[node], is_central)
         feature[node] = features[max(chosen, 0)]
         if chosen >= 0 and is_categorical[feature[node]]:
             threshold[node] = -1

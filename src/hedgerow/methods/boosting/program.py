@@ -230,7 +230,8 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     if max(map(len, subsets)) > 1:
         depth = run.settings.deepest
     words = words_of_trees(run.structure_seed, first, subsets, run.grid, depth)
-    trees = random_trees(words, subsets, at.candidates.cut_table, run.grid, depth, run.groups)
+    cuts, is_central = at.candidates.cut_table, run.settings.central_subsets
+    trees = random_trees(words, subsets, cuts, run.grid, depth, run.groups, is_central)
     under = {"zoom": at.begun.zoom, "baseline": at.begun.baseline}
     query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, **under)
     sums = yield query

@@ -102,7 +102,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     signal = privacy.n_records * mu_of(privacy.epsilon, privacy.delta) if is_private else math.inf
     usual, rule_of = _usual(plan, signal), _RULES.get(plan.label.type)
     rule = usual if rule_of is None else rule_of(plan, signal, usual)
-    settings = _with_spread(plan, signal, _as_said(plan, rule))
+    settings = _with_spread(plan, signal, _with_central_subsets(plan, signal, _as_said(plan, rule)))
     if not is_private:
         return replace(settings, start_share=0.0, calibration_share=0.0)
     return replace(settings, noise_multiplier=calibrated(plan, settings))
@@ -160,6 +160,18 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
         calibration=rule.calibration if is_mended else "none",
         calibration_share=rule.calibration_share if is_mended else 0.0,
     )
+
+
+CENTRAL_LABELS, SIGNAL_OF_CENTRAL_SUBSETS = ("binary", "regression", "count"), 2000.0
+"""Of these, from so much signal on; with less, the large leaves that chance makes say more than even ones."""
+
+
+def _with_central_subsets(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
+    """The settings with trees on several features whose leaves are more even, where signal suffices for them."""
+    own = signal / plan.privacy.rows_per_unit
+    is_random = settings.interaction == "adaptive" and plan.model.split_method == "totally_random"
+    is_enough = plan.label.type in CENTRAL_LABELS and SIGNAL_OF_CENTRAL_SUBSETS <= own < math.inf
+    return replace(settings, central_subsets=is_random and is_enough)
 
 
 # Expected values, see `hedgerow.trees.leaves.ValueSpread` ------------------------------------------------------------
