@@ -317,7 +317,9 @@ def _choice(words, at, first, end, is_central):  # type: ignore[no-untyped-def]
 def _draw_randomly(  # type: ignore[no-untyped-def]
     words, features, cuts, n_cuts, n_codes, is_categorical, groups, is_central, feature, goes_left, threshold
 ):
-    """Split node after node, from the root: feature and candidate uniformly among those that divide the node.
+    """Split node after node, from the root: a feature uniformly, and a candidate of those of it that divide the node.
+
+    The candidate is any of them, or of their middle half where `is_central`, uniformly.
 
     The arguments are those of `draw_trees` for one tree, and its arrays, which are written; the cuts of a categorical
     feature count its codes in a random order.
