@@ -15,15 +15,23 @@ from hedgerow.trees.random_trees import (
     ANY_SET,
     SMALL_SET,
     WORDS_PER_REFILL,
+    CutTable,
     PublicRandom,
     intervals,
     random_tree,
+    random_trees,
     shapes_of_trees,
+    words_of_trees,
 )
 
 
 def slow_tree(
-    stream: PublicRandom, features: Sequence[int], cuts: Mapping[int, Sequence[int]], grid: Grid, depth: int
+    stream: PublicRandom,
+    features: Sequence[int],
+    cuts: Mapping[int, Sequence[int]],
+    grid: Grid,
+    depth: int,
+    is_central: bool = False,
 ) -> tuple[list[int], list[list[int]], list[int]]:
     """Feature, codes that go left, and threshold of every node, drawn one word after the other."""
     if len(features) == 1 and grid.features[features[0]].is_categorical:
@@ -40,7 +48,10 @@ def slow_tree(
         below_left = below_right = still_open
         if usable:
             feature = usable[stream.below(len(usable))]
-            cut = still_open[feature][stream.below(len(still_open[feature]))]
+            drawn_from = still_open[feature]
+            if is_central and len(features) > 1:
+                drawn_from = drawn_from[len(drawn_from) // 4 : len(drawn_from) - len(drawn_from) // 4]
+            cut = drawn_from[stream.below(len(drawn_from))]
             n_codes = grid.features[feature].n_codes
             asked[node], threshold[node] = feature, cut
             if feature in orders:
@@ -78,10 +89,13 @@ def slow_tree_by_category(
 
 
 @settings(max_examples=120, deadline=None)
-@given(data=st.data(), depth=st.integers(1, 6), seed=st.integers(0, 2**40))
-def test_the_kernel_draws_what_the_definition_says(factory: ModuleType, data: st.DataObject, depth: int, seed: int):
+@given(data=st.data(), depth=st.integers(1, 6), seed=st.integers(0, 2**40), is_central=st.booleans())
+def test_the_kernel_draws_what_the_definition_says(
+    factory: ModuleType, data: st.DataObject, depth: int, seed: int, is_central: bool
+):
     """Any feature set, any candidates: the same node features, sides and thresholds, word for word of the stream."""
-    grid = build_grid(factory.make_plan())
+    many = {"name": "town", "type": "categorical", "categories": [str(i) for i in range(70)]}
+    grid = build_grid(factory.make_plan(features=[*factory.FEATURES, many]))
     features = data.draw(st.permutations(range(grid.n_features)).flatmap(
         lambda order: st.integers(1, len(order)).map(lambda size: order[:size])
     ))  # fmt: skip
@@ -90,8 +104,9 @@ def test_the_kernel_draws_what_the_definition_says(factory: ModuleType, data: st
         for f in features
         if not grid.features[f].is_categorical
     }
-    fast = random_tree(PublicRandom(seed, "tree"), features, cuts, grid, depth)
-    asked, left, threshold = slow_tree(PublicRandom(seed, "tree"), features, cuts, grid, depth)
+    words = words_of_trees(seed, 0, [features], grid, depth)
+    fast = random_trees(words, [features], CutTable.of(cuts, grid), grid, depth, is_central=is_central)
+    asked, left, threshold = slow_tree(PublicRandom(seed, "tree 0"), features, cuts, grid, depth, is_central)
     assert fast.feature[0].tolist() == asked
     assert fast.goes_left[0].tolist() == left
     assert fast.threshold[0].tolist() == threshold
