@@ -84,7 +84,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "boosting, expected values in batches": (
         "binary",
         {"model": {"n_trees": 14, "batch_size": 3}, "privacy": {"epsilon": 12.0, "n_records": 3_000}},
-        "d0cd0d180479d0b731d981df",
+        "56cc043bb7151c2dfae5a5c4",
     ),
     "boosting, expected values of numbers": (
         "regression",

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.training.candidates import DENSITY_TOTAL, FLOOR_SHARE, MAX_REFINEMENTS, AdaptiveCandidates, quantile_cuts
+from hedgerow.training.candidates import (
+    DENSITY_TOTAL,
+    FLOOR_SHARE,
+    MAX_REFINEMENTS,
+    AdaptiveCandidates,
+    counted_quantiles,
+    quantile_cuts,
+)
 from hedgerow.trees.binning import FeatureGrid
 
 DENSITIES = st.lists(st.one_of(st.integers(0, 10), st.integers(0, 2**40)), min_size=1, max_size=60)
@@ -66,6 +73,8 @@ def test_cuts_are_the_nearest_to_the_quantiles(density: list[int], n_bins: int) 
 
 def test_even_densities_give_even_cuts() -> None:
     """With every cell alike the candidates are the plan's uniform ones."""
+    # Five of the seven quantiles are nearest to the two cuts beside the cell that holds half of all.
+    assert counted_quantiles(np.array([1, 1, 4, 1, 1], dtype=np.int64), 8) == ([0, 1, 2, 3], [1, 2, 3, 1])
     assert quantile_cuts(np.full(12, 7, dtype=np.int64), 4) == [2, 5, 8]
     assert quantile_cuts(np.array([5]), 4) == [] == quantile_cuts(np.zeros(5, dtype=np.int64), 4)
 

@@ -32,6 +32,7 @@ def slow_tree(
     grid: Grid,
     depth: int,
     is_central: bool = False,
+    counts: Mapping[int, Sequence[int]] | None = None,
 ) -> tuple[list[int], list[list[int]], list[int]]:
     """Feature, codes that go left, and threshold of every node, drawn one word after the other."""
     if len(features) == 1 and grid.features[features[0]].is_categorical:
@@ -50,6 +51,8 @@ def slow_tree(
             feature = usable[stream.below(len(usable))]
             drawn_from = still_open[feature]
             if is_central and len(features) > 1:
+                known = dict(zip(cuts[feature], (counts or {})[feature], strict=True)) if feature in cuts else {}
+                drawn_from = [cut for cut in drawn_from for _ in range(known.get(cut, 1))]
                 drawn_from = drawn_from[len(drawn_from) // 4 : len(drawn_from) - len(drawn_from) // 4]
             cut = drawn_from[stream.below(len(drawn_from))]
             n_codes = grid.features[feature].n_codes
@@ -104,9 +107,12 @@ def test_the_kernel_draws_what_the_definition_says(
         for f in features
         if not grid.features[f].is_categorical
     }
-    words = words_of_trees(seed, 0, [features], grid, depth)
-    fast = random_trees(words, [features], CutTable.of(cuts, grid), grid, depth, is_central=is_central)
-    asked, left, threshold = slow_tree(PublicRandom(seed, "tree 0"), features, cuts, grid, depth, is_central)
+    counts = {f: [data.draw(st.integers(1, 9)) for _ in own] for f, own in cuts.items()}
+    words, table = words_of_trees(seed, 0, [features], grid, depth), CutTable.of(cuts, grid)
+    for feature, own in cuts.items():
+        table.put(feature, own, counts[feature])
+    fast = random_trees(words, [features], table, grid, depth, is_central=is_central)
+    asked, left, threshold = slow_tree(PublicRandom(seed, "tree 0"), features, cuts, grid, depth, is_central, counts)
     assert fast.feature[0].tolist() == asked
     assert fast.goes_left[0].tolist() == left
     assert fast.threshold[0].tolist() == threshold

@@ -215,14 +215,14 @@ class CandidateSource:
         if found:
             self._grid = self._first.cut_again(found, self._grid)
             for feature in found:
-                self._table.put(feature, self._adaptive.cuts(feature, self._n_candidates))
+                self._table.put(feature, *self._adaptive.quantiles(feature, self._n_candidates))
         return found
 
     def _refine_density(
         self, feature: int, leaf_of_cell: NDArray[np.integer], hessians: NDArray[np.int64], sigma: float
     ) -> None:
         if self._adaptive.refine(feature, leaf_of_cell, hessians, int(sigma)):
-            self._table.put(feature, self._adaptive.cuts(feature, self._n_candidates))
+            self._table.put(feature, *self._adaptive.quantiles(feature, self._n_candidates))
 
 
 class AdaptiveCandidates:
@@ -246,6 +246,10 @@ class AdaptiveCandidates:
     def cuts(self, feature: int, n_candidates: int) -> list[int]:
         """At most `n_candidates - 1` ascending cuts of a feature, at the quantiles of its density."""
         return quantile_cuts(self.density[feature], n_candidates)
+
+    def quantiles(self, feature: int, n_candidates: int) -> tuple[list[int], list[int]]:
+        """The same cuts, and how many of the quantiles fall on each."""
+        return counted_quantiles(self.density[feature], n_candidates)
 
     def refine(self, feature: int, leaf_of_cell: NDArray[np.integer], hessians: NDArray[np.int64], noise: int) -> bool:
         """Take in a release of one tree on a single feature; whether it counted.
@@ -329,16 +333,21 @@ def quantile_cuts(density: NDArray[np.int64], n_bins: int) -> list[int]:
         density: int64 [n_cells], at least 0; n_bins times their sum fits 64 bits.
         n_bins: at least 1.
     """
+    return counted_quantiles(density, n_bins)[0]
+
+
+def counted_quantiles(density: NDArray[np.int64], n_bins: int) -> tuple[list[int], list[int]]:
+    """`quantile_cuts`, and how many of the quantiles are nearest to each: more than one where a cell holds much."""
     below = np.cumsum(density)
     n_cuts = len(below) - 1
     if n_cuts < 1 or below[-1] <= 0:
-        return []
+        return [], []
     targets = below[-1] * np.arange(1, n_bins) // n_bins
     after = np.minimum(np.searchsorted(below[:-1], targets), n_cuts - 1)
     before = np.maximum(after - 1, 0)
     nearest = np.where(np.abs(below[before] - targets) < np.abs(below[after] - targets), before, after)
-    cuts: list[int] = np.unique(nearest).tolist()
-    return cuts
+    cuts, counts = np.unique(nearest, return_counts=True)
+    return cuts.tolist(), counts.tolist()
 
 
 def iterative_hessian(candidates: list[float], hessians: IntVector, total: float, n_candidates: int) -> list[float]:

@@ -114,11 +114,13 @@ class CutTable:
     Attributes:
         cuts: int64 [n_features, most cuts], ascending; each row counts up to its number of cuts.
         n_cuts: int64 [n_features].
+        below: int64 [n_features, most cuts + 1], how much the cuts before each place count together, see `put`.
     """
 
     def __init__(self, grid: Grid) -> None:
         self.cuts = np.zeros((grid.n_features, grid.n_codes), dtype=np.int64)
         self.n_cuts = np.zeros(grid.n_features, dtype=np.int64)
+        self.below = np.zeros((grid.n_features, grid.n_codes + 1), dtype=np.int64)
 
     @classmethod
     def of(cls, cuts: Cuts, grid: Grid) -> CutTable:
@@ -128,10 +130,16 @@ class CutTable:
             table.put(feature, row)
         return table
 
-    def put(self, feature: int, cuts: Sequence[int]) -> None:
-        """Replace the candidates of one feature."""
+    def put(self, feature: int, cuts: Sequence[int], counts: Sequence[int] | None = None) -> None:
+        """Replace the candidates of one feature.
+
+        Args:
+            counts: as how many cuts each counts where a node is divided by the middle half of them; by default as one.
+        """
         self.cuts[feature, : len(cuts)] = cuts
         self.n_cuts[feature] = len(cuts)
+        own = np.ones(len(cuts), dtype=np.int64) if counts is None else counts
+        self.below[feature, 1 : len(cuts) + 1] = np.cumsum(own)
 
     def of_feature(self, feature: int) -> list[int]:
         """The candidates of one feature."""
@@ -184,7 +192,8 @@ def random_trees(
         depth: levels of splits, 1 to 8.
         groups: which features may meet on a path: bool [n_groups, n_features]; None for all.
         is_central: whether nodes of trees on several features are divided by the middle half of the candidates that
-            divide them, not by any: few levels tell more of how features meet where both sides hold many records.
+            divide them, as the table counts these, not by any: few levels tell more of how features meet where both
+            sides hold many records.
     """
     n_codes, is_categorical = grid.codes_of_features
     drawn = draw_trees(
@@ -193,6 +202,7 @@ def random_trees(
         np.array([0, *accumulate(map(len, subsets))], dtype=np.int64),
         cuts.cuts,
         cuts.n_cuts,
+        cuts.below,
         n_codes,
         is_categorical,
         2**depth - 1,
@@ -226,7 +236,7 @@ def permutation(words, at, order):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def draw_trees(  # type: ignore[no-untyped-def]
-    words, features, starts, cuts, n_cuts, n_codes, is_categorical, n_nodes, n_grid_codes, groups, is_central
+    words, features, starts, cuts, n_cuts, below, n_codes, is_categorical, n_nodes, n_grid_codes, groups, is_central
 ):
     """Draw a batch of trees; a categorical feature by itself is divided by its categories.
 
@@ -236,6 +246,7 @@ def draw_trees(  # type: ignore[no-untyped-def]
         features: int64, the features that each tree may ask for, those of one tree after those of another.
         starts: int64 [B + 1], where the features of each tree begin.
         cuts, n_cuts: int64 [n_features, most cuts] and [n_features], the ascending cuts of each numeric feature.
+        below: int64 [n_features, most cuts + 1], see `CutTable`.
         n_codes, is_categorical: int64 and bool [n_features].
         n_nodes, n_grid_codes: of every tree, and of the grid.
         groups: bool [n_groups, n_features], which features may meet on a path.
@@ -258,7 +269,7 @@ def draw_trees(  # type: ignore[no-untyped-def]
             _draw_by_category(stream, n_codes[own[0]], goes_left[tree])
         else:
             _draw_randomly(
-                stream, own, cuts, n_cuts, n_codes, is_categorical, groups, is_central and len(own) > 1,
+                stream, own, cuts, n_cuts, below, n_codes, is_categorical, groups, is_central and len(own) > 1,
                 feature[tree], goes_left[tree], threshold[tree],
             )  # fmt: skip
     return feature, goes_left, threshold
@@ -297,7 +308,7 @@ def _draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def
 
 
 @numba.njit(cache=True, nogil=True)
-def _choice(words, at, first, end, is_central):  # type: ignore[no-untyped-def]
+def _choice(words, at, first, end, features, below, is_categorical, is_central):  # type: ignore[no-untyped-def]
     """One feature among those with a cut left, -1 if there is none; one of its cuts; the next word's position."""
     n_usable = 0
     for i in range(len(first)):
@@ -308,14 +319,22 @@ def _choice(words, at, first, end, is_central):  # type: ignore[no-untyped-def]
     while skipped >= 0:
         chosen += 1
         skipped -= first[chosen] < end[chosen]
-    n_cuts = end[chosen] - first[chosen]
-    left_out = n_cuts // 4 if is_central else 0
-    return chosen, first[chosen] + left_out + _below(words[at + 1], n_cuts - 2 * left_out), at + 2
+    start, n_cuts, own = first[chosen], end[chosen] - first[chosen], features[chosen]
+    if not is_central or is_categorical[own]:
+        left_out = n_cuts // 4 if is_central else 0
+        return chosen, start + left_out + _below(words[at + 1], n_cuts - 2 * left_out), at + 2
+    # The middle half of what the cuts count: a cut beside a cell of many records stands in for many of them.
+    weight = below[own, end[chosen]] - below[own, start]
+    place = below[own, start] + weight // 4 + _below(words[at + 1], weight - 2 * (weight // 4))
+    position = start
+    while below[own, position + 1] <= place:
+        position += 1
+    return chosen, position, at + 2
 
 
 @numba.njit(cache=True, nogil=True)
 def _draw_randomly(  # type: ignore[no-untyped-def]
-    words, features, cuts, n_cuts, n_codes, is_categorical, groups, is_central, feature, goes_left, threshold
+    words, features, cuts, n_cuts, below, n_codes, is_categorical, groups, is_central, feature, goes_left, threshold
 ):
     """Split node after node, from the root: a feature uniformly, and a candidate of those of it that divide the node.
 
@@ -340,7 +359,8 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
     while n_pending:
         n_pending -= 1
         node = pending[n_pending]
-        chosen, position, at = _choice(words, at, first[node], end[node], is_central)
+        found = _choice(words, at, first[node], end[node], features, below, is_categorical, is_central)
+        chosen, position, at = found
         feature[node] = features[max(chosen, 0)]
         if chosen >= 0 and is_categorical[feature[node]]:
             threshold[node] = -1
