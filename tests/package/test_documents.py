@@ -181,7 +181,8 @@ class Walk:
             for name, party in zip(
                 SITES, sorted(listed["parties"], key=lambda one: SITES.index(one["name"])), strict=True
             ):
-                self._run(re.sub('"words that.*"', f'"{party["words"]}"', command).replace("north", name))
+                # One of the words may be north.
+                self._run(re.sub('"words that.*"', f'"{party["words"]}"', command.replace("north", name)))
             if "--confirm" in command:
                 serving = self._running.pop(0)
                 assert serving[1].wait(PATIENCE) == 0, serving[2].read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import socket
@@ -167,7 +168,8 @@ def test_a_network_that_is_cut_at_any_message_costs_a_try(
                 identity = join._identity(folder, invitation)
                 with closing(Notebook(folder / "enrolment.db")) as notes:
                     notes.keep(confirmed=b"1")
-                    join._enrol(invitation, folder, identity, notes)
+                    typed = argparse.Namespace(invitation="north.toml", folder=str(folder))
+                    join._enrol(typed, invitation, folder, identity, notes)
         assert study.guest("north").has_all and cut.n_messages > number
         assert read_roster(folder / "roster.toml") == study.book.roster
 

@@ -192,7 +192,9 @@ def within_floats(values: Any) -> Any:
 def _refuse_what_is_no_table(X: Any, y: Any = None) -> None:
     """Refuse a file's or a column's name, and a dictionary: scikit-learn would count their letters or keys as rows."""
     for parameter, given in (("X", X), ("y", y)):
-        if isinstance(given, str | bytes | os.PathLike | Mapping):
+        # Some of scipy's sparse matrices are dictionaries; scikit-learn says of all of them that they are not taken.
+        is_dictionary = isinstance(given, Mapping) and not hasattr(given, "toarray")
+        if is_dictionary or isinstance(given, str | bytes | os.PathLike):
             raise UsageError("no-table", parameter=parameter, type=type(given).__name__)
 
 
