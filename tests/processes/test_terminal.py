@@ -9,7 +9,7 @@ import re
 import signal
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -66,18 +66,24 @@ class Terminal:
     def sees(self, words: str) -> str:
         """Wait for these words, wherever lines are broken, after all that was seen before; returns what led to them."""
         pattern = re.compile(r"\s+".join(map(re.escape, words.split())))
-        self._scene.wait_until(lambda: pattern.search(self.text, self._at) is not None or not self._reader.is_alive())
+        self._waits(lambda: pattern.search(self.text, self._at) is not None or not self._reader.is_alive())
         found = pattern.search(self.text, self._at)
         assert found is not None, self.text
         before, self._at = self.text[self._at : found.end()], found.end()
         return before
+
+    def _waits(self, is_so: Callable[[], bool]) -> None:
+        try:
+            self._scene.wait_until(is_so)
+        except AssertionError as fault:
+            raise AssertionError(f"{fault}\n--- on this terminal\n{self.text}") from None
 
     def types(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def ends(self, *words: str) -> int:
         """Wait until the command is over, having said these words; returns its exit code."""
-        self._scene.wait_until(lambda: self.code is not None and not self._reader.is_alive())
+        self._waits(lambda: self.code is not None and not self._reader.is_alive())
         for each in words:
             self.sees(each)
         code = self.code

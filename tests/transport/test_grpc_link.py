@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import queue
+import threading
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport import grpc_link
-from hedgerow.transport.grpc_link import DEFAULTS, LEAST_SPEED, Caller, Link, next_of, within
+from hedgerow.transport.grpc_link import DEFAULTS, LEAST_SPEED, Caller, Link, background, next_of, within
 
 
 class EndedStream:
@@ -238,3 +240,32 @@ def test_a_queue_is_waited_for_as_long_as_this_process_runs(monkeypatch: pytest.
     stops += [0.0] * 20
     assert next_of(Stopped(), 10.0) is None  # type: ignore[arg-type]
     assert len(stops) == 10
+
+
+class Used:
+    """What a call uses; notes in which thread it is let go of."""
+
+    def __init__(self, threads: list[str]) -> None:
+        self._threads = threads
+
+    def __del__(self) -> None:
+        self._threads.append(threading.current_thread().name)
+
+
+def test_the_loops_thread_lets_go_of_what_a_failed_call_used() -> None:
+    """Python drops a Ctrl-C that comes while the main thread runs a destructor, as gRPC's was when nobody answered."""
+    threads: list[str] = []
+
+    async def deep(used: Used) -> None:
+        raise TimeoutError(used)
+
+    async def call() -> None:
+        try:
+            await deep(Used(threads))
+        except TimeoutError:
+            raise WireRefusal(WireCode.UNREACHABLE) from None
+
+    with pytest.raises(WireRefusal) as caught:
+        background.run(call())
+    gc.collect()
+    assert threads == ["hedgerow-transport"] and caught.value.wire_code is WireCode.UNREACHABLE

@@ -183,7 +183,7 @@ class Monitors:
 
     def close(self) -> None:
         """Let everybody take the newest report, for `closing_seconds` at most, and hang up."""
-        background.start(self._close()).result()
+        background.run(self._close())
 
     def handler(self, door: Door) -> grpc.GenericRpcHandler:
         """What the coordinator's gRPC server adds to its own method; `door` is that server's."""
@@ -311,7 +311,7 @@ class GrpcHub:
         """How many streams were refused before they were joined, by code."""
         self.releases: dict[str, str] = {}
         """Which release of Hedgerow each site's node has said that it is."""
-        self.port = background.start(self._start(address)).result()
+        self.port = background.run(self._start(address))
         """The port it listens on."""
 
     def send(self, site: str, message: bytes) -> bool:
@@ -343,7 +343,7 @@ class GrpcHub:
 
     def close(self) -> None:
         """See `Hub.close`: what was sent before is delivered first, to those who take it within `closing_seconds`."""
-        background.start(self._stop()).result()
+        background.run(self._stop())
 
     async def _start(self, address: HubAddress) -> int:
         self._caller = Caller(asyncio.get_running_loop())
@@ -509,12 +509,12 @@ class MonitorServer:
     ) -> None:
         require_pinned(identity, roster)
         self._identity, self._roster, self._monitors = identity, roster, monitors
-        self.port = background.start(self._start(address)).result()
+        self.port = background.run(self._start(address))
         """The port it listens on."""
 
     def close(self) -> None:
         """Stop serving and free the port."""
-        background.start(self._server.stop(_CLOSING_SECONDS)).result()
+        background.run(self._server.stop(_CLOSING_SECONDS))
 
     async def _start(self, address: HubAddress) -> int:
         n_guests = len(self._roster.monitors) * MONITOR_CONNECTIONS
@@ -552,12 +552,12 @@ class StudyServer:
         self._identity, self._address, self._n_parties, self._answer = identity, address, n_parties, answer
         self._parties = parties
         self._turn = threading.Lock()
-        self.port = background.start(self._start()).result()
+        self.port = background.run(self._start())
         """The port it listens on."""
 
     def close(self) -> None:
         """Stop serving and free the port."""
-        background.start(self._server.stop(_LAST_SECONDS)).result()
+        background.run(self._server.stop(_LAST_SECONDS))
 
     async def _start(self) -> int:
         door = Door(places(self._address.host, self._n_parties, self._n_parties), DEFAULTS.idle_seconds)
@@ -600,7 +600,7 @@ def ask(
     Args: identity: of who asks, where the coordinator wants to see its certificate.
     Raises WireRefusal: it cannot be reached, or another party answers; `is_final` says whether to try again.
     """
-    return background.start(_ask(address, coordinator, message, identity, settings)).result()
+    return background.run(_ask(address, coordinator, message, identity, settings))
 
 
 async def _ask(

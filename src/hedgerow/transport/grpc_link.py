@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from hedgerow import __version__
-from hedgerow.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.protocol.stream import (
     HEADROOM,
     MAX_REPORT_BYTES,
@@ -245,6 +245,31 @@ class _Background:
     def start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Run a coroutine there."""
         return asyncio.run_coroutine_threadsafe(work, self.loop())
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine there, and wait for its result; raises what it raises.
+
+        The loop's thread lets go of all that the coroutine used. In the main thread that would run destructors and
+        callbacks of weak references (gRPC's even wait there for a thread to end), in which Python drops a Ctrl-C.
+        """
+        ended: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
+
+        async def to_its_end() -> None:
+            try:
+                ended.put((await work, None))
+            except HedgerowError as fault:
+                # The frames of its traceback hold what the coroutine used; such an error says all by itself.
+                fault.__context__ = fault.__cause__ = None
+                ended.put((None, fault.with_traceback(None)))
+            except BaseException as fault:
+                ended.put((None, fault))
+
+        # Whoever held the future would hold the task.
+        self.start(to_its_end())
+        result, fault = ended.get()
+        if fault is not None:
+            raise fault
+        return cast(Result, result)
 
 
 background = _Background()
@@ -601,7 +626,7 @@ class GrpcUplink(_Dialler):
 
     def close(self) -> None:
         """See `Uplink.close`: what was sent before is delivered first, if it is taken within `closing_seconds`."""
-        background.start(self._close()).result()
+        background.run(self._close())
 
     async def _close(self) -> None:
         link = self._link
