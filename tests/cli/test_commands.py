@@ -22,6 +22,7 @@ import pytest
 from hedgerow.cli.inputs import named_sites, read_plan
 from hedgerow.cli.main import main
 from hedgerow.cli.privacy import model_facts
+from hedgerow.cli.train import trees_text
 from hedgerow.data.site_data import read_site_data
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
@@ -37,6 +38,16 @@ def test_train_says_what_it_did(study: Path, sites: list[str], tmp_path: Path, h
     assert "30 trees of depth 3" in said
     assert "Privacy guarantee: HOLDS" in said
     assert hedgerow("report", out) in said + "\n"
+
+
+def test_train_counts_trees_as_privacy_does(factory: ModuleType) -> None:
+    """What a model begins and ends with is kept as trees of other depths: they are named beside those of the plan."""
+    plan = factory.make_plan("regression", {"n_trees": 7, "max_depth": 3})
+    outcome = factory.train(plan, [factory.make_data(plan, 200, seed=1)])
+    model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+    assert dict(model_facts(plan, resolve(plan)))["max_depth"] == "3"
+    n_start = model.ensemble.n_trees - 7
+    assert n_start > 0 and trees_text(model) == f"7 trees of depth 3, and {n_start} for start and calibration"
 
 
 def test_train_as_json(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:

@@ -99,6 +99,12 @@ def model_facts(plan: Plan, settings: Settings) -> list[tuple[str, str]]:
     return facts
 
 
+def depth_text(settings: Settings) -> str:
+    """Levels of splits, for a person."""
+    deeper = f", {settings.deepest} in trees on several features" if settings.subset_levels else ""
+    return f"{settings.max_depth}{deeper}"
+
+
 def _shown_setting(plan: Plan, settings: Settings, name: str) -> str:
     """A setting as it is used, after "auto" where the rest of them would be others if the plan named it."""
     value = getattr(settings, name)
@@ -106,8 +112,8 @@ def _shown_setting(plan: Plan, settings: Settings, name: str) -> str:
     if name == "learning_rate" and settings.shape_rate:
         several = f", {settings.subset_rate:g} on several" if settings.subset_rate else ""
         text = f"{settings.shape_rate:g} of expected values in trees on one numeric feature{several}; {text} in others"
-    if name == "max_depth" and settings.subset_levels:
-        text += f", {settings.deepest} in trees on several features"
+    if name == "max_depth":
+        text = depth_text(settings)
     if getattr(plan.model, name, None) != "auto" or value is None:
         return text
     named = resolve(replace(plan, model=replace(plan.model, **{name: value})))
