@@ -121,6 +121,29 @@ def test_what_is_missing_or_wrong_is_named(
     assert caught.value.remedy
 
 
+def test_errors_of_plans_name_parameters(numbers: tuple[np.ndarray, np.ndarray]) -> None:
+    """Who wrote `max_depth` is not told about `model.max_depth`, of a plan that was never seen."""
+    X, y = numbers
+
+    def said(estimator: Any, labels: np.ndarray) -> str:
+        with pytest.raises(PlanError) as caught:
+            estimator.fit(X, labels)
+        return str(caught.value)
+
+    beginnings = {
+        "max_depth": 99, "epsilon": -1.0, "bounds of features[0] (x0)": [(1, 1)] * 4, "label_bounds": (3, 1),
+        "batch_size": 30,
+    }  # fmt: skip
+    for beginning, value in beginnings.items():
+        name = beginning.split()[0]
+        own = DPGBDTRegressor(bounds=[(0, 1)] * 4, n_records=400, n_trees=20, label_bounds=(0, 1))
+        text = said(own.set_params(**{name: value}), X[:, 0])
+        assert text.startswith(f"{beginning}: ") and f"Set {beginning} to " in text
+        assert "model." not in text and "privacy." not in text and "label." not in text
+    linear = DPLinearClassifier(bounds=[(0, 1)] * 4, n_records=400, classes=[0, 1], rounds=0)
+    assert said(linear, y).startswith("rounds: 0")
+
+
 @pytest.mark.parametrize("left_out", ["classes", "n_records"])
 def test_what_is_left_out_is_found_and_paid_for(numbers: tuple[np.ndarray, np.ndarray], left_out: str) -> None:
     """Each public input that is not declared is one release more on the account, out of the same epsilon."""

@@ -31,7 +31,7 @@ from hedgerow.client.node import threads_of_jobs, use_threads
 from hedgerow.data.columns import Place, days, distinct_texts, identifiers, numbers, texts_of_cells
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import as_columns, collected, records_from_columns, rows_within_bound
-from hedgerow.errors import DataError, UsageError
+from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
 from hedgerow.models.model import Explanation, Model
@@ -695,7 +695,8 @@ class PrivateTrees(BaseEstimator):
     def _train(self, ready: Ready) -> None:
         names, table, start = self._feature_names(), ready.table, ready.start
         plan = self._plan(table, names, {"name": free_name("label", names), **ready.label}, start)
-        with use_threads(threads_of_jobs(self.n_jobs)) as n_threads, self._shown(plan, len(start.rows)) as progress:
+        threads = use_threads(threads_of_jobs(self.n_jobs))
+        with _in_parameters(self), threads as n_threads, self._shown(plan, len(start.rows)) as progress:
             site_data = self._site_data(plan, table, ready.y, start.rows)
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
         self.privacy_report_ = self.model_.report
@@ -733,25 +734,25 @@ class PrivateTrees(BaseEstimator):
             {**feature, **({"monotone": _DIRECTIONS[signs[feature["name"]]]} if signs.get(feature["name"]) else {})}
             for feature in declared_features(table, names, declaration, start.found)
         ]
-        return Plan.from_dict(
-            {
-                "version": PLAN_VERSION,
-                "name": type(self).__name__,
-                **sections,
-                "privacy": {
-                    "epsilon": plain(self.epsilon),
-                    "delta": self._delta,
-                    "accountant": self.accountant,
-                    "n_records": start.n_records,
-                    "bounds_from_data": declaration.from_data,
-                    **unit,
-                },
-                "federation": {"secure_aggregation": start.is_masked},
-                "label": label,
-                "features": features,
-                "prepared": prepared_tables(start.ledger, unit.get("unit", "record"), unit.get("max_rows_per_unit", 1)),
-            }
-        )
+        content = {
+            "version": PLAN_VERSION,
+            "name": type(self).__name__,
+            **sections,
+            "privacy": {
+                "epsilon": plain(self.epsilon),
+                "delta": self._delta,
+                "accountant": self.accountant,
+                "n_records": start.n_records,
+                "bounds_from_data": declaration.from_data,
+                **unit,
+            },
+            "federation": {"secure_aggregation": start.is_masked},
+            "label": label,
+            "features": features,
+            "prepared": prepared_tables(start.ledger, unit.get("unit", "record"), unit.get("max_rows_per_unit", 1)),
+        }
+        with _in_parameters(self):
+            return Plan.from_dict(content)
 
     def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
         """The plan's [model], and the section of its algorithm."""
@@ -882,6 +883,30 @@ def split_sites(
     data = SiteData(encoded[0], labels, encoded[1])
     own_rows = rows if kept is None else only_rows(rows, kept)
     return {name: data if own is None else data.only(own) for name, own in own_rows.items()}
+
+
+_PARAMETERS_OF_FIELDS = (
+    (re.compile(r"(features\[\d+\](?: \([^)]*\))?)\.(?:min|max)\b"), r"bounds of \1"),
+    (re.compile(r"(features\[\d+\](?: \([^)]*\))?)\.categories\b"), r"categories of \1"),
+    (re.compile(r"\blabel\.(?:min|max)\b"), "label_bounds"),
+)
+"""Fields of a plan that no parameter has the name of, as errors name them, and what a caller wrote."""
+
+
+@contextmanager
+def _in_parameters(estimator: BaseEstimator) -> Iterator[None]:
+    """Errors of plans name parameters of an estimator, `max_depth`, where a plan has `model.max_depth`."""
+    names = "|".join(sorted(estimator.get_params(deep=False), key=len, reverse=True))
+    own_names = re.compile(rf"\b(?:model|privacy|label|adassp)\.({names})\b")
+    try:
+        yield
+    except PlanError as fault:
+        for part in ("what", "cause", "remedy"):
+            text = own_names.sub(r"\1", getattr(fault, part))
+            for field, parameter in _PARAMETERS_OF_FIELDS:
+                text = field.sub(parameter, text)
+            setattr(fault, part, text)
+        raise
 
 
 def refuse_weights(others: Mapping[str, Any]) -> None:
