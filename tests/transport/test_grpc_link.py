@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import queue
 import threading
@@ -269,3 +270,22 @@ def test_the_loops_thread_lets_go_of_what_a_failed_call_used() -> None:
         background.run(call())
     gc.collect()
     assert threads == ["hedgerow-transport"] and caught.value.wire_code is WireCode.UNREACHABLE
+
+
+def test_an_error_of_the_loop_does_not_keep_what_its_callers_hold() -> None:
+    """Who could not listen holds half a server: it goes with the error, not whenever Python looks for circles."""
+    threads: list[str] = []
+
+    async def fail() -> None:
+        raise WireRefusal(WireCode.UNREACHABLE)
+
+    def call(used: Used) -> None:
+        background.run(fail())
+
+    gc.disable()
+    try:
+        with contextlib.suppress(WireRefusal):
+            call(Used(threads))
+        assert threads == [threading.current_thread().name]
+    finally:
+        gc.enable()

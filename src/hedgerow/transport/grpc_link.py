@@ -267,9 +267,13 @@ class _Background:
         # Whoever held the future would hold the task.
         self.start(to_its_end())
         result, fault = ended.get()
-        if fault is not None:
-            raise fault
-        return cast(Result, result)
+        try:
+            if fault is not None:
+                raise fault
+            return cast(Result, result)
+        finally:
+            # As in `within`: a circle of the error and this frame would keep what the callers hold, too.
+            del fault
 
 
 background = _Background()
