@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from hedgerow import DPGBDTClassifier
 from hedgerow.cli.main import main
+from hedgerow.data.columns import Place, days
 from hedgerow.data.drafts import Entry, draft_plan, read_codebook
 from hedgerow.data.fit import table_fit
 from hedgerow.data.sources import read_records
@@ -135,6 +136,19 @@ def test_what_is_no_date_is_left_out_by_itself(write_file: WriteFile, make_plan:
     assert (
         caught.value.code == "data-wrong-type" and "%d/%m/%Y" in str(caught.value) and "data row 1" in str(caught.value)
     )
+
+
+def test_the_year_0_is_none_whatever_stands_beside_it() -> None:
+    """One record's date does not turn another's: Arrow reads a year 0, and what reads dates one by one does not."""
+    cells = ["0000-01-01", "0000-12-31T23:59-12:00", "0001-01-01"]
+    for beside in ([], ["2021-02-29"], ["2021-02-29T00:00Z"]):
+        unfit = np.zeros(len(cells) + len(beside), dtype=bool)
+
+        def note(rows: Any, code: str, error_at: Any, unfit: Any = unfit) -> None:
+            unfit |= rows
+
+        found = days([*cells, *beside], None, Place("table", "seen"), note)
+        assert unfit[:3].tolist() == [True, True, False] and found[2] == day_of("0001-01-01")
 
 
 def test_every_source_gives_the_same_days(tmp_path: Path, make_plan: MakePlan) -> None:

@@ -633,6 +633,8 @@ def _number(value: Any) -> float | str | _NotAValue:
 def _days_of_texts(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     """float64 [n], NaN where there is none, and whether each is a date of ISO 8601 that there is."""
     is_shaped = _flags(pc.fill_null(pc.match_substring_regex(distinct, ISO_DATE), False))
+    # Arrow has a year 0, which `day_of` has not: what reads one of these must not follow from what stands beside it.
+    is_shaped &= ~_flags(pc.fill_null(pc.starts_with(distinct, "0000-"), False))
     # Digits beyond the microsecond are left away, as `day_of` does.
     short = pc.replace_substring_regex(distinct, pattern=r"([.][0-9]{6})[0-9]+", replacement=r"\1")
     has_zone = _flags(pc.fill_null(pc.match_substring_regex(distinct, r"(Z|[+-][0-9]{2}:[0-9]{2})$"), False))
