@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from argparse import Namespace
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.cli import node
+from hedgerow.cli import coordinator, node
 from hedgerow.cli.coordinator import RunLines
 from hedgerow.cli.node import ConnectionNotes
 from hedgerow.cli.output import begin_log, end_log, note, report_error, tell, warn
@@ -98,6 +99,24 @@ def test_waiting_says_for_whom_how_many_are_needed_and_how_long_still(capsys: py
     assert others[0].startswith("b is ready; waiting for a, c, d (2 more of 3 needed; for ")
     assert others[2].startswith("d is ready; waiting for c (the 3 needed are ready; for ")
     assert [line[2] for line in found] == ["hub", "b", "a", "d"]
+
+
+def test_a_wait_says_who_is_not_connected_and_why_that_may_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site that has denied a roster tells the coordinator nothing: whom to call is said all the same."""
+    monkeypatch.setattr(coordinator, "_SECONDS_BETWEEN_WAITS", 0.0)
+    begin_log("hub")
+    lines = RunLines(5, ["a", "b", "c"], quiet=False)
+    lines.waiting(math.inf)
+    lines(RunEvent(RunEventKind.JOINED, 0, "b"))
+    lines(RunEvent(RunEventKind.JOINED, 0, "c"))
+    lines(RunEvent(RunEventKind.LEFT, 0, "c", "closed"))
+    lines.waiting(math.inf)
+    *_, (level, _, _, text) = said(capsys)
+    assert level == "INFO"
+    assert text.startswith("waiting for a, b, c. Not connected: a, c. ")
+    assert "its owner has not approved this roster, or has denied it: call the site" in text
 
 
 def test_a_site_that_has_the_result_and_hangs_up_is_no_warning(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,10 @@ _GRAVE = {
 }  # fmt: skip
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_WAITS = 60.0
+_WHY_ABSENT = (
+    "Such a node is not running, or cannot reach this address, or its owner has not approved this roster, or has "
+    "denied it: call the site"
+)
 STOPPED_BY_OPERATOR = "stopped-by-operator"
 """What the sites of a run are told that was ended with --abort."""
 
@@ -100,19 +104,25 @@ class RunLines:
         self._last = float("-inf")
         self._repeats = Repeats()
         self._sites, self._ready, self._given_up = sites, set[str](), set[str]()
+        self._connected = set[str]()
         self._is_waiting, self._is_over = True, False
         self.least = 0
         self._until, self._waited = math.inf, -math.inf
 
     def waiting(self, seconds: float) -> None:
-        """Take note of how long the phase may still take, and say now and then for whom the run waits."""
+        """Take note of how long the phase may still take, and say now and then for whom the run waits.
+
+        From the second time on also who is not even connected: a site that has denied a roster tells nobody.
+        """
         now = time.monotonic()
         self._until = now + seconds
         missing = self._missing()
         if self._quiet or not self._is_waiting or not missing or now - self._waited < _SECONDS_BETWEEN_WAITS:
             return
+        absent = [site for site in missing if site not in self._connected] if math.isfinite(self._waited) else []
         self._waited = now
-        tell(f"waiting for {listed(missing)}{self._how_long()}")
+        why = f". Not connected: {listed(absent)}. {_WHY_ABSENT}" if absent else ""
+        tell(f"waiting for {listed(missing)}{self._how_long()}{why}")
 
     def __call__(self, event: RunEvent) -> None:
         """Take note of an event."""
@@ -140,11 +150,14 @@ class RunLines:
         if event.kind is RunEventKind.PHASE:
             self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
             self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
+        elif event.kind is RunEventKind.JOINED:
+            self._connected.add(event.site)
         elif event.kind is RunEventKind.READY:
             self._ready.add(event.site)
             self._given_up.discard(event.site)
         elif event.kind is RunEventKind.LEFT:
             self._ready.discard(event.site)
+            self._connected.discard(event.site)
         elif event.kind in {RunEventKind.REFUSED, RunEventKind.LEFT_OUT}:
             self._given_up.add(event.site)
 

@@ -415,7 +415,8 @@ class GrpcHub:
             level = logging.WARNING
             if refusal.code == WireCode.ROSTER_MISMATCH and self._roster.epoch > 1 and count == 1:
                 # So every node that stays begins after a change of the roster, which it then asks for.
-                level, said = logging.INFO, f"{said} A node that stays asks its owner for a later roster."
+                level = logging.INFO
+                said += " A node that stays asks its owner for a later roster, and ends if that is denied."
             _log.log(level, "A stream of %s was refused: %s (%s)%s", who, said, refusal.code, times(count))
 
     def _site_of(self, context: Any) -> str:
