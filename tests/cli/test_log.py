@@ -140,6 +140,18 @@ def test_a_node_says_how_long_it_waits(capsys: pytest.CaptureFixture[str]) -> No
     assert [line[0] for line in lines] == ["INFO", "WARNING"] and "for 3,600 s without a word at most" in lines[0][3]
 
 
+def test_a_site_that_was_withdrawn_is_told_once_whom_to_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each run of the others refuses it: who watches its log is warned of the first, and told what it may be."""
+    begin_log("north")
+    notes = ConnectionNotes(lambda: 3600.0, is_resting=lambda: True)
+    for _ in range(64):
+        notes(Disconnected(WireCode.TLS_REFUSED.value, False))
+        notes(Disconnected(WireCode.UNREACHABLE.value, False))
+    lines = [line for line in said(capsys) if "tls-refused" in line[3]]
+    assert [line[0] for line in lines] == ["WARNING", *["INFO"] * 6]
+    assert "withdrawn from the study" in lines[0][3] and "Ask whoever runs the coordinator" in lines[0][3]
+
+
 def test_no_coordinator_between_two_runs_is_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     """There is none for most of a study's time; in a run, or before the first one, something is in the way."""
     begin_log("north")

@@ -622,6 +622,9 @@ class ConnectionNotes:
             why = WireRefusal(known(event.reason))
             said = f"{why} The node tries again. ({why.code})"
         if count := self._repeats.note("coordinator", said):
+            if isinstance(event, Disconnected) and event.reason == WireCode.TLS_REFUSED and count > 1:
+                # Every run refuses a site that was withdrawn: one warning calls whoever asks the coordinator.
+                level = "INFO"
             note(said + times(count), level=level)
 
 
