@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.local.forecast import MEASURED_LOSSES, expected_singles, measured_loss, noise_factor
+from hedgerow.local.forecast import MEASURED_LOSSES, expected_singles, measured_case, measured_loss, noise_factor
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 
@@ -40,6 +40,8 @@ def test_the_measured_losses_are_the_recorded_ones() -> None:
             found.setdefault((float(words[1]), factor), {})[words[0]] = loss
     assert {case[:2]: {"adult": case[2], "bank": case[3]} for case in MEASURED_LOSSES} == found
     assert measured_loss(0.12, 2.0) == (0.0185, 0.0469)
+    # Few sites add little more than the coordinator would, whose own noise is no measurement of theirs.
+    assert measured_case(1.0, 1.1)[:2] == (1.0, 1.414) and min(measured_loss(1.0, 1.1)) > 0
 
 
 def test_single_records_are_counted_as_they_fall(factory: ModuleType) -> None:

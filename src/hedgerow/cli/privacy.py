@@ -10,7 +10,15 @@ from typing import Any
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import megabytes, number, print_facts, print_json
-from hedgerow.local.forecast import Forecast, expected_singles, forecast, measured_loss, noise_factor, outlook_of
+from hedgerow.local.forecast import (
+    Forecast,
+    expected_singles,
+    forecast,
+    measured_case,
+    measured_loss,
+    noise_factor,
+    outlook_of,
+)
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
@@ -140,12 +148,12 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
     if isinstance(expected.settings, DpXgboostSettings):
         return [*facts, ("of the sites", "this algorithm has no noise of the sites")]
     cost = _distributed_cost(plan, n_sites)
-    losses = cost["auc_loss"]
+    epsilon, factor, adult, bank = measured_case(plan.privacy.epsilon, cost["factor"])
     facts.append(
         ("of the sites", f"at {n_sites} sites {cost['factor']:.2f} times the noise ({cost['factor_without_echo']:.2f} "
          f"without the echo exchange): that of the coordinator at epsilon {number(cost['like_server_epsilon'], 3)}. "
-         f"Measured nearest to it: {losses[0]:.3f} (Adult) and {losses[1]:.3f} (Bank) of AUC "
-         "(docs/runs/noise_modes.txt); --sites N for your number")
+         f"The nearest that was measured, {factor:.2f} times at epsilon {epsilon:g}, cost {adult:.3f} (Adult) and "
+         f"{bank:.3f} (Bank) of AUC (docs/runs/noise_modes.txt); --sites N for your number")
     )  # fmt: skip
     return facts
 

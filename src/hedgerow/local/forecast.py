@@ -156,13 +156,21 @@ def noise_factor(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> flo
     return math.sqrt(n_sites / noise_guarantees(n_sites, has_echo=has_echo, min_survivors=min_survivors).honest_group)
 
 
-def measured_loss(epsilon: float, factor: float) -> tuple[float, float]:
-    """The losses of AUC (of Adult, of Bank) in the measured case nearest to an epsilon and a factor of the noise."""
+def measured_case(epsilon: float, factor: float) -> tuple[float, float, float, float]:
+    """Of `MEASURED_LOSSES` the case of noise of the sites that is nearest to an epsilon and a factor of the noise.
+
+    A factor of 1 is the coordinator's own noise, which the others were measured against: no loss was measured there.
+    """
 
     def distance(case: tuple[float, float, float, float]) -> tuple[float, float]:
         return abs(math.log(case[0] / epsilon)), abs(math.log(case[1] / factor))
 
-    *_, adult, bank = min(MEASURED_LOSSES, key=distance)
+    return min((case for case in MEASURED_LOSSES if case[1] > 1), key=distance)
+
+
+def measured_loss(epsilon: float, factor: float) -> tuple[float, float]:
+    """The losses of AUC (of Adult, of Bank) in the case of `measured_case`."""
+    *_, adult, bank = measured_case(epsilon, factor)
     return adult, bank
 
 
