@@ -126,6 +126,20 @@ def test_a_table_that_cannot_be_read_prints_no_predictions(
         assert said.out == "" and code in said.err
 
 
+def test_an_evaluation_over_sites_tells_of_columns_without_values(
+    study: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A site whose export has lost a column hears of it, as `evaluate` says it of one table: its scores mean little."""
+    lines = [line.split(",") for line in (study / "north.csv").read_text().splitlines()]
+    lost = [lines[0], *([patient, "", ward, ill] for patient, _, ward, ill in lines[1:])]
+    (tmp_path / "lost.csv").write_text("".join(",".join(line) + "\n" for line in lost))
+    tables = [f"--site=a={study / 'south.csv'}", f"--site=b={tmp_path / 'lost.csv'}"]
+    command = ["evaluate", str(model), "--federated", *tables, "--epsilon", "4", "--out", str(tmp_path / "m.json")]
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "for the site b only: No row has a value in 'age'" in said and "site a only: No row" not in said
+
+
 def test_labels_are_not_needed_to_predict(model: Path, tmp_path: Path, hedgerow: Run) -> None:
     """A table without the label's column predicts; it does not evaluate."""
     (tmp_path / "new.csv").write_text("ward,age\na,10\nc,\n")

@@ -111,6 +111,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         require_room(out, model)
         tables = adapted_sites(named_sites(arguments.sites), arguments.adapters)
         rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict)
+        _warn_of_missing(model, rows)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
                 model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
@@ -134,6 +135,13 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         from hedgerow.cli.coordinator import hand_out
 
         hand_out(arguments, out)
+
+
+def _warn_of_missing(model: Model, sites: Sites) -> None:
+    """Tell each site of columns without any value, as `evaluate` does of a table."""
+    for name, rows in sites.items():
+        if rows.n_records >= FEWEST_TO_WARN and (empty := model.without_values(rows.codes)):
+            warn(f"Private, for the site {name} only: {no_values_text(empty)}")
 
 
 def _over_network(
