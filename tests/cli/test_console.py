@@ -14,9 +14,14 @@ from typing import Any
 import pytest
 
 from hedgerow.cli import page as pages
+from hedgerow.cli.output import number
 from hedgerow.cli.page import Console
+from hedgerow.cli.progress import PastRun
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan, Prepared
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.ledger import prepared_events
 from hedgerow.protocol.stream import OVER, EventReport, RunReport, SiteReport, SiteState
 
 STATES = [SiteState.READY, SiteState.CONNECTED, SiteState.REFUSED]
@@ -161,3 +166,24 @@ def test_a_place_that_is_none_or_taken(page: Console) -> None:
     with pytest.raises(EnvironmentFault) as taken:
         Console(page.url.split(":")[2].partition("/")[0])
     assert taken.value.code == "address-in-use"
+
+
+def test_two_surveys_that_were_asked_alike_are_both_counted(page: Console, factory: ModuleType) -> None:
+    """A study whose plans come from two surveys has spent both, though the plans name the same sums and noise."""
+    sums = Prepared(kind="RecordCount", subject="survey, records", length=1, sensitivity_squared=2**20, sigma=5_000)
+    first = replace(factory.make_plan("binary"), prepared=(sums,))
+    other = replace(first, privacy=replace(first.privacy, n_records=first.privacy.n_records + 1))
+    again = replace(first, model=replace(first.model, n_trees=3))
+
+    def before(*plans: Plan) -> str:
+        """What is said to be spent before a run of the last one."""
+        page.show_history([PastRun("run 1", "finished", plan, ()) for plan in plans], plans[-1])
+        found: str = dict(map(tuple, state(page)["budget"]))["before this run"]
+        return found
+
+    def cost(n_surveys: int) -> str:
+        spent = get_accountant("gdp").epsilon(prepared_events(first) * n_surveys, first.privacy.delta)
+        return f"epsilon {number(spent)}"
+
+    assert before(first) == before(first, again) == cost(1) != cost(2)
+    assert before(first, other) == cost(2)

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from contextvars import copy_context
 from importlib import resources
@@ -483,17 +483,26 @@ def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
         return [["all runs", "they protect different units, so their costs cannot be added"]]
     before = [event for run in past for event in run.events]
     # What a survey released before several runs was released once.
-    for prepared in {run.plan.prepared: run.plan for run in past}.values():
-        before += prepared_events(prepared)
-    known = {run.plan.prepared for run in past}
+    surveys = {_survey_of(run.plan): run.plan for run in past}
+    for surveyed in surveys.values():
+        before += prepared_events(surveyed)
     gdp, delta = get_accountant("gdp"), plan.privacy.delta
-    own = TrainingTask(plan).planned_releases() + ([] if plan.prepared in known else prepared_events(plan))
+    own = TrainingTask(plan).planned_releases() + ([] if _survey_of(plan) in surveys else prepared_events(plan))
     whole = gdp.epsilon([*before, *own], delta)
     return [
         ["before this run", f"epsilon {number(gdp.epsilon(before, delta))}"],
         ["with this run, at most", f"epsilon {number(whole)}"],
         ["at delta", f"{delta:g}"],
     ]
+
+
+def _survey_of(plan: Plan) -> tuple[Hashable, ...]:
+    """What tells one survey before a run from another: its releases, and all that may have been read off them.
+
+    Two surveys that were asked alike differ in what their noise made them find alone. So one whose plan was corrected
+    by hand between two runs counts twice: rather too much than too little.
+    """
+    return plan.prepared, plan.privacy.n_records, plan.features, plan.label
 
 
 def _past(run: PastRun) -> list[str]:
