@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
 from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
+from hedgerow.estimators import base
 from hedgerow.estimators.base import FewRecordsWarning
 from hedgerow.estimators.boosted import LabelInFeaturesWarning
 
@@ -119,6 +120,21 @@ def test_what_is_missing_or_wrong_is_named(
     assert isinstance(caught.value, UsageError | DataError | PlanError)
     assert caught.value.code == code
     assert caught.value.remedy
+
+
+def test_the_first_fit_says_once_why_it_is_slow(
+    numbers: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half a minute of silence looks like a fault; once the inner loops are compiled, a fit says nothing."""
+    X, y = numbers
+    for is_compiled, n_lines in ((False, 1), (True, 0)):
+        monkeypatch.setattr(base, "has_compiled", lambda is_compiled=is_compiled: is_compiled)
+        base.tell_of_first_fit.cache_clear()
+        caplog.clear()
+        for _ in range(2):
+            declared().fit(X[:200], y[:200])
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * n_lines
+        assert "inner loops are compiled" in caplog.text or is_compiled
 
 
 def test_errors_of_plans_name_parameters(numbers: tuple[np.ndarray, np.ndarray]) -> None:

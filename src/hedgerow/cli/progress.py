@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -138,11 +137,10 @@ class TrainingProgress:
 
 
 def is_first_run() -> bool:
-    """Whether numba has kept no compiled code yet of the loops that draw noise."""
-    from hedgerow.privacy.noise import attempt_discrete_gaussian
+    """Whether inner loops are still to be compiled."""
+    from hedgerow.client.node import has_compiled
 
-    folder = attempt_discrete_gaussian.stats.cache_path
-    return folder is not None and not any(Path(folder).glob("*.nbi"))
+    return not has_compiled()
 
 
 @contextmanager

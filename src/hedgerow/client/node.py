@@ -31,7 +31,7 @@ from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of, noise_of_records
-from hedgerow.privacy.noise import NoiseSource, SystemNoise
+from hedgerow.privacy.noise import NoiseSource, SystemNoise, attempt_discrete_gaussian
 from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query
 from hedgerow.storage import Database
 from hedgerow.training.settings import Settings
@@ -395,6 +395,12 @@ def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
     except HedgerowError:
         # A plan that cannot be run is refused where the refusal is told to the coordinator as well.
         return
+
+
+def has_compiled() -> bool:
+    """Whether numba has kept compiled code here: of the loops that draw noise, which every run needs."""
+    folder = attempt_discrete_gaussian.stats.cache_path
+    return folder is None or any(Path(folder).glob("*.nbi"))
 
 
 # Rows that come while a run goes on -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ where the caller asks for that. The type of a whole column, as its library has i
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -16,6 +17,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from numbers import Real
 from typing import Any, Self
@@ -27,7 +29,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from hedgerow.client.node import threads_of_jobs, use_threads
+from hedgerow.client.node import has_compiled, threads_of_jobs, use_threads
 from hedgerow.data.columns import Place, days, distinct_texts, identifiers, numbers, texts_of_cells
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import as_columns, collected, records_from_columns, rows_within_bound
@@ -46,6 +48,8 @@ from hedgerow.survey.program import Findings, Questions, Range
 from hedgerow.survey.queries import RawSite
 from hedgerow.trees.binning import CodeArray, Grid, PlaceArray, build_grid
 from hedgerow.trees.importances import importances
+
+_log = logging.getLogger(__name__)
 
 FROM_DATA = "data"
 PRIVATE = "private"
@@ -671,6 +675,7 @@ class PrivateTrees(BaseEstimator):
         raw = _raw_columns(table, names, columns) + ([] if asked in ("", "texts") else [y])
         texts = y if asked == "texts" else None
         raw_sites = {name: RawSite(raw, texts, own, len(y)) for name, own in start.rows.items()}
+        tell_of_first_fit()
         surveyed = survey_sites(questions, raw_sites, noise)
         findings = surveyed.findings
         warn_of_few_records(questions, findings, columns, self.get_params())
@@ -698,6 +703,7 @@ class PrivateTrees(BaseEstimator):
         threads = use_threads(threads_of_jobs(self.n_jobs))
         with _in_parameters(self), threads as n_threads, self._shown(plan, len(start.rows)) as progress:
             site_data = self._site_data(plan, table, ready.y, start.rows)
+            tell_of_first_fit()
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger
@@ -883,6 +889,16 @@ def split_sites(
     data = SiteData(encoded[0], labels, encoded[1])
     own_rows = rows if kept is None else only_rows(rows, kept)
     return {name: data if own is None else data.only(own) for name, own in own_rows.items()}
+
+
+@cache
+def tell_of_first_fit() -> None:
+    """Say on stderr, once a process, why the first fit of an installation takes long; a program may handle the log.
+
+    It is no warning of Python's: nothing is wrong, and a program that makes errors of those goes on.
+    """
+    if not has_compiled():
+        _log.warning("This is the first fit here: inner loops are compiled, which takes about a minute, once.")
 
 
 _PARAMETERS_OF_FIELDS = (
