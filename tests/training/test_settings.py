@@ -17,6 +17,7 @@ from hedgerow.errors import PlanError
 from hedgerow.local.forecast import forecast
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import Query
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 
 
@@ -176,18 +177,23 @@ def test_contradictory_scales_are_refused_before_training(factory: ModuleType) -
         resolve(plan)
 
 
-def lengths_of_releases(plan: Plan, seed: int) -> list[int]:
-    """How long the releases of a run are, when they are noise alone."""
-    random, lengths = np.random.default_rng(seed), list[int]()
+def queries_of(plan: Plan, seed: int) -> list[Query]:
+    """What a run asks when its releases are noise alone."""
+    random, queries = np.random.default_rng(seed), list[Query]()
     program = program_for(plan.with_structure_seed(0))
     try:
         query = next(program)
         while True:
-            lengths.append(query.release_length)
+            queries.append(query)
             n = 0 if query.is_choice else 2000
             query = program.send(random.integers(-n, n + 1, query.release_length))
     except StopIteration:
-        return lengths
+        return queries
+
+
+def lengths_of_releases(plan: Plan, seed: int) -> list[int]:
+    """How long the releases of a run are, when they are noise alone."""
+    return [query.release_length for query in queries_of(plan, seed)]
 
 
 @settings(max_examples=60)
@@ -197,7 +203,10 @@ def test_no_run_releases_more_numbers_than_its_settings_say(
 ) -> None:
     """A message has to have room for all of them."""
     plan = data.draw(factory.plans())
-    assert sum(lengths_of_releases(plan, seed)) <= resolve(plan).n_released(plan)
+    queries, decided = queries_of(plan, seed), resolve(plan)
+    assert sum(query.release_length for query in queries) <= decided.n_released(plan)
+    # A node refuses a plan whose rounds it could not hold before the first one, and not in the middle.
+    assert max(query.length for query in queries) <= decided.largest_length(plan)
 
 
 TREES = {"n_trees": 4, "max_depth": 3}
@@ -220,3 +229,5 @@ def test_what_a_method_says_of_its_releases_is_near_the_truth(factory: ModuleTyp
     plan = Plan.from_dict({**factory.make_plan().to_dict(), **parts})
     found, most = sum(lengths_of_releases(plan, 1)), resolve(plan).n_released(plan)
     assert found <= most <= 2 * found
+    longest = max(query.length for query in queries_of(plan, 1))
+    assert longest <= resolve(plan).largest_length(plan) <= 2 * longest

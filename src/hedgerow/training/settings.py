@@ -116,10 +116,16 @@ class Settings:
         return n_leaves
 
     def largest_length(self, plan: Plan) -> int:
-        """The longest vector that a program asks for before it has seen a release."""
-        length: int = self.batch_size * 2**self.deepest * self.loss(plan).n_statistics
+        """The longest vector that a run asks for, at most."""
+        bins, k = most_bins(plan), features_asked(plan, self)
+        per_tree: int = 2**self.deepest
+        if plan.model.split_method == "hist":
+            per_tree = 2 ** (n_levels_asked(plan, self) - 1) * sum(bins[-k:])
+        elif k > 1:
+            per_tree = 2**self.max_depth * k
         counts = sum(feature.n_codes for feature in build_grid(plan).features) if plan.reads_quantiles else 0
-        return max(length, counts)
+        histogram = sum(bins) if _paid_histograms(plan, self) else 0
+        return max(self.batch_size * per_tree * self.loss(plan).n_statistics, histogram, counts)
 
     def n_exchanges(self, plan: Plan) -> int:
         """How often a run asks every node for a vector, at most."""
