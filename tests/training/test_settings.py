@@ -17,8 +17,8 @@ from hedgerow.errors import PlanError
 from hedgerow.local.forecast import forecast
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import Query
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
+from hedgerow.protocol.queries import Query
 
 
 @settings(max_examples=60)
