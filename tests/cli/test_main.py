@@ -104,10 +104,12 @@ def test_the_help_names_the_exit_codes_that_the_documents_do(capsys: pytest.Capt
     assert {code for row in rows for code in row.split(", ")} - {"141"} <= shown
 
 
-def interrupted_in_a_kernel() -> SystemError:
-    """What comes out of a compiled function during which Ctrl-C was pressed."""
-    error = SystemError("returned a result with an exception set")
-    error.__cause__ = KeyboardInterrupt()
+def interrupted_in_a_kernel(n_layers: int) -> BaseException:
+    """What comes out of a compiled function during which Ctrl-C was pressed; deeper while that is loaded."""
+    error: BaseException = KeyboardInterrupt()
+    for _ in range(n_layers):
+        below, error = error, SystemError("returned a result with an exception set")
+        error.__cause__ = below
     return error
 
 
@@ -115,7 +117,8 @@ def interrupted_in_a_kernel() -> SystemError:
     ("raised", "exit_code", "said"),
     [
         (KeyboardInterrupt(), 130, "Interrupted"),
-        (interrupted_in_a_kernel(), 130, "Interrupted"),
+        (interrupted_in_a_kernel(1), 130, "Interrupted"),
+        (interrupted_in_a_kernel(4), 130, "Interrupted"),
         (PermissionError(13, "Permission denied", "model.json"), 10, "model.json: Permission denied."),
         (OSError(28, "No space left on device", "a.csv"), 10, "a.csv: No space left on device. Cause The disk"),
         (OSError("Error writing bytes to file. Detail: [errno 28] No space left on device"), 10, "(disk-full,"),

@@ -51,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), _file_number_of_stdout())
         return BROKEN_PIPE
     except Exception as error:
-        # Ctrl-C inside a compiled function arrives as a SystemError that it caused.
-        if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
+        if _is_interruption(error):
             return _interrupted()
         if debug:
             raise
@@ -62,6 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report_error(own, as_json=as_json, exit_code=OWN_FAULT)
     finally:
         end_log()
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Whether it is Ctrl-C in a compiled function, or while that was loaded, whose layers each wrap the one below."""
+    while isinstance(error, SystemError):
+        error = error.__cause__
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _interrupted() -> int:
