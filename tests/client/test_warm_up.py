@@ -16,6 +16,7 @@ from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import Query
+from hedgerow.training.steps import Program
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
@@ -58,6 +59,21 @@ def test_a_party_rehearses_the_first_exchanges_only(factory: ModuleType) -> None
     asked: list[Query] = []
     rehearse(TrainingTask(factory.make_plan(model={"n_trees": 50, "batch_size": 1})), asked.append)
     assert [query.purpose.round for query in asked] == [0, 1, 2]
+
+
+def test_ctrl_c_at_the_end_of_a_rehearsal_is_not_lost(factory: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that has just been started and is told to end does: Python drops what a destructor raises."""
+    begin = TrainingTask.program
+
+    def interrupted(task: TrainingTask) -> Program:
+        try:
+            return (yield from begin(task))
+        except GeneratorExit:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(TrainingTask, "program", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(TrainingTask(factory.make_plan(model={"n_trees": 50, "batch_size": 1})))
 
 
 def test_a_run_that_no_node_would_hold_is_not_rehearsed(factory: ModuleType) -> None:

@@ -164,6 +164,11 @@ class Replica:
             self._result = finished.value
         return isinstance(self._result, Ensemble) and self._result.n_trees > 0
 
+    def close(self) -> None:
+        """End the program, which asks nothing more: its destructor would drop a Ctrl-C that comes at this moment."""
+        if self._program is not None:
+            self._program.close()
+
     def _limit(self, query: Query, sigma: float) -> int:
         """What no entry of a release is beyond, given the standard deviation of its noise."""
         # Python's integers: these products are beyond 64 bits for the largest plans.
@@ -211,10 +216,13 @@ def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None)
         if isinstance(task, TrainingTask) and task.settings.largest_length(task.plan) > _LARGEST_REHEARSED:
             return
         replica = Replica(task)
-        for _ in range(_N_REHEARSED):
-            if replica.query is None:
-                return
-            answer(replica.query)
-            replica.feed(np.zeros(replica.query.release_length, dtype=np.int64))
+        try:
+            for _ in range(_N_REHEARSED):
+                if replica.query is None:
+                    return
+                answer(replica.query)
+                replica.feed(np.zeros(replica.query.release_length, dtype=np.int64))
+        finally:
+            replica.close()
     except HedgerowError:
         return
