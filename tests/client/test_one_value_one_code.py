@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import math
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.data.adapters import read_adapter
+from hedgerow.data.adapters import adapter, read_adapter
 from hedgerow.data.columns import MISSING, UNKNOWN, Place, category_indices, days, identifiers, numbers
 from hedgerow.data.databases import AdbcTable
 from hedgerow.data.site_data import SiteData, site_data_from_records
@@ -716,6 +718,17 @@ def test_no_odd_cell_takes_others_out_of_an_adapters_hands(source: str, tmp_path
             after = read([*rows, tuple(cell if place == column else own for place, own in enumerate(rows[0]))])
             for old, new in zip(before.features, after.features, strict=True):
                 np.testing.assert_array_equal(new[: len(rows)], old)
+
+
+@pytest.mark.parametrize("lines", [{"missing": ["."]}, {"scale": {"unit": 2}}, {"date": {"unit": "%d.%m.%Y"}}])
+def test_columns_that_arrow_gives_cell_by_cell_go_through_an_adapter(lines: dict[str, Any]) -> None:
+    """UUIDs and unions are read as a list of the same cells; `missing` for all columns left all of their rows out."""
+    own, place = adapter(lines, "data"), replace(HERE, column="unit")
+    people = [uuid.UUID(int=1), uuid.UUID(int=2)]
+    union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["x", "31.12.1999"])])
+    for typed, cells in (pa.array([one.bytes for one in people], pa.uuid()), people), (union, union.to_pylist()):
+        found, expected = own.changed(typed, place), own.changed(cells, place)
+        assert identifiers(found, place).tolist() == identifiers(expected, place).tolist()
 
 
 @pytest.mark.parametrize("source", ["csv", "sql", "parquet", "duckdb file"])

@@ -319,7 +319,7 @@ def replaced(column: Any, targets: Mapping[str, str | None], place: Place) -> An
             return pc.if_else(pa.array(at >= 0), new.take(pa.array(at % len(values))), typed)
         if all(value is None for value in values):
             return pc.if_else(pa.array(at >= 0), pa.scalar(None, typed.type), typed)
-    cells = _cells(typed) if isinstance(typed, pa.Array) and not isinstance(column, list | tuple) else column
+    cells = _cells(column, typed)
     return [cell if index < 0 else values[index] for cell, index in zip(cells, at.tolist(), strict=True)]
 
 
@@ -345,7 +345,7 @@ def dated(column: Any, layout: str, place: Place) -> Any:
             texts.distinct.to_pylist(), iso.to_pylist(), missing.tolist(), is_date.tolist(), strict=True
         )
     ]
-    cells = column if isinstance(column, list | tuple) else _cells(typed)
+    cells = _cells(column, typed)
     is_kept = [
         is_bad or isinstance(cell, datetime.date)
         for cell, is_bad in zip(cells, texts.unreadable[texts.codes].tolist(), strict=True)
@@ -370,12 +370,20 @@ def scaled(column: Any, factor: float, offset: float, place: Place) -> Any:
         found = numbers(column, place, unfit) * factor + offset
     if not bad.any():
         return pa.array(found, from_pandas=True)
-    cells = column if isinstance(column, list | tuple) else _cells(_typed(column))
+    cells = _cells(column, _typed(column))
     return [cell if is_bad else own for cell, is_bad, own in zip(cells, bad.tolist(), found.tolist(), strict=True)]
 
 
-def _cells(typed: Any) -> list[Any]:
-    """The plain value of each cell of an Arrow array; the text of a date or time that Python has no value for."""
+def _cells(column: Any, typed: Any) -> Sequence[Any]:
+    """The plain value of each cell of a column; the text of a date or time that Python has no value for.
+
+    Args: typed: the column by `_typed`, which is a list for some of Arrow's types as well: unions, UUIDs.
+    """
+    if isinstance(column, list | tuple):
+        return column
+    if not isinstance(typed, pa.Array):
+        plain: list[Any] = typed
+        return plain
     if is_text(typed.type):
         return list(typed.cast(pa.large_binary()).to_pylist())
     try:
