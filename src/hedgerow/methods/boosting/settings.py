@@ -102,7 +102,8 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     signal = privacy.n_records * mu_of(privacy.epsilon, privacy.delta) if is_private else math.inf
     usual, rule_of = _usual(plan, signal), _RULES.get(plan.label.type)
     rule = usual if rule_of is None else rule_of(plan, signal, usual)
-    settings = _with_spread(plan, signal, _with_central_subsets(plan, signal, _as_said(plan, rule)))
+    of_unit = signal / privacy.rows_per_unit
+    settings = _with_spread(plan, of_unit, _with_central_subsets(plan, of_unit, _as_said(plan, rule)))
     if not is_private:
         return replace(settings, start_share=0.0, calibration_share=0.0)
     return replace(settings, noise_multiplier=calibrated(plan, settings))
@@ -167,10 +168,9 @@ CENTRAL_LABELS, SIGNAL_OF_CENTRAL_SUBSETS = ("binary", "regression", "count"), 2
 
 
 def _with_central_subsets(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
-    """The settings with trees on several features whose leaves are more even, where signal suffices for them."""
-    own = signal / plan.privacy.rows_per_unit
+    """The settings with trees on several features whose leaves are more even, where a unit's signal suffices."""
     is_random = settings.interaction == "adaptive" and plan.model.split_method == "totally_random"
-    is_enough = plan.label.type in CENTRAL_LABELS and SIGNAL_OF_CENTRAL_SUBSETS <= own < math.inf
+    is_enough = plan.label.type in CENTRAL_LABELS and SIGNAL_OF_CENTRAL_SUBSETS <= signal < math.inf
     return replace(settings, central_subsets=is_random and is_enough)
 
 
@@ -192,19 +192,19 @@ SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = 5000.0, 0.4, 1
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
     """The settings with the trees whose values are expected by their spread: where a plan leaves values to the rule.
 
-    Only with noise of the coordinator is its size known exactly: sums with noise of the sites hold more of it.
+    The signal is a unit's. Only with noise of the coordinator is the noise's size known exactly: sums with noise of the
+    sites hold more of it.
     """
     model, label = plan.model, plan.label.type
     is_own = model.learning_rate == model.noise_ridge == model.shrinkage == "auto" and model.weight_update == "newton"
     if not is_own or settings.interaction != "adaptive" or model.split_method != "totally_random":
         return settings
-    own = signal / plan.privacy.rows_per_unit
-    if not SIGNAL_OF_SPREAD.get(label, math.inf) <= own < math.inf or plan.privacy.noise != "server":
+    if not SIGNAL_OF_SPREAD.get(label, math.inf) <= signal < math.inf or plan.privacy.noise != "server":
         return settings
     if label == "binary" and mu_of(plan.privacy.epsilon, plan.privacy.delta) > MOST_MU_OF_SPREAD:
         return settings
-    settings = replace(settings, shape_rate=_shape_rate(label, own))
-    if label != "binary" or own < SIGNAL_OF_SUBSETS:
+    settings = replace(settings, shape_rate=_shape_rate(label, signal))
+    if label != "binary" or signal < SIGNAL_OF_SUBSETS:
         return settings
     levels = SUBSET_LEVELS if model.max_depth == "auto" else 0
     return replace(settings, subset_rate=SUBSET_RATE, subset_levels=levels)
