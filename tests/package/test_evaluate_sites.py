@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,26 @@ def test_the_cost_is_written_into_the_model(folder: Path, capsys: pytest.Capture
     assert "(requested for the training: 1)" in after.report.text()
     trees, same = (json.loads(model.to_bytes())["ensemble"] for model in (before, after))
     assert trees == same
+
+
+def test_two_evaluations_at_a_time_lose_no_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one writes after the first has written, and is refused then: its cost would be all that is counted."""
+    save, is_locked = Model.save, []
+
+    def save_beside_another(model: Model, path: Path) -> None:
+        beside = os.open(folder, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(beside, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(beside)
+        is_locked.append(path)
+        save(model, path)
+
+    monkeypatch.setattr(Model, "save", save_beside_another)
+    assert main(evaluate(folder, "shared.json", "--epsilon", "0.2")) == 0
+    assert main(evaluate(folder, "shared.json", "--epsilon", "0.2")) == 2
+    assert is_locked == [folder / "shared.json"]
 
 
 def test_a_picture_of_the_calibration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

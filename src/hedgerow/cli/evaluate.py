@@ -26,7 +26,7 @@ from hedgerow.evaluation.estimates import Estimate, Evaluation
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, evaluated, plot_calibration
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
-from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text, require_room
+from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text, require_room, sole_writer
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.release import EvaluatedModel, Outcome
@@ -118,8 +118,10 @@ def _run_federated(arguments: argparse.Namespace) -> None:
             )
         sites = list(rows)
         # The account goes first: numbers that were seen but not charged would be a leak.
-        require_room(out, model)
-        found.model.save(out)
+        # Another evaluation of the file may have gone on beside this one.
+        with sole_writer(out):
+            require_room(out, model)
+            found.model.save(out)
     else:
         found, sites = _over_network(arguments, model, out, noise)
     if picture is not None:

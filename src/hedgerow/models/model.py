@@ -8,6 +8,7 @@ edits, not a forger, who can compute it as well.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import html
 import json
@@ -15,7 +16,8 @@ import math
 import os
 import secrets
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -473,6 +475,22 @@ def require_room(path: Path, heir: Model | None = None, remedy: str = "") -> Non
     kept = _model_at(path, remedy)
     if kept is not None and (heir is None or not heir.holds(kept)):
         raise _in_the_way(path, remedy)
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Keeps others out between the question whether a file has room and the writing: what waits here asks anew.
+
+    The folder is locked, for a file that is written has another one put in its place. A file system that knows no locks
+    is written to without one.
+    """
+    folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def save_unless_kept(model: Model, path: Path, remedy: str = "") -> bool:
