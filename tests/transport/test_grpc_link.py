@@ -289,3 +289,36 @@ def test_an_error_of_the_loop_does_not_keep_what_its_callers_hold() -> None:
         assert threads == [threading.current_thread().name]
     finally:
         gc.enable()
+
+
+def test_ctrl_c_while_the_loop_begins_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever goes on after it, as in a notebook, must not wait for a loop that nobody runs."""
+    own = type(background)()
+
+    async def answer() -> int:
+        return 7
+
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    begin = asyncio.new_event_loop
+
+    def begun() -> asyncio.AbstractEventLoop:
+        loops.append(begin())
+        return loops[-1]
+
+    monkeypatch.setattr(asyncio, "new_event_loop", begun)
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(threading.Thread, "start", interrupted)
+        own.run(answer())
+    loops[0].close()
+    before, answered = set(threading.enumerate()), list[int]()
+    asking = threading.Thread(target=lambda: answered.append(own.run(answer())), daemon=True)
+    asking.start()
+    asking.join(10)
+    assert answered == [7]
+    loops[1].call_soon_threadsafe(loops[1].stop)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    loops[1].close()

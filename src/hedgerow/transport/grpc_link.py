@@ -238,8 +238,10 @@ class _Background:
         """The loop, running."""
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="hedgerow-transport", daemon=True).start()
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=loop.run_forever, name="hedgerow-transport", daemon=True).start()
+                # Not before it runs: Ctrl-C in between would leave a loop for which everybody waits for ever.
+                self._loop = loop
             return self._loop
 
     def start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
@@ -264,6 +266,12 @@ class _Background:
             except BaseException as fault:
                 ended.put((None, fault))
 
+        try:
+            self.loop()
+        except BaseException:
+            # Ctrl-C while the loop begins; else Python would say of the work, on the terminal, that nobody awaited it.
+            work.close()
+            raise
         # Whoever held the future would hold the task.
         self.start(to_its_end())
         result, fault = ended.get()
