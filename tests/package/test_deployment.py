@@ -48,11 +48,12 @@ def test_the_policy_to_begin_with_is_one() -> None:
 
 
 def test_the_policy_to_begin_with_accepts_the_plan_to_begin_with() -> None:
-    """An operator who follows the document is not refused by the document's own policy."""
+    """An operator who follows the document is not refused by its own policy, nor by the sites' noise of its surveys."""
     blocks = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
     (plan,) = [block for block in blocks if "[model]" in block]
     (policy,) = [block for block in blocks if "max_epsilon" in block]
-    parse_policy(policy).check_plan(parse_plan(plan))
+    for noise in ("server", "distributed"):
+        parse_policy(policy).check_plan(parse_plan(plan.replace("[privacy]", f'[privacy]\nnoise = "{noise}"')))
 
 
 @pytest.mark.parametrize("words", commands_of(DOCUMENT), ids=" ".join)

@@ -201,6 +201,10 @@ def test_a_policy_says_who_may_add_the_noise(factory: ModuleType) -> None:
             with pytest.raises(PolicyRefusal) as caught:
                 Policy(**rules, noise=listed).check_plan(refused)
             assert caught.value.code == "policy-noise" and f'["{refused.privacy.noise}"]' in caught.value.remedy
+    with pytest.raises(PolicyRefusal) as caught:
+        Policy(**rules, noise=("server",)).check_plan(factory.make_plan(privacy={"noise": "distributed"}))
+    # "Agree on noise of the sites" would be of no use: that is what is refused.
+    assert "Agree" not in caught.value.remedy and 'add "distributed" to noise' in caught.value.remedy
     assert Policy(**rules).secure_sums.refuses_server_noise
     strict = Policy(**rules, noise=("distributed", "local")).secure_sums
     wishes = Wishes(n_colluders=1)
