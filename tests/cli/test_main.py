@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,25 @@ def interrupted_in_a_kernel(n_layers: int) -> BaseException:
         below, error = error, SystemError("returned a result with an exception set")
         error.__cause__ = below
     return error
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_an_interrupt_that_a_callback_from_c_drops_comes_again(monkeypatch: pytest.MonkeyPatch, goes_on: bool) -> None:
+    """Numba's compiler calls back from C; `systemctl stop` of a node in its first minute was lost there. Where the
+    compiler then misses what the callback would have noted, that is no fault of ours.
+    """
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def compiled(namespace: object) -> None:
+        ctypes.CFUNCTYPE(None)(interrupted)()
+        if not goes_on:
+            raise RuntimeError("no compiled object yet")
+        time.sleep(10)
+
+    monkeypatch.setattr("hedgerow.cli.model.report", compiled)
+    assert main(["report", "model.json"]) == 130
 
 
 @pytest.mark.parametrize(

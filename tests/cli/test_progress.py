@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 
 import numpy as np
 import pytest
@@ -97,6 +98,21 @@ def test_the_first_run_says_why_it_is_slow(
     run(plan, quiet=False)
     assert "compiled" in capsys.readouterr().err
     run(plan, quiet=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_who_gets_ready_for_long_says_why(
+    plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node or coordinator that compiles for minutes looks as if it hung; one that is soon ready says nothing."""
+    monkeypatch.setattr(progress, "_SECONDS_UNTIL_SLOW", 0.01)
+    for quiet in (True, False):
+        with progress.told_if_slow(quiet=quiet):
+            time.sleep(0.2)
+        assert ("compiled" in capsys.readouterr().err) is not quiet
+    monkeypatch.setattr(progress, "_SECONDS_UNTIL_SLOW", 10.0)
+    with progress.told_if_slow(quiet=False):
+        pass
     assert capsys.readouterr().err == ""
 
 

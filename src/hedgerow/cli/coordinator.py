@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, warn, warn_seeded, wrapped
-from hedgerow.cli.progress import sites_of
+from hedgerow.cli.progress import sites_of, told_if_slow
 from hedgerow.errors import UsageError
+from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_of_model
 from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
@@ -313,6 +314,9 @@ def carry_out(
         lines.least = session.run.sites.least
         with opened(session, board) as hub:
             pause = paused_file(file.journal)
+            # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
+            with told_if_slow(quiet=file.quiet):
+                rehearse(session.run.task.with_structure_seed(0))
             return run_coordinator(session, hub, plan.federation, time.monotonic, lines.waiting, pause.exists), session
     finally:
         journal.close()

@@ -7,8 +7,11 @@ import errno
 import importlib
 import math
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from hedgerow import __version__
@@ -24,6 +27,7 @@ BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader of the output has gone."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The disk is full, or what an account may use of it."""
+_SECONDS_UNTIL_IT_COMES_AGAIN = 0.1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # An error of parsing must know these two before there is a namespace.
     as_json, debug = "--json" in arguments, "--debug" in arguments
     try:
-        _run(arguments)
+        with _no_interrupt_dropped():
+            _run(arguments)
         sys.stdout.flush()
         return 0
     except SystemExit as done:  # argparse, after --help and --version
@@ -68,6 +73,41 @@ def _is_interruption(error: BaseException | None) -> bool:
     while isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, KeyboardInterrupt)
+
+
+@contextmanager
+def _no_interrupt_dropped() -> Iterator[None]:
+    """Let Ctrl-C come again where it would be lost.
+
+    While numba compiles, llvmlite calls back from C. Python only prints what is raised there, so the command would go
+    on, and under systemd a node that was stopped in its first minute would take part in a run.
+    """
+    usual = sys.unraisablehook
+    coming: list[threading.Timer] = []
+
+    def hook(dropped: sys.UnraisableHookArgs) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            main = threading.main_thread().ident
+            # Not at once: the callback has not returned yet.
+            again = threading.Timer(_SECONDS_UNTIL_IT_COMES_AGAIN, signal.pthread_kill, (main, signal.SIGINT))
+            again.daemon = True
+            again.start()
+            coming.append(again)
+        else:
+            usual(dropped)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    except Exception as error:
+        # Numba stumbles over what a callback was kept from noting.
+        if coming:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        sys.unraisablehook = usual
+        for again in coming:
+            again.cancel()
 
 
 def _interrupted() -> int:

@@ -20,7 +20,7 @@ from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, number, print_facts, print_json, warn
 from hedgerow.cli.owner import AtTheNode, Seen, command_of, look
-from hedgerow.cli.progress import survey_facts
+from hedgerow.cli.progress import survey_facts, told_if_slow
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
 from hedgerow.client.node import ArrivalFolder, available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession, close_reserved, leave, patience_of, run_node
@@ -533,7 +533,8 @@ def _setup_of(
     )  # fmt: skip
     check_own_plan(setup)
     setup = with_rows_read(setup, _tables(arguments, policy.data), seen=seen)
-    warm_up(plan, n_threads)
+    with told_if_slow(quiet=arguments.json):
+        warm_up(plan, n_threads)
     return setup
 
 

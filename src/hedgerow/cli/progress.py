@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from hedgerow.survey.program import Findings
 
 _SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_UNTIL_SLOW = 10.0
 _SECONDS_BETWEEN_EPSILONS = 0.2
 """An accountant reads the whole ledger, so it is not asked after every release."""
 
@@ -141,6 +144,21 @@ def is_first_run() -> bool:
     from hedgerow.client.node import has_compiled
 
     return not has_compiled()
+
+
+@contextmanager
+def told_if_slow(*, quiet: bool) -> Iterator[None]:
+    """While a party has its code loaded, say after ten seconds why that takes long, whatever its method compiles."""
+    text = "Getting ready: on a machine's first run inner loops are compiled, which takes a minute or two, once."
+    # The log's line is made where the timer runs, which would not know that there is a log.
+    timer = threading.Timer(_SECONDS_UNTIL_SLOW, copy_context().run, (note, text))
+    timer.daemon = True
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

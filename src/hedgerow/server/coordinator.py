@@ -44,7 +44,7 @@ from hedgerow.errors import (
     RemoteProtocolError,
 )
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.methods.replica import Replica, rehearse
+from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, checks_of
 from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.calibration import noise_of
@@ -1443,8 +1443,6 @@ def run_coordinator(
         AggregationError: code "run-paused"; what was released is in the journal, from which the run goes on.
         EnvironmentFault: the journal could not be written; started again, the run goes on.
     """
-    # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
-    rehearse(session.run.task.with_structure_seed(0))
     phase, deadline, late_until, late_end, n_late = -1, 0.0, 0.0, 0.0, 0
     while session.run.state is not RunState.OVER:
         event: HubEvent | None = None
