@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -54,6 +56,30 @@ def test_the_policy_to_begin_with_accepts_the_plan_to_begin_with() -> None:
     (policy,) = [block for block in blocks if "max_epsilon" in block]
     for noise in ("server", "distributed"):
         parse_policy(policy).check_plan(parse_plan(plan.replace("[privacy]", f'[privacy]\nnoise = "{noise}"')))
+
+
+@pytest.mark.parametrize(
+    ("said", "flwr", "code"),
+    [("ERROR :     ServerApp raised an exception", 0, 1), ("refused", 3, 1), ("1 round released", 0, 0)],
+)
+def test_a_run_over_flower_that_fails_shows_no_other_runs_score(
+    tmp_path: Path, said: str, flwr: int, code: int
+) -> None:
+    """`flwr run` ends with 0 even so, and ./out may hold a model that docker-compose.yml made."""
+    script = (ROOT / "deploy" / "flower" / "run").read_text(encoding="utf-8")
+    programs = {
+        "run": script.replace("/opt/hedgerow/bin/", "./"),
+        "flwr": f"#!/bin/sh\n[ $1 != run ] || {{ echo '{said}'; exit {flwr}; }}\n",
+        "hedgerow": "#!/bin/sh\necho AUC\n",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "registered").touch()
+    path = {"PATH": f".:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "run"], cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "AUC" in done.stdout) == (code, code == 0)
+    assert said in done.stdout
 
 
 @pytest.mark.parametrize("words", commands_of(DOCUMENT), ids=" ".join)
