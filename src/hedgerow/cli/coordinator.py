@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, warn, warn_seeded, wrapped
+from hedgerow.cli.privacy import trees_text
 from hedgerow.cli.progress import sites_of, told_if_slow
 from hedgerow.errors import UsageError
 from hedgerow.methods.replica import rehearse
@@ -521,7 +522,7 @@ def _print(model: Model, session: RunSession, arguments: argparse.Namespace, out
         [
             ("sites", f"{len(together)} of {len(session.run.sites)}: {listed(together)}"),
             ("rounds", f"{len(session.run.survivors)}, the smallest of {smallest} sites"),
-            ("model", f"{model.ensemble.n_trees} trees, written to {out}"),
+            ("model", f"{trees_text(model.plan, model.ensemble, is_whole=model.salvaged is None)}, written to {out}"),
             *([("bounds", model.bounds_text)] if model.bounds_text else []),
         ]
     )

@@ -27,6 +27,7 @@ from hedgerow.privacy.report import warnings_of
 from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import spoken
+from hedgerow.trees.ensemble import Ensemble
 
 _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Times a plan's epsilon, where its outlook is shown."""
@@ -111,6 +112,22 @@ def depth_text(settings: Settings) -> str:
     """Levels of splits, for a person."""
     deeper = f", {settings.deepest} in trees on several features" if settings.subset_levels else ""
     return f"{settings.max_depth}{deeper}"
+
+
+def trees_text(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> str:
+    """The trees that a run has made, as `model_facts` counts them.
+
+    A model keeps a start and a calibration as trees too, and makes all of them as deep as the deepest.
+
+    Args: is_whole: False for a run that ended early, which may lack any of them.
+    """
+    settings = resolve(plan)
+    n_others = max(0, ensemble.n_trees - settings.n_trees) if is_whole and "n_trees" in settings.shown else 0
+    depth = "0" if ensemble.fitted is None else str(ensemble.fitted.trees.depth)
+    if is_whole and "max_depth" in settings.shown:
+        depth = depth_text(settings)
+    others = f", and {n_others} for start and calibration" if n_others else ""
+    return f"{ensemble.n_trees - n_others} trees of depth {depth}{others}"
 
 
 def _shown_setting(plan: Plan, settings: Settings, name: str) -> str:

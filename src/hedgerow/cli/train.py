@@ -27,7 +27,7 @@ from rich.text import Text
 from hedgerow.cli.evaluate import Sites, evaluate, read_sites
 from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, output_folder, read_plan
 from hedgerow.cli.output import WIDEST, note, number, print_facts, print_json, typed, warn_seeded, wrapped
-from hedgerow.cli.privacy import depth_text, outlook
+from hedgerow.cli.privacy import outlook, trees_text
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.node import available_threads, seeded_samplings, use_threads
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
@@ -91,23 +91,9 @@ def run(arguments: argparse.Namespace) -> None:
     if noise.seeded:
         warn_seeded()
     bounds = [("bounds", model.bounds_text)] if model.bounds_text else []
-    trees = f"{trees_text(model)}, written to {out}"
+    trees = f"{trees_text(model.plan, model.ensemble)}, written to {out}"
     print_facts([("sites", f"{len(sites)}: {listed(sites)}"), ("model", trees), *bounds])
     print("\n" + wrapped(model.report.text()))
-
-
-def trees_text(model: Model) -> str:
-    """The trees of a model that was just trained, as `hedgerow privacy` counts them.
-
-    A model file keeps a start and a calibration as trees too, and makes all of them as deep as the deepest.
-    """
-    settings, ensemble = resolve(model.plan), model.ensemble
-    n_trees = min(settings.n_trees, ensemble.n_trees) if "n_trees" in settings.shown else ensemble.n_trees
-    depth = "0" if ensemble.fitted is None else str(ensemble.fitted.trees.depth)
-    depth = depth_text(settings) if "max_depth" in settings.shown else depth
-    n_others = ensemble.n_trees - n_trees
-    others = f", and {n_others} for start and calibration" if n_others else ""
-    return f"{n_trees} trees of depth {depth}{others}"
 
 
 # A rehearsal ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ edits, not a forger, who can compute it as well.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import html
 import json
@@ -17,7 +16,7 @@ import os
 import secrets
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -481,16 +480,18 @@ def require_room(path: Path, heir: Model | None = None, remedy: str = "") -> Non
 def sole_writer(path: Path) -> Iterator[None]:
     """Keeps others out between the question whether a file has room and the writing: what waits here asks anew.
 
-    The folder is locked, for a file that is written has another one put in its place. A file system that knows no locks
+    The folder is locked, for a file that is written has another one put in its place. A system that knows no such locks
     is written to without one.
     """
-    folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
-    try:
-        with suppress(OSError):
+    with ExitStack() as stack:
+        with suppress(OSError, ImportError):
+            # Windows has no such module; predicting there must not need it.
+            import fcntl
+
+            folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
+            stack.callback(os.close, folder)
             fcntl.flock(folder, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(folder)
 
 
 def save_unless_kept(model: Model, path: Path, remedy: str = "") -> bool:
