@@ -312,7 +312,7 @@ class PrivacyReport(PrivacyContext):
         lines.append(f"  protects          {self._unit()}")
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
         choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
-        lines.append(f"  releases          {self.n_releases} noisy sums{choices}")
+        lines.append(f"  releases          {self.n_releases} noisy sum{'' if self.n_releases == 1 else 's'}{choices}")
         if self.n_prepared:
             lines.append(f"                    {self.n_prepared} of them before the run, by the word of its plan alone")
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
