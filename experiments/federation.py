@@ -31,6 +31,7 @@ from hedgerow.data.drafts import plan_toml
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.training import train
+from hedgerow.methods.replica import rehearse
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -159,10 +160,10 @@ def coordinate(
     hub: Hub, keys: tuple[PrivateIdentity, PinnedRoster], plan: Plan, noise: NoiseSource, journal: Path, watch: Timeline
 ) -> tuple[Outcome, RunSession]:
     """Run a plan over what joins a hub; raises HedgerowError where the run is given up."""
-    identity, pinned = keys
     with closing(Journal(journal)) as kept:
-        setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch)
+        setup = RunSetup(plan, signing_roster(keys[1]), signing_key(keys[0]), noise, os.urandom, watch)
         session = RunSession(setup, kept)
+        rehearse(session.run.task.with_structure_seed(0))
         return run_coordinator(session, hub, plan.federation, time.monotonic), session
 
 
