@@ -359,8 +359,7 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
     while n_pending:
         n_pending -= 1
         node = pending[n_pending]
-        found = _choice(words, at, first[node], end[node], features, below, is_categorical, is_central)
-        chosen, position, at = found
+        chosen, position, at = _choice(words, at, first[node], end[node], features, below, is_categorical, is_central)
         feature[node] = features[max(chosen, 0)]
         if chosen >= 0 and is_categorical[feature[node]]:
             threshold[node] = -1
