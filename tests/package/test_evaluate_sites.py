@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.data.datasets import write_rand_hie
-from hedgerow.models.model import Model
+from hedgerow.models.model import Model, save_unless_kept
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,10 @@ def test_the_cost_is_written_into_the_model(folder: Path, capsys: pytest.Capture
     assert trees == same
 
 
-def test_two_evaluations_at_a_time_lose_no_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one writes after the first has written, and is refused then: its cost would be all that is counted."""
-    save, is_locked = Model.save, []
+@pytest.fixture
+def locked_saves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that models were written to, each while nobody else could have locked the folder."""
+    save, files = Model.save, list[Path]()
 
     def save_beside_another(model: Model, path: Path) -> None:
         beside = os.open(folder, os.O_RDONLY)
@@ -71,13 +72,25 @@ def test_two_evaluations_at_a_time_lose_no_account(folder: Path, monkeypatch: py
                 fcntl.flock(beside, fcntl.LOCK_EX | fcntl.LOCK_NB)
         finally:
             os.close(beside)
-        is_locked.append(path)
+        files.append(path)
         save(model, path)
 
     monkeypatch.setattr(Model, "save", save_beside_another)
+    return files
+
+
+def test_two_evaluations_at_a_time_lose_no_account(folder: Path, locked_saves: list[Path]) -> None:
+    """The second one writes after the first has written, and is refused then: its cost would be all that is counted."""
     assert main(evaluate(folder, "shared.json", "--epsilon", "0.2")) == 0
     assert main(evaluate(folder, "shared.json", "--epsilon", "0.2")) == 2
-    assert is_locked == [folder / "shared.json"]
+    assert locked_saves == [folder / "shared.json"]
+
+
+def test_a_coordinator_writes_as_alone(folder: Path, locked_saves: list[Path]) -> None:
+    """Its model's file may be evaluated at the moment when its run ends: of both, the later one asks anew."""
+    model, file = Model.load(folder / "model.json"), folder / "alone.json"
+    assert save_unless_kept(model, file) and save_unless_kept(model, file)
+    assert locked_saves == [file, file]
 
 
 def test_a_picture_of_the_calibration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -502,9 +502,10 @@ def save_unless_kept(model: Model, path: Path, remedy: str = "") -> bool:
     Raises:
         UsageError, EnvironmentFault: as `writes_over`; also when the file cannot be written.
     """
-    if not writes_over(model, path, remedy):
-        return False
-    model.save(path)
+    with sole_writer(path):
+        if not writes_over(model, path, remedy):
+            return False
+        model.save(path)
     return True
 
 
