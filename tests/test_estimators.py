@@ -89,6 +89,19 @@ def test_bounds_from_data_void_the_guarantee(numbers: tuple[np.ndarray, np.ndarr
     assert "bounds or categories were read off the private data" in report.voided_by
 
 
+def test_a_plan_says_where_each_of_its_columns_is_from() -> None:
+    """Declared by the caller, found by releases on the account, from the column's type, or read off the rows."""
+    frame = pd.DataFrame({"x": np.linspace(0, 1, 3000), "z": np.linspace(0, 1, 3000), "word": ["a", "b"] * 1500})
+    y = [0, 1] * 1500
+    found = DPGBDTClassifier(bounds={"x": (0, 1), "z": "private", "word": "private"}, n_trees=2).fit(frame, y)
+    assert [own.origin for own in found.model_.plan.features] == ["declared", "found", "type"]
+    assert found.model_.plan.label.origin == "found"
+    declared = DPGBDTClassifier(bounds=(0, 1), classes=[0, 1], n_records=3000, n_trees=2).fit(frame[["x", "z"]], y)
+    assert {declared.model_.plan.label.origin, *(own.origin for own in declared.model_.plan.features)} == {"declared"}
+    read_off = DPGBDTClassifier(bounds="data", n_trees=2).fit(frame, y).model_.plan
+    assert {read_off.label.origin, *(own.origin for own in read_off.features)} == {"data"}
+
+
 @pytest.mark.parametrize(
     ("parameters", "code"),
     [

@@ -25,6 +25,7 @@ from hedgerow.plan.plan import (
     Privacy,
     parse_plan,
 )
+from hedgerow.privacy.report import PrivacyContext
 
 LINES = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=12).filter(str.strip)
 WORDS = st.one_of(LINES, st.integers(-9, 9), st.floats(-9, 9), st.booleans())
@@ -229,8 +230,11 @@ BAD_VALUES: dict[str, list[Any]] = {
     "features[0].spacing": NO_WORD,
     "features[0].format": ["", 1, True, "%d.%m", "%d.%m.%Y.%Y", "%x"],
     "features[0].monotone": NO_WORD,
+    # "found" without the releases that found it is refused as well.
+    "features[0].origin": [*NO_WORD, "found"],
     "features[1].categories": NO_LIST,
     "label.name": NO_TEXT,
+    "label.origin": [*NO_WORD, "found"],
     "label.type": NO_WORD,
     "label.classes": [*NO_LIST, [0], [0, 1, 2], []],
     "label.min": no_number(-3e38, 3e38),
@@ -451,3 +455,16 @@ def test_a_plan_of_one_site_per_unit_is_the_plan_that_it_was() -> None:
     assert said.digest == before.digest != other.digest
     assert "sites_per_unit" not in said.to_dict()["privacy"]
     assert Plan.from_dict(other.to_dict()) == other and other.privacy.rows_per_unit == 6
+
+
+def test_where_a_column_is_from_is_said_only_where_its_author_did_not_declare_it() -> None:
+    """A plan written by hand keeps its digest; one with columns read off rows has no guarantee, and reads back."""
+    before = valid_plan({})
+    said = Plan.from_dict(changed("label.origin", "declared"))
+    assert said.digest == before.digest
+    assert "origin" not in before.to_dict()["label"] and "origin" not in before.to_dict()["features"][0]
+    for path in ("label", "features[0]"):
+        typed, read_off = (Plan.from_dict(changed(f"{path}.origin", word)) for word in ("type", "data"))
+        assert Plan.from_dict(typed.to_dict()) == typed and typed.digest != before.digest
+        assert [plan.reads_rows for plan in (before, typed, read_off)] == [False, False, True]
+        assert PrivacyContext.of(read_off).bounds_from_data

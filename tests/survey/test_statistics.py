@@ -327,8 +327,13 @@ def test_the_draft_has_what_was_found_and_what_it_cost(columns: list[list[str]],
     assert plan.label.classes == ("no", "yes")
     assert plan.privacy.epsilon == 4
     assert {feature.name: feature.type for feature in plan.features}["place"] == "categorical"
-    numbers = drafted_plan(surveyed(columns, site_of, label="amount"), 1)
+    assert {plan.label.origin, *(feature.origin for feature in plan.features)} == {"found"}
+    age = AskedColumn("age", "number", (0.0, 120.0))
+    numbers = drafted_plan(surveyed(columns, site_of, label="amount", age=age), 1)
     assert numbers is not None
+    # Of a number, bounds that are declared are not found.
+    assert {feature.name: feature.origin for feature in numbers.features}["age"] == "declared"
+    assert numbers.label.origin == "found"
     assert numbers.label.type == "regression"
     assert drafted_plan(surveyed(columns, site_of, label=""), 1) is None
 

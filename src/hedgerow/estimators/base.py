@@ -39,7 +39,7 @@ from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
 from hedgerow.models.model import Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import day_of, days_between, iso_of
-from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
+from hedgerow.plan.plan import DECLARED, FOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
 from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
@@ -72,10 +72,12 @@ class Declaration:
             find; one (min, max) for all columns of numbers; "private" for all; "data" to read them off `X`; None for
             none.
         categories: by name of a feature, its categories.
+        typed: the features whose categories the type of their column lists.
     """
 
     bounds: Any
     categories: Mapping[str, Sequence[Any]]
+    typed: Collection[str] = ()
 
     @classmethod
     def of(
@@ -91,8 +93,9 @@ class Declaration:
         given = _by_name(categories, names, "categories")
         if _is_word(bounds, FROM_DATA):
             return cls(bounds, given)
-        typed = {name: categories_of_type(column(table, name, index)) for index, name in enumerate(names)}
-        return cls(bounds, {name: own for name, own in typed.items() if own} | given)
+        of_types = {name: categories_of_type(column(table, name, index)) for index, name in enumerate(names)}
+        typed = {name: own for name, own in of_types.items() if own and name not in given}
+        return cls(bounds, typed | given, typed)
 
     @property
     def from_data(self) -> bool:
@@ -238,8 +241,10 @@ def declared_features(
     for index, name in enumerate(names):
         if name in categories:
             feature: dict[str, Any] = {"name": name, "type": "categorical", "categories": _plain(categories[name])}
+            if name in declaration.typed:
+                feature["origin"] = TYPED
         elif declaration.from_data:
-            feature = _read_off(column(table, name, index), name)
+            feature = _read_off(column(table, name, index), name) | {"origin": READ_OFF}
         elif bounds[name] == PRIVATE:
             feature = _without_declaration(name, kind_of_column(column(table, name, index)), found)
         else:
@@ -253,14 +258,12 @@ def declared_features(
 def _without_declaration(name: str, kind: str, found: Mapping[str, Range]) -> dict[str, Any]:
     """A feature of which nothing is declared: by its type, and by what a survey found of numbers."""
     if kind == "text":
-        return {"name": name, "type": "hashed", "buckets": HASH_BUCKETS}
+        return {"name": name, "type": "hashed", "buckets": HASH_BUCKETS, "origin": TYPED}
     if kind == "truth":
-        return {"name": name, "type": "categorical", "categories": list(BOOLEANS)}
-    low, high = found[name].bounds
-    if kind == "date":
-        first, last = days_between(low, high)
-        return {"name": name, "type": "date", "min": first, "max": last, "integer": found[name].is_whole}
-    return {"name": name, "type": "numeric", "min": low, "max": high, "integer": found[name].is_whole}
+        return {"name": name, "type": "categorical", "categories": list(BOOLEANS), "origin": TYPED}
+    low, high = days_between(*found[name].bounds) if kind == "date" else found[name].bounds
+    own = {"name": name, "type": "date" if kind == "date" else "numeric", "min": low, "max": high}
+    return {**own, "integer": found[name].is_whole, "origin": FOUND}
 
 
 def kind_of_column(values: Any) -> str:
@@ -740,6 +743,9 @@ class PrivateTrees(BaseEstimator):
             {**feature, **({"monotone": _DIRECTIONS[signs[feature["name"]]]} if signs.get(feature["name"]) else {})}
             for feature in declared_features(table, names, declaration, start.found)
         ]
+        if not start.ledger.releases:
+            # Before the survey, nothing is found yet.
+            features = [{**own, "origin": None} if own.get("origin") == FOUND else own for own in features]
         content = {
             "version": PLAN_VERSION,
             "name": type(self).__name__,
@@ -779,6 +785,10 @@ class PrivateTrees(BaseEstimator):
     def _reads_data(self) -> bool:
         """Whether what is not declared is read off the data, which voids the guarantee."""
         return _is_word(self.bounds, FROM_DATA)
+
+    def _origin_of_label(self, declared: Any) -> str:
+        """Where the label's classes or bounds are from, which the caller may have declared."""
+        return DECLARED if declared is not None else READ_OFF if self._reads_data else FOUND
 
     def _declaration(self, table: Table, names: Sequence[str]) -> Declaration:
         return Declaration.of(self.bounds, self.categories, table, names)

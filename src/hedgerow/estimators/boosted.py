@@ -180,6 +180,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
         labels: Any = y if cells is None else cells
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
+        label |= {"origin": self._origin_of_label(self.classes)}
         return Ready(table, labels, label, start)
 
     def _encoded(self, y: Any, plan: Plan) -> NDArray[np.int32]:
@@ -311,7 +312,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         values = _finite(y)
         is_known = self.label_bounds is not None or self._reads_data
         start = self._begin(table, values, "" if is_known else "bounds", holders)
-        return Ready(table, values, self._label(values, start), start)
+        label = {**self._label(values, start), "origin": self._origin_of_label(self.label_bounds)}
+        return Ready(table, values, label, start)
 
     def _label(self, y: NDArray[np.float64], start: Start) -> dict[str, Any]:
         """The plan's [label], but for its name."""

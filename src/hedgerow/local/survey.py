@@ -18,7 +18,7 @@ from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import UsageError
 from hedgerow.local.training import build_aggregation
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
-from hedgerow.plan.plan import PLAN_VERSION, Feature, Label, Plan, read_feature
+from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource
@@ -334,7 +334,12 @@ def drafted_plan(
     if isinstance(statistics, SurvivalCurves):
         return None
     label = _label_of(statistics) if label is None else label
-    features = [own for column in statistics.columns if column.name != statistics.label for own in _feature(column)]
+    features = [
+        own if column.is_declared else own | {"origin": FOUND}
+        for column in statistics.columns
+        if column.name != statistics.label
+        for own in _feature(column)
+    ]
     if label is None or not features:
         return None
     return Plan.from_dict(
@@ -381,11 +386,14 @@ def _label_of(statistics: TableStatistics) -> dict[str, Any] | None:
         return None
     if statistics.classes:
         kind = "binary" if len(statistics.classes) == 2 else "multiclass"
-        return {"name": own.name, "type": kind, "classes": list(statistics.classes)}
+        # That classes are whole numbers between declared bounds does not say which of them there are.
+        origin = {} if own.is_declared and own.kind == "text" else {"origin": FOUND}
+        return {"name": own.name, "type": kind, "classes": list(statistics.classes), **origin}
     if own.kind != "number" or own.range is None or own.is_date:
         return None
     low, high = own.range.bounds
-    return {"name": own.name, "type": "regression", "min": low, "max": high}
+    origin = {} if own.is_declared else {"origin": FOUND}
+    return {"name": own.name, "type": "regression", "min": low, "max": high, **origin}
 
 
 def _feature(column: Column) -> list[dict[str, Any]]:

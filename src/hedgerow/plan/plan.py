@@ -51,6 +51,10 @@ MOST_NAMED = 12
 """Features that a line for a person names."""
 LEAST_SECONDS = 1.0
 """Of every timeout: with less, a party that waits gives up before anyone can answer."""
+DECLARED, FOUND, TYPED, READ_OFF = "declared", "found", "type", "data"
+"""Where a column's type, bounds, categories or classes are from: its author; noisy sums in [[prepared]]; the type that
+a library gives the column, because the caller said so; the private rows, which voids the guarantee."""
+_ORIGINS = one_of(DECLARED, FOUND, TYPED, READ_OFF)
 
 
 def _label_type(value: Any, path: str) -> Any:
@@ -77,6 +81,7 @@ class Feature:
     hash of its text alone, and the buckets are its categories. A date counts as days since 1970-01-01, UTC, which `min`
     and `max` are here; a plan's text has them as ISO 8601. Texts are read as that, or by `format`. With `monotone` what
     the model predicts (of two classes, the chance of the last one) never falls, or never rises, with the feature alone.
+    `origin` says where all this is from: "declared", "found", "type" or "data", as `DECLARED` and its kin explain.
     """
 
     name: str = checked(text)
@@ -89,6 +94,7 @@ class Feature:
     categories: tuple[str, ...] = checked(distinct_texts, ())
     format: str | None = checked(date_format, None)
     monotone: str | None = checked(one_of("increasing", "decreasing"), None)
+    origin: str = checked(_ORIGINS, DECLARED)
 
     def __post_init__(self) -> None:
         if self.is_hashed and self.buckets is not None and not self.categories:
@@ -113,7 +119,7 @@ class Label:
 
     A time to an event (type "survival") has neither: `name` is the column of times, from 0 on, `event` the column that
     says whether the event was seen then or the record was censored, and `intervals` are the public ends of the
-    intervals that time is cut into, the first of which begins at 0.
+    intervals that time is cut into, the first of which begins at 0. `origin` is as a feature's.
     """
 
     name: str = checked(text)
@@ -123,6 +129,7 @@ class Label:
     max: float | None = checked(number(-3e38, 3e38), None)
     event: str | None = checked(text, None)
     intervals: tuple[float, ...] = checked(ascending_numbers, ())
+    origin: str = checked(_ORIGINS, DECLARED)
 
     @property
     def n_outputs(self) -> int:
@@ -352,6 +359,8 @@ class Plan:
             del table["privacy"]["sites_per_unit"]
         if self.federation.salvage:
             del table["federation"]["salvage"]
+        if self.label.origin == DECLARED:
+            del table["label"]["origin"]
         for name in ("start", "shrinkage", "calibration"):
             if table["model"][name] == "auto":
                 del table["model"][name]
@@ -402,6 +411,11 @@ class Plan:
     def reads_quantiles(self) -> bool:
         """Whether the run asks for exact counts of the features' values, which no noise hides."""
         return self.model.split_candidates == "quantile"
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether something that it takes as public was read off the private rows."""
+        return self.privacy.bounds_from_data or READ_OFF in (self.label.origin, *(own.origin for own in self.features))
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -544,6 +558,8 @@ def _plain_feature(feature: Feature) -> dict[str, Any]:
     if feature.is_hashed:
         # They follow from the number of buckets.
         del table["categories"]
+    if feature.origin == DECLARED:
+        del table["origin"]
     if feature.is_date:
         table |= {name: iso_of(table[name]) for name in ("min", "max") if name in table}
     return table
@@ -680,6 +696,11 @@ def _check_constraints(plan: Plan, rules: PlanRules) -> None:
 
 def _check_prepared(plan: Plan, rules: PlanRules) -> None:
     if not plan.prepared:
+        # A plan that lost its releases would say that they were paid for.
+        origins = {"label": plan.label.origin, **{f"features[{i}]": own.origin for i, own in enumerate(plan.features)}}
+        for path, origin in origins.items():
+            if origin == FOUND:
+                raise refuse(f"{path}.origin", FOUND, f'"{DECLARED}" in a plan without [[prepared]] releases')
         return
     if not rules.counts_prepared:
         raise refuse("prepared", f"{len(plan.prepared)} releases", f'none with "{plan.model.algorithm}"')

@@ -96,7 +96,7 @@ class PrivacyContext:
             noise_mode=privacy.noise,
             seeded=seeded or any(release.seeded for release in plan.prepared),
             approximate_noise=approximate or any(release.approximate for release in plan.prepared),
-            bounds_from_data=privacy.bounds_from_data,
+            bounds_from_data=plan.reads_rows,
             candidates_from_data=plan.reads_quantiles,
             n_records=privacy.n_records,
             n_prepared=len(plan.prepared),

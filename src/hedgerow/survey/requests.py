@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from hedgerow.errors import DataError, PlanError, PrivacyError
 from hedgerow.plan.fields import MOST_VALUES as MOST_PLAIN
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse, require_plain
-from hedgerow.plan.plan import PLAN_VERSION, Feature, Label, Plan, read_feature
+from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
@@ -204,7 +204,10 @@ class OpenPlan(_Request):
                 is_date = item["type"] == "date"
                 item["min"], item["max"] = days_between(*found.bounds) if is_date else found.bounds
                 item.setdefault("integer", found.is_whole)
+                item["origin"] = FOUND
         label, privacy = table["label"], self.trial.privacy
+        if self.label_asked:
+            label["origin"] = FOUND
         if findings.label is not None:
             low, high = findings.label.bounds
             label.update({"max": max(high, 1.0)} if label["type"] == "count" else {"min": low, "max": high})

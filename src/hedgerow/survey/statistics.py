@@ -375,7 +375,10 @@ def _cells(
             columns.append(column_of_texts(*about, own_bins, *found[index]))
         else:
             columns.append(Column(*about))
-    return columns
+    return [
+        replace(column, is_declared=asked.bounds is not None or asked.categories != ())
+        for column, asked in zip(columns, questions.columns, strict=True)
+    ]
 
 
 def _rates(
@@ -513,6 +516,7 @@ class Column:
         odd: share of the cells of a column of numbers that are not numbers.
         is_date: whether its numbers are days since 1970-01-01.
         layout: how its text writes a date; None for ISO 8601.
+        is_declared: whether its bounds or categories were; else what is said of them was found.
     """
 
     name: str
@@ -528,6 +532,7 @@ class Column:
     odd: Noisy = Noisy(0.0, 0.0, is_shown=False)
     is_date: bool = False
     layout: str | None = None
+    is_declared: bool = False
 
     def said(self, value: float) -> str:
         """One of its numbers for a person."""
