@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, Model
@@ -55,10 +57,58 @@ def test_bounds_of_known_columns_are_found(seed: int) -> None:
     assert bounds[0] in [(-2.0, 2.0), (-4.0, 4.0), (-2.0, 4.0), (-4.0, 2.0)]
     assert bounds[1] == (0.0, 1.0) and found.ranges[1].is_whole
     assert bounds[2] == pytest.approx((1950, 2019), abs=12) and found.ranges[2].is_whole
-    assert bounds[3] == pytest.approx((1e6 - 3, 1e6 + 3), abs=3)
+    assert bounds[3] == pytest.approx((1e6 - 4, 1e6 + 4), abs=4)
     assert bounds[4] == (0.0, 1.0)
     assert bounds[5] == (0.0, 2.0**17) and not found.ranges[5].is_seen
     assert bounds[6] == pytest.approx((-16, -8), abs=0.01)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    digits=st.integers(-44, 38), sign=st.sampled_from([-1.0, 1.0]), away=st.sampled_from([0.0, 1.0, 30.0]),
+    both=st.booleans(), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_bounds_are_found_wherever_single_precision_reaches(
+    digits: int, sign: float, away: float, both: bool, seed: int
+) -> None:
+    """Of features and labels alike, in their true unit: nearly all values lie within, and the bounds are near them."""
+    draw = np.random.default_rng(seed)
+    sizes = (away + draw.random(N)) / (away + 1) * 10.0**digits
+    values = sizes * (draw.choice([-1.0, 1.0], N) if both else sign)
+    found = surveyed([values, values], seed, epsilon=8.0, n_columns=1, n_records=N, label="bounds").findings
+    for own in (*found.ranges, found.label):
+        assert own is not None and own.is_seen and not own.doubt
+        low, high = own.bounds
+        held = (values >= low) & (values <= high)
+        # The zoom of a label, and of a column far from zero, keeps nearly all by its noisy counts.
+        assert held.mean() > 0.97
+        assert max(abs(low), abs(high)) <= max(4 * np.abs(values).max(), 2.0**-147)
+        if away == 30 and not both:
+            assert high - low < 0.1 * 10.0**digits + 2.0**-147
+
+
+@pytest.mark.parametrize("values", [[1e39, 1e300], [-1e300], [np.inf], [1e-310], [-1e-60, 1e-200]])
+@pytest.mark.parametrize("rest", [[], [5.0, 6.0]])
+def test_values_that_single_precision_does_not_hold_are_told(values: list[float], rest: list[float]) -> None:
+    """What no bounds hold is no silent bound: the releases say how many there are, and the estimator warns."""
+    cells = np.resize([*values, *rest, *rest], N)
+    found = surveyed([cells], n_records=N).findings
+    own, is_told = found.ranges[0], abs(values[0]) > 1 or not rest
+    assert bool(own.doubt) == bool(own.unheld) == is_told
+    assert own.bounds == ((4.0, 7.0) if rest and abs(values[0]) > 1 else (0.0, 8.0) if rest else own.bounds)
+    if is_told:
+        assert own.unheld == pytest.approx(np.isin(cells, values).sum(), rel=0.1)
+        assert own.doubt in dict(survey_facts(found, ("x",)))["x"]
+        with pytest.warns(FewRecordsWarning, match="In x: .*single precision"):
+            warn_of_few_records(Questions(epsilon=1.0, delta=1e-6, n_columns=1), found, ("x",), ())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_octave_is_found_that_nobody_has(seed: int) -> None:
+    """There are 502 far octaves, and a false one would spoil a column: of 400 columns of one value, none has one."""
+    columns: list[NDArray[Any]] = [np.full(500, 3.0)] * 400
+    found = surveyed(columns, seed, epsilon=200.0, n_records=500).findings
+    assert sum(own.high > 2.0**20 or own.low < -(2.0**20) or own.unheld > 0 for own in found.ranges) == 0
 
 
 def test_one_value_far_out_is_not_found() -> None:
@@ -144,7 +194,7 @@ def test_only_what_is_called_private_is_asked_for() -> None:
         bounds=[(-3, 3), "private", (-2, 2)], classes=[0, 1], n_records=5000, n_trees=5, epsilon=2
     ).fit(X, (X[:, 0] > 0).astype(int))
     (release,) = [release for release in model.ledger_ if release.kind == "OctaveCounts"]
-    assert release.length == 162
+    assert release.length == 560
     assert [feature.min for feature in model.model_.plan.features][::2] == [-3, -2]
 
 

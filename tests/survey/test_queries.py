@@ -34,7 +34,7 @@ from hedgerow.survey.queries import (
 
 CELLS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),
-    st.sampled_from([0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324, -5e-324, 1.7e308, 2.0**-40, 2.0**40, 3.5, 1023.0]),
+    st.sampled_from([0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324, -5e-324, 1.7e308, 2.0**-150, 2.0**128, 3.5, 1023.0]),
     st.integers(-200, 1100).map(float),
 )
 TEXTS = st.one_of(st.none(), st.text(max_size=20), st.sampled_from(["yes", "no", " ", "\0", "\ud800", "x" * 17]))
@@ -110,10 +110,10 @@ def test_who_holds_which_row_does_not_matter(rows: list[tuple[tuple[float, ...],
 
 
 def test_octaves_are_powers_of_two() -> None:
-    """Each magnitude is in the octave that begins at or below it, of its sign; what is tiny counts as zero."""
-    cells = np.array([1.0, 1.999, 2.0, -1.0, -2.0, 0.0, 5e-324, np.inf, -np.inf, 2.0**300])
+    """Each magnitude is in the octave that begins at or below it, of its sign; only zero counts as zero."""
+    cells = np.array([1.0, 1.999, 2.0, -1.0, -2.0, 0.0, -0.0, 5e-324, -1e-60, 2.0**-149, np.inf, -np.inf, 2.0**300])
     found = (octaves_of(cells) - ZERO).tolist()
-    assert found == [41, 41, 42, -41, -42, 0, 0, 80, -80, 80]
+    assert found == [151, 151, 152, -151, -152, 0, 0, 1, -1, 2, 279, -279, 279]
     assert octaves_of(np.array([-np.inf, np.inf])).tolist() == [0, N_OCTAVES - 1]
 
 

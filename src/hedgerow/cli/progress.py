@@ -291,12 +291,12 @@ def survey_facts(findings: Findings, names: tuple[str, ...]) -> list[tuple[str, 
     facts = [("records", f"about {findings.n_records:,}")]
     for name, own in zip(names, findings.ranges, strict=True):
         low, high = own.bounds
-        seen = "" if own.is_seen else " (a guess: nothing stands out of the noise)"
-        facts.append((name, f"{number(low)} to {number(high)}{seen}"))
+        facts.append((name, f"{number(low)} to {number(high)}" + (f" ({own.doubt})" if own.doubt else "")))
     if findings.label is not None:
         (low, high), (share, deviation) = findings.label.bounds, findings.label.share_beyond
         cut = f"; about {share:.1%} (± {deviation:.1%}) of it lies beyond" if deviation else ""
-        facts.append(("label", f"{number(low)} to {number(high)}{cut}"))
+        doubt = f" ({findings.label.doubt})" if findings.label.doubt else ""
+        facts.append(("label", f"{number(low)} to {number(high)}{cut}{doubt}"))
     if findings.classes:
         facts.append(("classes", listed([str(own) for own in findings.classes])))
     return facts

@@ -40,7 +40,7 @@ from hedgerow.data.sources import column_names, column_types, opened, place_of, 
 from hedgerow.data.tables import declared, existing_file, header_of, without_declaration
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.fields import ISO_DATE, day_of, days_between, iso_of, shown
-from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
+from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, Plan
 from hedgerow.plan.registry import label_kinds
 
 
@@ -180,7 +180,6 @@ def _add(summary: Summary, column: Any, kind: Any, place: Place) -> None:
         summary.values.update(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist())
 
 
-_LARGEST = 3e38
 _USUAL_EPSILON = 1.0
 
 
@@ -408,7 +407,7 @@ def _guess(line: str, otherwise: str, bounds_are_public: bool) -> str:
 def _bounds(summary: Summary, bounds_are_public: bool, entry: Entry, *, widen: bool) -> list[str]:
     if not bounds_are_public or summary.low > summary.high:
         return _open_bounds(summary.name, entry)
-    low, high = max(summary.low, -_LARGEST), min(summary.high, _LARGEST)
+    low, high = max(summary.low, -LARGEST_BOUND), min(summary.high, LARGEST_BOUND)
     if low < high:
         return [f"min = {_number(low)}", f"max = {_number(high)}"]
     if not widen or not low < low + 1:

@@ -39,7 +39,7 @@ from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
 from hedgerow.models.model import Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import day_of, days_between, iso_of
-from hedgerow.plan.plan import DECLARED, FOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
+from hedgerow.plan.plan import DECLARED, FOUND, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
 from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
@@ -56,9 +56,6 @@ PRIVATE = "private"
 HASH_BUCKETS = 32
 """Of a column of text without declared categories."""
 BOOLEANS = ("false", "true")
-LARGEST_BOUND = 3e38
-"""Single precision ends a little above; a plan allows no bounds beyond."""
-
 Columns = Mapping[str, Any]
 Table = NDArray[np.floating[Any]] | Columns
 
@@ -487,6 +484,8 @@ def warn_of_few_records(
         rest = f" and {len(unseen) - 8} more" if len(unseen) > 8 else ""
         named = ", ".join(unseen[:8]) + rest
         reasons.append(f"Nothing stands out of the noise in {named}; the bounds there are a guess.")
+    about = zip((*columns, "the label"), (*findings.ranges, findings.label), strict=True)
+    reasons += [f"In {name}: {own.doubt}." for name, own in about if own is not None and own.unheld]
     share, deviation = (0.0, 0.0) if findings.label is None else findings.label.share_beyond
     if findings.label is not None and share > max(MOST_BEYOND, deviation):
         low, high = findings.label.bounds

@@ -733,6 +733,10 @@ def _check_timeouts(federation: Federation) -> None:
         raise refuse("federation.idle_timeout", federation.idle_timeout, reason)
 
 
+LARGEST_BOUND = 3e38
+"""Single precision ends a little above; no bound that is read off or found lies beyond."""
+
+
 def _check_feature(feature: Feature, path: str) -> None:
     if feature.is_hashed:
         if feature.buckets is None:

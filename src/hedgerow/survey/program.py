@@ -22,10 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import PrivacyError
+from hedgerow.plan.plan import LARGEST_BOUND
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma, noise_of
 from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.protocol.queries import IntVector, Purpose
 from hedgerow.survey.queries import (
+    HIGHEST_OCTAVE,
     LOWEST_OCTAVE,
     LOWEST_VALUE,
     N_BITS,
@@ -298,8 +300,8 @@ Marks = NDArray[np.bool_]
 
 STANDS_OUT = 4.0
 """Standard deviations of the noise above which bins are believed in the octaves from 2**-8 to below 2**20."""
-STANDS_OUT_FAR = 5.0
-"""The same for other octaves, of which there are many that no record has."""
+STANDS_OUT_FAR = 5.3
+"""The same for other octaves, of which there are 502 that no record has: one is believed in 11,000 columns at most."""
 CLASS_STANDS_OUT = 5.5
 """The same for classes: there are 1,152, and one that no record has is found in one survey of 46,000."""
 USUAL_OCTAVES = range(-8, 20)
@@ -335,6 +337,7 @@ class Range:
         is_seen: whether any value stood out of the noise.
         mass: about how many records were seen before zooms narrowed the bounds.
         cut, cut_deviation: about how many of them lie beyond the bounds, and the standard deviation of its noise.
+        unheld: about how many single precision does not hold: too large, or too small where all but zeros are so.
     """
 
     low: float
@@ -344,6 +347,17 @@ class Range:
     mass: float = 0.0
     cut: float = 0.0
     cut_deviation: float = 0.0
+    unheld: float = 0.0
+
+    @property
+    def doubt(self) -> str:
+        """What a person should know of the bounds, by the releases; "" for nothing."""
+        guess = "" if self.is_seen else "a guess: nothing stands out of the noise"
+        unheld = (
+            f"about {self.unheld:,.0f} values are too large or too small for single precision (1e-45 to 3e38), and "
+            "count as a bound or as zero: write them in another unit"
+        )
+        return "; ".join(filter(None, (guess, self.unheld and unheld)))
 
     @property
     def share_beyond(self) -> tuple[float, float]:
@@ -395,9 +409,12 @@ def _best_window(counts: Counts, kept: Marks, width: int, deviation: float, abov
     return window & free
 
 
+_OCTAVES = np.abs(np.arange(N_OCTAVES) - ZERO) - 1 + LOWEST_OCTAVE
+"""The octave of each bin; below the lowest for that of zero."""
+
+
 def _octave_thresholds() -> Counts:
-    octaves = np.abs(np.arange(N_OCTAVES) - ZERO) - 1 + LOWEST_OCTAVE
-    usual = (octaves >= USUAL_OCTAVES.start) & (octaves < USUAL_OCTAVES.stop)
+    usual = (_OCTAVES >= USUAL_OCTAVES.start) & (_OCTAVES < USUAL_OCTAVES.stop)
     usual[ZERO] = True
     return np.where(usual, STANDS_OUT, STANDS_OUT_FAR)
 
@@ -411,7 +428,17 @@ def range_of_octaves(counts: Counts, n_parts: float, deviation: float, n_records
         deviation: of the noise of a count.
         n_records: public or noisy.
     """
-    seen = np.flatnonzero(marked(counts, deviation, _octave_thresholds()))
+    marks = marked(counts, deviation, _octave_thresholds())
+    large, small = marks & (_OCTAVES == HIGHEST_OCTAVE), marks & (_OCTAVES == LOWEST_OCTAVE)
+    held = marks & ~large & ~small
+    unheld = large if held[_OCTAVES > LOWEST_OCTAVE].any() else large | small
+    held[ZERO] |= small.any()
+    mass = float(counts[held | small].sum())
+    found = _range_of(np.flatnonzero(held), mass, n_parts, deviation, n_records)
+    return replace(found, unheld=float(counts[unheld].sum()))
+
+
+def _range_of(seen: NDArray[np.intp], mass: float, n_parts: float, deviation: float, n_records: float) -> Range:
     is_whole = n_parts < FEW_PARTS * 2 * deviation + 0.5 and n_records > MANY_RECORDS * 2 * deviation
     if not len(seen):
         return Range(*NOTHING_SEEN, is_seen=False)
@@ -427,13 +454,13 @@ def range_of_octaves(counts: Counts, n_parts: float, deviation: float, n_records
     if is_whole:
         # The outer end of negative octaves is not among their values, and the upper bound of the others is left out.
         low, high = low + (low < 0 and first < 0), high + (high <= 0)
-    return Range(low if low < high else low - 1, high, is_whole, mass=float(counts[seen].sum()))
+    return Range(low if low < high else low - 1, high, is_whole, mass=mass)
 
 
 def _edge(place: int, *, outer: bool) -> float:
     """The end of a signed octave that is away from zero, or the one towards zero; `place` is never 0."""
     magnitude = 2.0 ** (abs(place) - 1 + LOWEST_OCTAVE + outer)
-    return math.copysign(magnitude, place)
+    return math.copysign(min(magnitude, LARGEST_BOUND), place)
 
 
 def is_away_from_zero(found: Range) -> bool:

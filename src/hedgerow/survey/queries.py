@@ -32,8 +32,9 @@ from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 UNIT = RECORD_NORM
 """What one record adds to one count: so fine that noise on the grid costs nothing to speak of."""
 HALF_UNIT = UNIT // 2
-LOWEST_OCTAVE, HIGHEST_OCTAVE = -40, 39
-"""Octave k holds magnitudes from 2**k to below 2**(k + 1). Smaller ones count as zero, larger ones as the highest."""
+LOWEST_OCTAVE, HIGHEST_OCTAVE = -150, 128
+"""Octave k holds magnitudes from 2**k to below 2**(k + 1): all that single precision holds, which bounds and edges are
+in. All smaller ones but zero are in the lowest, and all larger ones in the highest."""
 N_SIGNED = HIGHEST_OCTAVE - LOWEST_OCTAVE + 1
 ZERO = N_SIGNED
 """The bin of zero: those before it are of negative numbers, the largest magnitude first."""
@@ -286,15 +287,13 @@ class NameVotes(SurveyQuery):
 
 
 def octaves_of(cells: Reals) -> NDArray[np.int64]:
-    """The signed octave of each number, 0 to N_OCTAVES - 1: int64 [n]; infinities are in the outermost ones.
+    """The signed octave of each number, 0 to N_OCTAVES - 1: int64 [n]; infinities are in the highest ones.
 
     Args: cells: float64 [n], none of them NaN.
     """
     exponents = np.frexp(cells)[1].astype(np.int64) - 1
-    exponents = np.where(np.isinf(cells), HIGHEST_OCTAVE, np.minimum(exponents, HIGHEST_OCTAVE))
-    places = exponents - LOWEST_OCTAVE + 1
-    is_zero = (cells == 0) | (exponents < LOWEST_OCTAVE)
-    return np.asarray(np.where(is_zero, ZERO, np.where(cells < 0, ZERO - places, ZERO + places)), dtype=np.int64)
+    exponents = np.where(np.isinf(cells), HIGHEST_OCTAVE, np.clip(exponents, LOWEST_OCTAVE, HIGHEST_OCTAVE))
+    return np.asarray(ZERO + np.sign(cells) * (exponents - LOWEST_OCTAVE + 1), dtype=np.int64)
 
 
 def bucket_of(text: str) -> int:

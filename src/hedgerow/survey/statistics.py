@@ -374,7 +374,7 @@ def _cells(
         elif own_bins is not None:
             columns.append(column_of_texts(*about, own_bins, *found[index]))
         else:
-            columns.append(Column(*about))
+            columns.append(Column(*about, range=known.ranges.get(index)))
     return [
         replace(column, is_declared=asked.bounds is not None or asked.categories != ())
         for column, asked in zip(columns, questions.columns, strict=True)
@@ -507,7 +507,7 @@ class Column:
         name: of the column.
         missing: share of its cells that are missing.
         kind: "number", "text", or "unknown" where too few cells were seen.
-        range: the bounds of numbers.
+        range: the bounds of numbers, and what is to be known of them.
         present: cells that are counted in the bins.
         groups: the bins of numbers, or the categories.
         mean, quantiles: of numbers, by the bins; quantiles that rest on too few records are left out.
@@ -551,7 +551,9 @@ class Column:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         found: dict[str, Any] = {"name": self.name, "kind": self.kind, "missing": self.missing.to_dict()}
-        if self.range is not None:
+        if self.range is not None and self.range.doubt:
+            found["doubt"] = self.range.doubt
+        if self.range is not None and self.kind == "number":
             low, high = self.range.bounds
             found |= {"bounds": [low, high], "is_whole": self.range.is_whole}
             if self.is_date:
@@ -765,7 +767,7 @@ def short(value: float) -> str:
     """A number in few digits."""
     if abs(value) <= _TINY:
         return "0"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def two_digits(value: float) -> str:
