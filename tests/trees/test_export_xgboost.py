@@ -200,14 +200,6 @@ def test_subnormal_thresholds_are_refused(factory: ModuleType) -> None:
     assert caught.value.code == "export-unsupported"
 
 
-def test_names_that_xgboost_forbids_are_exchanged(factory: ModuleType, model_of: Any) -> None:
-    """Brackets and "<" in names would make XGBoost refuse the data; names stay distinct after the exchange."""
-    features = [{"name": name, "type": "numeric", "min": 0, "max": 1} for name in ("a[1]", "a(1)", "b<2")]
-    model = model_of(factory.make_plan("binary", features=features))
-    assert len(set(booster_of(model).feature_names)) == 3
-    assert difference_of(model) <= TOLERANCE
-
-
 @pytest.mark.parametrize("with_weights", [True, False])
 @pytest.mark.parametrize("label", ["binary", "multiclass"])
 def test_converters_do_not_take_classes_for_a_number(

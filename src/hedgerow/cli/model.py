@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -62,7 +63,11 @@ def export(arguments: argparse.Namespace) -> None:
     ending = _ENDINGS[arguments.to]
     out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.{ending}")
     model = Model.load(arguments.model)
-    {"xgboost": model.export_xgboost, "onnx": model.export_onnx, "ebm": model.export_ebm}[arguments.to](out)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        {"xgboost": model.export_xgboost, "onnx": model.export_onnx, "ebm": model.export_ebm}[arguments.to](out)
+    for each in told:
+        warn(str(each.message))
     objective = model.ensemble.link.objective(model.plan.label)
     clip = None if arguments.to == "onnx" or objective is None else objective.clip
     if clip is not None:

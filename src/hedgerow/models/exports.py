@@ -15,9 +15,11 @@ Where XGBoost does not clip, the bounds stand in the booster's attributes "clip_
 of directions and groups of features stands there as its parameters "monotone_constraints" and
 "interaction_constraints" are written; XGBoost keeps these in no model file, and predicts as well without.
 
-What the booster expects of its input: columns in the plan's order; NaN for missing; for a categorical feature (type
-"c") the index in the plan's categories, and K, their number, for every value that is not listed. That is what pandas
-gives for ``pd.Categorical(column, categories=[*categories, "anything else"])``.
+What the booster expects of its input: columns in the plan's order, by the plan's names. XGBoost forbids "[", "]" and "<"
+in a name: "(", ")" and "﹤" stand for them, and the booster's attribute "renamed" holds the new name of each such column,
+as JSON. The file is UTF-8, for XGBoost decodes no escapes but those of quotation marks, backslashes and line breaks.
+NaN is a missing value; for a categorical feature (type "c") the index in the plan's categories, and K, their number, for every value that is not
+listed. That is what pandas gives for ``pd.Categorical(column, categories=[*categories, "anything else"])``.
 
 XGBoost sends a value left iff it is below the node's threshold in single precision, NaN to the default side, and a
 category right iff it is in the node's list. Leaf values are multiples of 2**-16: as long as no sum can reach 2**8,
@@ -199,10 +201,13 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
     if plan.model.interaction_constraints:
         groups = [np.flatnonzero(group).tolist() for group in groups_of(plan)]
         attributes["interaction_constraints"] = json.dumps(groups)
+    names = xgboost_names(plan)
+    if renamed := {name: allowed for name, allowed in names.items() if name != allowed}:
+        attributes["renamed"] = json.dumps(renamed, ensure_ascii=False)
     return {
         "learner": {
             "attributes": attributes,
-            "feature_names": _feature_names(plan),
+            "feature_names": list(names.values()),
             "feature_types": ["c" if feature.is_categorical else "float" for feature in plan.features],
             "gradient_booster": {"model": model, "name": "gbtree"},
             "learner_model_param": {
@@ -315,14 +320,20 @@ def _columns_of(ensemble: Ensemble, root: Node, unit: float) -> _Columns:
     return columns
 
 
-def _feature_names(plan: Plan) -> list[str]:
-    """The plan's names; XGBoost forbids brackets and "<" in them, so these are exchanged for signs that look alike."""
-    names: list[str] = []
-    for name in plan.feature_names:
-        allowed = name.translate(_FORBIDDEN)
-        while allowed in names:
-            allowed += "_"
-        names.append(allowed)
+def xgboost_names(plan: Plan) -> dict[str, str]:
+    """The name in XGBoost of each feature of the plan, in the plan's order; no two are equal.
+
+    XGBoost forbids brackets and "<" in names: there these are exchanged for signs that look alike. All other names stay
+    as they are, so that no column of the user's is taken for one that was renamed.
+    """
+    names = {name: name.translate(_FORBIDDEN) for name in plan.feature_names}
+    taken = {name for name, allowed in names.items() if name == allowed}
+    for name, allowed in names.items():
+        if name != allowed:
+            while allowed in taken:
+                allowed += "_"
+            names[name] = allowed
+            taken.add(allowed)
     return names
 
 
@@ -600,7 +611,7 @@ def to_onnx(plan: Plan, ensemble: Ensemble, classes: Sequence[int] | None = None
     outputs = _OUTPUTS.get(ensemble.link.name)
     if outputs is None:
         raise ModelError("export-onnx-link", link=ensemble.link.name)
-    graph = _Graph(onnx)
+    graph = _Graph(onnx, plan)
     graph.add_inputs(plan)
     scores = graph.add_trees(ensemble)
     outputs(graph, scores, Meaning(ensemble.link, plan.label), plan.label.classes if classes is None else classes)
@@ -681,9 +692,12 @@ class _OnnxColumns:
 
 
 class _Graph:
-    """A graph while it is written. Names within begin with "hedgerow/", so that no feature's name is one of them."""
+    """A graph while it is written. Names within begin as no feature's name does: with "hedgerow", and "/" or more."""
 
-    def __init__(self, onnx: ModuleType) -> None:
+    def __init__(self, onnx: ModuleType, plan: Plan) -> None:
+        self._prefix = "hedgerow/"
+        while any(name.startswith(self._prefix) for name in plan.feature_names):
+            self._prefix += "/"
         self.types = onnx.TensorProto
         self._onnx = onnx
         self._nodes: list[Any] = []
@@ -713,7 +727,7 @@ class _Graph:
         taken = {known.name for known in self._inputs}
         while name in taken:
             name += "_"
-        self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name], f"hedgerow/{name}"))
+        self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name], f"{self._prefix}{name}"))
         self._outputs.append(self._onnx.helper.make_tensor_value_info(name, kind, shape))
 
     def add_inputs(self, plan: Plan) -> None:
@@ -776,7 +790,7 @@ class _Graph:
 
     def _name(self, what: str) -> str:
         self._n_names += 1
-        return f"hedgerow/{what}_{self._n_names}"
+        return f"{self._prefix}{what}_{self._n_names}"
 
     def _tensor(self, name: str, values: NDArray[Any]) -> Any:
         return self._onnx.numpy_helper.from_array(values, name)

@@ -82,6 +82,19 @@ def no_values_text(names: Iterable[str]) -> str:
     )
 
 
+class RenamedWarning(UserWarning):
+    """An export has other names than the plan."""
+
+
+def _renamed_text(renamed: Mapping[str, str]) -> str:
+    """What is said of columns whose names XGBoost forbids."""
+    named = ", ".join(f"{name!r} is {other!r}" for name, other in renamed.items())
+    return (
+        f'XGBoost forbids "[", "]" and "<" in names, so in its file {named}. Rename these columns before you predict: '
+        '`frame.rename(columns=json.loads(booster.attr("renamed")))` (docs/models.md).'
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """Predictions taken apart: exact Shapley values, which with the base add up to the margin.
@@ -382,10 +395,17 @@ class Model:
         Its predictions of numbers and counts go beyond the label's bounds: cut them off at the booster's attributes
         "clip_min" and "clip_max".
 
+        Of a column that must have another name there, `RenamedWarning` tells. XGBoost reads UTF-8 and no escapes, so
+        write it as `export_xgboost` does, by ``json.dumps(..., ensure_ascii=False)``.
+
         Raises:
             ModelError: XGBoost cannot compute this model's predictions.
         """
-        return to_xgboost(self.plan, self.ensemble)
+        found = to_xgboost(self.plan, self.ensemble)
+        renamed = json.loads(found["learner"]["attributes"].get("renamed", "{}"))
+        if renamed:
+            warnings.warn(_renamed_text(renamed), RenamedWarning, stacklevel=2)
+        return found
 
     def export_xgboost(self, path: str | Path, *, verify: bool = False) -> None:
         """Write the model as XGBoost's JSON, for `xgboost.Booster().load_model(path)`.
@@ -398,7 +418,7 @@ class Model:
             ModelError: XGBoost cannot compute this model's predictions, or (verify) does not.
             EnvironmentFault: the file cannot be written, or (verify) XGBoost is not installed.
         """
-        write_atomically(Path(path), json.dumps(self.to_xgboost(), allow_nan=False).encode())
+        write_atomically(Path(path), json.dumps(self.to_xgboost(), ensure_ascii=False, allow_nan=False).encode())
         if verify:
             from hedgerow.models.exports import check_xgboost_file
 
