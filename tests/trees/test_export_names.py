@@ -27,7 +27,8 @@ ADDITIVE = {"n_trees": 12, "max_depth": 3, "interaction": "cyclical", "interacti
 _PARTS = st.one_of(
     st.sampled_from(
         ["[", "]", "<", "(", ")", "﹤", "_", '"', "\\", "\\u00f6", "ö", "o\u0308", "🙂", " ", "/", "hedgerow/", "&",
-         "X", "label", "probabilities", "hedgerow/constant_1", "hedgerow/TreeEnsemble_2", "x" * 3000, "'", ",", "{", "%s"]
+         "X", "label", "probabilities", "hedgerow/constant_1", "hedgerow/TreeEnsemble_2", "x" * 3000,
+         "'", ",", "{", "%s"]
     ),
     st.text(st.characters(codec="utf-8", exclude_categories=("C", "Zl", "Zp")), max_size=4),
 )  # fmt: skip

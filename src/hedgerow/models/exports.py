@@ -15,11 +15,12 @@ Where XGBoost does not clip, the bounds stand in the booster's attributes "clip_
 of directions and groups of features stands there as its parameters "monotone_constraints" and
 "interaction_constraints" are written; XGBoost keeps these in no model file, and predicts as well without.
 
-What the booster expects of its input: columns in the plan's order, by the plan's names. XGBoost forbids "[", "]" and "<"
-in a name: "(", ")" and "﹤" stand for them, and the booster's attribute "renamed" holds the new name of each such column,
-as JSON. The file is UTF-8, for XGBoost decodes no escapes but those of quotation marks, backslashes and line breaks.
-NaN is a missing value; for a categorical feature (type "c") the index in the plan's categories, and K, their number, for every value that is not
-listed. That is what pandas gives for ``pd.Categorical(column, categories=[*categories, "anything else"])``.
+What the booster expects of its input: columns in the plan's order, by the plan's names. XGBoost forbids "[", "]" and
+"<" in a name: "(", ")" and "﹤" stand for them, and the booster's attribute "renamed" holds the new name of each such
+column, as JSON. The file is UTF-8, for XGBoost decodes no escapes but those of quotation marks, backslashes and line
+breaks. NaN is a missing value; for a categorical feature (type "c") the index in the plan's categories, and K, their
+number, for every value that is not listed. That is what pandas gives for ``pd.Categorical(column,
+categories=[*categories, "anything else"])``.
 
 XGBoost sends a value left iff it is below the node's threshold in single precision, NaN to the default side, and a
 category right iff it is in the node's list. Leaf values are multiples of 2**-16: as long as no sum can reach 2**8,
