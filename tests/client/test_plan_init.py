@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.cli.main import main
 from hedgerow.data.drafts import draft_plan
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import concatenate
@@ -37,19 +38,30 @@ CELLS = st.sampled_from(["", "0", "1", "41", "70.25", "-3", "Oslo", "yes", "unkn
 @given(tables=st.lists(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=6), min_size=2, max_size=2))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_nothing_in_a_draft_follows_from_the_cells(tables: list[list[tuple[str, ...]]], write_file: WriteFile) -> None:
-    """What a plan says without a person's word is the same for any two tables with this header, also the types."""
-    drafts = []
+    """Byte for byte a draft is the same for any two tables with this header, comments and all, and for the header."""
+    drafts = [draft_plan(write_file("header.csv", b"age,city,sick\n"), "sick", n_records=100)]
     for number, rows in enumerate(tables):
         content = "age,city,sick\n" + "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows)
         drafts.append(draft_plan(write_file(f"{number}.csv", content.encode()), "sick", n_records=100))
-    assert tomllib.loads(drafts[0]) == tomllib.loads(drafts[1])
+    assert drafts[0] == drafts[1] == drafts[2]
+
+
+def test_what_cells_suggest_is_on_the_owners_screen_alone(
+    write_file: WriteFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It helps who fills a draft in, and is in no file that is shown to others."""
+    path, out = write_file("a.csv", TABLE), tmp_path / "draft.toml"
+    assert main(["plan", "init", str(path), "--label", "sick", "--out", str(out)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "age: numeric, whole numbers; city: categorical; weight: numeric; sick: categorical" in said
+    assert out.read_text(encoding="utf-8") == draft_plan(write_file("header.csv", b"age,city,weight,sick\n"), "sick")
 
 
 def test_a_header_alone_is_enough(write_file: WriteFile) -> None:
     """Who coordinates has no rows: a header without any gives the draft, unless what stands below it is to be read."""
     header = write_file("header.csv", TABLE.partition(b"\n")[0] + b"\n")
     draft = draft_plan(header, "sick")
-    assert tomllib.loads(draft) == tomllib.loads(draft_plan(write_file("a.csv", TABLE), "sick"))
+    assert draft == draft_plan(write_file("a.csv", TABLE), "sick")
     for code, path, is_public in (("data-empty", header, True), ("data-empty", write_file("no.csv", b""), False)):
         with pytest.raises(DataError) as caught:
             draft_plan(path, "sick", bounds_are_public=is_public)
@@ -74,8 +86,9 @@ def test_an_untouched_draft_names_each_line_that_waits(write_file: WriteFile) ->
         assert caught.value.what.startswith(field), caught.value.what
         lines = draft.splitlines()
         (number,) = re.findall(r"Line (\d+) waits for it", caught.value.remedy)
-        # Of ages and weights the name suggests bounds.
-        mark = "CONFIRM" if field.endswith((".type", ".min", ".max")) else "FILL IN"
+        # Of ages and weights the name suggests type and bounds.
+        is_guessed = field.endswith((".type", ".min", ".max")) and not field.startswith(("features[1]", "label"))
+        mark = "CONFIRM" if is_guessed else "FILL IN"
         assert re.match(rf"# {field.rpartition('.')[2]} = .*# {mark}", lines[int(number) - 1])
         if mark == "CONFIRM":
             # The guess is the answer: the person only takes the mark away.
@@ -83,7 +96,7 @@ def test_an_untouched_draft_names_each_line_that_waits(write_file: WriteFile) ->
         draft = "\n".join([*lines[: int(number) - 1], answer, *lines[int(number) :]])
     plan = parse_plan(draft)
     assert [feature.type for feature in plan.features] == ["numeric", "categorical", "numeric"]
-    # That all ages are whole numbers was read off the cells: nobody has confirmed it.
+    # Nobody has said that all ages are whole numbers.
     assert [feature.integer for feature in plan.features] == [False, False, False]
     assert "\n# integer = true" in draft
     assert plan.privacy.epsilon == 1.0
@@ -102,10 +115,10 @@ def test_all_lines_that_wait_are_named_at_once(write_file: WriteFile) -> None:
     waiting = {
         number: line.split()[1]
         for number, line in enumerate(lines, start=1)
-        if re.match(r"# \w+ = .*# (FILL IN|CONFIRM)", line) and " integer " not in line
+        if re.match(r"# \w+ = .*# (FILL IN|CONFIRM)", line)
     }
     weight = lines.index('name = "weight"')
-    idle = {number for number in waiting if weight < number <= weight + 5}
+    idle = {number for number in waiting if weight < number <= weight + 6}
     expected = {number: field for number, field in waiting.items() if number != int(first) and number not in idle}
     assert named == expected
     assert "age (type in line" in caught.value.remedy and "label" not in caught.value.remedy

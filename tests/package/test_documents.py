@@ -338,8 +338,12 @@ def filled_in(draft: str, plan: dict[str, object]) -> str:
             value = table[field]  # type: ignore[index]
             lines[int(number) - 1] = f"{field} = {value if isinstance(value, int | float | list) else repr(value)}"
         else:
-            # That a column holds whole numbers only is a guess that may be left; the document's plan has confirmed it.
-            return re.sub(r"^# (integer = true) .*$", r"\1", "\n".join(lines), flags=re.MULTILINE)
+            text = "\n".join(lines)
+            for feature in plan["features"]:  # type: ignore[attr-defined]
+                if feature.get("integer"):
+                    its = rf'(name = "{feature["name"]}"\n(?:.*\n)*?)# (integer = true) .*'
+                    text = re.sub(its, r"\1\2", text, count=1)
+            return text
 
 
 README = [line for block in fenced("README.md", "sh") for line in statements(block)]

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.cli.inputs import adapted_sites, adapted_table, check_can_write, listed, new_file, read_plan, read_text
-from hedgerow.cli.output import note, number, print_facts, print_json, typed, warn_seeded, wrapped
+from hedgerow.cli.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, survey_facts
 from hedgerow.cli.survey import PlanFile, private_draft
-from hedgerow.data.drafts import draft_plan, plan_toml, read_codebook, toml_section
-from hedgerow.errors import HedgerowError, UsageError
+from hedgerow.data.drafts import draft_plan, is_usable, plan_toml, read_codebook, summarise, toml_section
+from hedgerow.data.sources import Location, column_names
+from hedgerow.errors import DataError, HedgerowError, UsageError
 from hedgerow.methods.tasks import SurveyTask, TrainingTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import PLAN_VERSION, Plan
@@ -43,8 +44,9 @@ def init(arguments: argparse.Namespace) -> None:
     if arguments.private:
         _write(private_draft(arguments), out)
         return
+    place = adapted_table(arguments.data, arguments.adapter)
     text = draft_plan(
-        adapted_table(arguments.data, arguments.adapter),
+        place,
         arguments.label if arguments.event is None else (arguments.label, arguments.event),
         bounds_are_public=arguments.bounds_are_public,
         epsilon=arguments.epsilon,
@@ -53,6 +55,21 @@ def init(arguments: argparse.Namespace) -> None:
         codebook=None if arguments.codebook is None else read_codebook(arguments.codebook),
     )
     _write(text, out)
+    if not arguments.bounds_are_public:
+        _say_what_cells_suggest(place)
+
+
+def _say_what_cells_suggest(place: Location) -> None:
+    """On its owner's screen, and nowhere else: types of columns, as the cells of a table suggest them."""
+    try:
+        summaries = summarise(place, [name for name in column_names(place) if is_usable(name)])
+    except DataError as fault:
+        # A header is enough for a draft, which has been written.
+        if fault.code != "data-empty":
+            warn(str(fault))
+        return
+    said = "; ".join(f"{name}: {own.suggests}" for name, own in summaries.items() if own.has_values)
+    note(f"Private, for your eyes only, and not in the draft: the cells suggest the types {said}. A code book decides.")
 
 
 def _write(text: str, out: Path | None) -> None:
@@ -62,7 +79,8 @@ def _write(text: str, out: Path | None) -> None:
         return
     write_atomically(out, text.encode())
     n_open, n_guessed = (len(re.findall(rf"^# \w+ = .*# {mark}", text, re.M)) for mark in ("FILL IN", "CONFIRM"))
-    tasks = [f"fill in the {n_open} lines marked FILL IN"] if n_open else []
+    kinds = " that go with each type" if re.search("^# type = .*# FILL IN", text, re.M) else ""
+    tasks = [f"fill in the {n_open} lines marked FILL IN{kinds}"] if n_open else []
     tasks += [f"confirm the {n_guessed} lines marked CONFIRM, which were guessed"] if n_guessed else []
     rest = f" In it, {' and '.join(tasks)}; then" if tasks else " Now"
     note(f"Wrote {out}.{rest} see what it costs: {typed(f'hedgerow privacy {out}')}")

@@ -2,9 +2,9 @@
 
 First stands how a plan is written as TOML, then what a table's columns hold, then the draft; then what a code book says
 of columns, and last what their names alone suggest. Types, bounds, categories, classes and the number of records are
-public inputs, so a draft leaves them open for a person to fill in from a code book; the types that the cells suggest
-are comments, which say nothing until they are confirmed. Only when the owner says that all this is public already is it
-read off the file. Training never derives anything public from data.
+public inputs, so a draft leaves them open for a person to fill in from a code book; what the cells suggest is for the
+owner's screen. Only when the owner says that all this is public already is it read off the file. Training never derives
+anything public from data.
 
 A code book is what a study has written down about its columns, as a CSV. It is public by its purpose, and so is what a
 draft takes from it. Two kinds are told apart by their headers:
@@ -124,27 +124,25 @@ class Summary:
     def has_too_many_values(self) -> bool:
         return len(self.values) > MAX_CATEGORIES
 
+    @property
+    def suggests(self) -> str:
+        """The type that its cells suggest; not to be shown but to their owner."""
+        if self.is_numeric:
+            return "numeric, whole numbers" if self.is_integer else "numeric"
+        return "date" if self.is_date else "categorical"
+
     def sorted_values(self) -> list[str]:
         """The distinct values: numbers by size, text by alphabet."""
         return sorted(self.values, key=float) if self.is_numeric else sorted(self.values)
 
 
-def summarise(path: str | os.PathLike[str], names: Sequence[str], *, needs_rows: bool) -> dict[str, Summary]:
-    """Read the named columns once, in bounded memory.
-
-    Raises:
-        DataError: the file cannot be read, or has no rows though it `needs_rows`.
-    """
+def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
+    """Read the named columns once, in bounded memory; raises DataError where the file cannot be read or has no rows."""
     kinds, table = column_types(path), place_of(opened(path))
     summaries = {name: Summary(name) for name in names}
-    try:
-        for batch in read_columns(path, names):
-            for name, column in zip(names, batch, strict=True):
-                _add(summaries[name], column, kinds[name], replace(table, column=name))
-    except DataError as fault:
-        # A header is enough for a draft, unless what stands below it was to be read.
-        if fault.code != "data-empty" or needs_rows:
-            raise
+    for batch in read_columns(path, names):
+        for name, column in zip(names, batch, strict=True):
+            _add(summaries[name], column, kinds[name], replace(table, column=name))
     for summary in summaries.values():
         # A column of nothing says nothing about its type; numbers are the commoner case.
         summary.is_integer &= summary.is_numeric and summary.has_values
@@ -196,8 +194,8 @@ def draft_plan(
     """The text of a commented TOML plan for the table at `path`, to be read by `parse_plan` once it is filled in.
 
     Fields that only a person can know are left as comments; until they are filled in, `parse_plan` names each of them
-    and its line. But for comments, a draft without `bounds_are_public` follows from the header and the code book alone.
-    Columns that are identifiers by their names are left out.
+    and its line. A draft without `bounds_are_public` follows from the header and the code book alone, comments and all:
+    no cell is read. Columns that are identifiers by their names are left out.
 
     Args:
         label: the column to be predicted; every other column becomes a feature. For times to an event, a pair: the
@@ -226,31 +224,31 @@ def draft_plan(
             raise DataError(
                 "data-no-label-column", source=os.fspath(path), missing=missing, present=present, option=option
             )
-    usable = [name for name in names if _is_usable(name)]
-    summaries, book = summarise(path, usable, needs_rows=bounds_are_public), codebook or {}
-    outcome = summaries.pop(label)
-    summaries.pop(event or "", None)
-    identifiers = [name for name in summaries if _is_identifier(name, book)]
-    if len(summaries) == len(identifiers):
+    usable, book = [name for name in names if is_usable(name)], codebook or {}
+    features = [name for name in usable if name not in (label, event)]
+    identifiers = [name for name in features if _is_identifier(name, book)]
+    if len(features) == len(identifiers):
         raise UsageError("usage-no-features", path=os.fspath(path), label=label)
+    seen = summarise(path, usable) if bounds_are_public else {}
     sections = [
         _top(bounds_are_public),
         _privacy(epsilon, delta, n_records, next(iter(identifiers), "person_id")),
         _MODEL,
         _FEDERATION,
         *(
-            _left_out(name) if name in identifiers else _feature(summary, bounds_are_public, book.get(name, Entry()))
-            for name, summary in summaries.items()
+            _left_out(name) if name in identifiers else _feature(name, seen.get(name), book.get(name, Entry()))
+            for name in features
         ),
-        _label(outcome, bounds_are_public, book.get(label, Entry())) if event is None else _time(label, event),
+        _label(label, seen.get(label), book.get(label, Entry())) if event is None else _time(label, event),
     ]
-    unusable = [name for name in names if not _is_usable(name)]
+    unusable = [name for name in names if not is_usable(name)]
     if unusable:
         sections.append(f"# Left out: {len(unusable)} column(s) whose name is empty or longer than a line.")
     return "\n\n".join(sections) + "\n"
 
 
-def _is_usable(name: str) -> bool:
+def is_usable(name: str) -> bool:
+    """Whether a column can stand in a plan by its name."""
     return bool(name.strip()) and "\n" not in name and "\r" not in name
 
 
@@ -278,9 +276,8 @@ def _top(bounds_are_public: bool) -> str:
         origin = (
             "# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or\n"
             "# from common knowledge, never from private data: whatever stands in a plan is published. A line marked\n"
-            "# CONFIRM is a guess, of types from the cells of your table, which are private, of bounds from the name\n"
-            "# of a column: take its first # away if the code book says the same, else write what it says. Delete the\n"
-            "# guesses that are left before you show this file.\n"
+            "# CONFIRM is a guess from a column's name: take its first # away if the code book says the same, else\n"
+            "# write what it says. Nothing here follows from a cell of your table.\n"
             "# Bounds that are too narrow make one value of many, and nothing complains; too wide ones cost nearly\n"
             "# nothing. Where you doubt, take the wider ones; `hedgerow check` shows how a table fits."
         )
@@ -331,55 +328,51 @@ _FEDERATION = """[federation]
 min_sites = 1"""
 
 
-def _feature(summary: Summary, bounds_are_public: bool, entry: Entry) -> str:
+def _feature(name: str, summary: Summary | None, entry: Entry) -> str:
+    """The table of a feature; `summary` only where its cells are public."""
+    lines = ["[[features]]", f"name = {quoted(name)}"]
     if entry.kind:
-        return _feature_of_book(summary.name, entry)
+        return "\n".join([*lines, *_feature_of_book(name, entry)])
+    if summary is None:
+        return "\n".join([*lines, *_open_feature(name, entry)])
     if summary.is_date:
-        return _feature_of_dates(summary, bounds_are_public, entry)
-    if bounds_are_public and not summary.is_numeric and summary.has_too_many_values:
+        first, last = days_between(summary.low, summary.high)
+        return "\n".join([*lines, 'type = "date"', f"min = {quoted(iso_of(first))}", f"max = {quoted(iso_of(last))}"])
+    if summary.is_numeric:
+        whole = ["integer = true"] if summary.is_integer else []
+        return "\n".join([*lines, 'type = "numeric"', *whole, *_bounds(summary, entry, widen=True)])
+    if summary.has_too_many_values:
         return (
-            f"# Left out: {quoted(summary.name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
+            f"# Left out: {quoted(name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
             "# or free text teaches a model nothing general; group rarer values to use it."
         )
-    kind = "numeric" if summary.is_numeric else "categorical"
-    other = '"categorical", with categories in place of min and max' if summary.is_numeric else '"numeric", with bounds'
-    lines = ["[[features]]", f"name = {quoted(summary.name)}"]
-    lines.append(_guess(f'type = "{kind}"', f"or {other}", bounds_are_public))
-    if summary.is_numeric:
-        if summary.is_integer:
-            lines.append(_guess("integer = true", "or delete: all values are whole numbers", bounds_are_public))
-        lines += _bounds(summary, bounds_are_public, entry, widen=True)
-    elif bounds_are_public and summary.values:
-        lines.append(f"categories = {toml_value(summary.sorted_values())}")
-    else:
-        lines.append(_OPEN_CATEGORIES)
-    return "\n".join(lines)
+    values = f"categories = {toml_value(summary.sorted_values())}" if summary.values else _OPEN_CATEGORIES
+    return "\n".join([*lines, 'type = "categorical"', values])
 
 
-def _feature_of_dates(summary: Summary, bounds_are_public: bool, entry: Entry) -> str:
-    guess = _guess('type = "date"', 'or "categorical", with categories in place of min and max', bounds_are_public)
-    lines = ["[[features]]", f"name = {quoted(summary.name)}", guess]
-    if not bounds_are_public:
-        return "\n".join([*lines, *_open_bounds(summary.name, entry)])
-    first, last = days_between(summary.low, summary.high)
-    return "\n".join([*lines, f"min = {quoted(iso_of(first))}", f"max = {quoted(iso_of(last))}"])
+def _open_feature(name: str, entry: Entry) -> list[str]:
+    """What is to be known of a column; of a measurement that its name is one of, the suggestion."""
+    known, whole = known_range(name, entry.unit), "# integer = true   # if all its values are whole numbers"
+    if known is not None:
+        return [f'# type = "numeric"   # CONFIRM, if it is {known.measurement}', whole, *_open_bounds(name, entry)]
+    kinds = '"numeric" or "date", with min and max, or "categorical", with categories'
+    return [f"# type =   # FILL IN: {kinds}", whole, *_open_bounds(name, entry), _OPEN_CATEGORIES]
 
 
 _OPEN_CATEGORIES = '# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own'
 
 
-def _feature_of_book(name: str, entry: Entry) -> str:
-    lines = ["[[features]]", f"name = {quoted(name)}", f"type = {quoted(entry.kind)}"]
+def _feature_of_book(name: str, entry: Entry) -> list[str]:
+    lines = [f"type = {quoted(entry.kind)}"]
     if entry.kind == "categorical":
-        lines.append(f"categories = {toml_value(entry.categories)}" if entry.categories else _OPEN_CATEGORIES)
-        return "\n".join(lines)
+        return [*lines, f"categories = {toml_value(entry.categories)}" if entry.categories else _OPEN_CATEGORIES]
     if entry.unit:
         lines.append(f"# In {shown(entry.unit)}.")
     if entry.is_integer:
         lines.append("integer = true")
     if entry.kind == "date":
         lines.append('# format = "%d.%m.%Y"   # if the tables write dates so, and not as 2020-01-31')
-    return "\n".join([*lines, *_open_bounds(name, entry)])
+    return [*lines, *_open_bounds(name, entry)]
 
 
 def _open_bounds(name: str, entry: Entry) -> list[str]:
@@ -399,13 +392,8 @@ def _open_bounds(name: str, entry: Entry) -> list[str]:
     return lines
 
 
-def _guess(line: str, otherwise: str, bounds_are_public: bool) -> str:
-    """What the cells suggest: a comment, unless they are public."""
-    return line if bounds_are_public else f"# {line}   # CONFIRM, {otherwise}"
-
-
-def _bounds(summary: Summary, bounds_are_public: bool, entry: Entry, *, widen: bool) -> list[str]:
-    if not bounds_are_public or summary.low > summary.high:
+def _bounds(summary: Summary, entry: Entry, *, widen: bool) -> list[str]:
+    if summary.low > summary.high:
         return _open_bounds(summary.name, entry)
     low, high = max(summary.low, -LARGEST_BOUND), min(summary.high, LARGEST_BOUND)
     if low < high:
@@ -415,32 +403,23 @@ def _bounds(summary: Summary, bounds_are_public: bool, entry: Entry, *, widen: b
     return ["# The column holds one value only.", f"min = {_number(low)}", f"max = {_number(low + 1)}"]
 
 
-def _label(summary: Summary, bounds_are_public: bool, entry: Entry) -> str:
-    lines = ["[label]", f"name = {quoted(summary.name)}"]
+def _label(name: str, summary: Summary | None, entry: Entry) -> str:
+    """The table of a label; `summary` only where its cells are public."""
+    lines = ["[label]", f"name = {quoted(name)}"]
     if len(entry.categories) > 1:
         return "\n".join([*lines, *_classes(list(entry.categories))])
     if entry.kind == "numeric":
-        return "\n".join([*lines, 'type = "regression"', *_open_bounds(summary.name, entry)])
-    # Whole numbers may be classes or a quantity. Without leave to look at the values, classes are the safer guess:
-    # a regression whose label should have been a class would train without complaint.
-    is_quantity = summary.is_numeric and not summary.is_integer
-    if bounds_are_public and summary.is_numeric:
-        is_quantity = len(summary.values) > (MAX_CLASSES if summary.is_integer else 2)
-    if is_quantity:
-        if not bounds_are_public or summary.is_integer:
-            lines += _comment(f"Or {_other_labels('regression')}.")
-        kind = _guess('type = "regression"', "see above", bounds_are_public)
-        lines += [kind, *_bounds(summary, bounds_are_public, entry, widen=False)]
-        return "\n".join(lines)
-    n_classes = len(summary.values)
-    if bounds_are_public and 2 <= n_classes <= MAX_CATEGORIES:
+        return "\n".join([*lines, 'type = "regression"', *_open_bounds(name, entry)])
+    if summary is not None and summary.is_numeric and len(summary.values) > (MAX_CLASSES if summary.is_integer else 2):
+        others = _comment(f"Or {_labels_but('regression')}.") if summary.is_integer else []
+        return "\n".join([*lines, *others, 'type = "regression"', *_bounds(summary, entry, widen=False)])
+    if summary is not None and 2 <= len(summary.values) <= MAX_CATEGORIES:
         return "\n".join([*lines, *_classes(summary.sorted_values())])
-    lines += [
-        *_comment(f"Or {_other_labels('binary')}."),
-        _guess('type = "binary"', "see above", bounds_are_public),
-        "# classes =   # FILL IN, the positive class last, such as [0, 1]",
-    ]
-    return "\n".join(lines)
+    classes = "# classes =   # FILL IN, the positive class last, such as [0, 1]"
+    if summary is not None:
+        return "\n".join([*lines, *_comment(f"Or {_labels_but('binary')}."), 'type = "binary"', classes])
+    kinds = _comment(f"One of {_labels_but('')}.")
+    return "\n".join([*lines, *kinds, "# type =   # FILL IN, one of these", classes, *_open_bounds(name, entry)])
 
 
 def _time(label: str, event: str) -> str:
@@ -468,7 +447,7 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, 112, initial_indent="# ", subsequent_indent="# ")
 
 
-def _other_labels(kind: str) -> str:
+def _labels_but(kind: str) -> str:
     """What a label may be besides this."""
     return ", or ".join(other.hint for name, other in label_kinds().items() if name != kind)
 

@@ -483,7 +483,7 @@ _IDLE = {
     "categorical": {"min", "max"}, "numeric": {"categories"}, "date": {"categories"},
     "hashed": {"min", "max", "categories"},
 }  # fmt: skip
-"""What a feature of a type has no use for; a draft was made for the type that its cells suggest."""
+"""What a feature of a type has no use for; a draft has lines for each."""
 
 
 def _gaps(toml_text: str, table: Mapping[str, Any]) -> list[_Gap]:
@@ -504,7 +504,7 @@ def _gaps(toml_text: str, table: Mapping[str, Any]) -> list[_Gap]:
             continue
         field = waiting[1]
         idle = _idle_fields(section, place.get("type"))
-        if field in place or field in idle or (field == "integer" and waiting[2] == "CONFIRM"):
+        if field in place or field in idle:
             continue
         title = str(place.get("name", section)) if section.startswith(("features", "label")) else section
         gaps.append(_Gap(count, section, title, field))

@@ -353,11 +353,12 @@ class Range:
     def doubt(self) -> str:
         """What a person should know of the bounds, by the releases; "" for nothing."""
         guess = "" if self.is_seen else "a guess: nothing stands out of the noise"
-        unheld = (
+        if not self.unheld:
+            return guess
+        return (guess and f"{guess}; ") + (
             f"about {self.unheld:,.0f} values are too large or too small for single precision (1e-45 to 3e38), and "
             "count as a bound or as zero: write them in another unit"
         )
-        return "; ".join(filter(None, (guess, self.unheld and unheld)))
 
     @property
     def share_beyond(self) -> tuple[float, float]:
