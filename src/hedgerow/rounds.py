@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from fractions import Fraction
 from functools import lru_cache
 from math import isqrt
@@ -64,6 +65,16 @@ def expected_round(
 def rows_of(plan: Plan) -> int:
     """The rows that may be there if the plan's declared number is one of units."""
     return plan.privacy.n_records * plan.privacy.rows_per_unit
+
+
+def most_rows(plan: Plan, declared: Collection[int]) -> int:
+    """The most rows that honest sites of a sum hold together: what they declare, where all of them do.
+
+    Args: declared: `max_rows` of each site that may be in the sum; 0 where it has none. Nodes use no more rows. Without
+        a number of each the plan's may be too small by `HEADROOM`, and is never taken to be more than that.
+    """
+    slack = HEADROOM * rows_of(plan)
+    return min(slack, sum(declared)) if declared and all(declared) else slack
 
 
 def clipped(vector: Integers, expected: ExpectedRound, own: int | None = None) -> Integers:

@@ -136,8 +136,9 @@ def _knock_tag(secret: bytes, invitation: bytes, commitment: bytes) -> bytes:
     return tag_of(secret, "knock", invitation, commitment)
 
 
-def _opening_tag(ends: Ends, nonce: bytes, sealed: bytes, challenge: bytes) -> bytes:
-    return tag_of(ends.secret, "opening", ends.invitation, ends.party.digest(), nonce, sealed, challenge)
+def _opening_tag(ends: Ends, numbers: tuple[bytes, bytes], challenge: bytes, max_rows: int) -> bytes:
+    parts = ends.invitation, ends.party.digest(), *numbers, challenge, max_rows.to_bytes(8, "big")
+    return tag_of(ends.secret, "opening", *parts)
 
 
 def _asked(invitation: bytes, step: AskingStep, roster: bytes, nonce: bytes) -> bytes:
@@ -164,12 +165,16 @@ class Applicant:
         identity: its own.
         notes: kept from one start to the next.
         entropy: ``os.urandom`` but in tests.
+        max_rows: the most rows that it uses, a round public number; 0 to say none. What was said first counts.
     """
 
-    def __init__(self, ends: Ends, identity: PrivateIdentity, notes: Notebook, entropy: Entropy) -> None:
+    def __init__(
+        self, ends: Ends, identity: PrivateIdentity, notes: Notebook, entropy: Entropy, max_rows: int = 0
+    ) -> None:
         self._ends, self._notes, self._key = ends, notes, Identity(identity.seed)
         self._name = identity.public.name
-        notes.keep(nonce=entropy(32), second=entropy(32))
+        notes.keep(nonce=entropy(32), second=entropy(32), max_rows=max_rows.to_bytes(8, "big"))
+        self._max_rows = int.from_bytes(notes.read("max_rows") or b"", "big")
         self._nonce, self._second = notes.read("nonce") or b"", notes.read("second") or b""
         self._sealed = sha256(self._second).digest()
 
@@ -189,9 +194,9 @@ class Applicant:
         if heard != challenge:
             raise WireRefusal(WireCode.INVITATION_USED, "The coordinator does not say what it said before.")
         own = self._ends.party
-        tag = _opening_tag(self._ends, self._nonce, self._sealed, challenge)
+        tag = _opening_tag(self._ends, (self._nonce, self._sealed), challenge, self._max_rows)
         return Opening(
-            self._name, own.identity_key, own.certificate, own.proof, self._nonce, self._sealed, tag,
+            self._name, own.identity_key, own.certificate, own.proof, self._nonce, self._sealed, self._max_rows, tag,
             self._key.sign(_SIGNED, tag),
         )  # fmt: skip
 
@@ -238,7 +243,7 @@ class Applicant:
             return
         offered = self._offered
         if offered is None:
-            _require_own(standing, self._ends, self._sealed)
+            _require_own(standing, self._ends, self._sealed, self._max_rows)
             # From now on it is this one: the second number comes to light with the next question.
             self._notes.keep(offered=Standing(standing.roster, standing.sealed).to_bytes())
             return
@@ -258,13 +263,15 @@ def _read_roster(content: bytes) -> PinnedRoster:
         raise RemoteProtocolError("roster-offered", why="it cannot be read") from None
 
 
-def _require_own(standing: Standing, ends: Ends, sealed: bytes) -> None:
+def _require_own(standing: Standing, ends: Ends, sealed: bytes, max_rows: int) -> None:
     roster = _read_roster(standing.roster)
     parties = (*roster.sites, *roster.monitors)
     if roster.coordinator != ends.coordinator:
         raise RemoteProtocolError("roster-offered", why="its coordinator is not the invitation's")
     if ends.party not in parties:
         raise RemoteProtocolError("roster-offered", why="this party's own keys are not in it")
+    if roster.max_rows_of(ends.party.name) != max_rows:
+        raise RemoteProtocolError("roster-offered", why="this party's own number of rows is not in it")
     if len(standing.sealed) != len(parties) or standing.sealed[parties.index(ends.party)] != sealed:
         raise RemoteProtocolError("roster-offered", why="this party's own number is not in it")
 
@@ -284,6 +291,7 @@ class Guest:
         is_confirmed: whether the operator has compared the words.
         second: what it had sealed.
         has_all: whether it has the roster and everybody's numbers.
+        max_rows: the most rows that it uses; 0 where it does not say.
     """
 
     name: str
@@ -298,6 +306,7 @@ class Guest:
     is_confirmed: bool = False
     second: bytes = b""
     has_all: bool = False
+    max_rows: int = 0
 
     def words(self, coordinator: PublicIdentity) -> str:
         """Its four words, empty until it has opened its commitment."""
@@ -367,14 +376,15 @@ class Reception:
         guest = self._guest(opening.party)
         party = PublicIdentity(guest.name, guest.role, opening.identity_key, opening.certificate, opening.proof)
         ends = Ends(guest.invitation, guest.secret, self._coordinator, party)
-        expected = _opening_tag(ends, opening.nonce, opening.sealed, guest.challenge)
+        expected = _opening_tag(ends, (opening.nonce, opening.sealed), guest.challenge, opening.max_rows)
         if not guest.commitment or not hmac.compare_digest(expected, opening.tag):
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         verify(party.identity_key, _SIGNED, opening.tag, opening.signature)
         if ends.commitment(opening.nonce, opening.sealed) != guest.commitment:
             raise WireRefusal(WireCode.INVITATION_USED)
         if guest.party is None:
-            self._noted(guest, party=party, nonce=opening.nonce, sealed=opening.sealed)
+            numbers = {"nonce": opening.nonce, "sealed": opening.sealed, "max_rows": opening.max_rows}
+            self._noted(guest, party=party, **numbers)
         return Standing()
 
     def _was_asked(self, asking: Asking) -> Standing:
@@ -525,17 +535,19 @@ create table if not exists guests (
     name text primary key, role text not null, secret blob not null, invitation blob not null,
     commitment blob not null default x'', challenge blob not null default x'', party text not null default '',
     nonce blob not null default x'', sealed blob not null default x'', is_confirmed integer not null default 0,
-    second blob not null default x'', has_all integer not null default 0
+    second blob not null default x'', has_all integer not null default 0, max_rows integer not null default 0
 );
 """
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 
 
 class Notebook:
     """What an end remembers, in a database of its own; two processes may have it open."""
 
     def __init__(self, path: Path, schema: str = _NOTES) -> None:
-        self._database = Database(path, schema, _SCHEMA_VERSION, is_exclusive=False)
+        # A party's notes have no guests, and are as they were.
+        older = "alter table guests add column max_rows integer not null default 0" if schema == _GUESTS else ""
+        self._database = Database(path, schema, _SCHEMA_VERSION, is_exclusive=False, upgrades={1: older})
 
     def read(self, name: str) -> bytes | None:
         """What was written under this name."""
@@ -617,11 +629,7 @@ class StudyBook(Notebook):
                 others = [guest for guest in self.guests() if guest.name in self._listed() - {name}]
                 if missing := [guest.name for guest in others if not guest.has_all]:
                     raise UsageError("roster-not-taken", name=name, missing=", ".join(missing))
-                by_role = {
-                    role: [guest.party for guest in others if guest.role is role and guest.party is not None]
-                    for role in (Role.SITE, Role.MONITOR)
-                }
-                roster = build_roster(previous.coordinator, by_role[Role.SITE], previous, by_role[Role.MONITOR])
+                roster = _roster_of(previous.coordinator, others, previous)
                 pin(roster)
                 execute("insert or replace into notes values ('roster', ?)", (roster.to_toml().encode(),))
             execute("delete from guests where name = ?", (name,))
@@ -633,16 +641,17 @@ class StudyBook(Notebook):
 
     def guests(self, where: str = "", values: Sequence[Any] = ()) -> list[Guest]:
         """All of them in the order of a roster: the sites by name, then the monitors."""
-        columns = "name, role, secret, invitation, commitment, challenge, party, nonce, sealed, is_confirmed, second"
-        rows = self._database.rows(f"select {columns}, has_all from guests {where} order by role desc, name", values)
+        columns = "name, role, secret, invitation, commitment, challenge, party, nonce, sealed, is_confirmed, second, "
+        columns += "has_all, max_rows"
+        rows = self._database.rows(f"select {columns} from guests {where} order by role desc, name", values)
         return [
             Guest(
                 name, Role(role), bytes(secret), bytes(invitation), bytes(commitment), bytes(challenge),
                 parse_public(json.loads(party), name) if party else None, bytes(nonce), bytes(sealed),
-                bool(is_confirmed), bytes(second), bool(has_all),
+                bool(is_confirmed), bytes(second), bool(has_all), max_rows,
             )
             for name, role, secret, invitation, commitment, challenge, party, nonce, sealed, is_confirmed, second,
-            has_all in rows
+            has_all, max_rows in rows
         ]  # fmt: skip
 
     def note(self, guest: Guest, **fields: object) -> None:
@@ -690,12 +699,10 @@ class StudyBook(Notebook):
             guests, previous, listed = self.guests(), self.roster, self._listed()
             if previous is not None and {guest.name for guest in guests} == listed:
                 return True
-            by_role: dict[Role, list[PublicIdentity]] = {Role.SITE: [], Role.MONITOR: []}
             for guest in guests:
                 if guest.party is None or not guest.is_confirmed or (guest.name in listed and not guest.has_all):
                     return False
-                by_role[guest.role].append(guest.party)
-            roster = build_roster(coordinator, by_role[Role.SITE], previous, by_role[Role.MONITOR])
+            roster = _roster_of(coordinator, guests, previous)
             execute("insert or replace into notes values ('roster', ?)", (roster.to_toml().encode(),))
         return True
 
@@ -715,6 +722,15 @@ class StudyBook(Notebook):
         """Its four words; empty until all parties have shown their numbers."""
         roster, nonces = self.roster, self.standing().nonces
         return roster_words(roster, nonces) if roster is not None and nonces else ""
+
+
+def _roster_of(coordinator: PublicIdentity, guests: list[Guest], previous: PinnedRoster | None) -> PinnedRoster:
+    by_role = {
+        role: [guest.party for guest in guests if guest.role is role and guest.party is not None]
+        for role in (Role.SITE, Role.MONITOR)
+    }
+    rows = {guest.name: guest.max_rows for guest in guests if guest.role is Role.SITE and guest.max_rows}
+    return build_roster(coordinator, by_role[Role.SITE], previous, by_role[Role.MONITOR], rows)
 
 
 def new_secret() -> bytes:

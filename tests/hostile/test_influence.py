@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.node import loader, with_rows_read
-from hedgerow.client.node import Node
+from hedgerow.client.node import Node, used_rows
 from hedgerow.client.node_session import NodeRun
 from hedgerow.data.site_data import SiteData
-from hedgerow.errors import AggregationError, DataError, RemoteProtocolError
+from hedgerow.errors import AggregationError, RemoteProtocolError
 from hedgerow.local.training import MaskedAggregation, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
@@ -157,10 +158,11 @@ def test_an_evaluation_is_asked_the_same(factory: ModuleType) -> None:
 # Sites that declare how many rows they have -----------------------------------------------------------------------
 
 
-def declare(federation: Federation, site: str, max_rows: int) -> None:
-    """The roster of every party, and the coordinator's, with the site's largest number of rows."""
+def declare(federation: Federation, site: str, max_rows: int, others: int = 0) -> None:
+    """The roster of every party, and the coordinator's, with the site's largest number of rows, and that of others."""
     sites = tuple(
-        dataclasses.replace(each, max_rows=max_rows if each.name == site else 0) for each in federation.roster.sites
+        dataclasses.replace(each, max_rows=max_rows if each.name == site else others)
+        for each in federation.roster.sites
     )
     federation.roster = dataclasses.replace(federation.roster, sites=sites)
     for party in federation.parties.values():
@@ -202,37 +204,60 @@ def test_a_node_keeps_to_the_rows_that_its_site_declares(
         monkeypatch.undo()
 
 
-def test_an_owner_hears_of_too_many_rows_before_anyone_is_dialled(federate: Builder, factory: ModuleType) -> None:
-    """The owner, and nobody else, is told that the table is larger than the roster says, and what to do."""
+def test_an_owner_hears_of_too_many_rows(federate: Builder, factory: ModuleType) -> None:
+    """The owner, and nobody else, is told that the table is larger than the roster says; the node takes part."""
     federation: Federation = federate(4, plan_of(factory, 400))
     declare(federation, "site-1", 99)
-    setup = dataclasses.replace(federation.parties["site-1"].setup, plan=federation.plan)
-    with pytest.raises(DataError) as caught:
-        with_rows_read(setup)
-    assert caught.value.code == "data-too-many-rows" and caught.value.public_code == "data"
-    assert "100" in caught.value.what and "99" in caught.value.what and "--max-rows" in caught.value.remedy
-    with_rows_read(dataclasses.replace(setup, site="site-0", load=federation.parties["site-0"].setup.load))
-
-
-def test_sums_that_may_not_be_clipped_are_not_given_beyond_the_declared_rows(
-    federate: Builder, factory: ModuleType
-) -> None:
-    """DP-XGBoost computes choices from exact sums of whole records: a node with more rows than its site declares does
-    not take part, and says no more than that its data do not fit.
-    """
-    table = factory.make_plan().to_dict()
-    plan = Plan.from_dict(
-        {
-            **table,
-            "privacy": {**table["privacy"], "accountant": "pure", "epsilon": 5.0},
-            "model": {"algorithm": "dp-xgboost", "n_trees": 1, "max_depth": 2, "n_candidates": 5},
-        }
-    )
-    federation: Federation = federate(5, plan)
-    declare(federation, "site-1", 19)
+    heard: list[str] = []
+    party = federation.parties["site-1"]
+    party.kill()
+    party.setup = dataclasses.replace(party.setup, plan=federation.plan, tell=heard.append)
+    party.start()
+    with_rows_read(party.setup)
+    assert len(heard) == 1 and "100" in heard[0] and "99" in heard[0] and "rows-beyond-declared" in heard[0]
+    with_rows_read(dataclasses.replace(party.setup, site="site-0", load=federation.parties["site-0"].setup.load))
+    assert len(heard) == 1
     federation.run()
-    assert [fault.code for fault in federation.parties["site-1"].failures] == ["data-too-many-rows"]
-    assert federation.codes("refused") == ["data"]
+    assert len(heard) == 2 and not federation.codes("refused")
+
+
+@pytest.mark.parametrize("n_changed", [0, 1])
+def test_a_row_more_moves_one_other_row_at_most(n_changed: int) -> None:
+    """Which rows are used follows from contents, not from their order: a row that comes, or is replaced, moves at most
+    one other one out or in, so that the promise for its unit is that of replacing one.
+    """
+    drawn = np.random.default_rng(5)
+    for n_rows in (5, 40, 41, 60, 200):
+        rows = drawn.integers(0, 9, size=(n_rows, 4))
+        other = np.concatenate([rows[n_changed:], drawn.integers(0, 9, size=(1, 4))])
+        drawn.shuffle(other)
+        kept = [
+            Counter(map(tuple, table[used_rows(table.T, len(table), 40)].tolist())) for table in (rows, other)
+        ]
+        assert [sum(each.values()) for each in kept] == [min(40, len(table)) for table in (rows, other)]
+        assert max((kept[0] - kept[1]).total(), (kept[1] - kept[0]).total()) <= 1
+
+
+def test_the_bound_of_a_sum_is_what_its_sites_declare(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all sites say how many rows they have, made-up rows beyond these end the run, which four times the plan's
+    number would let pass. A site that holds more than it declares does not end it.
+    """
+    plan = plan_of(factory, 4000, batch_size=1)
+    for times, is_declared, code in ((2, False, ""), (2, True, "release-implausible"), (1, True, "")):
+        federation: Federation = federate(4, plan, name=f"declared-{times}-{is_declared}")
+        if is_declared:
+            declare(federation, "site-1", 500, others=1000)
+        # What the liar sends beyond its rows, its own node would clip.
+        lie_from(federation, "site-2", 0, times, monkeypatch)
+        if code:
+            with pytest.raises(AggregationError) as caught:
+                federation.run()
+            assert caught.value.code == code
+        else:
+            federation.run()
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

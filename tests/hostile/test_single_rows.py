@@ -218,59 +218,16 @@ def test_the_table_is_read_after_the_cost_is_reserved(
     assert isinstance(answer, Ready) and found == [RESERVED]
 
 
-def pure_plan(factory: ModuleType) -> Plan:
-    """A plan whose sums may not be clipped."""
-    table = factory.make_plan().to_dict()
-    privacy = {**table["privacy"], "accountant": "pure", "epsilon": 5.0}
-    model = {"algorithm": "dp-xgboost", "n_trees": 1, "max_depth": 2, "n_candidates": 5}
-    return Plan.from_dict({**table, "privacy": privacy, "model": model})
-
-
 @pytest.mark.parametrize("n_rows", [20, 21])
 def test_whether_a_site_has_more_rows_than_it_declares_is_not_found_when_a_coordinator_asks(
     node_of: Callable[..., tuple[NodeSession, BudgetBook]], factory: ModuleType, n_rows: int
 ) -> None:
-    """Where the answer would depend on how many rows there are, they are counted before: by a plan file, or never."""
-    plan = pure_plan(factory)
-    looked: list[Plan] = []
-
-    def load(asked: Plan) -> SiteData:
-        looked.append(asked)
-        return factory.make_data(asked, n_rows, 1)  # type: ignore[no-any-return]
-
-    session, book = node_of(None, load, max_rows=20, plans=(plan.digest,))
+    """The answer is the same: of more rows it uses as many as it declares, and tells its owner alone."""
+    plan = factory.make_plan()
+    session, _ = node_of(None, lambda asked: factory.make_data(asked, n_rows, 1), max_rows=20, plans=(plan.digest,))
     (answer,) = map(decode, session.receive(encode(invitation_to(plan))))
-    assert isinstance(answer, Refused) and answer.code == "pure-without-plan"
-    assert not looked and not book.lines()
-
-
-def test_more_rows_than_declared_are_found_before_a_coordinator_asks_over_flower(
-    wards: ModuleType, tmp_path: Path
-) -> None:
-    """Each message is a process there: a table that nobody has counted gets one answer, however long it is."""
-    federation = Federation(wards, tmp_path, 'plan = "plan.toml"\n', "")
-    text = wards.plan_text(
-        3,
-        model={"algorithm": "dp-xgboost", "n_trees": 1, "max_depth": 2, "n_candidates": 5},
-        privacy={"accountant": "pure", "epsilon": 1},
-    )
-    (tmp_path / "plan.toml").write_text(text, encoding="ascii")
-    plan = parse_plan(text)
-    public = [str(tmp_path / f"{name}.public.toml") for name in SITES]
-    hub = ["--coordinator", str(tmp_path / "hub.public.toml"), "--out", str(tmp_path / "roster.toml")]
-    (tmp_path / "roster.toml").unlink()
-    assert main(["roster", "build", *public, *hub, "--max-rows", "site-0=101"]) == 0
-    assert federation.answer_to(plan) == "rows-unchecked"
-    site.check(tmp_path / "site-0.toml")
-    assert federation.answer_to(plan) == "ready"
-    for _ in range(2):
-        with open(tmp_path / "site-0.csv", "a", encoding="ascii") as table:
-            table.write("50,a,1\n")
-        assert federation.answer_to(plan) == "rows-unchecked"
-    with pytest.raises(DataError) as caught:
-        site.check(tmp_path / "site-0.toml")
-    assert caught.value.code == "data-too-many-rows"
-    assert federation.answer_to(plan) == "rows-unchecked"
+    assert isinstance(answer, Ready)
+    assert session._run is not None and session._run.node.n_records == 20  # type: ignore[union-attr]
 
 
 def test_a_plan_that_is_not_pinned_does_not_reach_the_table(

@@ -27,13 +27,14 @@ class Party:
         place: Path,
         identity: PrivateIdentity | None = None,
         befalls: Callable[[Notebook], None] = lambda notes: None,
+        max_rows: int = 0,
     ) -> None:
         self.invitation, self._place = invitation, place
         self.identity = identity or new_identity(invitation.party, invitation.role, os.urandom(32))
         self.notes = Notebook(place)
         befalls(self.notes)
         ends = Ends(invitation.digest(), invitation.secret, invitation.coordinator, self.identity.public)
-        self.end = Applicant(ends, self.identity, self.notes, os.urandom)
+        self.end = Applicant(ends, self.identity, self.notes, os.urandom, max_rows)
 
     def again(self) -> Party:
         return Party(self.invitation, self._place, self.identity)

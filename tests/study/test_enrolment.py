@@ -142,6 +142,36 @@ def test_keys_of_another_cannot_be_enrolled(study: Study) -> None:
     assert study.guest("north").party is None
 
 
+def test_a_number_of_rows_reaches_the_roster_as_its_site_says_it(study: Study) -> None:
+    """The coordinator cannot change it, nor somebody on the way; what a site has said once it says again."""
+    site = study.party("north", max_rows=5000)
+    opening = site.end.opening(study.answer(site.end.knock().to_bytes()).to_bytes())
+    assert opening.max_rows == 5000
+    assert refusal(study.answer(replace(opening, max_rows=6000).to_bytes())) == "invitation-unknown"
+    parties = [site.again(), study.party("south", max_rows=300), study.party("west")]
+    for party in parties:
+        study.book.confirm(party.invitation.party, party.enrol(study.answer), study.identity.public)
+    study.book.close_roster(study.identity.public)
+    for _ in range(3):
+        for party in parties:
+            party.ask(study.answer)
+    for party in parties:
+        assert party.end.roster is not None and party.end.roster.max_rows == (5000, 300, 0)
+
+
+def test_a_roster_with_another_number_of_rows_is_refused(study: Study) -> None:
+    """A site's limit on all others would otherwise be the coordinator's to set."""
+    parties = [study.party(name, max_rows=5000) for name in study.invitations]
+    for party in parties:
+        study.book.confirm(party.invitation.party, party.enrol(study.answer), study.identity.public)
+    study.book.note(study.guest("north"), max_rows=50_000)
+    study.book.close_roster(study.identity.public)
+    with pytest.raises(RemoteProtocolError) as caught:
+        parties[0].ask(study.answer)
+    assert caught.value.code == "roster-offered"
+    parties[1].ask(study.answer)
+
+
 # Somebody between ---------------------------------------------------------------------------------------------------
 
 
@@ -565,7 +595,7 @@ def test_the_coordinator_answers_any_bytes(study: Study, data: st.DataObject) ->
     party = study.party("north")
     true = [
         Knock("north", os.urandom(32), os.urandom(32)).to_bytes(),
-        Opening("north", bytes(32), b"x", bytes(64), bytes(32), bytes(32), bytes(32), bytes(64)).to_bytes(),
+        Opening("north", bytes(32), b"x", bytes(64), bytes(32), bytes(32), 0, bytes(32), bytes(64)).to_bytes(),
         party.end.asking().to_bytes(),
     ]
     message = bytearray(data.draw(st.sampled_from(true)))

@@ -16,9 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.cli.inputs import is_terminal, listed, read_policy, read_text, says_yes
+from hedgerow.cli.inputs import asked, is_terminal, listed, read_policy, read_text, says_yes
 from hedgerow.cli.main import build_parser
 from hedgerow.cli.output import name_log, note, print_facts, wrapped
+from hedgerow.cli.parties import rows_of
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.fields import read_toml, shown
@@ -326,6 +327,8 @@ def _enrol(
             page.wait_for(phase, waiting)
 
     wait_for("Enrolling", "Waiting for the coordinator.")
+    if invitation.role is Role.SITE and notes.read("max_rows") is None:
+        notes.keep(max_rows=_most_rows(arguments).to_bytes(8, "big"))
     applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
     if applicant.roster is None:
         line = _Line(invitation)
@@ -355,6 +358,15 @@ def _enrol(
         if refusal.wire_code not in _SERVES_NODES:
             raise
     notes.keep(settled=b"1")
+
+
+def _most_rows(arguments: argparse.Namespace) -> int:
+    """The most rows of this site, a round public number that its owner says; never read off the table. 0 for none."""
+    said = arguments.max_rows
+    if said is None and is_terminal() and not arguments.yes:
+        note("How many rows will this site use at most? It bounds what a site can do to the model.")
+        said = asked("A round number, for everybody sees it, or nothing to say none:").replace(",", "")
+    return rows_of([f"site={said}"])["site"] if said else 0
 
 
 def _compare(arguments: argparse.Namespace, invitation: Invitation, notes: Notebook) -> None:

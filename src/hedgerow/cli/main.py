@@ -700,6 +700,8 @@ def _add_join(commands: Any) -> None:
     add("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
     text = "what the budget of these rows is counted for, the same name for ever (the table's)"
     add("--data-set", metavar="NAME", help=text)
+    text = "the most rows that this site will ever use, as a round public number: everybody sees it (none)"
+    add("--max-rows", metavar="N", help=text)
     add("--plan", metavar="PLAN", help="a corrected plan, in place of the invitation's")
     add("--once", action="store_true", help="end after one run; otherwise wait for the next")
     add("--policy", metavar="FILE", help="your own policy, in place of the one that the invitation proposes")

@@ -32,7 +32,7 @@ from hedgerow.client.policy import (
     no_raw_rows,
     no_training_rows,
     read_early,
-    require_declared_rows,
+    tell_of_more,
 )
 from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
 from hedgerow.data.adapters import PLAIN, Adapter
@@ -193,11 +193,11 @@ def with_rows_read(
     if load is not no_training_rows:
         load = _read_now(load, setup.plan, tables, tell)
         if setup.plan is not None:
-            require_declared_rows(setup, load(setup.plan))
+            tell_of_more(setup, load(setup.plan).n_records)
     if load_held_out is not no_held_out_rows:
         load_held_out = _read_now(load_held_out, setup.plan, tables, tell)
         if setup.plan is not None:
-            require_declared_rows(setup, load_held_out(setup.plan))
+            tell_of_more(setup, load_held_out(setup.plan).n_records)
     return replace(setup, load=load, load_held_out=load_held_out)
 
 
@@ -529,7 +529,7 @@ def _setup_of(
     setup = NodeSetup(
         identity.public.name, *keys, policy, os.urandom, SystemNoise(os.urandom), load, plan, n_threads, load_held_out,
         models, arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note, own=policy.data),
-        load_raw=raw_loader(arguments.data, arguments.query, policy.data),
+        load_raw=raw_loader(arguments.data, arguments.query, policy.data), tell=note,
     )  # fmt: skip
     check_own_plan(setup)
     setup = with_rows_read(setup, _tables(arguments, policy.data), seen=seen)

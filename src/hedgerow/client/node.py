@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,27 @@ _USUAL = {
     "privacy": {"epsilon": 1.0, "delta": 1e-6, "n_records": 1000},
     "model": {"n_trees": 4, "max_depth": 2},
 }
+
+
+# Which rows are used --------------------------------------------------------------------------------------------------
+
+
+def used_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDArray[np.intp]:
+    """Which of a site's rows are used where it has more than it declares: those whose contents have the least hashes.
+
+    The rule is public and knows nothing but contents: rows that are alike are interchangeable. One row more or less
+    moves at most one other row in or out, so a unit moves sums by no more than one that is *replaced* by another.
+
+    Args: columns: of numbers, each [n_rows]; most: >= 0.
+
+    Returns: intp [min(n_rows, most)], in increasing order.
+    """
+    hashes = np.zeros(n_rows, dtype=np.uint64)
+    for number, column in enumerate(columns, start=1):
+        words = np.ascontiguousarray(column)
+        words = words.astype(np.float64).view(np.uint64) if words.dtype.kind == "f" else words.astype(np.uint64)
+        hashes = _mixed(hashes * np.uint64(0x9E3779B97F4A7C15) + _mixed(words + np.uint64(number)))
+    return np.sort(np.argsort(hashes, kind="stable")[:most])
 
 
 # Random draws ---------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.stream import Salvage, WireRefusal, known
-from hedgerow.rounds import HEADROOM, VECTOR_ID, bound_of_rows, clipped, least_entry_bound, mode_of, round_in, rows_of
+from hedgerow.rounds import VECTOR_ID, bound_of_rows, clipped, least_entry_bound, mode_of, most_rows, round_in
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import origin_members
 from hedgerow.secagg.masks import LEAST_COLLUDERS, draw_shares
@@ -969,7 +969,8 @@ class NodeRun:
         mode, n_sites = mode_of(self.plan), len(self._setup.roster.sites)
         noise = noise_of(query, 1 if mode is NoiseMode.DISTRIBUTED else None, is_local=mode is NoiseMode.LOCAL)
         entry_bound = least_entry_bound(query, self.plan, noise.variance, n_sites, is_known=False)
-        facts = SumFacts(HEADROOM * rows_of(self.plan), entry_bound, noise, n_sites)
+        n_rows = most_rows(self.plan, [site.max_rows for site in self._setup.roster.sites])
+        facts = SumFacts(n_rows, entry_bound, noise, n_sites)
         fault = self._checks.fault_in(query, release, facts)
         if fault:
             raise RemoteProtocolError("release-implausible", round=query.purpose.round, fault=fault)

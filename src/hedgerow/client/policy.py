@@ -38,17 +38,20 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+import numpy as np
 
 from hedgerow.client.budget import MOST_UNUSED_DRAWS, BudgetBook
-from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource
+from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource, used_rows
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto import Identity
 from hedgerow.data.adapters import PLAIN, Adapter, adapter
 from hedgerow.data.fit import TableFit
 from hedgerow.data.raw_cells import digest_of_raw
 from hedgerow.data.site_data import SiteData
-from hedgerow.errors import DataError, HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError, UsageError
+from hedgerow.errors import HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError, UsageError
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, survey_task
 from hedgerow.plan.fields import (
     MOST_VALUES,
@@ -281,6 +284,7 @@ class NodeSetup:
         sampling: where samples come from, for plans that draw any; None for the operating system.
         arrivals: where rows come from while a run goes on; None for nowhere.
         load_raw: reads the raw cells of the rows to train on, for a survey; by default there are none.
+        tell: takes a sentence that is for the owner alone.
     """
 
     site: str
@@ -297,6 +301,7 @@ class NodeSetup:
     sampling: SamplingSource | None = None
     arrivals: ArrivalFolder | None = None
     load_raw: Callable[[Asked], RawSite] = no_raw_rows
+    tell: Callable[[str], object] = lambda text: None
 
     @property
     def max_rows(self) -> int:
@@ -375,11 +380,8 @@ def check_own_plan(setup: NodeSetup) -> None:
 def check_task(task: Task, setup: NodeSetup) -> None:
     """Whether the owner allows it, whatever the rows are; raises PolicyRefusal, RemoteProtocolError or UsageError."""
     require_pinned(task, setup)
-    if isinstance(task, TrainingTask):
-        if setup.plan is None and rows_are_counted(task.plan, setup.max_rows):
-            raise PolicyRefusal("pure-without-plan")
-        if setup.arrivals is not None:
-            setup.arrivals.check(task.plan)
+    if isinstance(task, TrainingTask) and setup.arrivals is not None:
+        setup.arrivals.check(task.plan)
     setup.policy.check_roster(setup.roster)
     evaluation_noise = task.noise if isinstance(task, EvaluationTask) else None
     setup.policy.check_plan(task.plan, task.promise[0], evaluation_noise)
@@ -419,14 +421,6 @@ def _require_listed(plan: Plan, digests: Collection[str], *, is_model: bool = Fa
     names = {plan.digest, plan.with_joint_structure().digest} if is_model else {plan.digest}
     if names.isdisjoint(digests):
         raise PolicyRefusal("policy-plan", name=plan.name, digest=plan.digest[:12])
-
-
-def rows_are_counted(plan: Plan, max_rows: int) -> bool:
-    """Whether a node refuses to train on more rows than it declares, rather than to clip its sums.
-
-    A refusal tells that there are more, so it has to come before a coordinator asks. `max_rows`: 0 for none declared.
-    """
-    return max_rows > 0 and plan.privacy.accountant == "pure"
 
 
 def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
@@ -474,30 +468,52 @@ def require_draws_left(store: NodeStore, book: BudgetBook, plan: Plan) -> None:
 # The rows --------------------------------------------------------------------------------------------------------
 
 
-def require_declared_rows(setup: NodeSetup, data: SiteData) -> SiteData:
-    """The rows, if they are no more than the roster says; raises DataError (code "data-too-many-rows").
+_MORE_ROWS = "rows-beyond-declared"
 
-    The owner hears it before anyone is dialled. What an invited node would do with more rows: its sums are clipped to
-    what the declared ones can add up to, which tells no one anything; and where sums may not be clipped it refuses
-    (`rows_are_counted`).
-    """
-    if setup.max_rows and data.n_records > setup.max_rows:
-        raise DataError("data-too-many-rows", n_rows=data.n_records, max_rows=setup.max_rows)
+
+def declared_rows(setup: NodeSetup, data: SiteData) -> SiteData:
+    """The rows, no more than the roster says (`used_rows`); the owner, and no one else, is told of more."""
+    if tell_of_more(setup, data.n_records):
+        columns = (*data.codes, data.labels, *(() if data.places is None else data.places))
+        return data.only(used_rows(columns, data.n_records, setup.max_rows))
     return data
+
+
+def tell_of_more(setup: NodeSetup, n_rows: int) -> bool:
+    """Whether there are more rows than the roster says, which the owner is told of then."""
+    is_more = 0 < setup.max_rows < n_rows
+    if is_more:
+        setup.tell(
+            f"This site has {n_rows:,} rows; the roster says that it has at most {setup.max_rows:,}. So many are used, "
+            "chosen by a public rule. For their units the promise is that of replacing one by another: twice mu. Give "
+            f"fewer rows, or agree on a roster with a larger number ({_MORE_ROWS}; private: for this site only)"
+        )
+    return is_more
+
+
+def _declared_raw(setup: NodeSetup, raw: RawSite) -> RawSite:
+    """As `declared_rows`, of raw cells."""
+    if not tell_of_more(setup, raw.n_records):
+        return raw
+    rows = np.arange(raw.n_all) if raw.rows is None else raw.rows
+    texts = () if raw.texts is None else ([crc32(str(text).encode()) for text in raw.texts[rows]],)
+    columns = (*(column[rows] for column in raw.columns), *(np.array(words, dtype=np.uint64) for words in texts))
+    return replace(raw, rows=rows[used_rows(columns, len(rows), setup.max_rows)])
 
 
 def answering_node(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
     """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
     if isinstance(task, SurveyTask):
         raw = setup.load_raw(task.asked)
-        return SurveyNode(setup.site, raw, task.plan.privacy.rows_per_unit), digest_of_raw(raw)
+        cells = _declared_raw(setup, raw)
+        return SurveyNode(setup.site, cells, task.plan.privacy.rows_per_unit), digest_of_raw(raw)
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
-        return EvaluationNode(setup.site, held_out, task.run_plan, setup.n_threads, setup.noise), digest_of(held_out)
+        used = declared_rows(setup, held_out)
+        return EvaluationNode(setup.site, used, task.run_plan, setup.n_threads, setup.noise), digest_of(held_out)
     data = setup.load(task.plan)
-    if rows_are_counted(task.plan, setup.max_rows):
-        require_declared_rows(setup, data)
-    node = Node(setup.site, data, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
+    used = declared_rows(setup, data)
+    node = Node(setup.site, used, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
     return node, digest_of(data)
 
 

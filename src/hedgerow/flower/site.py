@@ -47,7 +47,6 @@ from hedgerow.client.policy import (
     check_own_plan,
     no_held_out_rows,
     no_training_rows,
-    rows_are_counted,
 )
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import stored_version
@@ -315,14 +314,14 @@ def setup_of(
     load: Load = no_training_rows
     load_held_out: Load = no_held_out_rows
     if file.data:
-        source, max_rows = (file.data, file.query), roster.max_rows_of(name)
-        load = _kept(source, file, policy, "rows", is_check=is_check, max_rows=max_rows)
+        load = _kept((file.data, file.query), file, policy, "rows", is_check=is_check)
     if file.held_out:
         load_held_out = _kept((file.held_out, file.held_out_query), file, policy, "held-out", is_check=is_check)
     return NodeSetup(
         name, signing_key(identity), signing_roster(roster), policy, os.urandom, SystemNoise(os.urandom), load,
         read_plan(file.plan) if file.plan else None, n_threads, load_held_out,
         frozenset(model_digest(model) for model in file.models), arrivals=arrivals,
+        tell=lambda text: _log(folder, text),
     )  # fmt: skip
 
 
@@ -339,9 +338,7 @@ def answer(path: Path, request: bytes) -> bytes:
         return node.answer(request)
 
 
-def _kept(
-    source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *, is_check: bool = False, max_rows: int = 0
-) -> Load:
+def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *, is_check: bool = False) -> Load:
     """Read a table or a query's result, from the node's own folder where a plan's rows of the table were read before.
 
     Reading and binning a large table for every message would cost more than answering it. What is kept is a byte or two
@@ -349,8 +346,7 @@ def _kept(
     a database may change unseen: they are read every time.
 
     Args: is_check: whether the owner is looking, and no coordinator has asked. Where rows that do not fit are refused,
-        or more rows than the site declares, they are read then and at no other time, for an answer would tell the
-        coordinator of them; max_rows: how many to train on it declares, 0 for no number.
+        they are read then and at no other time, for an answer would tell the coordinator of them.
     """
     data, query = source
     table = "" if is_url(data) else file_of(data)
@@ -359,8 +355,7 @@ def _kept(
     )
 
     def load(plan: Plan) -> SiteData:
-        is_counted = rows_are_counted(plan, max_rows)
-        why = _why_checked(policy, is_counted)
+        why = _why_checked(policy)
         if why and not table:
             raise PolicyRefusal(
                 "rows-unchecked", why=why, what="The rows of a database may change between two messages."
@@ -369,8 +364,7 @@ def _kept(
             return read(plan)  # It says in its own words that there is no such file.
         status = Path(table).stat()
         # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
-        counted = f" {max_rows}" if is_counted else ""
-        kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}{counted}"
+        kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}"
         # A policy without these lines keeps the rows that it has read before.
         kind += "" if policy.data == PLAIN else f" {policy.data}"
         kind += f" {policy.max_unlisted} {policy.max_clamped}" if policy.limits_fit else ""
@@ -386,8 +380,6 @@ def _kept(
         if why and not is_check:
             raise PolicyRefusal("rows-unchecked", why=why, what="The table as it is now was not read by this plan.")
         rows = read(plan)
-        if is_counted and rows.n_records > max_rows:
-            return rows  # The one who checks it says so. What is kept has been found to be right.
         for old in kept.parent.glob(f"{name}-*.npz"):
             old.unlink()
         part = kept.with_suffix(".part")
@@ -400,13 +392,11 @@ def _kept(
     return load
 
 
-def _why_checked(policy: Policy, is_counted: bool) -> str:
+def _why_checked(policy: Policy) -> str:
     """Why rows have to be checked before a coordinator asks; empty where they need not be."""
     if policy.is_strict:
         return 'The policy says rows_that_do_not_fit = "refuse"'
-    if policy.limits_fit:
-        return "The policy says max_unlisted or max_clamped"
-    return "The plan has the accountant pure, and the roster says how many rows this site has" if is_counted else ""
+    return "The policy says max_unlisted or max_clamped" if policy.limits_fit else ""
 
 
 def report(folder: Path, fault: HedgerowError) -> None:

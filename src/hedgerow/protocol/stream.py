@@ -44,6 +44,9 @@ from hedgerow.codec import (
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.protocol import hedgerow_pb2 as pb
 
+MAX_ROWS = 2**48
+"""Of a site, as it declares them."""
+
 
 class WireCode(StrEnum):
     """The reasons by their stable words."""
@@ -306,6 +309,7 @@ class Opening(Encoded):
         proof: the key's signature over its name, role, key and certificate.
         nonce: its random number.
         sealed: the hash of another one, which it shows when it has the roster.
+        max_rows: the most rows that it uses, a round public number; 0 where it does not say.
         tag: HMAC-SHA256 of all this and the challenge under the invitation's secret.
         signature: of the tag, by the identity key.
     """
@@ -317,6 +321,7 @@ class Opening(Encoded):
     proof: Signature
     nonce: Hash
     sealed: Hash
+    max_rows: Annotated[int, Unsigned(8, most=MAX_ROWS)]
     tag: Hash
     signature: Signature
 

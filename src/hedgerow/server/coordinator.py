@@ -926,7 +926,8 @@ def release(run: Run, now: InSlot) -> None:
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
     line = JournalledRelease(released, entry, survivors)
     try:
-        summed = Summed(cohort, slot.view.guarantees.n_nodes, survivors)
+        declared = tuple(run.setup.roster.max_rows_of(name) for name in survivors)
+        summed = Summed(cohort, slot.view.guarantees.n_nodes, survivors, declared)
         require_plausible(run.checks, query, run.plan, released, summed)
     except SumAbandoned as fault:
         # That the run ends is told to all, so what it follows from is a release like any other: it is written down

@@ -28,7 +28,7 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.stream import Salvage
-from hedgerow.rounds import HEADROOM, least_entry_bound, release_bound, rows_of
+from hedgerow.rounds import least_entry_bound, most_rows, release_bound
 from hedgerow.secagg.masks import require_within
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.survey.requests import Found
@@ -174,11 +174,13 @@ class Summed:
         cohort: as in `Releaser.release`.
         n_nodes: sites that were asked.
         sites: those whose vectors are in the sum; None where that is not known.
+        declared: the most rows of each of them, 0 where the roster does not say; none where that is not known.
     """
 
     cohort: NoiseCohort | None
     n_nodes: int
     sites: tuple[str, ...] | None
+    declared: tuple[int, ...] = ()
 
 
 def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
@@ -197,7 +199,7 @@ def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released:
     if not query.is_choice:
         require_within(released, release_bound(query, plan, noise.variance, summed.n_nodes))
     entry_bound = least_entry_bound(query, plan, noise.variance, summed.n_nodes)
-    facts = SumFacts(HEADROOM * rows_of(plan), entry_bound, noise, summed.n_nodes, summed.sites)
+    facts = SumFacts(most_rows(plan, summed.declared), entry_bound, noise, summed.n_nodes, summed.sites)
     fault = checks.fault_in(query, released, facts)
     if fault:
         sites = "" if summed.sites is None else f"; in the sum: {', '.join(summed.sites)}"

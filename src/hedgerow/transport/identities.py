@@ -42,6 +42,7 @@ from cryptography.x509.oid import NameOID
 
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.plan.fields import read_toml, require_plain
+from hedgerow.protocol.stream import MAX_ROWS
 
 KEY_BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -378,7 +379,6 @@ def _public_given(path: Path) -> UsageError:
 
 ROWS_VERSION = 2
 """Of rosters in which a site says how many rows it has at most; others stay of version 1, with the digest they had."""
-MAX_ROWS = 2**48
 MAX_SITES = 4096
 MAX_MONITORS = 64
 _HEADING = """\
