@@ -169,10 +169,12 @@ def test_a_place_that_is_none_or_taken(page: Console) -> None:
 
 
 def test_two_surveys_that_were_asked_alike_are_both_counted(page: Console, factory: ModuleType) -> None:
-    """A study whose plans come from two surveys has spent both, though the plans name the same sums and noise."""
-    sums = Prepared(kind="RecordCount", subject="survey, records", length=1, sensitivity_squared=2**20, sigma=5_000)
-    first = replace(factory.make_plan("binary"), prepared=(sums,))
-    other = replace(first, privacy=replace(first.privacy, n_records=first.privacy.n_records + 1))
+    """A study whose plans come from two surveys has spent both, though the plans are the same in all that they say."""
+    about = {"kind": "RecordCount", "subject": "survey, records", "length": 1, "sensitivity_squared": 2**20}
+    first, other = (
+        replace(factory.make_plan("binary"), prepared=(Prepared(**about, sigma=5_000, run=run),)) for run in ("a", "b")
+    )
+    unnamed = replace(first, prepared=(replace(first.prepared[0], run=None),))
     again = replace(first, model=replace(first.model, n_trees=3))
 
     def before(*plans: Plan) -> str:
@@ -187,3 +189,5 @@ def test_two_surveys_that_were_asked_alike_are_both_counted(page: Console, facto
 
     assert before(first) == before(first, again) == cost(1) != cost(2)
     assert before(first, other) == cost(2)
+    assert before(unnamed) == before(unnamed, unnamed) == cost(1)
+    assert before(unnamed, replace(unnamed, name="changed by hand")) == cost(2)

@@ -496,13 +496,12 @@ def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
     ]
 
 
-def _survey_of(plan: Plan) -> tuple[Hashable, ...]:
-    """What tells one survey before a run from another: its releases, and all that may have been read off them.
-
-    Two surveys that were asked alike differ in what their noise made them find alone. So one whose plan was corrected
-    by hand between two runs counts twice: rather too much than too little.
+def _survey_of(plan: Plan) -> Hashable:
+    """What tells one survey before a run from another: the runs that made it, or, where a plan does not say them, all
+    of that plan, so that one which was changed by hand counts twice: rather too much than too little.
     """
-    return plan.prepared, plan.privacy.n_records, plan.features, plan.label
+    runs = {release.run for release in plan.prepared}
+    return plan if None in runs else frozenset(runs)
 
 
 def _past(run: PastRun) -> list[str]:

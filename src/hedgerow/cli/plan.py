@@ -149,16 +149,16 @@ def init_federated(arguments: argparse.Namespace) -> None:
     file = PlanFile(out, Path(arguments.journal or f"{out}.survey.journal"), arguments.new_run, arguments.json)
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     outcome, session = serve(arguments, task.plan, noise, file, task)
-    plan = plan_found_by(asked, outcome)
+    plan = plan_found_by(asked, outcome, session.run.run_id)
     file.save(plan_toml(plan))
     _print_survey(arguments, plan, outcome, session, asked)
 
 
-def plan_found_by(asked: OpenPlan, outcome: Outcome) -> Plan:
-    """The plan that a survey over nodes has found; raises as `OpenPlan.filled`."""
+def plan_found_by(asked: OpenPlan, outcome: Outcome, run: bytes) -> Plan:
+    """The plan that a survey over nodes has found, in the run of this id; raises as `OpenPlan.filled`."""
     if not isinstance(outcome.findings, Findings):
         raise HedgerowError("no-numbers")
-    return asked.filled(outcome.findings, outcome.ledger)
+    return asked.filled(outcome.findings, outcome.ledger, run)
 
 
 def open_plan_of(arguments: argparse.Namespace) -> OpenPlan:

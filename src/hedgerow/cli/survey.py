@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -173,7 +173,7 @@ def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
     file = StatisticsFolder(folder, journal, arguments.new_run, arguments.json)
     outcome, session = serve(arguments, task.plan, noise, file, task)
     found = asked.statistics(session.run.releases, outcome.ledger)
-    return table_survey(asked, found, outcome.ledger, noise), sites_of(session)
+    return replace(table_survey(asked, found, outcome.ledger, noise), run=session.run.run_id), sites_of(session)
 
 
 def _curves(arguments: argparse.Namespace) -> OpenTable | None:

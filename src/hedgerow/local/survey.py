@@ -122,11 +122,13 @@ class TableSurvey:
         statistics: of the table, or its curves.
         ledger: the releases; they go into a plan that is made of them (`Plan.prepared`).
         report: what was promised, and spent.
+        run: that made them, over nodes.
     """
 
     statistics: TableStatistics | SurvivalCurves
     ledger: Ledger
     report: PrivacyReport
+    run: bytes = b""
 
 
 def read_site_tables(
@@ -359,7 +361,9 @@ def drafted_plan(
             "federation": {"min_sites": n_sites},
             "label": label,
             "features": features,
-            "prepared": prepared_tables(survey.ledger, report.unit, report.max_rows_per_unit * report.sites_per_unit),
+            "prepared": prepared_tables(
+                survey.ledger, report.unit, report.max_rows_per_unit * report.sites_per_unit, survey.run
+            ),
         }
     )
 

@@ -277,6 +277,7 @@ class Prepared:
         seeded, approximate: whether the noise came from a seed, or was a rounded floating-point Gaussian.
         unit, rows_per_unit: the unit of privacy that the sensitivity is of, and rows of one unit at most, over all
             sites. A plan that protects another unit, or one with more rows, would report less than was spent.
+        run: over nodes, the run that released it, in hex: it tells two surveys apart that found the same.
     """
 
     kind: str = checked(text)
@@ -292,6 +293,7 @@ class Prepared:
     approximate: bool = checked(boolean, False)
     unit: str = checked(text, "record")
     rows_per_unit: int = checked(integer(1, 10**9), 1)
+    run: str | None = checked(text, None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -228,15 +228,19 @@ def prepared_events(plan: Plan) -> list[Event]:
     return [release.event for release in _releases(plan.prepared)]
 
 
-def prepared_tables(releases: Iterable[Release], unit: str, rows_per_unit: int) -> list[dict[str, Any]]:
+def prepared_tables(
+    releases: Iterable[Release], unit: str, rows_per_unit: int, run: bytes = b""
+) -> list[dict[str, Any]]:
     """Releases of a survey as the plan's [[prepared]] tables; `prepared_ledger` reads them back.
 
-    `unit` and `rows_per_unit` are what the releases' sensitivities are of, as in `Prepared`.
+    `unit` and `rows_per_unit` are what the releases' sensitivities are of, and `run` is the run over nodes that they
+    are of, as in `Prepared`.
 
     Raises:
         PrivacyError: code "malformed-ledger", for a release that is no Gaussian sum.
     """
-    return [_table_of(release) | {"unit": unit, "rows_per_unit": rows_per_unit} for release in releases]
+    about = {"unit": unit, "rows_per_unit": rows_per_unit} | ({"run": run.hex()} if run else {})
+    return [_table_of(release) | about for release in releases]
 
 
 @lru_cache(maxsize=8)

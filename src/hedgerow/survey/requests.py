@@ -190,8 +190,8 @@ class OpenPlan(_Request):
         """Entries of all releases, at most."""
         return self.n_exchanges * self.largest_length
 
-    def filled(self, findings: Findings, ledger: Ledger) -> Plan:
-        """The plan, with what was found in the gaps and the releases that it came from.
+    def filled(self, findings: Findings, ledger: Ledger, run: bytes = b"") -> Plan:
+        """The plan, with what was found in the gaps and the releases that it came from, of a run over nodes if any.
 
         Raises:
             DataError: code "data-one-class": fewer than two classes stand out of the noise.
@@ -217,7 +217,7 @@ class OpenPlan(_Request):
             label["classes"] = [str(own) for own in findings.classes]
             label["type"] = "binary" if len(findings.classes) == 2 else "multiclass"
         table["privacy"]["n_records"] = findings.n_records
-        table["prepared"] = prepared_tables(ledger, privacy.unit, privacy.rows_per_unit)
+        table["prepared"] = prepared_tables(ledger, privacy.unit, privacy.rows_per_unit, run)
         return Plan.from_dict(table)
 
 
