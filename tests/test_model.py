@@ -112,6 +112,8 @@ def test_a_model_survives_its_file(
     again = Model.load(path)
     assert again.to_bytes() == model.to_bytes() == path.read_bytes()
     assert again.plan == plan and again.ledger == model.ledger and again.report == model.report
+    assert again.report.to_dict() == model.report.to_dict()
+    assert again.report_text("2026-01-02") == model.report_text("2026-01-02")
     assert np.array_equal(again.predict_codes(rows.codes), model.predict_codes(rows.codes))
 
 

@@ -168,7 +168,7 @@ def test_a_promise_that_holds_and_says_nothing_comes_with_a_warning() -> None:
     """Delta 0.5 lets the promise fail for every other person; HOLDS alone would be taken for safety."""
     report = report_of(_ledger(), dataclasses.replace(CONTEXT, delta=0.5, n_records=1000))
     text = report.text().splitlines()
-    assert text[0] == "Privacy guarantee: HOLDS"
+    assert text[0].startswith("Privacy guarantee: HOLDS for one record, given what is taken as public below: epsilon ")
     assert text[1].startswith("  ! Warning: delta is not below 1 / n_records (0.5, 1 / 1000)")
     assert report.to_dict()["warnings"] == [report.warnings[0]] and len(report.warnings) == 1
     assert not report_of(_ledger(), dataclasses.replace(CONTEXT, n_records=1000)).warnings

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
-from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, warn, warn_seeded, wrapped
+from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, today, warn, warn_seeded, wrapped
 from hedgerow.cli.privacy import trees_text
 from hedgerow.cli.progress import sites_of, told_if_slow
 from hedgerow.errors import UsageError
@@ -526,4 +526,4 @@ def _print(model: Model, session: RunSession, arguments: argparse.Namespace, out
             *([("bounds", model.bounds_text)] if model.bounds_text else []),
         ]
     )
-    print("\n" + wrapped(model.report.text()))
+    print("\n" + wrapped(model.report_text(today())))

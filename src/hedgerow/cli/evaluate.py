@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, picture_file
-from hedgerow.cli.output import note, number, print_facts, print_json, warn, warn_seeded, wrapped
+from hedgerow.cli.output import note, number, print_facts, print_json, today, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, status
 from hedgerow.client.node import available_threads, use_threads
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
@@ -222,7 +222,7 @@ def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path
     print_facts(facts)
     print(f"\n  This evaluation alone cost epsilon {number(found.cost.epsilon, 6)} at delta {found.cost.delta:.3g}.")
     print("  The model with all that was released about it:\n")
-    print(wrapped(found.model.report.text()))
+    print(wrapped(found.model.report_text(today())))
 
 
 def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,7 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from hedgerow.cli.inputs import adapted_table, check_can_write, picture_file
-from hedgerow.cli.output import note, number, print_json, warn, wrapped
+from hedgerow.cli.output import note, number, print_json, today, warn, wrapped
 from hedgerow.data.sources import Location, read_records
 from hedgerow.errors import ModelError
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
@@ -27,12 +26,11 @@ def report(arguments: argparse.Namespace) -> None:
     """Print the privacy report that a model carries."""
     model = Model.load(arguments.model, exact=True)
     if arguments.json:
-        salvaged = {} if model.salvaged is None else {"salvaged": asdict(model.salvaged)}
-        print_json({"model": arguments.model, "plan_digest": model.plan.digest, **model.report.to_dict(), **salvaged})
+        print_json({"model": arguments.model, **model.report.to_dict(), **model.filing(today())})
         return
     if model.salvaged is not None:
         warn(model.salvaged.text())
-    print(wrapped(model.report.text()))
+    print(wrapped(model.report_text(today())))
     if model.bounds_text:
         print("\n" + wrapped(f"Predicts numbers from {model.bounds_text}.", hanging=0))
     if model.plan.known:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
-from hedgerow.cli.output import begin_log, note, number, print_facts, print_json, warn
+from hedgerow.cli.output import begin_log, note, number, print_facts, print_json, today, warn
 from hedgerow.cli.owner import AtTheNode, Seen, command_of, look
 from hedgerow.cli.progress import survey_facts, told_if_slow
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
@@ -403,7 +403,7 @@ def _keep_model(arguments: argparse.Namespace, result: object) -> None:
     if writes_over(model, place):
         write_atomically(place, answer.model)
     report = place.with_suffix(".report.txt")
-    write_atomically(report, (model.report.text() + "\n").encode())
+    write_atomically(report, (model.report_text(today()) + "\n").encode())
     note(f"The model is in {place}, its report in {report}.")
 
 

@@ -77,6 +77,11 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
         print(_paragraph(f"  {name:<{longest}}  ", longest + 4, value))
 
 
+def today() -> str:
+    """The date of a report that is printed now, UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
 def wrapped(text: str, hanging: int = 20, columns: int | None = None) -> str:
     """A report's lines, wrapped with a hanging indent."""
     columns = columns or width()

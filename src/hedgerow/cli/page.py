@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hedgerow.cli import owner, privacy
 from hedgerow.cli.inputs import address_of, listed
-from hedgerow.cli.output import json_text, megabytes, note, number
+from hedgerow.cli.output import json_text, megabytes, note, number, today
 from hedgerow.cli.owner import answered, facts_of
 from hedgerow.cli.progress import CALM, PastRun, Told, clock_time, in_words, mark_of, phase_words, span
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
@@ -158,7 +158,7 @@ class Page:
             self._picture, picture, why_none = _drawn(model), f"shapes.png?{self._version}", ""
         except HedgerowError as fault:
             self._picture, picture, why_none = b"", "", fault.what
-        self.say(report=model.report.text(), picture=picture, no_picture=why_none)
+        self.say(report=model.report_text(today()), picture=picture, no_picture=why_none)
 
     # HTTP -------------------------------------------------------------------------------------------------------------
 

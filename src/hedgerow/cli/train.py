@@ -26,7 +26,7 @@ from rich.text import Text
 
 from hedgerow.cli.evaluate import Sites, evaluate, read_sites
 from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, output_folder, read_plan
-from hedgerow.cli.output import WIDEST, note, number, print_facts, print_json, typed, warn_seeded, wrapped
+from hedgerow.cli.output import WIDEST, note, number, print_facts, print_json, today, typed, warn_seeded, wrapped
 from hedgerow.cli.privacy import outlook, trees_text
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.node import available_threads, seeded_samplings, use_threads
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
     bounds = [("bounds", model.bounds_text)] if model.bounds_text else []
     trees = f"{trees_text(model.plan, model.ensemble)}, written to {out}"
     print_facts([("sites", f"{len(sites)}: {listed(sites)}"), ("model", trees), *bounds])
-    print("\n" + wrapped(model.report.text()))
+    print("\n" + wrapped(model.report_text(today())))
 
 
 # A rehearsal ----------------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def _write(folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, flo
     files = {"model": folder / _MODEL, "report": folder / "report.txt"}
     save_unless_kept(model, files["model"], _REMEDY)
     opening = f"Hedgerow demo: {len(model.sites)} sites, test AUC {scores['auc']:.4f} (chance 0.5)\n\n"
-    files["report"].write_text(opening + wrapped(model.report.text(), columns=WIDEST) + "\n", encoding="utf-8")
+    files["report"].write_text(opening + wrapped(model.report_text(today()), columns=WIDEST) + "\n", encoding="utf-8")
     shapes = folder / "shapes.png"
     if _draw_shapes(model, shapes, quiet):
         files["shapes"] = shapes
@@ -373,7 +373,7 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
     console.print()
     console.print(
         Panel(
-            Text(wrapped(report.text(), columns=console.width - 6)),
+            Text(wrapped(result.model.report_text(today()), columns=console.width - 6)),
             title="what the model promises",
             title_align="left",
             border_style="green" if report.guarantee == "holds" else "red",

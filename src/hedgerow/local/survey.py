@@ -18,10 +18,11 @@ from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import UsageError
 from hedgerow.local.training import build_aggregation
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
-from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
+from hedgerow.plan.plan import DECLARED, FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.public import PublicColumn, PublicInputs, units_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.queries import IntVector
 from hedgerow.server.release import Answering, PlainAggregation, Releaser, checked_cost
@@ -311,9 +312,19 @@ def table_survey(
         PrivacyContext.of(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),
         n_records=max(1, round(found.n_records.value)),
         sums_in_clear=is_clear,
+        public=PublicInputs(tuple(_public(column, asked) for column in asked.columns) + units_of(asked.carrier)),
     )
     report = checked_cost(ledger, context) if asked.epsilon < math.inf else report_of(ledger, context)
     return TableSurvey(found, ledger, report)
+
+
+def _public(column: AskedColumn, asked: OpenTable) -> PublicColumn:
+    """What statistics take as public of a column: its name, and what is declared of it; they find the rest."""
+    bounds = {} if column.bounds is None else dict(zip(("min", "max"), column.bounds, strict=True))
+    categories = {"categories": list(column.categories)} if column.categories else {}
+    kind = "categorical" if column.categories else column.kind
+    role = "label" if column.name == asked.label else "feature"
+    return PublicColumn(column.name, role, kind, DECLARED if kind else FOUND, tuple({**bounds, **categories}.items()))
 
 
 # The plan that follows -----------------------------------------------------------------------------------------------

@@ -185,9 +185,34 @@ class Model:
             *([("bounds", self.bounds_text)] if label.is_numeric else []),
             ("trees", f"{ensemble.n_trees} of depth {depth}, from {len(self.ledger)} releases"),
             *([("known", "; ".join(self.plan.known))] if self.plan.known else []),
-            ("privacy", f"epsilon {self.report.epsilon:.4g}, delta {self.report.delta:g}: {self.report.guarantee}"),
+            ("privacy", self.report.headline.removeprefix("Privacy guarantee: ").replace("below", "in its report")),
             *salvaged,
         ]
+
+    def report_text(self, date: str) -> str:
+        """Its report as it can be filed: with the sites, the outcome, the version, and the day it was printed on.
+
+        Args: date: of that day, as ISO 8601. No file of a model has one: equal runs are equal bytes.
+        """
+        filed = self.filing(date)
+        outcome = "complete" if self.salvaged is None else self.salvaged.text()
+        return (
+            f"{self.report.text(sites=self.sites)}\n  outcome           {outcome}\n"
+            f"  version           Hedgerow {filed['created_with']}\n  printed on        {date}"
+        )
+
+    def filing(self, date: str) -> dict[str, Any]:
+        """What the report of `report_text` is filed by, as JSON values; see there."""
+        salvaged = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
+        return {
+            "plan_name": self.plan.name,
+            "plan_digest": self.plan.digest,
+            "sites": list(self.sites),
+            "created_with": self.created_with,
+            "outcome": "complete" if self.salvaged is None else "salvaged",
+            "printed_on": date,
+            **salvaged,
+        }
 
     def to_bytes(self) -> bytes:
         """The model file: the same bytes for the same plan, releases and sites, whichever site held which row."""
@@ -201,7 +226,7 @@ class Model:
                 "plan": _plan_to_dict(self.plan),
                 "ensemble": ensemble_to_dict(self.ensemble),
                 "ledger": json.loads(self.ledger.to_json()),
-                "report": self.report.to_dict(),
+                "report": self.report.claims(),
                 "sites": list(self.sites),
             }
         )

@@ -426,12 +426,12 @@ class Plan:
         for word, verb in (("increasing", "never falls"), ("decreasing", "never rises")):
             names = [feature.name for feature in self.features if feature.monotone == word]
             if names:
-                said.append(f"{verb} with {_named(names)}")
+                said.append(f"{verb} with {named(names)}")
         groups = self.model.interaction_constraints
         if groups:
             rest = [name for name in self.feature_names if not any(name in group for group in groups)]
-            parts = [f"({_named(group)})" for group in (*groups, *([rest] if rest else []))]
-            said.append(f"only these meet: {_named(parts)}")
+            parts = [f"({named(group)})" for group in (*groups, *([rest] if rest else []))]
+            said.append(f"only these meet: {named(parts)}")
         return tuple(said)
 
     @property
@@ -539,7 +539,7 @@ def _listed(gaps: list[_Gap]) -> str:
     return f"{len(gaps)} other lines wait as well: {'; '.join(said)}." if len(gaps) > 1 else f"So does {said[0]}."
 
 
-def _named(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
     """Names for a person, the first of many."""
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 

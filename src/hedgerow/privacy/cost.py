@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.special import ndtri
 
@@ -274,3 +274,50 @@ def _cost_of_one(event: Event) -> EventCost:
         raise PrivacyError("unknown-event", type=type(event).__name__)
     weight = event.count / event.noise_multiplier / event.noise_multiplier
     return EventCost(weight, weight * slack.mu_squared_factor, slack.total_variation, slack.log_ratio)
+
+
+def for_rows(event: Event, n_rows: int) -> Event:
+    """What a release costs whoever has `n_rows` of its rows, where one row costs `event`: an event that bounds it.
+
+    A release is a sum over rows, so its sensitivity to so many is at most so many times that to one: exact where all of
+    them pull alike. Over a sample, each of them is drawn by itself. Renyi divergences, those of hockey sticks and pure
+    privacy are quasi-convex, so the loss is at most that of all rows whenever one of them is drawn, which happens with
+    the chance 1 - (1 - q)^n. In the local model each row has noise of its own. A filter keeps the costs of one row
+    below its budget: at the rate 1, by Cauchy's inequality, those of n rows below n² times as much; over samples
+    nothing is known of them, so they count as if there was no filter.
+
+    Args: n_rows: >= 1.
+
+    Raises:
+        PrivacyError: code "unknown-event", for a type whose meaning is not known here.
+    """
+    kind, down, up = type(event), 1 - 1e-15, 1 + 1e-15
+    if kind not in KNOWN_EVENTS:
+        # A subclass is refused as well: it may mean something else than its parent.
+        raise PrivacyError("unknown-event", type=kind.__name__)
+    if n_rows == 1 or isinstance(event, UnnoisedEvent):
+        return event
+    if isinstance(event, LocalGaussianEvent):
+        less = event.noise_multiplier / math.sqrt(n_rows) * down
+        return replace(event, noise_multiplier=less, length=event.length * n_rows)
+    if isinstance(event, SelectionEvent):
+        drawn = _chance_of_any(event.sampling_rate, n_rows)
+        return replace(event, epsilon=event.epsilon * n_rows * up, sampling_rate=drawn)
+    if isinstance(event, PureEvent):
+        # Of pure privacy n rows cost n times one; that of the mixture over samples is never less.
+        epsilon = amplified_epsilon(event.epsilon, event.sampling_rate) * n_rows * up
+        if isinstance(event, DiscreteLaplaceVectorEvent):
+            event = replace(event, zcdp_weight=event.zcdp_weight * n_rows**2 * up)
+        return replace(event, epsilon=epsilon, sampling_rate=1.0)
+    less = event.noise_multiplier / n_rows * down
+    if not isinstance(event, SampledEvent):
+        return replace(event, noise_multiplier=less)
+    if isinstance(event, FilteredGaussianEvent) and event.sampling_rate == 1:
+        return replace(event, noise_multiplier=less, budget=event.budget * n_rows**2 * up)
+    drawn = _chance_of_any(event.sampling_rate, n_rows)
+    return SampledGaussianEvent(less, drawn, event.share_sigma, event.n_shares, event.length, event.count)
+
+
+def _chance_of_any(rate: float, n_rows: int) -> float:
+    """The chance that one of so many rows is drawn, rounded up."""
+    return rate if rate == 1 else min(1.0, -math.expm1(n_rows * math.log1p(-rate)) * (1 + 1e-14))

@@ -1,22 +1,32 @@
 """What a run promises, in numbers for machines and in plain words for people.
 
 A report is its ledger and its context, and every number in it is computed from these, so that none can say less than
-its ledger. A report that was stored is only compared with what is computed again.
+its ledger. A report that was stored is only compared with what is computed again. No line says that a promise holds
+without saying for whom, and given what.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from hedgerow.errors import PrivacyError
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Plan, named
 from hedgerow.privacy.accountants import Account, account_of, get_accountant, least_epsilon_pld
-from hedgerow.privacy.events import DiscreteGaussianSumEvent, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
+from hedgerow.privacy.cost import for_rows
+from hedgerow.privacy.events import (
+    DiscreteGaussianSumEvent,
+    Event,
+    LocalGaussianEvent,
+    SelectionEvent,
+    UnnoisedEvent,
+    scoped,
+)
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
+from hedgerow.privacy.public import PublicInputs
 from hedgerow.protocol.queries import NoiseCohort
 
 ADJACENCY = "add or remove one"
@@ -38,6 +48,8 @@ _VOIDING = {
     "candidates_from_data": "split candidates are exact quantiles of the private data (for comparison)",
 }
 """Each of these facts of a context voids the guarantee, and why."""
+ROWS_OF_ONE_PERSON = (1, 2, 3, 5)
+"""For whom a report of rows says what it amounts to."""
 _OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "privacy loss distributions"}
 
 
@@ -60,6 +72,7 @@ class PrivacyContext:
         n_records: the number of records that the plan declares; None when it is not known.
         n_prepared: releases that the plan says were made before the run; no one in the run has seen them.
         sums_in_clear: whether the plan has sums over sites added up without masks.
+        public: what the run takes as public; None where no plan says it. It is no part of the account.
     """
 
     delta: float
@@ -76,6 +89,7 @@ class PrivacyContext:
     n_records: int | None = None
     n_prepared: int = 0
     sums_in_clear: bool = False
+    public: PublicInputs | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -101,6 +115,7 @@ class PrivacyContext:
             n_records=privacy.n_records,
             n_prepared=len(plan.prepared),
             sums_in_clear=not plan.federation.secure_aggregation,
+            public=PublicInputs.of(plan),
         )
 
     def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:
@@ -154,6 +169,26 @@ class PrivacyReport(PrivacyContext):
     def epsilon_own(self) -> float | None:
         """`epsilon`, if it is by an accountant that is neither `gdp` nor `rdp`; else None."""
         return self.epsilon if self.accounted_by in _OWN_WORDS else None
+
+    def epsilon_of_rows(self, n_rows: int) -> float:
+        """What the releases amount to for whoever has `n_rows` of their rows, where the unit is a record; rounded up.
+
+        It is exact for Gaussian releases, mu of n rows being n times that of one; else a bound (`for_rows`). By the
+        accountant of the plan, but for privacy loss distributions, which take seconds: `gdp` bounds those.
+        """
+        if n_rows == 1:
+            return self.epsilon
+        return self._epsilon_of([for_rows(event, n_rows) for event in self.ledger.events()])
+
+    @property
+    def epsilon_of_two_runs(self) -> float:
+        """What this run and another one like it amount to together, rounded up; accounted as `epsilon_of_rows`."""
+        return self._epsilon_of([event for run in "12" for event in scoped(self.ledger.events(), run)])
+
+    def _epsilon_of(self, events: list[Event]) -> float:
+        """Never below the epsilon of this run: another accountant may find less."""
+        found = account_of("gdp" if self.accountant == "pld" else self.accountant, events, self.delta).epsilon
+        return max(self.epsilon, found)
 
     @property
     def n_releases(self) -> int:
@@ -253,7 +288,15 @@ class PrivacyReport(PrivacyContext):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as a dictionary of JSON values, with what follows from the rest spelled out."""
+        """The report as a dictionary of JSON values, with all that follows from plan and ledger spelled out."""
+        content = self.claims() | {"epsilon_of_two_runs": _jsonable(self.epsilon_of_two_runs)}
+        if self.unit == "record":
+            found = {str(count): _jsonable(self.epsilon_of_rows(count)) for count in ROWS_OF_ONE_PERSON}
+            content["epsilon_by_rows_of_one_person"] = found
+        return content | ({} if self.public is None else {"taken_as_public": self.public.to_dict()})
+
+    def claims(self) -> dict[str, Any]:
+        """What a model's file keeps of the report, beside the plan and the ledger that the rest follows from."""
         content: dict[str, Any] = {
             "epsilon": self.epsilon,
             "accounted_by": self.accounted_by,
@@ -261,7 +304,7 @@ class PrivacyReport(PrivacyContext):
             "epsilon_rdp": self.epsilon_rdp,
             "n_releases": self.n_releases,
             "adjacency": self.adjacency,
-            **{part.name: getattr(self, part.name) for part in fields(PrivacyContext)},
+            **{part.name: getattr(self, part.name) for part in fields(PrivacyContext) if part.name != "public"},
         }
         optional = {
             "epsilon_own": self.epsilon_own,
@@ -278,50 +321,102 @@ class PrivacyReport(PrivacyContext):
             del content["n_prepared"]
         if not self.sums_in_clear:
             del content["sums_in_clear"]
-        for name in _FLOATS:
-            if content.get(name) == math.inf:
-                content[name] = _INFINITE
+        content |= {name: _jsonable(content[name]) for name in _FLOATS if name in content}
         judged = {"guarantee": self.guarantee, "voided_by": list(self.voided_by), "warnings": list(self.warnings)}
         return {**content, **judged, "trust": self.trust}
 
     def _cohorts_as_dicts(self) -> list[dict[str, int]]:
         return [{**cohort.to_dict(), "releases": count} for cohort, count in self.cohorts.items()]
 
-    def text(self, subject: str = "the model") -> str:
+    def text(self, subject: str = "the model", sites: Sequence[str] = ()) -> str:
         """The report for a person: some lines of plain words, without a newline at the end.
 
-        Args: subject: what was released.
+        Args:
+            subject: what was released.
+            sites: the names of those who took part, where they are known.
         """
-        lines = [f"Privacy guarantee: {'HOLDS' if self.guarantee == 'holds' else 'VOID'}"]
+        lines = [self.headline]
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
         lines += [f"  ! Warning: {warning}." for warning in self.warnings]
-        lines.append(f"  epsilon spent     {_number(self.epsilon)} at delta {self.delta:.3g}{self._requested()}")
+        facts = [
+            ("epsilon spent", f"{_number(self.epsilon)} at delta {self.delta:.3g}{self._requested()}"),
+            *(("", line) for line in self._accounted()),
+            ("protects", self._unit()),
+            ("neighbouring data", f"{self.adjacency} {'record' if self.unit == 'record' else self.unit}"),
+            *self._released(),
+            *([("in words", _in_words(self, subject))] if self.guarantee == "holds" else []),
+            *self._limits(sites),
+        ]
+        return "\n".join([*lines, *(f"  {name:<17} {text}" for name, text in facts)])
+
+    @property
+    def headline(self) -> str:
+        """Whether the guarantee holds, for whom, and given what: a line that may stand alone."""
+        if self.guarantee != "holds":
+            return "Privacy guarantee: VOID"
+        rows = f", with at most {self.max_rows_per_unit} row(s) at each site" if self.unit != "record" else ""
+        return (
+            f"Privacy guarantee: HOLDS for one {self.unit}{rows}, given what is taken as public below: "
+            f"epsilon {_number(self.epsilon)} at delta {self.delta:.3g}"
+        )
+
+    def _accounted(self) -> list[str]:
+        """Who found epsilon."""
         exact, renyi = _number(self.epsilon_gdp), _number(self.epsilon_rdp)
         if self.epsilon_own is not None:
-            own = _number(self.epsilon_own)
-            lines.append(f"                    {own} by {_OWN_WORDS[self.accountant]} ({self.accountant})")
-            accounted = f"{exact} by gdp and {renyi} by rdp, both bounds"
-        elif self.accounted_by != self.accountant:
-            accounted = f"a bound by {self.accounted_by}: {self._account.why}"
-        elif self.epsilon_gdp == self.epsilon_rdp and 0 < self.epsilon_gdp < math.inf:
+            own = f"{_number(self.epsilon_own)} by {_OWN_WORDS[self.accountant]} ({self.accountant})"
+            return [own, f"{exact} by gdp and {renyi} by rdp, both bounds"]
+        if self.accounted_by != self.accountant:
+            return [f"a bound by {self.accounted_by}: {self._account.why}"]
+        if self.epsilon_gdp == self.epsilon_rdp and 0 < self.epsilon_gdp < math.inf:
             # Only a ledger with sampled or pure releases gives both the same: one bound for all of it.
-            accounted = "by Renyi accounting, which bounds releases of all kinds together"
-        else:
-            accounted = f"{exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"
-        lines.append(f"                    {accounted}")
-        lines.append(f"  protects          {self._unit()}")
-        lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
+            return ["by Renyi accounting, which bounds releases of all kinds together"]
+        return [f"{exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"]
+
+    def _released(self) -> list[tuple[str, str]]:
+        """What left, and whom one trusts with it."""
         choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
-        lines.append(f"  releases          {self.n_releases} noisy sum{'' if self.n_releases == 1 else 's'}{choices}")
+        facts = [("releases", f"{self.n_releases} noisy sum{'' if self.n_releases == 1 else 's'}{choices}")]
         if self.n_prepared:
-            lines.append(f"                    {self.n_prepared} of them before the run, by the word of its plan alone")
+            facts.append(("", f"{self.n_prepared} of them before the run, by the word of its plan alone"))
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
-        lines.append(f"  noise             {modes}: {self.trust}")
+        facts.append(("noise", f"{modes}: {self.trust}"))
         if self.sums_in_clear:
-            lines.append("  sums of sites     in the clear: the party that added them up could see each site's own")
+            facts.append(("sums of sites", "in the clear: the party that added them up could see each site's own"))
+        return facts
+
+    def _limits(self, sites: Sequence[str]) -> list[tuple[str, str]]:
+        """What the promise is not: for a person with several rows, over several runs, and of what is public."""
+        facts = []
         if self.guarantee == "holds":
-            lines.append(f"  in words          {_in_words(self, subject)}")
-        return "\n".join(lines)
+            facts.append(("rows of a person", self._rows_of_a_person()))
+            before = f" The {self.n_prepared} sums before it are counted." if self.n_prepared else ""
+            facts.append(
+                ("one run", "this is one run over these rows, and further runs over them add up: a second one like it "
+                 f"would make epsilon {_number(self.epsilon_of_two_runs, 3)} together.{before}")
+            )  # fmt: skip
+        if self.public is not None:
+            public = [*self.public.facts(self.n_prepared), ("delta", f"{self.delta:.3g}, declared")]
+            who = f": {named(sites)}" if sites else ""
+            public.append(("sites", f"their names, and that they take part{who}"))
+            facts += [("taken as public" if not at else "", f"{each[0]}: {each[1]}") for at, each in enumerate(public)]
+        facts.append(
+            ("not covered", "what a program computed from several rows before Hedgerow read them (fitted scalers, "
+             "encoders, imputed means), and exact scores of private rows")
+        )  # fmt: skip
+        if self.public is not None and self.public.digest:
+            facts.append(("plan", f"{self.public.name}, digest {self.public.digest}"))
+        return facts
+
+    def _rows_of_a_person(self) -> str:
+        if self.unit != "record":
+            return f"beyond {self.max_rows_per_unit} at a site are left out, so more of them change nothing"
+        amounts = {count: self.epsilon_of_rows(count) for count in ROWS_OF_ONE_PERSON}
+        said = "; ".join(
+            f"{count} row{'' if count == 1 else 's'}: {_number(epsilon, 3)} ({_number(_factor(epsilon), 3)})"
+            for count, epsilon in amounts.items()
+        )
+        return f"epsilon, and the factor of the odds, for one person with {said}"
 
     def _requested(self) -> str:
         if self.epsilon_requested is None:
@@ -331,7 +426,7 @@ class PrivacyReport(PrivacyContext):
 
     def _unit(self) -> str:
         if self.unit == "record":
-            return "each record (a person with several records is protected less)"
+            return "each record; a person with several records is protected less (rows of a person)"
         rows = f"each {self.unit}, of whom at most {self.max_rows_per_unit} row(s) at each site were used"
         where = f"{self.sites_per_unit} site(s) at most"
         return f"{rows}, and who has rows at {where} (with rows at more, one is protected less)"
@@ -476,25 +571,34 @@ def _malformed(what: str) -> PrivacyError:
     return PrivacyError("malformed-report", what=what)
 
 
-def _number(value: float) -> str:
-    """Six digits, rounded up: a report never shows less than was spent."""
+def _number(value: float, digits: int = 6) -> str:
+    """So many digits, rounded up: a report never shows less than was spent."""
     if value in (0.0, math.inf):
         return "0" if value == 0 else "infinite"
-    shown = f"{value:.6g}"
+    shown = f"{value:.{digits}g}"
     if float(shown) < value:
-        unit = 10.0 ** (math.floor(math.log10(value)) - 5)
-        shown = f"{float(shown) + unit:.6g}"
+        unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+        shown = f"{float(shown) + unit:.{digits}g}"
     return shown
 
 
+def _factor(epsilon: float) -> float:
+    """By how much odds may change."""
+    return math.exp(epsilon) if epsilon < 700 else math.inf
+
+
+def _jsonable(epsilon: float) -> float | str:
+    return _INFINITE if epsilon == math.inf else epsilon
+
+
 def _in_words(report: PrivacyReport, subject: str) -> str:
-    """What epsilon means for one person, as a bound on odds; e^epsilon bounds the factor up to the chance delta."""
-    epsilon, delta = report.epsilon, report.delta
+    """What epsilon means, as a bound on odds; e^epsilon bounds the factor up to the chance delta."""
+    factor = _factor(report.epsilon)
+    whom = "one row" if report.unit == "record" else f"one {report.unit} (whom that column names)"
     what = "gave true statistics, not zeros" if report.noise_mode == "local" else "took part"
-    factor = math.exp(epsilon) if epsilon < 20 else math.inf
-    if factor == math.inf or factor > 1000:
-        return f"So large an epsilon says little: {subject} may give away much about one of them."
+    if factor > 1000:
+        return f"So large an epsilon says little: {subject} may give away much about {whom}."
     return (
-        f"Whatever one learns from {subject} changes the odds that one of them {what} by a factor of at most "
-        f"{math.ceil(factor * 100) / 100:.2f}, but for a chance of {delta:.3g}."
+        f"Whatever one learns from {subject} changes the odds that {whom} {what} by a factor of at most "
+        f"{math.ceil(factor * 100) / 100:.2f}, but for a chance of {report.delta:.3g}."
     )

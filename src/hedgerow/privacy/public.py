@@ -1,0 +1,163 @@
+"""What a run takes as public: what its promise does not cover, because it is as public as the plan.
+
+Every line of it is computed from a plan or from what a survey was asked, so a report cannot leave out what its run
+rested on. It says of each part where it is from: declared by the plan's author; found by noisy sums of the ledger; from
+the type that a library gives a column, because the caller said so; read off the private rows, which voids the promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hedgerow.plan.fields import iso_of
+from hedgerow.plan.plan import DECLARED, FOUND, READ_OFF, TYPED, Feature, Label, Plan, named
+
+_COUNTS_RECORDS = "RecordCount"
+"""The kind of the release that finds the number of records."""
+_ORIGINS = {DECLARED: "declared", FOUND: "found", TYPED: "from the table's types", READ_OFF: "READ OFF THE ROWS"}
+
+
+@dataclass(frozen=True)
+class PublicColumn:
+    """One column.
+
+    Args:
+        name: of the column.
+        role: "feature", "label" or "unit".
+        kind: a plan's type; "" for what statistics found.
+        origin: of its type, and of its bounds, categories, classes or intervals.
+        about: these, as JSON values.
+    """
+
+    name: str
+    role: str
+    kind: str
+    origin: str
+    about: tuple[tuple[str, Any], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "role": self.role, "type": self.kind, "origin": self.origin, **dict(self.about)}
+
+
+@dataclass(frozen=True)
+class PublicInputs:
+    """All of it. Made by `of`, or by who makes a report without a plan.
+
+    Args:
+        columns: features, label, and the column of the unit.
+        n_records: None where it is a release's own result.
+        n_records_origin: as a column's.
+        name, digest: of the plan; "" without one.
+    """
+
+    columns: tuple[PublicColumn, ...]
+    n_records: int | None = None
+    n_records_origin: str = DECLARED
+    name: str = ""
+    digest: str = ""
+
+    @classmethod
+    def of(cls, plan: Plan) -> PublicInputs:
+        """What runs of a plan take as public."""
+        # Said by a plan of an older version, or by hand, of all that it has.
+        voided = READ_OFF if plan.privacy.bounds_from_data else ""
+        own: list[Feature | Label] = [*plan.features, plan.label]
+        columns = [
+            PublicColumn(each.name, role, each.type, _worse(each.origin, voided), tuple(_about(each).items()))
+            for each, role in zip(own, ["feature"] * len(plan.features) + ["label"], strict=True)
+        ]
+        is_counted = any(release.kind == _COUNTS_RECORDS for release in plan.prepared)
+        counted = FOUND if is_counted else _worse(DECLARED, voided)
+        return cls((*columns, *units_of(plan)), plan.privacy.n_records, counted, plan.name, plan.digest)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, complete."""
+        plan = {"plan": {"name": self.name, "digest": self.digest}} if self.digest else {}
+        counted = {"n_records": {"value": self.n_records, "origin": self.n_records_origin}}
+        return {**plan, "columns": [column.to_dict() for column in self.columns], **(counted if self.n_records else {})}
+
+    def facts(self, n_prepared: int) -> list[tuple[str, str]]:
+        """Some lines for a person: counts and the first names of many columns.
+
+        Args: n_prepared: releases before the run, which found what was found.
+        """
+        features = [column for column in self.columns if column.role == "feature"]
+        facts = [("columns", f"the names and types of {_many(features)}: {_by_origin(features)}")]
+        lists = [column for column in features if column.kind == "categorical"]
+        if lists:
+            values = sum(len(dict(column.about)["categories"]) for column in lists)
+            facts.append(("categories", f"{values:,} of {_many(lists)}: {_by_origin(lists)}"))
+        bounded = [column for column in features if "min" in dict(column.about)]
+        if bounded:
+            facts.append(("bounds", f"of {_many(bounded)}: {_by_origin(bounded)}"))
+        facts += [(column.role, _said(column)) for column in self.columns if column.role != "feature"]
+        if self.n_records:
+            facts.append(("records", f"about {self.n_records:,}, {_ORIGINS[self.n_records_origin]}"))
+        if n_prepared and any(column.origin == FOUND for column in self.columns):
+            facts.append(("found", f"by the {n_prepared} noisy sums before the run, which epsilon counts"))
+        return facts
+
+
+def units_of(plan: Plan) -> tuple[PublicColumn, ...]:
+    """The column that says whom a row is about, if a plan has one."""
+    privacy = plan.privacy
+    rows = {"max_rows_per_unit": privacy.max_rows_per_unit, "sites_per_unit": privacy.sites_per_unit}
+    unit = PublicColumn(privacy.unit, "unit", "identifier", DECLARED, tuple(rows.items()))
+    return () if privacy.unit == "record" else (unit,)
+
+
+def _worse(origin: str, voided: str) -> str:
+    """Where a part is from, in a plan that says of all that is declared that it was read off rows."""
+    return voided if voided and origin == DECLARED else origin
+
+
+def _about(column: Feature | Label) -> dict[str, Any]:
+    """What a plan says of a column's values."""
+    found: dict[str, Any] = {}
+    is_date = isinstance(column, Feature) and column.is_date
+    for name, bound in (("min", column.min), ("max", column.max)):
+        if bound is not None:
+            found[name] = iso_of(bound) if is_date else bound
+    if isinstance(column, Label):
+        lists = {"classes": column.classes, "intervals": column.intervals}
+        return found | {name: list(own) for name, own in lists.items() if own} | _event(column)
+    if column.is_hashed:
+        return found | {"buckets": column.buckets}
+    return found | ({"categories": list(column.categories)} if column.categories else {})
+
+
+def _event(label: Label) -> dict[str, Any]:
+    return {} if label.event is None else {"event": label.event}
+
+
+def _many(columns: Sequence[PublicColumn]) -> str:
+    return f"{len(columns):,} feature{'' if len(columns) == 1 else 's'}"
+
+
+def _by_origin(columns: Iterable[PublicColumn]) -> str:
+    """How many are from where, and the first of those that nobody declared."""
+    said = []
+    for origin, words in _ORIGINS.items():
+        names = [column.name for column in columns if column.origin == origin]
+        if names:
+            said.append(f"{len(names):,} {words}" + ("" if origin == DECLARED else f" ({named(names)})"))
+    return ", ".join(said)
+
+
+def _said(column: PublicColumn) -> str:
+    """The label, or the unit, in a line."""
+    about = dict(column.about)
+    if column.role == "unit":
+        return f"{column.name}: that it tells whom a row is about, {_ORIGINS[column.origin]}"
+    if "classes" in about:
+        values = f"its classes {named(about['classes'])}"
+    elif "intervals" in about:
+        values = f"its {len(about['intervals'])} intervals to {about['intervals'][-1]:g}, event {about['event']}"
+    elif "max" in about:
+        values = f"its bounds {about.get('min', 0.0):g} to {about['max']:g}"
+    else:
+        values = "its kind"
+    return f"{column.name} ({column.kind or 'found'}) and {values}, {_ORIGINS[column.origin]}"
