@@ -36,7 +36,7 @@ REPORT = RunReport(
 )  # fmt: skip
 EVENTS = (EventReport(1, 2.0, "joined", 0, MARKUP), EventReport(2, 3.0, "refused", 0, "franklin", WHY[2]))
 QUESTION = Question(
-    "5d" * 32, "training", PLAN.name, PLAN.digest, PLAN.digest, 2.0, 1e-5, "admissions", 1.92, 3.0, 1e-6,
+    "5d" * 32, "training", PLAN.name, PLAN.digest, PLAN.digest, 2.0, 1e-5, "admissions", 1.92, 3.0, 1e-6, "server",
     "2026-11-23 14:41:02",
 )  # fmt: skip
 POLICY = Policy(version=1, data_set=f"admissions {MARKUP}", max_epsilon=3.0, delta=1e-6)

@@ -92,4 +92,4 @@ def test_the_command_says_it(tmp_path: Path, wards: ModuleType, capsys: pytest.C
     assert told["single_record_leaves"][1] > 100
     assert main(["privacy", str(tmp_path / "plan.toml")]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "which all sites trust with exact sums" in text and "at 3 sites" in text
+    assert "sees exact totals" in text and "at 3 sites" in text

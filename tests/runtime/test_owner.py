@@ -18,12 +18,15 @@ import pytest
 
 from hedgerow.cli import owner
 from hedgerow.cli.main import main
+from hedgerow.cli.page import plan_facts
+from hedgerow.cli.privacy import seen_facts
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
 from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
+from hedgerow.local.forecast import forecast
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.protocol.messages import (
     Deferred,
     EvaluationInvitation,
@@ -38,13 +41,16 @@ from hedgerow.protocol.messages import (
     encode,
 )
 from hedgerow.server.coordinator import RunEvent, RunEventKind
+from hedgerow.storage import Database
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
 
 VICTIM = "site-1"
 RUN = b"1" * 32
-QUESTION = Question("11" * 32, "training", "wards", "22" * 32, "33" * 32, 1.0, 1e-6, "beds", 1.5, 3.0, 1e-6)
+QUESTION = Question(
+    "11" * 32, "training", "wards", "22" * 32, "33" * 32, 1.0, 1e-6, "beds", 1.5, 3.0, 1e-6, "distributed"
+)  # fmt: skip
 
 
 def asking(federation: Federation, *sites: str) -> list[Party]:
@@ -427,6 +433,35 @@ def test_the_command_shows_what_is_asked_and_what_it_would_cost(
     assert f'"id": "{QUESTION.id}"' in capsys.readouterr().out
     unbounded = dataclasses.replace(QUESTION, epsilon=math.inf)
     assert "nothing bounds it" in dict(owner.facts_of(unbounded))["costs"]
+
+
+@pytest.mark.parametrize("noise", ["server", "distributed", "local"])
+def test_who_approves_is_told_who_sees_exact_totals(noise: str, factory: ModuleType) -> None:
+    """At the terminal, on the page and in `hedgerow privacy` alike, by one function."""
+    plan = factory.make_plan(privacy={"noise": noise, "n_records": 1000})
+    said = dict(owner.facts_of(dataclasses.replace(QUESTION, noise=noise)))["who sees what"]
+    assert dict(plan_facts(plan))["who sees what"] == said == who_sees(noise)
+    assert dict(seen_facts(plan, forecast(plan)))["who sees what"] == said
+    assert ("it sees exact totals" in said) == (noise == "server")
+
+
+def test_a_desk_of_an_earlier_version_asks_anew(tmp_path: Path) -> None:
+    """An answer that was given stays; a question that did not say who adds the noise is gone."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "owner.db"
+    with closing(Database(path, _OLD_DESK, 1, is_exclusive=False)) as old:
+        old.write(("insert into question values ('00')", ()), ("insert into answers values (?, 1, '')", (QUESTION.id,)))
+    with closing(OwnerDesk(tmp_path)) as desk:
+        assert desk.pending() is None and desk.said(QUESTION.id) is True
+        desk.ask(dataclasses.replace(QUESTION, run_id="44" * 32))
+        assert desk.pending() is not None
+
+
+_OLD_DESK = """
+create table if not exists question (run_id text);
+create table if not exists answers (id text primary key, is_approved integer not null, answered text not null);
+create table if not exists stops (at text not null)
+"""
 
 
 ANSWERS = [([QUESTION.id], True), ([QUESTION.id, "--deny"], False), (["--deny"], False)]

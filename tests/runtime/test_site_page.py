@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
 
 POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=("server", "distributed"))
-QUESTION = Question("5d" * 32, "training", "wards", "ab" * 32, "ab" * 32, 2.0, 1e-5, "test", 3.0, 100.0, 1e-5)
+QUESTION = Question("5d" * 32, "training", "wards", "ab" * 32, "ab" * 32, 2.0, 1e-5, "test", 3.0, 100.0, 1e-5, "server")
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -161,7 +161,7 @@ def test_the_owner_is_asked_on_the_page_and_answers_there(page: SitePage, federa
 def test_a_new_roster_is_a_question_on_the_page_between_two_runs(page: SitePage, tmp_path: Path) -> None:
     """Who comes and goes, and the fingerprint to be compared; the same desk has the answer."""
     digest = "77" * 32
-    question = Question("00" * 32, "roster", "site east comes", digest, digest, 0.0, 0.0, "", 0.0, 0.0, 0.0)
+    question = Question("00" * 32, "roster", "site east comes", digest, digest, 0.0, 0.0, "", 0.0, 0.0, 0.0, "")
     tmp_path.chmod(0o700)
     with closing(OwnerDesk(tmp_path)) as desk:
         desk.ask(question)

@@ -341,7 +341,9 @@ def _takes_up_roster(arguments: argparse.Namespace, page: SitePage | None) -> bo
     change = change_of(new, old)
     if read_policy(arguments.policy).monitors != "any" or not adds_monitors_only(new, old):
         folder, zeros = _state_of(arguments, name), "00" * 32
-        question = Question(zeros, ROSTER, change, new.digest().hex(), new.digest().hex(), 0.0, 0.0, "", 0.0, 0.0, 0.0)
+        question = Question(
+            zeros, ROSTER, change, new.digest().hex(), new.digest().hex(), 0.0, 0.0, "", 0.0, 0.0, 0.0, ""
+        )
         desk = OwnerDesk(folder)
         desk.ask(question)
         shown = desk.pending() or question

@@ -26,7 +26,7 @@ from hedgerow.data.fit import ColumnFit, TableFit, counted, renames, table_fit
 from hedgerow.data.sources import Location, column_names, is_url
 from hedgerow.data.units import MANY, needed_columns
 from hedgerow.plan.fields import shown
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.transport.interface import is_worth_a_line
 
 if TYPE_CHECKING:
@@ -253,6 +253,7 @@ def facts_of(question: Question) -> list[tuple[str, str]]:
     return [
         ("asked for", f"{question.kind}, run {question.run_id[:12]}, asked {question.asked} UTC"),
         ("plan", f"{question.name}, {question.words}"),
+        ("who sees what", who_sees(question.noise)),
         ("costs", f"{cost} at delta {question.delta:g}"),
         ("then spent", f"{spending_of(question)} of {question.data_set}"),
         ("question", question.id),

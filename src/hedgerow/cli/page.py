@@ -34,6 +34,7 @@ from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError, missing
 from hedgerow.local.forecast import forecast
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import scoped
 from hedgerow.privacy.ledger import prepared_events
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from hedgerow.client.node_session import NodeSession
     from hedgerow.client.policy import Policy
     from hedgerow.data.fit import TableFit
-    from hedgerow.plan.plan import Plan
 
 try:
     import uvicorn
@@ -460,14 +460,13 @@ def plan_facts(plan: Plan) -> list[list[str]]:
     """What a plan says, in the words that all parties can compare."""
     privacy = plan.privacy
     unit = "each record" if privacy.unit == "record" else f"each {privacy.unit}"
-    noise = {"distributed": "the sites", "server": "the coordinator"}.get(privacy.noise, "each record's node")
     return [
         ["plan", plan.name],
         ["fingerprint", spoken(bytes.fromhex(plan.digest))],
         ["predicts", f"{plan.label.name} ({plan.label.type}), from {len(plan.features)} features"],
         ["protects", unit],
         ["promise", f"epsilon {number(privacy.epsilon)} at delta {privacy.delta:g}"],
-        ["noise by", noise],
+        ["who sees what", who_sees(privacy.noise)],
         ["sites needed", str(plan.federation.min_sites)],
     ]
 
@@ -599,7 +598,9 @@ class SitePage(Page):
             about = f"{plan.label.name} ({plan.label.type}), from {len(plan.features)} features"
             words = spoken(bytes.fromhex(plan.digest))
             named = [("plan", plan.name), ("fingerprint", words), ("predicts", about)]
-            self.say(cost=[*named, *privacy.privacy_facts(plan, forecast(plan))])
+            expected = forecast(plan)
+            seen = privacy.seen_facts(plan, expected)
+            self.say(cost=[*named, *privacy.privacy_facts(plan, expected), *seen])
 
     def show_fit(self, name: str, found: TableFit) -> None:
         """How one of the site's tables fits the plan."""

@@ -21,7 +21,7 @@ from hedgerow.local.forecast import (
 )
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.methods.registry import resolve
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
 from hedgerow.server.sites import SMALLEST_COHORT
@@ -51,9 +51,8 @@ def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
     print(f"fingerprint {spoken(bytes.fromhex(plan.digest))}\n")
     print("Privacy")
     print_facts(privacy_facts(plan, expected))
-    if facts := _noise_facts(plan, expected, n_sites):
-        print("\nWho adds the noise")
-        print_facts(facts)
+    print("\nNoise")
+    print_facts([*seen_facts(plan, expected), *_noise_facts(plan, expected, n_sites)])
     if facts := outlook(plan):
         print("\nWill it be any good?")
         print_facts(facts)
@@ -78,8 +77,9 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     unit = "each record"
     if privacy.unit != "record":
         unit = f"each {privacy.unit}, {privacy.max_rows_per_unit} row(s) at each of {privacy.sites_per_unit} site(s)"
-    is_local = privacy.noise == "local"
-    whom = "everyone but its own node: each has noise of its own" if is_local else "anyone who sees the model"
+    whom = {"local": "everyone but its own node", "server": "everyone but the coordinator"}.get(
+        privacy.noise, "everyone"
+    )
     whole = expected.settings.bounded_by or f"mu {number(mu_of(privacy.epsilon, privacy.delta))} in all"
     facts = [
         ("protects", f"{unit}, against {whom}"),
@@ -145,34 +145,36 @@ def _shown_setting(plan: Plan, settings: Settings, name: str) -> str:
     return text if named == settings else f"auto: {text}"
 
 
-def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str, str]]:
-    """What the plan's noise asks one to believe, and what noise of the sites costs."""
-    mode = plan.privacy.noise
-    if math.isinf(plan.privacy.epsilon) or mode == "local":
-        return []
-    facts = [
-        ("noise", "of the coordinator, which all sites trust with exact sums and to add it" if mode == "server" else
-         "of the sites; the coordinator sees no sum without it"),
-    ]  # fmt: skip
+def seen_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
+    """Who sees which totals, for all who are asked to take part; and how many totals may be of one record."""
+    is_unnoised = math.isinf(plan.privacy.epsilon)
+    seen = "there is no noise: the coordinator sees exact totals" if is_unnoised else who_sees(plan.privacy.noise)
+    facts = [("who sees what", seen)]
     singles = expected_singles(plan, expected.settings)
-    if singles is not None:
+    if singles is not None and plan.privacy.noise != "local" and not is_unnoised:
         n_leaves = expected.settings.n_trees * expected.settings.leaves_of_tree
-        seen = "; their sums, seen exactly, are one person's" if mode == "server" else ""
+        seen = "; their sums, seen exactly, are one person's" if plan.privacy.noise == "server" else ""
         facts.append(
             ("one record", f"alone in about {singles[0]:,.0f} of the run's {n_leaves:,} leaves if records spread "
              f"evenly over a tree's leaves, in up to {singles[1]:,.0f} if most crowd into one of them{seen}")
         )  # fmt: skip
+    return facts
+
+
+def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str, str]]:
+    """What noise of the sites costs."""
+    if math.isinf(plan.privacy.epsilon) or plan.privacy.noise == "local":
+        return []
     if isinstance(expected.settings, DpXgboostSettings):
-        return [*facts, ("of the sites", "this algorithm has no noise of the sites")]
+        return [("of the sites", "this algorithm has no noise of the sites")]
     cost = _distributed_cost(plan, n_sites)
     epsilon, factor, adult, bank = measured_case(plan.privacy.epsilon, cost["factor"])
-    facts.append(
+    return [
         ("of the sites", f"at {n_sites} sites {cost['factor']:.2f} times the noise ({cost['factor_without_echo']:.2f} "
          f"without the echo exchange): that of the coordinator at epsilon {number(cost['like_server_epsilon'], 3)}. "
          f"The nearest that was measured, {factor:.2f} times at epsilon {epsilon:g}, cost {adult:.3f} (Adult) and "
          f"{bank:.3f} (Bank) of AUC (docs/runs/noise_modes.txt); --sites N for your number")
-    )  # fmt: skip
-    return facts
+    ]  # fmt: skip
 
 
 def _distributed_cost(plan: Plan, n_sites: int) -> dict[str, Any]:

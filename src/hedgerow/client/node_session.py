@@ -347,7 +347,7 @@ class NodeSession:
         policy, name = self._setup.policy, task.plan.name
         question = Question(
             run_id.hex(), _KINDS[type(task)], name, task.digest, task.plan.digest, *task.promise, policy.data_set,
-            total, policy.max_epsilon, policy.delta,
+            total, policy.max_epsilon, policy.delta, task.run_plan.privacy.noise,
         )  # fmt: skip
         said = self._store.desk.ask(question)
         if said is None:

@@ -536,12 +536,14 @@ _OWNER_SCHEMA = """
 create table if not exists question (
     run_id text not null, kind text not null, name text not null, digest text not null, plan_digest text not null,
     epsilon real not null, delta real not null, data_set text not null, total real not null, most real not null,
-    total_delta real not null, asked text not null, id text not null
+    total_delta real not null, noise text not null, asked text not null, id text not null
 );
 create table if not exists answers (id text primary key, is_approved integer not null, answered text not null);
 create table if not exists stops (at text not null)
 """
-_OWNER_VERSION = 1
+_OWNER_VERSION = 2
+_OWNER_UPGRADES = {1: "drop table question"}
+"""A question of an earlier version did not say who adds the noise: the node asks it anew."""
 _ID_DIGITS = 32
 
 
@@ -561,6 +563,7 @@ class Question:
         total: the epsilon that would then be spent or reserved of it, at `total_delta`.
         most: the epsilon that the policy allows, at `total_delta`.
         total_delta: the policy's delta.
+        noise: who adds it, as `privacy.noise` of a plan; "" for a roster.
         asked: when it was asked first, in UTC, as 2026-11-23 14:41:02.
     """
 
@@ -575,6 +578,7 @@ class Question:
     total: float
     most: float
     total_delta: float
+    noise: str
     asked: str = ""
 
     @property
@@ -687,7 +691,9 @@ class OwnerDesk:
         if self._database is None and (is_made or path.exists()):
             # A file of another user, in a folder that is not that user's, would keep the node from starting.
             require_private(self._folder, self._folder.stat())
-            self._database = Database(path, _OWNER_SCHEMA, _OWNER_VERSION, is_exclusive=False)
+            self._database = Database(
+                path, _OWNER_SCHEMA, _OWNER_VERSION, is_exclusive=False, upgrades=_OWNER_UPGRADES
+            )
         return self._database
 
     def _write(self, *statements: Statement) -> None:

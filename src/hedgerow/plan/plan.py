@@ -240,6 +240,24 @@ class Privacy:
         return self.max_rows_per_unit * self.sites_per_unit
 
 
+def who_sees(noise: str) -> str:
+    """What each party sees of a run's totals. Args: noise: as `Privacy.noise`; that of an evaluation may be another."""
+    if noise == "server":
+        return (
+            "the coordinator adds the noise: it sees exact totals over all sites, which can be one person's. It is "
+            "trusted to add the noise and to keep them to itself; the promise holds against everybody else"
+        )
+    if noise == "local":
+        return (
+            "each record's node adds the noise before anything leaves the site: nobody sees an exact total, but how "
+            "many rows each site has is taken to be known"
+        )
+    return (
+        "the sites add the noise: nobody sees a total without it, the coordinator included, unless it and several "
+        "sites work together (the report says how many)"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Federation:
     """Who takes part, and how long each waits for the others (seconds, 1 at least).
