@@ -14,6 +14,7 @@ from hedgerow.local.forecast import (
     Forecast,
     expected_singles,
     forecast,
+    is_measured,
     measured_case,
     measured_loss,
     noise_factor,
@@ -168,12 +169,17 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
     if isinstance(expected.settings, DpXgboostSettings):
         return [("of the sites", "this algorithm has no noise of the sites")]
     cost = _distributed_cost(plan, n_sites)
-    epsilon, factor, adult, bank = measured_case(plan.privacy.epsilon, cost["factor"])
+    measured = ""
+    if is_measured(plan):
+        epsilon, factor, adult, bank = measured_case(plan.privacy.epsilon, cost["factor"])
+        measured = (
+            f"The nearest that was measured, {factor:.2f} times at epsilon {epsilon:g}, cost {adult:.3f} (Adult) and "
+            f"{bank:.3f} (Bank) of AUC (docs/runs/noise_modes.txt). "
+        )
     return [
         ("of the sites", f"at {n_sites} sites {cost['factor']:.2f} times the noise ({cost['factor_without_echo']:.2f} "
          f"without the echo exchange): that of the coordinator at epsilon {number(cost['like_server_epsilon'], 3)}. "
-         f"The nearest that was measured, {factor:.2f} times at epsilon {epsilon:g}, cost {adult:.3f} (Adult) and "
-         f"{bank:.3f} (Bank) of AUC (docs/runs/noise_modes.txt); --sites N for your number")
+         f"{measured}--sites N is for your number")
     ]  # fmt: skip
 
 
@@ -188,7 +194,7 @@ def _distributed_cost(plan: Plan, n_sites: int) -> dict[str, Any]:
         "factor": factor,
         "factor_without_echo": noise_factor(n_sites, has_echo=False, min_survivors=least),
         "like_server_epsilon": epsilon_of_mu(mu_of(privacy.epsilon, privacy.delta) / factor, privacy.delta),
-        "auc_loss": list(measured_loss(privacy.epsilon, factor)),
+        "auc_loss": list(measured_loss(privacy.epsilon, factor)) if is_measured(plan) else None,
     }
 
 
@@ -199,15 +205,18 @@ def outlook(plan: Plan) -> list[tuple[str, str]]:
         return []
     own = outlook_of(plan)
     several = f" over {plan.privacy.rows_per_unit} rows a unit" if plan.privacy.rows_per_unit > 1 else ""
-    curve = ((factor * epsilon, outlook_of(plan, factor * epsilon)) for factor in _CURVE)
     facts = [
         ("signal", f"s = {own.signal:,.0f} ({plan.privacy.n_records:,} records at mu "
          f"{number(mu_of(epsilon, plan.privacy.delta), 3)}{several}): roughly, how many standard deviations of noise "
          "the data amount to"),
-        ("measured", f"at such s {own.smallest:.0%} to {own.largest:.0%} of a model without noise was left, "
-         f"{own.median:.0%} in the middle (AUC above 1/2, four data sets with two classes; docs/runs/signal.txt)"),
-        ("by epsilon", ", ".join(f"{number(other, 3)}: {share.median:.0%}" for other, share in curve)),
     ]  # fmt: skip
+    if own.median is not None:
+        curve = ((factor * epsilon, outlook_of(plan, factor * epsilon)) for factor in _CURVE)
+        facts += [
+            ("measured", f"at such s {own.smallest:.0%} to {own.largest:.0%} of a model without noise was left, "
+             f"{own.median:.0%} in the middle (AUC above 1/2, four data sets with two classes; docs/runs/signal.txt)"),
+            ("by epsilon", ", ".join(f"{number(other, 3)}: {share.median:.0%}" for other, share in curve)),
+        ]  # fmt: skip
     if own.is_little:
         facts.append(
             ("warning", "that is too little signal for most data: ask for more records or sites, fewer features, or a "

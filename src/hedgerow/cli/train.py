@@ -131,10 +131,11 @@ def simulate(arguments: argparse.Namespace) -> None:
             # What was released before is a share of the plan's own epsilon, and may be more than all of a smaller one.
             own = replace(own, prepared=())
         start = time.monotonic()
-        # Sums are the same however the rows are spread, so masks are shown once.
+        # Sums are the same however the rows are spread, so masks are shown once; noise of the sites is not.
+        is_spread = is_plans or plan.privacy.noise == "distributed"
         model = train_with_progress(
-            own if is_plans else replace(own, federation=replace(own.federation, min_sites=1)),
-            sites if is_plans else together,
+            own if is_spread else replace(own, federation=replace(own.federation, min_sites=1)),
+            sites if is_spread else together,
             SystemNoise(os.urandom),
             n_threads=arguments.threads,
             quiet=arguments.json,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hedgerow.methods.registry import method_of, program_for, resolve
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Model, Plan
 from hedgerow.privacy.accountants import get_accountant, mu_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import prepared_events
@@ -48,13 +48,14 @@ class Outlook:
 
     Attributes:
         signal: s = n mu / rows per unit: roughly, how many standard deviations of noise the data amount to; >= 0.
-        smallest, median, largest: share of a model that was left at such signal, 0 to 1, over four data sets.
+        smallest, median, largest: share of a model that was left at such signal, 0 to 1, over four data sets; None
+            for plans whose like was not measured.
     """
 
     signal: float
-    smallest: float
-    median: float
-    largest: float
+    smallest: float | None = None
+    median: float | None = None
+    largest: float | None = None
 
     @property
     def is_little(self) -> bool:
@@ -66,8 +67,15 @@ def outlook_of(plan: Plan, epsilon: float | None = None) -> Outlook:
     privacy = plan.privacy
     mu = mu_of(privacy.epsilon if epsilon is None else epsilon, privacy.delta)
     signal = privacy.n_records * mu / privacy.rows_per_unit
+    if not is_measured(plan):
+        return Outlook(signal)
     _, *shares = max(row for row in MEASURED_SIGNAL if row[0] <= signal)
     return Outlook(signal, *shares)
+
+
+def is_measured(plan: Plan) -> bool:
+    """Whether `MEASURED_SIGNAL` and `MEASURED_LOSSES` speak of such a plan: of two classes, and the default in all."""
+    return plan.label.type == "binary" and replace(plan.model, structure_seed=Model().structure_seed) == Model()
 
 
 @dataclass(frozen=True)
