@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.node import loader, with_rows_read
-from hedgerow.client.node import Node, used_rows
+from hedgerow.client.node import Node, is_worse_than_constant, used_rows
 from hedgerow.client.node_session import NodeRun
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, RemoteProtocolError
@@ -25,6 +25,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.participant import Participant
 from hedgerow.server.coordinator import RunEventKind
 from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.trees.leaf_sums import SiteRecords
 from tests.hostile.poisoning import Liar, Lie
 
 if TYPE_CHECKING:
@@ -89,6 +90,52 @@ def lie_from(federation: Federation, site: str, first: int, times: int, monkeypa
 
     monkeypatch.setattr(NodeRun, "_answer", answer)
     monkeypatch.setattr("hedgerow.client.node_session.clipped", lambda vector, *_: vector)
+
+
+@pytest.mark.parametrize("is_lying", [True, False])
+def test_owners_hear_of_a_model_that_is_against_their_rows(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, is_lying: bool
+) -> None:
+    """One site keeps its Hessians and turns its gradients against the others': every check passes, and the model says
+    the opposite of what they know. Each other site's owner hears of it, and nobody else: the run goes on.
+    """
+    federation: Federation = federate(4, plan_of(factory, 4000, n_trees=14, batch_size=1))
+    heard: dict[str, list[str]] = {}
+    for name, party in federation.parties.items():
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, tell=heard.setdefault(name, []).append)
+        party.start()
+    honest = NodeRun._answer
+
+    def answer(self: NodeRun, query: Query) -> IntVector:
+        sums = honest(self, query).copy()
+        if is_lying and self is federation.parties["site-2"].session._run:
+            sums[0::2] *= -8
+        return sums
+
+    monkeypatch.setattr(NodeRun, "_answer", answer)
+    outcome = federation.run()
+    assert outcome.ensemble.n_trees == 14 and not federation.codes("complaint")
+    objecting = [name for name, said in heard.items() if said]
+    assert len(objecting) >= 3 if is_lying else not objecting
+    assert all("model-disagrees" in line for said in heard.values() for line in said)
+
+
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+def test_a_model_is_compared_with_its_own_mean(factory: ModuleType, label: str) -> None:
+    """Squares by hand, for predictions that follow the labels, that do not, and that go against them."""
+    plan = factory.make_plan(label)
+    drawn = np.random.default_rng(3)
+    codes = 4 if label == "multiclass" else 2
+    labels = drawn.integers(-60_000, 60_000, 900) if label == "regression" else drawn.integers(0, codes, 900)
+    for slope, is_worse in ((1.0, False), (0.0, False), (-1.0, True)):
+        if label == "regression":
+            scores = slope * labels[None]
+        else:
+            is_own = labels[None] == np.arange(codes)[1 if label == "binary" else 0 :, None]
+            scores = 65_536 * (0.5 + slope * (is_own - 0.5))
+        records = SiteRecords(np.zeros((2, 900), np.uint8), labels.astype(np.int32), scores.astype(np.int32))
+        assert is_worse_than_constant(plan, records) is is_worse
 
 
 def test_a_run_over_masks_ends_by_name_and_is_paid_for(
@@ -231,9 +278,7 @@ def test_a_row_more_moves_one_other_row_at_most(n_changed: int) -> None:
         rows = drawn.integers(0, 9, size=(n_rows, 4))
         other = np.concatenate([rows[n_changed:], drawn.integers(0, 9, size=(1, 4))])
         drawn.shuffle(other)
-        kept = [
-            Counter(map(tuple, table[used_rows(table.T, len(table), 40)].tolist())) for table in (rows, other)
-        ]
+        kept = [Counter(map(tuple, table[used_rows(table.T, len(table), 40)].tolist())) for table in (rows, other)]
         assert [sum(each.values()) for each in kept] == [min(40, len(table)) for table in (rows, other)]
         assert max((kept[0] - kept[1]).total(), (kept[1] - kept[0]).total()) <= 1
 

@@ -531,7 +531,7 @@ def _setup_of(
     setup = NodeSetup(
         identity.public.name, *keys, policy, os.urandom, SystemNoise(os.urandom), load, plan, n_threads, load_held_out,
         models, arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note, own=policy.data),
-        load_raw=raw_loader(arguments.data, arguments.query, policy.data), tell=note,
+        load_raw=raw_loader(arguments.data, arguments.query, policy.data), tell=warn,
     )  # fmt: skip
     check_own_plan(setup)
     setup = with_rows_read(setup, _tables(arguments, policy.data), seen=seen)

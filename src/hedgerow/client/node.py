@@ -25,6 +25,7 @@ from hedgerow.data.site_data import Recoded, SiteData
 from hedgerow.data.sources import ending_of
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.sums import EvaluationQuery
+from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import method_of
 from hedgerow.methods.replica import rehearse
@@ -181,6 +182,29 @@ def noise_of_site(query: Query, site: str, n_records: int, source: NoiseSource) 
     return source.sample(sigma, query.length, f"{query.purpose}/records of {site}") if sigma else 0
 
 
+# The owner's own eye --------------------------------------------------------------------------------------------------
+
+_MOST_LOOKED_AT = 8192
+_HAIR = 1e-9
+
+
+def is_worse_than_constant(plan: Plan, records: SiteRecords) -> bool:
+    """Whether a model's predictions lie further from a site's own labels than their own mean does, in squares.
+
+    False where no such mean means anything (times to an event). Of many rows some thousand are looked at.
+    """
+    link, step = loss_kind(plan).link, 1 + records.n_records // _MOST_LOOKED_AT
+    scores, labels = records.scores[:, ::step], records.labels[::step]
+    if not (plan.label.is_numeric or plan.label.classes) or not len(labels) or not len(scores):
+        return False
+    if plan.label.is_numeric:
+        found, truth = link.units(scores.astype(np.int64), plan.label).T / SCORE_UNIT, labels[:, None] / SCORE_UNIT
+    else:
+        found, truth = link.probabilities(scores / SCORE_UNIT), labels[:, None] == np.arange(plan.label.n_codes)
+    mean = found.mean(axis=0)
+    return float(((found - truth) ** 2).sum()) > (1 + _HAIR) * float(((mean - truth) ** 2).sum())
+
+
 # Training -------------------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +245,8 @@ class Node:
         self._ensemble_size = 0
         self._fitted: list[FittedTrees] = []
         self._arrivals: ArrivalsOfRun | None = None
+        self.n_worse = 0
+        """Trees in a row after which the model so far said less about these rows than a constant."""
 
     @property
     def n_records(self) -> int:
@@ -278,6 +304,8 @@ class Node:
     def _count_update(self, query: Query) -> None:
         if query.update is not None:
             self._ensemble_size += query.update.trees.n_trees
+            is_worse = is_worse_than_constant(self.held.plan, self.held.records)
+            self.n_worse = self.n_worse + query.update.trees.n_trees if is_worse else 0
             if method_of(self.held.plan).keeps_accounts:
                 self._fitted.append(query.update)
 

@@ -625,6 +625,9 @@ def _reconcile(store: NodeStore, book: BudgetBook) -> None:
 Reply = tuple[NodeState, Message | None]
 """Where the node stands after a message, and what it sends."""
 _NOTHING = NodeStep()
+WORSE_TREES = 10
+"""Trees in a row that say less about a site's rows than a constant before its owner hears of it."""
+_DISAGREES = "model-disagrees"
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
 
 
@@ -658,6 +661,7 @@ class NodeRun:
         self._last_masked = self._store.last_masked(stored.run_id)
         # The answer to a round's query, with its number. It changes the node's scores, and so is computed once.
         self._vector: tuple[int, IntVector] | None = None
+        self._has_told = False
         # Rounds of the local model whose answer may have left with other noise, before a restart.
         self._redrawn = set[int]()
         if setup.arrivals is not None and isinstance(node, Node):
@@ -957,8 +961,24 @@ class NodeRun:
             self._require_plausible(query, release)
         if query is not None and not self._holds_answer():
             self.node.finish(query)
+        self._look()
         self.replica.feed(release)
         self._vector = None
+
+    def _look(self) -> None:
+        """Tell the owner, and no one else, where the model has turned against the site's own rows.
+
+        Nothing that others can see follows from it: it is said, and the node goes on.
+        """
+        n_worse = self.node.n_worse if isinstance(self.node, Node) else 0
+        if n_worse >= WORSE_TREES and not self._has_told:
+            self._setup.tell(
+                f"For {n_worse} trees in a row the model so far has predicted this site's rows worse than a constant. "
+                "Some site may lie, or these rows may be unlike the others'. Only you hear of it. You may end this "
+                "node's part (`hedgerow approve FOLDER --stop`): what others see then follows from your rows, outside "
+                f"the guarantee ({_DISAGREES}; private: for this site only)"
+            )
+        self._has_told = n_worse >= WORSE_TREES
 
     def _require_plausible(self, query: Query, release: IntVector) -> None:
         """Ask what the coordinator has to ask of every release; this node does not rely on it.
