@@ -10,7 +10,8 @@
     ├── ProtocolError                            8   a peer sent what the protocol does not allow
     │   └── RemoteProtocolError                  8   the peer erred (a plain ProtocolError: we did)
     ├── AggregationError                         9   a secure sum was abandoned
-    └── EnvironmentFault                        10   the machine refused: disk, memory, network, a missing extra
+    ├── EnvironmentFault                        10   the machine refused: disk, memory, network, a missing extra
+    └── NothingFoundError                       12   noisy sums were paid for, and do not say what was asked for
 
 An error carries three sentences for a person: what happened, the likely cause, and what to do. ``code`` is a stable
 word for machines; the process ends with ``exit_code``. All sentences stand in one table, `errors.toml`.
@@ -139,6 +140,13 @@ class EnvironmentFault(HedgerowError):
 
     exit_code = 10
     default_code = "environment"
+
+
+class NothingFoundError(HedgerowError, ValueError):
+    """What was asked for does not stand out of the noise. What the sums have cost is spent, and the rest is kept."""
+
+    exit_code = 12
+    default_code = "nothing-found"
 
 
 Row = Mapping[str, str]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hedgerow.cli.inputs import read_plan
@@ -177,9 +178,8 @@ def test_what_stands_in_rows_changes_no_error(tmp_path: Path, capsys: pytest.Cap
     for text in (good, good + '"', "a,b\n", good + "1,2,3\n", good + "\xff,\x00\n", good + "nan,inf\n1e999,\n"):
         file = tmp_path / "table.csv"
         file.write_bytes(text.encode("latin-1"))
-        assert main(["survey", str(file), "--label", "b", "--epsilon", "0.1", "--out", str(tmp_path / "out")]) == 0
-        said = capsys.readouterr().err
-        assert "No plan was drafted" in said
+        assert main(["survey", str(file), "--label", "b", "--epsilon", "0.1", "--out", str(tmp_path / "out")]) == 12
+        assert "(survey-no-plan, exit code 12)" in capsys.readouterr().err
     assert not (tmp_path / "out" / "plan.toml").exists()
 
 
@@ -222,8 +222,42 @@ def test_a_private_draft(study: Path, tmp_path: Path, hedgerow: Run, capsys: pyt
     assert plan.prepared
     assert "age" in plan.feature_names
     assert main(["plan", "init", str(table), "--label", "ill", "--private"]) == 2
-    assert main(["plan", "init", str(table), "--label", "ill", "--private", "--epsilon", "0.001"]) == 2
+    assert main(["plan", "init", str(table), "--label", "ill", "--private", "--epsilon", "0.001"]) == 12
     assert "survey-no-plan" in capsys.readouterr().err
+
+
+def test_a_rare_class_leaves_a_plan_that_waits_for_it(
+    tmp_path: Path, hedgerow: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was found is paid for once: the classes are written in and it trains, or are declared beforehand."""
+    draw = np.random.default_rng(1)
+    rare, age = (draw.random(5110) < 0.049).astype(int), draw.integers(1, 83, 5110)
+    table, out = tmp_path / "a.csv", tmp_path / "found"
+    table.write_text("age,stroke\n" + "".join(f"{own},{event}\n" for own, event in zip(age, rare, strict=True)))
+    asked = ["survey", str(table), "--label", "stroke", "--epsilon", "0.1", "--seed", "1"]
+    assert main([*asked, "--out", str(out)]) == 12
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--schema" in said and "epsilon 0.1" in said and str(out / "plan.toml") in said.replace(" ", "")
+    assert main(["privacy", str(out / "plan.toml")]) == 3
+    assert "waits for it" in " ".join(capsys.readouterr().err.split())
+    text = (out / "plan.toml").read_text(encoding="utf-8")
+    (out / "plan.toml").write_text(re.sub(r"# classes = .*", "classes = [0, 1]", text), encoding="utf-8")
+    plan = read_plan(str(out / "plan.toml"))
+    assert plan.prepared and plan.feature_names == ("age",) and plan.label.classes == ("0", "1")
+    (tmp_path / "known.toml").write_text('[label]\nname = "stroke"\nclasses = [0, 1]\n', encoding="utf-8")
+    hedgerow(*asked, "--schema", tmp_path / "known.toml", "--out", tmp_path / "again")
+    assert read_plan(str(tmp_path / "again" / "plan.toml")).label.classes == ("0", "1")
+
+
+def test_cells_that_are_no_numbers_are_seen_in_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Values below a limit are text: their share stands in the table, and what helps below it."""
+    draw = np.random.default_rng(1)
+    table = tmp_path / "a.csv"
+    table.write_text("hb\n" + "".join("<11\n" if own < 11 else f"{own:.1f}\n" for own in draw.normal(13, 2, 3000)))
+    assert main(["survey", str(table), "--epsilon", "2", "--seed", "1"]) == 0
+    printed = capsys.readouterr()
+    assert re.search(r"hb +- +1[5-7] % ", printed.out)
+    assert "recode.hb" in printed.err
 
 
 def test_what_comes_after_a_survey_over_nodes_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,10 @@ def init(arguments: argparse.Namespace) -> None:
         raise UsageError("usage-survey-missing", missing="--label")
     out = None if arguments.out is None else new_file(arguments.out)
     if arguments.private:
-        _write(private_draft(arguments), out)
+        text, require_plan = private_draft(arguments, out)
+        if text:
+            _write(text, out)
+        require_plan()
         return
     place = adapted_table(arguments.data, arguments.adapter)
     text = draft_plan(

@@ -6,8 +6,9 @@ import argparse
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -21,13 +22,14 @@ from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json
 from hedgerow.cli.progress import sites_of, status
 from hedgerow.data.drafts import read_codebook
 from hedgerow.data.sources import column_names
-from hedgerow.errors import UsageError
+from hedgerow.errors import NothingFoundError, UsageError
 from hedgerow.local.survey import (
     TableSurvey,
     columns_of,
     curves_of,
     drafted_plan,
     numeric_label_of,
+    open_plan_text,
     plan_text,
     read_named,
     read_site_tables,
@@ -76,10 +78,12 @@ def run(arguments: argparse.Namespace) -> None:
     label = numeric_label_of(read_text(arguments.schema), arguments.label) if is_declared else None
     found, sites = _over_nodes(arguments) if arguments.federated else _over_tables(arguments, folder)
     plan = drafted_plan(found, len(sites), arguments.train_epsilon, label)
-    files = {} if folder is None else _write(folder, found, plan, sites)
+    text = open_plan_text(found, len(sites), arguments.train_epsilon) if plan is None else plan_text(plan)
+    files = {} if folder is None else _write(folder, found, text, sites)
     if arguments.json:
         written = {name: str(path) for name, path in files.items()}
         print_json({**content_of(found, sites), "files": written})
+        _require_plan(arguments, found, plan, files.get(_PLAN) if text else None)
         return
     if found.report.seeded:
         warn_seeded()
@@ -89,6 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
     _say_what_next(arguments, found, plan, files)
     if files and plan is not None:
         _say_of_the_label(found, plan)
+    _require_plan(arguments, found, plan, files.get(_PLAN) if text else None)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -123,8 +128,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("survey-no-columns-named")
 
 
-def private_draft(arguments: argparse.Namespace) -> str:
-    """The text of a plan for ``plan init --private``; raises UsageError where nothing stands out of the noise."""
+def _require_plan(arguments: argparse.Namespace, found: TableSurvey, plan: Plan | None, kept: Path | None) -> None:
+    """Raise NothingFoundError where a plan was wished for and is not finished. Args: kept: what there is of it."""
+    if plan is not None or not arguments.label:
+        return
+    n_classes = len(getattr(found.statistics, "classes", ()))
+    missing = f"fewer than two classes of the label {arguments.label!r} stand out of the noise, and it is no quantity"
+    if n_classes > 1:
+        missing = "no column stands out of the noise but the label"
+    said = f"Write the classes into {kept}: all else there is paid for, and trains. " if kept is not None else ""
+    raise NothingFoundError("survey-no-plan", missing=missing, spent=found.report.epsilon, kept=said)
+
+
+def private_draft(arguments: argparse.Namespace, out: Path | None) -> tuple[str, Callable[[], None]]:
+    """The text of a plan for ``plan init --private``, and what raises NothingFoundError if it is not finished."""
     declares = arguments.bounds_are_public or arguments.n_records is not None or arguments.codebook
     if arguments.epsilon is None or declares:
         raise UsageError("survey-private-epsilon")
@@ -134,9 +151,8 @@ def private_draft(arguments: argparse.Namespace) -> str:
     arguments.delta = 1e-6 if arguments.delta is None else arguments.delta
     found, _ = _over_tables(arguments, None)
     plan = drafted_plan(found, 1)
-    if plan is None:
-        raise UsageError("survey-no-plan", label=arguments.label)
-    return plan_text(plan)
+    text = open_plan_text(found, 1) if plan is None else plan_text(plan)
+    return text, partial(_require_plan, arguments, found, plan, out if text else None)
 
 
 def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[TableSurvey, list[str]]:
@@ -250,16 +266,19 @@ def content_of(found: TableSurvey, sites: Sequence[str]) -> dict[str, object]:
     return {"sites": list(sites), **found.statistics.to_dict(), "report": found.report.to_dict()}
 
 
-def _write(folder: Path, found: TableSurvey, plan: Plan | None, sites: Sequence[str]) -> dict[str, Path]:
-    """Write the files; statistics that were there before are written over, but for a plan that is another one."""
+def _write(folder: Path, found: TableSurvey, plan: str, sites: Sequence[str]) -> dict[str, Path]:
+    """Write the files; statistics that were there before are written over, but for a plan that is another one.
+
+    Args: plan: its text; "" for none.
+    """
     texts = {
         "report.html": page_of(found, sites, SUBJECT),
         "survey.json": json_text(content_of(found, sites)) + "\n",
     }
     if isinstance(found.statistics, SurvivalCurves):
         texts["curves.svg"] = picture_of(found.statistics, is_file=True)
-    if plan is not None:
-        texts[_PLAN] = plan_text(plan)
+    if plan:
+        texts[_PLAN] = plan
         kept = folder / _PLAN
         if kept.exists() and kept.read_text(encoding="utf-8") != texts[_PLAN]:
             raise UsageError("plan-exists", path=kept)
@@ -282,9 +301,11 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
         _print_curves(console, found)
         return
     numbers = [column for column in found.columns if column.kind == "number"]
+    plain, dates = ([own for own in numbers if own.is_date == is_date] for is_date in (False, True))
+    odd = any(column.odd.is_shown for column in numbers)
     for title, table, row, columns in (
-        ("Numbers", _numbers("mean"), _number_row, [column for column in numbers if not column.is_date]),
-        ("Dates", _numbers(), _date_row, [column for column in numbers if column.is_date]),
+        ("Numbers", _numbers("mean", odd=odd), partial(_number_row, odd=odd), plain),
+        ("Dates", _numbers(odd=odd), partial(_date_row, odd=odd), dates),
         ("Text", _table("missing", "categories"), _text_row, [own for own in found.columns if own.kind == "text"]),
     ):
         if columns:
@@ -321,26 +342,32 @@ _WRAPPED = ("categories", "lowest", "highest")
 
 
 def _table(*columns: str, first: str = "column") -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(first, overflow="fold", style="green", max_width=18)
     for name in columns:
         table.add_column(name, overflow="fold", no_wrap=name not in _WRAPPED)
     return table
 
 
-def _numbers(*means: str) -> Table:
-    return _table("missing", *means, "5 %", "median", "95 %", "histogram")
+def _numbers(*means: str, odd: bool) -> Table:
+    """Args: odd: whether some column has cells that are no numbers, in so many of them that it is shown."""
+    return _table("missing", *(["text"] if odd else []), *means, "5 %", "median", "95 %", "histogram")
 
 
-def _number_row(column: Column) -> list[str | Text]:
+def _number_row(column: Column, *, odd: bool) -> list[str | Text]:
     mean = column.mean
     said = NOT_SHOWN if mean is None else f"{short(mean.value)} ±{two_digits(1.96 * mean.deviation)}"
-    return [column.name, percent(column.missing), said, *_quantiles(column), Text(sparkline(column), style="green")]
+    bars = Text(sparkline(column, 8 if odd else 14), style="green")
+    return [column.name, *_absent(column, odd), said, *_quantiles(column), bars]
 
 
-def _date_row(column: Column) -> list[str | Text]:
+def _date_row(column: Column, *, odd: bool) -> list[str | Text]:
     """Without a mean: dates are wide, and the median says when."""
-    return [column.name, percent(column.missing), *_quantiles(column), Text(sparkline(column, 8), style="green")]
+    return [column.name, *_absent(column, odd), *_quantiles(column), Text(sparkline(column, 8), style="green")]
+
+
+def _absent(column: Column, odd: bool) -> list[str]:
+    return [percent(column.missing), *([percent(column.odd)] if odd else [])]
 
 
 def _quantiles(column: Column) -> list[str]:
@@ -432,8 +459,8 @@ def _say_what_next(
 ) -> None:
     if found.statistics.n_records.value * arguments.epsilon < _FEW_RECORDS:
         warn("There are few records for so small an epsilon, so much is hidden by the noise, or wrong by it.")
-    if arguments.label and plan is None:
-        warn("No plan was drafted: nothing stands out of the noise for the label, or for any other column.")
+    for column in getattr(found.statistics, "columns", ()):
+        _say_of_cells(column)
     if not files:
         note("Nothing was written: --out FOLDER keeps a report, and with --label a plan. Asked again, it costs again.")
         return
@@ -449,6 +476,19 @@ def _say_what_next(
         epsilon = usual_epsilon(found.report) if arguments.train_epsilon is None else arguments.train_epsilon
         both = f"The plan promises epsilon {epsilon:g} for these statistics and the training together"
         note(f"{both}: {typed(f'hedgerow {command}')}")
+
+
+def _say_of_cells(column: Column) -> None:
+    """What the releases say of a column that a plan by them would not use as its owner thinks, and what helps."""
+    if column.kind == "number" and column.odd.is_shown:
+        kind = "no date" if column.is_date else "not a number"
+        warn(
+            f"{column.name}: {percent(column.odd)} of the cells are there and {kind}. A training leaves such rows out: "
+            f"say what they stand for, with `recode.{column.name}`, `missing` or `date` in a [data] table (--adapter), "
+            "or declare the column as categorical (--schema)."
+        )
+    if column.range is not None and column.range.unheld:
+        warn(f"{column.name}: {column.range.doubt}.")
 
 
 def _say_of_the_label(found: TableSurvey, plan: Plan) -> None:

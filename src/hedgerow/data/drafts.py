@@ -403,6 +403,9 @@ def _bounds(summary: Summary, entry: Entry, *, widen: bool) -> list[str]:
     return ["# The column holds one value only.", f"min = {_number(low)}", f"max = {_number(low + 1)}"]
 
 
+OPEN_CLASSES = "# classes =   # FILL IN, the positive class last, such as [0, 1]"
+
+
 def _label(name: str, summary: Summary | None, entry: Entry) -> str:
     """The table of a label; `summary` only where its cells are public."""
     lines = ["[label]", f"name = {quoted(name)}"]
@@ -415,11 +418,10 @@ def _label(name: str, summary: Summary | None, entry: Entry) -> str:
         return "\n".join([*lines, *others, 'type = "regression"', *_bounds(summary, entry, widen=False)])
     if summary is not None and 2 <= len(summary.values) <= MAX_CATEGORIES:
         return "\n".join([*lines, *_classes(summary.sorted_values())])
-    classes = "# classes =   # FILL IN, the positive class last, such as [0, 1]"
     if summary is not None:
-        return "\n".join([*lines, *_comment(f"Or {_labels_but('binary')}."), 'type = "binary"', classes])
+        return "\n".join([*lines, *_comment(f"Or {_labels_but('binary')}."), 'type = "binary"', OPEN_CLASSES])
     kinds = _comment(f"One of {_labels_but('')}.")
-    return "\n".join([*lines, *kinds, "# type =   # FILL IN, one of these", classes, *_open_bounds(name, entry)])
+    return "\n".join([*lines, *kinds, "# type =   # FILL IN, one of these", OPEN_CLASSES, *_open_bounds(name, entry)])
 
 
 def _time(label: str, event: str) -> str:

@@ -60,6 +60,7 @@ from hedgerow.losses.survival import survival_codes
 from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import label_kinds
+from hedgerow.privacy.accountants import account_of
 
 
 class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
@@ -215,7 +216,8 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             own = classes.astype(dtype)
             classes = own[own == classes]
         if len(classes) < 2:
-            raise DataError("data-one-class-private", n_classes=len(classes))
+            spent = account_of(self.accountant, start.ledger.events(), self._delta).epsilon
+            raise DataError("data-one-class-private", n_classes=len(classes), spent=spent)
         return classes
 
     def _declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from hedgerow.data.drafts import Entry, plan_toml
+from hedgerow.data.drafts import OPEN_CLASSES, Entry, plan_toml
 from hedgerow.data.raw_cells import RawTable, bounded_tables, read_raw, types_of
 from hedgerow.data.sources import Location, opened
 from hedgerow.data.tables import require_columns
@@ -30,7 +30,7 @@ from hedgerow.survey.curves import CurveQuestions, SurvivalCurves
 from hedgerow.survey.program import Findings, Questions, survey
 from hedgerow.survey.queries import RawSite, SurveyNode, SurveyQuery
 from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declared_column
-from hedgerow.survey.statistics import AskedColumn, Column, TableQuestions, TableStatistics
+from hedgerow.survey.statistics import MAX_CLASSES, AskedColumn, Column, TableQuestions, TableStatistics
 
 MOST_ROWS = 2**33
 """Rows that all sites together may have at most: masked sums have words for so many."""
@@ -395,7 +395,23 @@ def plan_text(plan: Plan) -> str:
     )
 
 
+def open_plan_text(survey: TableSurvey, n_sites: int, epsilon: float | None = None) -> str:
+    """`plan_text` but for the label's classes, which were not found and wait for a person; "" without any feature.
+
+    Arguments and errors as of `drafted_plan`.
+    """
+    statistics = survey.statistics
+    if isinstance(statistics, SurvivalCurves) or not statistics.label:
+        return ""
+    trial = {"name": statistics.label, "type": "binary", "classes": ["0", "1"]}
+    plan = drafted_plan(survey, n_sites, epsilon, trial)
+    if plan is None:
+        return ""
+    return plan_text(plan).replace('\nclasses = ["0", "1"]', f"\n{OPEN_CLASSES}", 1)
+
+
 def _label_of(statistics: TableStatistics) -> dict[str, Any] | None:
+    """The plan's [label] by what was found; None where its classes, or its bounds, were not."""
     own = next((column for column in statistics.columns if column.name == statistics.label), None)
     if own is None:
         return None
@@ -407,6 +423,9 @@ def _label_of(statistics: TableStatistics) -> dict[str, Any] | None:
     if own.kind != "number" or own.range is None or own.is_date:
         return None
     low, high = own.range.bounds
+    if own.range.is_whole and high - low < MAX_CLASSES and not own.is_declared:
+        # Of few whole numbers, hardly a quantity: classes, of which too few records are there to be seen.
+        return None
     origin = {} if own.is_declared else {"origin": FOUND}
     return {"name": own.name, "type": "regression", "min": low, "max": high, **origin}
 

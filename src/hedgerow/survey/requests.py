@@ -213,7 +213,8 @@ class OpenPlan(_Request):
             label.update({"max": max(high, 1.0)} if label["type"] == "count" else {"min": low, "max": high})
         elif self.label_asked:
             if len(findings.classes) < 2:
-                raise DataError("data-one-class-private", n_classes=len(findings.classes))
+                spent = account_of(privacy.accountant, ledger.events(), privacy.delta).epsilon
+                raise DataError("data-one-class-private", n_classes=len(findings.classes), spent=spent)
             label["classes"] = [str(own) for own in findings.classes]
             label["type"] = "binary" if len(findings.classes) == 2 else "multiclass"
         table["privacy"]["n_records"] = findings.n_records
