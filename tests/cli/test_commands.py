@@ -21,6 +21,7 @@ import pytest
 
 from hedgerow.cli.inputs import named_sites, read_plan
 from hedgerow.cli.main import main
+from hedgerow.cli.output import PRIVATE
 from hedgerow.cli.privacy import model_facts, trees_text
 from hedgerow.data.site_data import read_site_data
 from hedgerow.methods.registry import resolve
@@ -115,6 +116,18 @@ def test_predict_and_evaluate_agree_with_the_model(study: Path, model: Path, tmp
     assert scores["accuracy"] == pytest.approx(np.mean(np.array(predicted) == truth))
     assert scores["auc"] > 0.85
     assert "(chance 0.5)" in hedgerow("evaluate", model, study / "test.csv")
+
+
+def test_exact_figures_of_private_rows_are_marked(model: Path, study: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """Who passes them on knows that no guarantee covers them: wherever a command prints them, and in JSON as well."""
+    table, out = study / "test.csv", tmp_path / "out.csv"
+    commands = [("evaluate", model, table), ("predict", model, table), ("predict", model, table, "--out", out),
+                ("check", study / "plan.toml", table)]  # fmt: skip
+    for command in commands:
+        said = hedgerow(*command, "--json")
+        assert (said["private"], said["note"]) == (True, PRIVATE)
+    for command in (commands[0], commands[3]):
+        assert PRIVATE in " ".join(hedgerow(*command).split())
 
 
 def test_a_table_that_cannot_be_read_prints_no_predictions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,12 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.data.sources import SOURCES, add_source
-from hedgerow.errors import PlanError
+from hedgerow.errors import PlanError, UsageError
+from hedgerow.losses.registry import LOSSES, add_loss
 from hedgerow.methods.registry import METHODS, add_method
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.plan.registry import rules_by_method
+from hedgerow.plan.registry import add_label, label_kinds, rules_by_method
 from hedgerow.transport import ENGINES, add_engine
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -107,6 +108,22 @@ def test_a_toy_trains_and_is_evaluated_in_one_process(study: Path, capsys: pytes
     assert len((study / "predictions.csv").read_text().splitlines()) == 301
     run("evaluate", study / "model.json", "--federated", *sites, "--epsilon", "1", "--json")
     check_model(study / "model.json")
+
+
+@pytest.mark.parametrize("add", [
+    lambda: add_method("boosting", toy_method.METHOD), lambda: add_method("s_gbdt", toy_method.METHOD),
+    lambda: add_method("toy", toy_method.METHOD), lambda: add_loss(LOSSES["binary"]),
+    lambda: add_label(LOSSES["binary"].label), lambda: add_source(".csv", toy_source.ToyTable),
+    lambda: add_source("", toy_source.ToyTable), lambda: add_engine("grpc", toy_transport.ENGINE),
+    lambda: METHODS.__setitem__("boosting", toy_method.METHOD),
+])  # fmt: skip
+def test_a_name_that_is_taken_is_refused(add: Callable[[], object]) -> None:
+    """Nothing runs under another one's name; what was there stays, and nothing is half added."""
+    before = [dict(table) for table in (METHODS, LOSSES, SOURCES, ENGINES, rules_by_method(), label_kinds())]
+    with pytest.raises(UsageError) as caught:
+        add()
+    assert caught.value.code == "name-taken"
+    assert [dict(each) for each in (METHODS, LOSSES, SOURCES, ENGINES, rules_by_method(), label_kinds())] == before
 
 
 def test_a_toy_section_is_checked_as_any_other() -> None:

@@ -15,7 +15,18 @@ from typing import Any
 import numpy as np
 
 from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, picture_file
-from hedgerow.cli.output import note, number, print_facts, print_json, today, warn, warn_seeded, wrapped
+from hedgerow.cli.output import (
+    PRIVATE,
+    PRIVATE_MARK,
+    note,
+    number,
+    print_facts,
+    print_json,
+    today,
+    warn,
+    warn_seeded,
+    wrapped,
+)
 from hedgerow.cli.progress import sites_of, status
 from hedgerow.client.node import available_threads, use_threads
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
@@ -48,8 +59,9 @@ def run(arguments: argparse.Namespace) -> None:
     with status(f"Predicting {Path(arguments.data).name}", quiet=arguments.json):
         scores = evaluate(model, read_records(table, model.plan, with_unit=False))
     if arguments.json:
-        print_json({"model": arguments.model, "data": arguments.data, **scores})
+        print_json({"model": arguments.model, "data": arguments.data, **PRIVATE_MARK, **scores})
         return
+    print(f"{wrapped(PRIVATE, hanging=0)}\n")
     print_facts(_facts_of_scores(scores, model))
 
 
@@ -64,7 +76,10 @@ def _check_plain(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
-    """The number of records and the scores of a model's predictions for them; a column without any value is told of."""
+    """The number of records and the scores of a model's predictions for them; a column without any value is told of.
+
+    They are exact, so no guarantee covers them: `evaluate_federated` measures with noise.
+    """
     labels, outputs, empty = [], [], set(model.plan.feature_names)
     label = model.plan.label
     predict = model.predict_codes if label.is_numeric else model.predict_proba_codes

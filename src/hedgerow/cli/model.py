@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from hedgerow.cli.inputs import adapted_table, check_can_write, picture_file
-from hedgerow.cli.output import note, number, print_json, today, warn, wrapped
+from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrapped
 from hedgerow.data.sources import Location, read_records
 from hedgerow.errors import ModelError
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
@@ -94,7 +94,7 @@ def predict(arguments: argparse.Namespace) -> None:
     chunks = _predictions(model, adapted_table(arguments.data, arguments.adapter), arguments)
     if arguments.json and out is None:
         rows = [row if len(header) > 1 else row[0] for chunk in chunks for row in chunk]
-        print_json({"columns": header, "predictions": rows})
+        print_json({**PRIVATE_MARK, "columns": header, "predictions": rows})
         return
     # Before anything is written: a table that is not there, or does not fit, leaves no header of predictions.
     first = next(chunks, [])
@@ -106,9 +106,9 @@ def predict(arguments: argparse.Namespace) -> None:
             writer.writerows(chunk)
             n_rows += len(chunk)
     if arguments.json:
-        print_json({"out": str(out), "n_rows": n_rows, "columns": header})
+        print_json({"out": str(out), **PRIVATE_MARK, "n_rows": n_rows, "columns": header})
     elif out is not None:
-        note(f"Wrote {n_rows:,} predictions to {out}.")
+        note(f"Wrote {n_rows:,} predictions to {out}. {PRIVATE}")
 
 
 def _header(model: Model, arguments: argparse.Namespace) -> list[str]:

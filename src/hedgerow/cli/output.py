@@ -60,6 +60,12 @@ def report_error(error: HedgerowError, *, as_json: bool, exit_code: int | None =
     return code
 
 
+PRIVATE = "Private: exact figures of these rows, for their owner only. No guarantee covers them."
+"""Stands with every figure that is read off rows without noise."""
+PRIVATE_MARK: Mapping[str, Any] = {"private": True, "note": PRIVATE}
+"""The same among the fields of a JSON object."""
+
+
 def print_json(content: Mapping[str, Any]) -> None:
     """One JSON object on stdout; numbers that JSON does not know become null or "infinite"."""
     print(json_text(content))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan
-from hedgerow.cli.output import note, number, print_facts, print_json, width, wrapped
+from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, note, number, print_facts, print_json, width, wrapped
 from hedgerow.data.fit import ColumnFit, TableFit, counted, renames, table_fit
 from hedgerow.data.sources import Location, column_names, is_url
 from hedgerow.data.units import MANY, needed_columns
@@ -53,7 +53,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(
             {
-                "private": True,
+                **PRIVATE_MARK,
                 "plan_digest": plan.digest,
                 "n_rows": found.n_rows,
                 "left_out": found.unfit,
@@ -63,7 +63,7 @@ def check(arguments: argparse.Namespace) -> None:
         )
         return
     table = "The query's result" if is_url(arguments.data) else arguments.data
-    about = f"{shown(table)} beside the plan {plan.name!r}. Private: exact counts of its rows, for their owner only."
+    about = f"{shown(table)} beside the plan {plan.name!r}. {PRIVATE}"
     print(f"{wrapped(about, hanging=0)}\n")
     _print_columns(found)
     findings = [(column.name, "; ".join(column.findings())) for column in found.columns if column.findings()]

@@ -388,7 +388,8 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
         style = "bold" if area == scores["auc"] else ""
         bar = "█" * round(_BAR * max(0.0, area - 0.5) / above_chance)
         table.add_row(Text(name, style=style), Text(f"{area:.4f}", style=style), Text(bar, style="green"))
-    console.print(Padding(table, (0, 0, 0, 2)))
+    console.print(Padding(table, (0, 0, 1, 2)))
+    console.print(Text(f"{_PUBLIC}\n"))
     _print_files(console, result, folder)
 
 
@@ -414,8 +415,15 @@ def _print_files(console: Console, result: _Result, folder: Path) -> None:
     console.print()
 
 
+_PUBLIC = (
+    "These rows are public. Of private rows such counts and scores are exact, and no guarantee covers them: `hedgerow "
+    "evaluate --federated` measures with noise."
+)
+
+
 def _content(result: _Result) -> dict[str, Any]:
     return {
+        "note": _PUBLIC,
         "sites": {name: site.n_records for name, site in result.sites.items()},
         "test": result.scores,
         "compared": {name: float(number(area, 6)) for name, area in result.others.items()},

@@ -17,6 +17,7 @@ from hedgerow.data.tables import CsvTable, ParquetTable, Table, plain_name, with
 from hedgerow.data.units import Records, RowsLeftOut, needed_columns, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import Registry
 
 Location = str | os.PathLike[str]
 """A path, or a URL."""
@@ -38,7 +39,7 @@ def adapted(location: Location, adapter: Adapter) -> Location:
     return location if adapter == PLAIN else AdaptedLocation(os.fspath(location), adapter)
 
 
-SOURCES: dict[str, Callable[[str], Table]] = {}
+SOURCES: Registry[Callable[[str], Table]] = Registry("source of tables")
 
 
 def add_source(kind: str, open_table: Callable[[str], Table]) -> None:

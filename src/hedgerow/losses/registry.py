@@ -6,13 +6,13 @@ from hedgerow.losses import logistic, poisson, softmax, squared, survival
 from hedgerow.losses.kinds import LossKind
 from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.registry import add_label
+from hedgerow.plan.registry import Registry, add_label
 
-LOSSES: dict[str, LossKind] = {}
+LOSSES: Registry[LossKind] = Registry("loss")
 
 
 def add_loss(kind: LossKind) -> None:
-    """Let plans have labels of its type."""
+    """Let plans have labels of its type; UsageError for a type that is taken."""
     LOSSES[kind.label.type] = kind
     add_label(kind.label)
 

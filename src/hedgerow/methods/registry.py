@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 from hedgerow.methods import Method, adassp, boosting, dp_xgboost, lumberjack, s_gbdt
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.registry import add_rules
+from hedgerow.plan.registry import Registry, add_rules
 
 if TYPE_CHECKING:
     # Plans are read without what carries methods out.
     from hedgerow.training.settings import Settings
     from hedgerow.training.steps import Program
 
-METHODS: dict[str, Method] = {}
+METHODS: Registry[Method] = Registry("method")
 
 
 def add_method(name: str, method: Method) -> None:
-    """Let plans have `model.algorithm` = `name`."""
-    METHODS[name] = method
+    """Let plans have `model.algorithm` = `name`; UsageError for a name that is taken."""
     add_rules(name, method)
+    METHODS[name] = method
 
 
 add_method("boosting", boosting.METHOD)

@@ -10,7 +10,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from hedgerow.errors import UsageError
+
 Section = TypeVar("Section")
+Member = TypeVar("Member")
+
+
+class Registry(dict[str, Member]):
+    """What there is of a kind, by name; a name that is taken is refused (UsageError, code "name-taken").
+
+    What is added would else run under another one's name: in plans that were agreed on, and in reports.
+
+    Args: kind: what a member is, for the error.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def __setitem__(self, name: str, member: Member) -> None:
+        if name in self:
+            raise UsageError("name-taken", kind=self._kind, name=name)
+        super().__setitem__(name, member)
 
 
 @dataclass(frozen=True)
@@ -52,8 +73,8 @@ class PlanRules:
     check: Callable[[Any], None] = lambda plan: None
 
 
-_LABELS: dict[str, LabelKind] = {}
-_RULES: dict[str, PlanRules] = {}
+_LABELS: Registry[LabelKind] = Registry("type of label")
+_RULES: Registry[PlanRules] = Registry("method")
 _WAITING: list[Callable[[], object]] = []
 
 
@@ -80,7 +101,9 @@ def label_kinds() -> Mapping[str, LabelKind]:
 
 def add_rules(method: str, rules: PlanRules) -> None:
     """Let plans have this method."""
-    _RULES[method] = rules
+    # Two names with one section are one name.
+    taken = {section_of(other): other for other in _RULES}
+    _RULES[taken.get(section_of(method), method)] = rules
 
 
 def rules_by_method() -> dict[str, PlanRules]:

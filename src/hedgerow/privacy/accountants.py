@@ -57,6 +57,7 @@ from numpy.typing import NDArray
 from scipy.special import erfcx, gammaln, ndtr, ndtri
 
 from hedgerow.errors import EnvironmentFault, PrivacyError, missing_extra
+from hedgerow.plan.registry import Registry
 from hedgerow.privacy.cost import (
     KNOWN_EVENTS,
     PURE_EVENTS,
@@ -603,15 +604,14 @@ def _pld(events: Sequence[Event], delta: float) -> float:
     return min(epsilon_pld(events, delta), _gdp(events, delta))
 
 
-_ACCOUNTANTS = {
-    accountant.name: accountant
-    for accountant in (
-        Accountant("gdp", KNOWN_EVENTS, _gdp),
-        Accountant("rdp", KNOWN_EVENTS, _rdp),
-        Accountant("pure", (*PURE_EVENTS, UnnoisedEvent), _pure),
-        Accountant("pld", KNOWN_EVENTS, _pld),
-    )
-}
+_ACCOUNTANTS: Registry[Accountant] = Registry("accountant")
+for _each in (
+    Accountant("gdp", KNOWN_EVENTS, _gdp),
+    Accountant("rdp", KNOWN_EVENTS, _rdp),
+    Accountant("pure", (*PURE_EVENTS, UnnoisedEvent), _pure),
+    Accountant("pld", KNOWN_EVENTS, _pld),
+):
+    _ACCOUNTANTS[_each.name] = _each
 
 
 def get_accountant(name: str) -> Accountant:

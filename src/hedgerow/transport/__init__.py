@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hedgerow.plan.registry import Registry
 from hedgerow.transport.interface import ListeningHub, Uplink
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Engine:
     uplink: Callable[[str, PrivateIdentity, PinnedRoster, bytes], Uplink]
 
 
-ENGINES: dict[str, Engine] = {}
+ENGINES: Registry[Engine] = Registry("engine")
 
 
 def add_engine(name: str, engine: Engine) -> None:
