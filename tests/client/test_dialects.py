@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hedgerow.cli.inputs import named_sites
 from hedgerow.data.drafts import draft_plan
+from hedgerow.data.lines import Declared, declared, header_of, without_declaration
 from hedgerow.data.sources import column_names, ending_of, read_records
-from hedgerow.data.tables import Declared, declared, header_of, without_declaration
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.plan import Plan
@@ -122,9 +122,9 @@ def test_no_row_decides_how_a_file_is_read(rows: list[list[str]], separator: str
     """Separator, decimal mark and encoding are those of the header alone."""
     header = separator.join(("alter", "größe", "ort", "krank")).encode() + b"\n"
     body = "\n".join(separator.join(row) for row in rows).encode()
-    alone, found = (header_of(first, True, Declared()) for first in (header, header + body))
-    assert (found.names, found.n_rows, found.separator, found.encoding, found.has_decimal_commas) == (
-        alone.names, alone.n_rows, separator, "utf-8", separator == ";",
+    alone, found = (header_of(first, Declared()) for first in (header, header + body))
+    assert (found.names, found.n_lines, found.separator, found.encoding, found.has_decimal_commas) == (
+        alone.names, alone.n_lines, separator, "utf-8", separator == ";",
     )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def test_every_format_gives_the_same_records(name: str, make_plan: MakePlan, wri
         b"\n\n" + GOOD.replace(b"61.5", b"\n 61.5 "),
         GOOD.replace(b"m,", b'" m" , ').replace(b"sex,", b' "sex" ,'.strip()),
         GOOD.replace(b",m,", b", m ,").replace(b"\n,", b"\nNaN,").replace(b"30,,", b" null ,NA,"),
-        b"notes,age,notes,sex,sick\n" + b"".join(b'"a,\n""b""",' + row.replace(b",", b",\xff,", 1) + b"\n"
+        b"notes,age,notes,sex,sick\n" + b"".join(b'"a, ""b""",' + row.replace(b",", b",\xff,", 1) + b"\n"
                                                 for row in GOOD.splitlines()[1:]),
     ],
     ids=["crlf", "byte order mark", "no last newline", "empty lines", "quotes", "spaces and words", "extra columns"],
@@ -191,7 +191,6 @@ def test_numbers_survive_text(values: list[float | int | None]) -> None:
     np.testing.assert_array_equal(numbers(np.array(values, dtype=object), HERE), expected)
 
 
-UNCLOSED = b'age,sex,sick\n1,f,no\n2,"m,no\n' + b"secret,f,no\n" * 1_000_000
 BAD_ROWS = [
     ("data-wrong-type", b"age,sex,sick\n1,f,no\nabc,f,no\n", "data row 2, column 'age'", "'abc'"),
     ("data-wrong-type", b'age,sex,sick\n1,f,no\n"1,5",f,no\n', "data row 2, column 'age'", "decimal comma"),
@@ -200,7 +199,7 @@ BAD_ROWS = [
     ("data-ragged-row", b"age,sex,sick\n1,f,no\n2,secret\n", "data row 2", "2 fields where the header has 3"),
     ("data-ragged-row", b"age,sex,sick\n1,f,no\n2,m,no,secret\n", "data row 2", "4 fields"),
     ("data-ragged-row", b'age,sex,sick\n1,f,no\n2,"m,no\n', "data row 2", "quotation mark"),
-    ("data-long-row", UNCLOSED, "longer than 4 MB", "never closed"),
+    ("data-ragged-row", b'age,sex,sick\n1,f,no\n2,"m,no\nsecret,f,no\n', "data row 2", "line break"),
     ("data-encoding", b"age,sex,sick\n1,f,no\n2,\xe9,no\n", "data row 2", "UTF-8"),
     ("data-encoding", b"age,sex\xe9,sick\n1,f,no\n", "the header", "UTF-16"),
     ("data-empty", b"", "no data rows", "header only"),

@@ -29,7 +29,8 @@ import pyarrow as pa
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place
-from hedgerow.data.tables import DECIMALS, SEPARATORS, Table, declared, without_declaration
+from hedgerow.data.lines import DECIMALS, SEPARATORS, LineCounts, declared, without_declaration
+from hedgerow.data.tables import Table
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import PlanError, UsageError
 from hedgerow.plan.fields import checked, date_format, distinct_texts, one_of, read_section, read_toml, refuse, text
@@ -196,6 +197,11 @@ class AdaptedTable:
         self._own_names = {new: old for old, new in own.rename}
         self.source, self.first_row = table.source, table.first_row
         self.is_typed = getattr(table, "is_typed", False)
+
+    @property
+    def lines(self) -> LineCounts | None:
+        """See `CsvTable.lines`; None for a table whose rows are no lines."""
+        return getattr(self._table, "lines", None)
 
     @property
     def has_decimal_commas(self) -> bool:

@@ -36,8 +36,9 @@ import pyarrow as pa
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place, listed
+from hedgerow.data.lines import declared, header_of, without_declaration
 from hedgerow.data.sources import column_names, column_types, opened, place_of, read_columns
-from hedgerow.data.tables import declared, existing_file, header_of, without_declaration
+from hedgerow.data.tables import existing_file
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.fields import ISO_DATE, day_of, days_between, iso_of, shown
 from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, Plan
@@ -515,7 +516,7 @@ def read_codebook(location: str) -> dict[str, Entry]:
     place, declaration = without_declaration(location)
     file = existing_file(place)
     content = Path(file).read_bytes()
-    header = header_of(content, True, declared(declaration))
+    header = header_of(content, declared(declaration))
     try:
         text = content.decode("utf-8-sig" if header.encoding == "utf-8" else header.encoding)
     except UnicodeDecodeError:
@@ -530,7 +531,7 @@ def read_codebook(location: str) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=header.separator)
     for count, cells in enumerate(rows, start=1):
-        if count <= header.n_rows or not cells:
+        if rows.line_num <= header.n_lines or not cells:
             continue
         row = dict(zip(names, (cell.strip() for cell in cells), strict=False))
         try:

@@ -13,7 +13,8 @@ from typing import Any
 from hedgerow.data.adapters import PLAIN, AdaptedTable, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.databases import AdbcTable, DuckDbTable, SqlTable
-from hedgerow.data.tables import CsvTable, ParquetTable, Table, plain_name, without_declaration
+from hedgerow.data.lines import plain_name, without_declaration
+from hedgerow.data.tables import CsvTable, ParquetTable, Table
 from hedgerow.data.units import Records, RowsLeftOut, needed_columns, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
@@ -47,8 +48,9 @@ def add_source(kind: str, open_table: Callable[[str], Table]) -> None:
     SOURCES[kind] = open_table
 
 
-add_source(".csv", CsvTable)
-add_source(".csv.gz", CsvTable)
+for _ending in (".csv", ".tsv", ".txt", ".data"):
+    add_source(_ending, CsvTable)
+    add_source(f"{_ending}.gz", CsvTable)
 add_source(".parquet", ParquetTable)
 add_source(".pq", ParquetTable)
 add_source("duckdb", DuckDbTable)
@@ -74,8 +76,11 @@ def ending_of(name: str) -> str:
     return max(fitting, key=len, default="")
 
 
-def opened(location: Location) -> Table:
-    """The table at a place; DataError or UsageError when it cannot be opened, or nothing reads such tables."""
+def opened(location: Location, line_breaks: int = 0) -> Table:
+    """The table at a place; DataError or UsageError when it cannot be opened, or nothing reads such tables.
+
+    Args: line_breaks: that a cell of a CSV may hold, by the plan.
+    """
     own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
     place = os.fspath(location)
     if is_url(place):
@@ -85,13 +90,14 @@ def opened(location: Location) -> Table:
     ending = ending_of(os.path.basename(place))
     if not ending:
         raise DataError("data-unknown-format", path=place)
-    if ending in (".csv", ".csv.gz"):
-        place = own.declared_of(place)
-    return SOURCES[ending](place) if own == PLAIN else AdaptedTable(SOURCES[ending](place), own)
+    table = SOURCES[ending](own.declared_of(place) if SOURCES[ending] is CsvTable else place)
+    if isinstance(table, CsvTable):
+        table.line_breaks = line_breaks
+    return table if own == PLAIN else AdaptedTable(table, own)
 
 
 def read_records(
-    location: Location,
+    location: Location | Table,
     plan: Plan,
     *,
     with_label: bool = True,
@@ -104,7 +110,8 @@ def read_records(
     A file is opened, and its header checked, before this returns; rows are checked as they are read.
 
     Args:
-        location: a file with an ending that is known, or a URL (a database's with "#" and the query).
+        location: a file with an ending that is known, or a URL (a database's with "#" and the query); or the table
+            there, which then says how many lines were read.
         with_label: False for prediction; the label's column need not be there then.
         with_unit: whether to read the identifier `plan.privacy.unit`; None means as `with_label`.
         left_out: where rows that do not fit are counted, as `records_from_columns` does; there may be no record left
@@ -114,7 +121,11 @@ def read_records(
         DataError: see `data_errors` for every cause and its code.
     """
     names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
-    table = opened(location)
+    table: Table
+    if isinstance(location, str | os.PathLike):
+        table = opened(location, plan.privacy.line_breaks)
+    else:
+        table = location
     batches = table.batches(names, chunk_rows, left_out)
 
     def encode() -> Iterator[Records]:

@@ -233,6 +233,7 @@ class Privacy:
     max_rows_per_unit: int = checked(integer(1, 10**6), 1)
     sites_per_unit: int = checked(integer(1, 1000), 1)
     bounds_from_data: bool = checked(boolean, False)
+    line_breaks: int = checked(integer(0, 1000), 0)
 
     @property
     def rows_per_unit(self) -> int:
@@ -377,6 +378,8 @@ class Plan:
         if self.privacy.sites_per_unit == 1:
             # Plans are written as before there was this field: their digests stay what they were.
             del table["privacy"]["sites_per_unit"]
+        if self.privacy.line_breaks == 0:
+            del table["privacy"]["line_breaks"]
         if self.federation.salvage:
             del table["federation"]["salvage"]
         if self.label.origin == DECLARED:

@@ -1,0 +1,393 @@
+"""CSV, line by line: how a file is written follows from its header, and which record a line is from that line alone.
+
+How a CSV is written, its separator, its decimal mark, its encoding and its line's end, follows from the file's header,
+or from what stands behind the file's name, and never from a row: a guess that one row could turn would change what all
+others count as. The rules:
+
+    separator     of , ; tab | the one that cuts the header into the most names, quotation marks and brackets being left
+                  out; or what a first line such as "sep=;" says, as spreadsheets write it. A header that another one
+                  cuts into more than half as many is refused
+    decimal mark  a comma where the separator is a semicolon, else a point. Where it is a comma, "3,5" is 3.5, and
+                  "3.5" still is, for each cell is read by itself; a cell with both, such as "1.234,5", is no number
+    encoding      UTF-8, or UTF-16 if the file begins with its mark; the others have none, so they have to be declared
+    line's end    LF, with or without a CR before it; where the header ends in a CR alone, as old systems write, that
+
+A declaration is written behind the file's name, wherever a table may be named; the parts that it does not name
+follow from the header:
+
+    north.csv#encoding=cp1252
+    north.csv#separator=tab,decimal=comma,encoding=latin-1
+
+Behind the header each line is a record by itself. A cell that begins with a quotation mark ends with the next one that
+is not doubled; one that is still open at the line's end is closed there, so whatever stands in a line, no other line's
+record changes. Only where a plan says how many line breaks a cell may hold (`privacy.line_breaks`) does a quoted cell
+go on over so many further lines: if the lines then are one well-formed record, and none of them by itself begins such a
+cell. Else each is a record by itself.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.errors import UsageError
+
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
+"""In the order in which they are preferred, by the words of a declaration."""
+DECIMALS = {"point": False, "comma": True}
+MOST_BYTES = 16 * 2**20
+"""A longer line, or header, does not fit; a block that is read at once has no longer lines, in any encoding."""
+_UNICODE = ("utf-8", "utf-16")
+_PARTS = ("separator", "decimal", "encoding")
+_DECLARATION = re.compile(rf"#((?:{'|'.join(_PARTS)})=[^#/]*)$")
+_FIRST_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n', re.IGNORECASE)
+_BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
+_ENCLOSED = re.compile(r'"[^"]*"?|\([^()]*\)|\[[^][]*\]')
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is declared behind a file's name; None for what follows from the header."""
+
+    separator: str | None = None
+    has_decimal_commas: bool | None = None
+    encoding: str | None = None
+
+
+@dataclass(frozen=True)
+class Header:
+    """A file's header and how the file is written.
+
+    Attributes:
+        names: of the columns, without spaces around them; none in a file without a header.
+        n_lines: up to the header's end: it may follow empty lines, and go on over several.
+        separator: one character.
+        rival: another one that may as well be meant, "" for none.
+        has_decimal_commas: whether "3,5" is a number.
+        encoding: Python's name of it.
+        ends_with_cr: whether a CR alone ends a line as well.
+        is_whole: whether a character behind its end was seen.
+    """
+
+    names: tuple[str, ...]
+    n_lines: int
+    separator: str
+    rival: str
+    has_decimal_commas: bool
+    encoding: str
+    ends_with_cr: bool
+    is_whole: bool
+
+
+def without_declaration(location: str) -> tuple[str, str]:
+    """A file's name, and what is declared behind it, "" for nothing.
+
+    A file that itself bears such a name is read by it: so the owner of a folder of arrivals declares.
+    """
+    found = _DECLARATION.search(location)
+    if found is None:
+        return location, ""
+    return (location if os.path.isfile(location) else location[: found.start()]), found[1]
+
+
+def plain_name(name: str) -> str:
+    """A file's name without a declaration, whether there is such a file or not."""
+    return _DECLARATION.sub("", name)
+
+
+def declared(text: str) -> Declared:
+    """What a declaration says; UsageError for words that it cannot say."""
+    parts: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in _PARTS or name in parts:
+            raise UsageError("csv-declaration", text=text, part=part)
+        parts[name] = value.strip()
+    separator, decimal, encoding = (parts.get(name) for name in _PARTS)
+    if separator is not None and separator not in SEPARATORS:
+        raise UsageError("csv-declaration", text=text, part=f"separator={separator}")
+    if decimal is not None and decimal not in DECIMALS:
+        raise UsageError("csv-declaration", text=text, part=f"decimal={decimal}")
+    if encoding is not None:
+        try:
+            encoding = _encoding(encoding)
+        except LookupError:
+            raise UsageError("csv-declaration", text=text, part=f"encoding={encoding}") from None
+    return Declared(
+        None if separator is None else SEPARATORS[separator], None if decimal is None else DECIMALS[decimal], encoding
+    )
+
+
+def header_of(first: bytes, declaration: Declared) -> Header:
+    """The header in the first bytes of a file; see the head of this module for the rules.
+
+    Bytes that its encoding does not know are kept as lone surrogates: they matter only in names.
+    """
+    marked = "utf-8" if first.startswith(codecs.BOM_UTF8) else "utf-16" if first.startswith(_UTF16_MARKS) else None
+    encoding = marked or declaration.encoding or "utf-8"
+    # Of UTF-16, the first bytes may end in the middle of a character.
+    errors = "ignore" if encoding == "utf-16" else "surrogateescape"
+    text = first.decode("utf-8-sig" if encoding == "utf-8" else encoding, errors=errors)
+    end = re.search("\r\n|\r|\n", text)
+    ends_with_cr = end is not None and end[0] == "\r"
+    text = text.replace("\r", "\n") if ends_with_cr else text
+    said = _FIRST_LINE.match(text)
+    start = _BLANK_LINES.match(text, said.end() if said else 0).end()  # type: ignore[union-attr]
+    line = text[start:].partition("\n")[0]
+    # Names may hold line breaks, if their quotation marks are closed.
+    whole = _several_lines().match(text, start) if line.count('"') % 2 else None
+    line = whole[0] if whole else line
+    separator, rival = declaration.separator or (said[1] if said else ""), ""
+    if not separator:
+        bare = _ENCLOSED.sub("", line)
+        best, second, *_ = sorted(SEPARATORS.values(), key=bare.count, reverse=True)
+        separator, rival = best, second if 2 * bare.count(second) > bare.count(best) else ""
+    cells, _ = LineCutter(separator).cells(line.removesuffix("\r").encode(errors="surrogateescape"))
+    names = tuple(cell.decode(errors="surrogateescape").strip() for cell in cells) if line else ()
+    n_lines = text.count("\n", 0, start) + line.count("\n") + 1
+    has_commas = separator == ";" if declaration.has_decimal_commas is None else declaration.has_decimal_commas
+    is_whole = start + len(line) + 1 < len(text)
+    return Header(names, n_lines, separator, rival, has_commas, encoding, ends_with_cr, is_whole)
+
+
+@dataclass
+class LineCounts:
+    """How many lines of a file were read, and what they were; exact counts of private rows, for their owner.
+
+    Attributes:
+        n_lines: behind the header.
+        n_blank: of these, lines of nothing, which are no records.
+        n_joined: of these, lines that go on with a cell of the line before.
+        n_unclosed: lines that ended within a quoted cell.
+        n_fields: rows that have another number of fields than the header, by that number.
+    """
+
+    n_lines: int = 0
+    n_blank: int = 0
+    n_joined: int = 0
+    n_unclosed: int = 0
+    n_fields: dict[int, int] = field(default_factory=dict)
+
+
+class LineCutter:
+    """Cuts lines into cells, and makes the lines of a block such that no CSV reader can see more in one than it holds.
+
+    Args:
+        separator: one character.
+        n_fields: of a record.
+        line_breaks: that a quoted cell may hold.
+        counts: where lines are counted.
+    """
+
+    def __init__(
+        self, separator: str, n_fields: int = 1, line_breaks: int = 0, counts: LineCounts | None = None
+    ) -> None:
+        sep, quoted = re.escape(separator.encode()), rb'"[^"\n]*+(?:""[^"\n]*+)*+'
+        cell, any_cell = rb'(?:%b"|[^"%b\r\n]*+)' % (quoted, sep), rb'(?:"[^"]*+(?:""[^"]*+)*+"|[^"%b\r\n]*+)' % sep
+        self.counts = counts or LineCounts()
+        self._separator, self._n_fields, self._line_breaks = separator.encode(), n_fields, line_breaks
+        self._cell = re.compile(rb'(?:"([^"]*+(?:""[^"]*+)*+)("?))?([^%b]*+)(%b?)' % (sep, sep))
+        self._may_be_before, self._may_be_after = np.zeros((2, 256), dtype=np.bool_)
+        self._may_be_before[[_LF, _QUOTE, ord(separator)]] = True
+        self._may_be_after[[_LF, _CR, _QUOTE, ord(separator)]] = True
+        # Not with marks that rather end a cell which began on a line before.
+        self._opens = re.compile(rb'(?!"(?:"")*+(?:%b|\r?\n))(?:%b%b)*+%b\n' % (sep, cell, sep, quoted))
+        self._is_record = re.compile(rb"%b(?:%b%b)*+\r?\n" % (any_cell, sep, any_cell))
+        # A line that has another number of fields than a record, alone and within a cell that goes on.
+        self.unfit = b'"x"y' + (self._separator if n_fields == 1 else b"")
+
+    def cells(self, line: bytes) -> tuple[list[bytes], bool]:
+        """The cells of a line without its end, and whether it ends within a quoted one."""
+        cells, at = [], 0
+        while True:
+            found = self._cell.match(line, at)
+            quoted, close, rest, separator = found.groups()  # type: ignore[union-attr]
+            cells.append(rest if quoted is None else quoted.replace(b'""', b'"') + rest)
+            if not separator:
+                return cells, close == b""
+            at = found.end()  # type: ignore[union-attr]
+
+    def neutral(self, block: bytes, is_utf8: bool, is_last: bool) -> tuple[bytes, bytes]:
+        """The records of a block in lines that every CSV reader cuts alike, and lines that wait for those behind them.
+
+        Args:
+            block: whole lines.
+            is_utf8: whether it is known to be; else lines that are not are seen to.
+            is_last: whether no more lines come.
+        """
+        data = np.frombuffer(block, dtype=np.uint8)
+        ends = np.flatnonzero(data == _LF)
+        self.counts.n_lines += len(ends)
+        odd = [self._quoted_otherwise(data, ends) if b'"' in block else ends[:0], *_unusual(block, ends, is_utf8)]
+        parts, done = list[bytes](), 0
+        for number in np.unique(np.concatenate(odd)).tolist():
+            start = int(ends[number - 1]) + 1 if number else 0
+            if start < done:
+                continue
+            end = self._end_of(block, start, is_last)
+            if not end:
+                self.counts.n_lines -= len(ends) - number
+                return b"".join([*parts, block[done:start]]), block[start:]
+            parts += [block[done:start], self._rewritten(block[start : end - 1].removesuffix(b"\r"))]
+            done = end
+        return (b"".join([*parts, block[done:]]) if parts else block), b""
+
+    def _quoted_otherwise(self, data: NDArray[np.uint8], ends: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The numbers of the lines in which some quotation mark neither begins nor ends a cell, and is not doubled."""
+        marks = np.flatnonzero(data == _QUOTE)
+        n_marks = np.diff(np.searchsorted(marks, ends), prepend=0)
+        is_uneven = n_marks % 2 == 1
+        if is_uneven.any():
+            marks = marks[np.repeat(~is_uneven, n_marks)]
+        # A doubled mark closes and opens again. Before the first byte of a block is a line's end, its own last byte.
+        opens, closes = marks[::2], marks[1::2]
+        fits = self._may_be_before[data[opens - 1]] & self._may_be_after[data[closes + 1]]
+        return np.append(np.flatnonzero(is_uneven), np.searchsorted(ends, opens[~fits]))
+
+    def _end_of(self, block: bytes, start: int, is_last: bool) -> int:
+        """Where the record of an odd line ends, 0 if lines that are still to come have a say in it."""
+        own = end = block.find(b"\n", start) + 1
+        if not self._line_breaks or not self._opens.fullmatch(block, start, own):
+            return own
+        for _ in range(self._line_breaks):
+            if end == len(block):
+                return own if is_last or end - start > MOST_BYTES else 0
+            after = block.find(b"\n", end) + 1
+            if after - start > MOST_BYTES or self._opens.fullmatch(block, end, after):
+                return own
+            if self._is_record.fullmatch(block, start, after):
+                if len(self.cells(block[start : after - 1])[0]) != self._n_fields:
+                    return own
+                self.counts.n_joined += block.count(b"\n", own, after)
+                return after
+            end = after
+        return own
+
+    def _rewritten(self, line: bytes) -> bytes:
+        cells, is_open = self.cells(line)
+        self.counts.n_unclosed += is_open
+        if len(cells) != self._n_fields:
+            return self._separator.join([b"x"] * len(cells)) + b"\n"
+        return self._separator.join(b'"%b"' % cell.replace(b'"', b'""') for cell in cells) + b"\n"
+
+
+_LF, _CR, _QUOTE = b'\n\r"'
+_LONE_CR = re.compile(rb"\r(?!\n)")
+
+
+def _unusual(block: bytes, ends: NDArray[np.intp], is_utf8: bool) -> Iterator[NDArray[np.intp]]:
+    """The numbers of lines that hold a CR by itself, or are no UTF-8: readers end a line there, or cannot name it."""
+
+    def lines_at(next_at: Callable[[int], int]) -> NDArray[np.intp]:
+        """Of the lines that something is in: the first place from a line's beginning on, -1 for none."""
+        found, at = list[int](), next_at(0)
+        while at >= 0:
+            found.append(int(np.searchsorted(ends, at)))
+            at = next_at(int(ends[found[-1]]) + 1)
+        return np.array(found, dtype=np.intp)
+
+    def lone_cr(start: int) -> int:
+        found = _LONE_CR.search(block, start)
+        return -1 if found is None else found.start()
+
+    def no_utf8(start: int) -> int:
+        try:
+            codecs.utf_8_decode(memoryview(block)[start:], "strict", True)
+        except UnicodeDecodeError as fault:
+            return start + fault.start
+        return -1
+
+    if b"\r" in block:
+        yield lines_at(lone_cr)
+    if not is_utf8 and not block.isascii():
+        yield lines_at(no_utf8)
+
+
+@functools.cache
+def _several_lines() -> re.Pattern[str]:
+    cell = r'(?:"[^"]*+(?:""[^"]*+)*+"|[^",;\t|\r\n]*+)'
+    return re.compile(rf"{cell}(?:[,;\t|]{cell})*+(?=\r?\n|\Z)")
+
+
+def text_blocks(blocks: Iterable[bytes], header: Header) -> Iterator[bytes]:
+    """A file's bytes as UTF-8, lines ending in LF; what is no character of UTF-16 is the mark for that.
+
+    Bytes that are no UTF-8 in a file that should be stay as they are: whether a cell is text is asked of that cell.
+    """
+    utf16, is_first = codecs.getincrementaldecoder("utf-16")(errors="replace"), True
+    for block in blocks:
+        if header.encoding == "utf-16":
+            block = utf16.decode(block).encode(errors="replace")
+        elif header.encoding != "utf-8":
+            block = codecs.charmap_decode(block, "strict", _all_characters(header.encoding))[0].encode()
+        elif is_first:
+            block = block.removeprefix(codecs.BOM_UTF8)
+        is_first = False
+        yield block.replace(b"\r", b"\n") if header.ends_with_cr else block
+    yield utf16.decode(b"", True).encode(errors="replace")
+
+
+def whole_lines(blocks: Iterable[bytes], unfit: bytes) -> Iterator[bytes]:
+    """Blocks of whole lines, each with its end; `unfit` stands for a line of more than `MOST_BYTES`."""
+    rest, is_skipped = b"", False
+    for block in blocks:
+        if is_skipped:
+            end = block.find(b"\n")
+            if end < 0:
+                continue
+            rest, block, is_skipped = unfit, block[end:], False
+        text = rest + block
+        first, end = text.find(b"\n"), text.rfind(b"\n") + 1
+        if first > MOST_BYTES:
+            text, end = unfit + text[first:], end - first + len(unfit)
+        is_skipped = first < 0 and len(text) > MOST_BYTES
+        if end:
+            yield text[:end]
+        rest = b"" if is_skipped else text[end:]
+    if rest or is_skipped:
+        yield (unfit if is_skipped else rest) + b"\n"
+
+
+def without_first(blocks: Iterable[bytes], n_lines: int) -> Iterator[bytes]:
+    """Blocks of whole lines without the first lines."""
+    for block in blocks:
+        at = 0
+        while n_lines and at < len(block):
+            at, n_lines = block.find(b"\n", at) + 1, n_lines - 1
+        if at < len(block):
+            yield block[at:]
+
+
+def _encoding(word: str) -> str:
+    """Python's name of a declared encoding: of Unicode's, or one with a byte for each character, ASCII among them.
+
+    LookupError for any other. Latin-1 is read as Windows-1252, as browsers do: it has the same characters and more.
+    """
+    name = codecs.lookup(word).name
+    name = {"utf-8-sig": "utf-8", "iso8859-1": "cp1252"}.get(name, name)
+    if name not in _UNICODE:
+        try:
+            is_plain = len(_all_characters(name)) == 256 and bytes(range(128)).decode(name) == _ASCII
+        except (TypeError, ValueError):
+            is_plain = False
+        if not is_plain:
+            raise LookupError(word)
+    return name
+
+
+_ASCII = bytes(range(128)).decode("ascii")
+
+
+@functools.cache
+def _all_characters(encoding: str) -> str:
+    """The character of each byte; bytes that the encoding leaves open stand for themselves, as in Latin-1."""
+    found = (bytes([byte]).decode(encoding, errors="ignore") or chr(byte) for byte in range(256))
+    return "".join(found)
