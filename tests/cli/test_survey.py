@@ -17,7 +17,9 @@ import pytest
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import build_parser, main
-from hedgerow.cli.survey import _say_what_next
+from hedgerow.cli.survey import _card, _say_what_next, categories_text, sparkline
+from hedgerow.survey.program import Range
+from hedgerow.survey.statistics import Column, Group, Noisy
 
 Run = Callable[..., Any]
 
@@ -48,7 +50,7 @@ def test_the_files(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run)
     page = (out / "report.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert not re.search(r"(src|href)=|https?:|@import|url\(", page)
+    assert not re.search(r"(src|href)=|https?:|@import|url\((?!#)", page)
     assert "prefers-color-scheme:dark" in page
     assert page.count("<svg") >= 3
     stored = json.loads((out / "survey.json").read_text())
@@ -100,7 +102,7 @@ def test_kaplan_meier_curves(tmp_path: Path, hedgerow: Run) -> None:
     picture, page = (out / "curves.svg").read_text(), (out / "report.html").read_text()
     assert picture.count("<polyline") == page.count("<polyline") == 2
     assert "&lt;old&gt;" in page and "<old>" not in page + picture
-    assert not re.search(r"(src|href)=|https?:|@import|url\(", page)
+    assert not re.search(r"(src|href)=|https?:|@import|url\((?!#)", page)
     said = hedgerow("survey", *asked)
     assert said.index("arm: new") < said.index("arm: <old>") and said.count("at risk") == 2
     first = content["curves"][0]
@@ -247,6 +249,24 @@ def test_a_rare_class_leaves_a_plan_that_waits_for_it(
     (tmp_path / "known.toml").write_text('[label]\nname = "stroke"\nclasses = [0, 1]\n', encoding="utf-8")
     hedgerow(*asked, "--schema", tmp_path / "known.toml", "--out", tmp_path / "again")
     assert read_plan(str(tmp_path / "again" / "plan.toml")).label.classes == ("0", "1")
+
+
+def test_what_is_not_shown_does_not_look_like_none() -> None:
+    """Bins and categories that noise hides are marked, in the terminal and on the page; what is outside is drawn."""
+    hidden, clear = Noisy(4.0, 2.0, is_shown=False), Noisy(90.0, 2.0)
+    groups = [(-math.inf, 0, clear), (0, 2, clear), (2, 8, hidden), (8, 10, clear), (10, math.inf, hidden)]
+    number = Column(
+        "x", hidden, "number", Range(0, 10), present=Noisy(300.0, 3.0),
+        groups=tuple(Group(f"{low} to {high}", low, high, count) for low, high, count in groups),
+    )  # fmt: skip
+    assert sparkline(number, 5) == "█|█░░░█"
+    names = (Group("a", count=clear), Group("b", count=hidden))
+    text = Column("w", hidden, "text", present=Noisy(100.0, 1.0), groups=names)
+    assert categories_text(text) == "a 90 %; 1 not shown"
+    card = _card(number)
+    assert card.count('class="hidden"') == card.count("not shown, most likely below 14") == 1
+    assert card.count('class="bar"') == 2 and card.count('class="end"') == 1 and "below them" in card
+    assert _card(text).count('class="hidden"') == 1
 
 
 def test_cells_that_are_no_numbers_are_seen_in_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

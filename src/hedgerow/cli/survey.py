@@ -64,6 +64,7 @@ SUBJECT = "these statistics"
 _PLAN = "plan.toml"
 NOT_SHOWN = "-"
 _BLOCKS = " ▁▂▃▄▅▆▇█"
+_HIDDEN = "░"
 _MOST_CATEGORIES = 6
 _FEW_RECORDS = 2000.0
 """Below so many records times epsilon, little stands out of the noise."""
@@ -318,7 +319,10 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
         console.print(Text(f"Too little stands out of the noise in: {listed(unknown)}\n"))
     if found.classes:
         console.print(_rates_table(found))
-    meaning = f"± is the noise (95 %). {NOT_SHOWN} would rest on fewer than {LEAST_RECORDS:.0f} records, or on noise."
+    meaning = (
+        f"± is the noise (95 %). {NOT_SHOWN} and {_HIDDEN} are not shown, and may be more than none: they would rest "
+        f"on fewer than {LEAST_RECORDS:.0f} records, or on noise. Beyond | are values outside the bounds."
+    )
     console.print(Text(meaning + "\n", style="dim"))
 
 
@@ -377,7 +381,7 @@ def _quantiles(column: Column) -> list[str]:
 
 
 def sparkline(column: Column, n_bars: int = 14) -> str:
-    """A histogram in one line: even bins between the bounds; empty where nothing is shown."""
+    """A histogram in one line: even bins between the bounds, and what lies outside them where it is shown."""
     if column.range is None:
         return ""
     low, high = column.range.bounds
@@ -385,16 +389,26 @@ def sparkline(column: Column, n_bars: int = 14) -> str:
         n_bars = int(min(n_bars, high - low + 1))
         low, high = low - 0.5, high + 0.5
     ends = [low + (high - low) * place / n_bars for place in range(n_bars + 1)]
-    heights = [0.0] * n_bars
+    heights, hidden = [0.0] * n_bars, [0.0] * n_bars
     for group in column.groups[1:-1]:
-        if not group.count.is_shown:
-            continue
         width = group.high - group.low
         for place in range(n_bars):
-            common = min(group.high, ends[place + 1]) - max(group.low, ends[place])
-            heights[place] += group.count.value * max(0.0, common) / width
-    top = max(heights)
-    return "".join(_BLOCKS[math.ceil(8 * height / top)] if top > 0 else " " for height in heights)
+            common = max(0.0, min(group.high, ends[place + 1]) - max(group.low, ends[place]))
+            if group.count.is_shown:
+                heights[place] += group.count.value * common / width
+            else:
+                hidden[place] += common
+    outside = [group.count.value if group.count.is_shown else 0.0 for group in (column.groups[0], column.groups[-1])]
+    top = max(*heights, *outside)
+    if not top > 0:
+        return _HIDDEN * n_bars
+    # A bar of which most is not shown would say less than there is.
+    is_hidden = [own > (ends[1] - ends[0]) / 2 for own in hidden]
+    bars = "".join(
+        _HIDDEN if own else _BLOCKS[math.ceil(8 * height / top)] for own, height in zip(is_hidden, heights, strict=True)
+    )
+    below, above = (_BLOCKS[math.ceil(8 * own / top)] if own else "" for own in outside)
+    return (f"{below}|" if below else "") + bars + (f"|{above}" if above else "")
 
 
 def _text_row(column: Column) -> list[str]:
@@ -408,8 +422,9 @@ def categories_text(column: Column) -> str:
     shown = sorted((group for group in column.groups if group.count.is_shown), key=lambda own: -own.count.value)
     total = max(column.present.value, 1.0)
     said = [f"{group.name} {percent(group.count.over(total))}" for group in shown[:_MOST_CATEGORIES]]
-    more = len(shown) - _MOST_CATEGORIES
-    return ", ".join(said) + (f" and {more} more" if more > 0 else "") or NOT_SHOWN
+    more, n_hidden = len(shown) - _MOST_CATEGORIES, len(column.groups) - len(shown)
+    rest = (f" and {more} more" if more > 0 else "") + (f"; {n_hidden} not shown" if said and n_hidden else "")
+    return ", ".join(said) + rest or NOT_SHOWN
 
 
 def _rates_table(found: TableStatistics) -> Table:
@@ -441,7 +456,7 @@ def _rate_text(group: Group) -> str:
 
 def _rate_line(column: Column) -> str:
     heights = [group.rates[-1].value if group.rates[-1].is_shown else None for group in column.rates]
-    return "".join(" " if height is None else _BLOCKS[max(1, math.ceil(8 * height))] for height in heights)
+    return "".join(_HIDDEN if height is None else _BLOCKS[max(1, math.ceil(8 * height))] for height in heights)
 
 
 def percent(share: Noisy) -> str:
@@ -505,8 +520,8 @@ def _say_of_the_label(found: TableSurvey, plan: Plan) -> None:
 # The page -------------------------------------------------------------------------------------------------------------
 # One HTML file: pictures are inline SVG, and nothing is asked of another host.
 
-WIDTH, HEIGHT, FOOT = 320, 120, 18
-"""Units of a picture, and of the room for its axis."""
+WIDTH, HEIGHT, FOOT, END = 320, 120, 18, 14
+"""Units of a picture, of the room for its axis, and of a bar for what is outside the bounds."""
 SKEWED = 0.12
 """A column whose median lies lower than this share of its bounds gets a logarithmic axis."""
 MOST_BARS = 12
@@ -526,7 +541,9 @@ p{margin:.3rem 0}.muted{color:var(--muted)}.void{color:var(--warn);font-weight:6
 .card{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:.8rem;min-width:0}
 svg{width:100%;height:auto;display:block;margin:.5rem 0}
 svg text{font:9px system-ui,sans-serif;fill:var(--muted)}
-.bar{fill:var(--fill)}.err{stroke:var(--deep);stroke-width:1.1}.axis{stroke:var(--line)}.dot{fill:var(--deep)}
+.bar{fill:var(--fill)}.end{fill:var(--deep);opacity:.6}.hidden{fill:url(#hidden)}
+#hidden path{stroke:var(--muted);stroke-width:1}.swatch{display:inline-block;width:1.6em;height:.8em;margin:0 .2em}
+.err{stroke:var(--deep);stroke-width:1.1}.axis{stroke:var(--line)}.dot{fill:var(--deep)}
 dl{display:grid;grid-template-columns:auto 1fr;gap:0 .8rem;margin:0;font-size:.85rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}.wide{overflow-x:auto}
 th,td{padding:.15rem .7rem;text-align:right;border-bottom:1px solid var(--line)}th{color:var(--muted);font-weight:500}
@@ -534,6 +551,13 @@ dt{color:var(--muted)}dd{margin:0;text-align:right;font-variant-numeric:tabular-
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);border:1px solid var(--line);border-radius:.6rem;
 padding:.8rem;font-size:.8rem}
 """
+
+
+_HATCHING = (
+    '<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs><pattern id="hidden" width="5" '
+    'height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path d="M0 0V5"/></pattern></defs></svg>'
+)
+_SWATCH = '<svg class="swatch" viewBox="0 0 24 12"><rect class="hidden" width="24" height="12"/></svg>'
 
 
 def page_of(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
@@ -547,7 +571,13 @@ def page_of(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
         reading = "Between ends of intervals curves are drawn straight. They end where too few are left."
     else:
         cards = "\n".join(_card(column) for column in found.columns)
-        title, body = "Statistics before training", f'<h2>Columns</h2><div class="cards">{cards}</div>' + _rates(found)
+        legend = (
+            f'<p class="muted">{_SWATCH} is not shown, for it would rest on fewer than {LEAST_RECORDS:.0f} records, or '
+            "on noise. It is not nothing, but a count of up to about that height. Dark bars at the ends are values "
+            "outside the bounds.</p>"
+        )
+        title = "Statistics before training"
+        body = f'<h2>Columns</h2>{legend}<div class="cards">{cards}</div>' + _rates(found)
         reading = "Means and quantiles come from the bins."
     parts = [
         "<!doctype html>",
@@ -555,6 +585,7 @@ def page_of(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         f"<title>Statistics</title><style>{_STYLE}</style></head><body><main>",
+        _HATCHING,
         f"<h1>{title}</h1>",
         f'<p class="muted">Noisy sums over {len(sites)} site{"s" if len(sites) > 1 else ""}: '
         f"{escape(', '.join(sites))}</p>",
@@ -589,6 +620,8 @@ def _card(column: Column) -> str:
         if column.odd.is_shown:
             facts.append(("no number", _percent(column.odd)))
         facts.append(("bounds", f"{column.said(low)} to {column.said(high)}"))
+        ends = zip(("below them", "above them"), (column.groups[0], column.groups[-1]), strict=True)
+        facts += [(name, _count(own.count)) for name, own in ends if own.count.is_shown]
         facts.append(("mean", _mean(column)))
         at = {own.share: own for own in column.quantiles}
         for share, name in ((0.05, "5 %"), (0.25, "25 %"), (0.5, "median"), (0.75, "75 %"), (0.95, "95 %")):
@@ -637,7 +670,7 @@ class _Axis:
 
 
 def _histogram(column: Column) -> str:
-    """Areas are counts; a bin that is not shown is left out."""
+    """Areas are counts; a bin that is not shown is hatched up to its limit; at the ends, what is outside the bounds."""
     if column.range is None:
         return ""
     low, high = column.range.bounds
@@ -647,15 +680,15 @@ def _histogram(column: Column) -> str:
     axis = _Axis(low, high, median)
     bars = []
     for group in column.groups[1:-1]:
-        left, right = axis(group.low), axis(group.high)
-        width = max(right - left, WIDTH / 60)
-        if group.count.is_shown:
-            bars.append((left, width, group.count, group.name))
-    if not bars:
+        left = axis(group.low)
+        bars.append((left, max(axis(group.high) - left, WIDTH / 60), group, "bar"))
+    ends = ((-END - 3, column.groups[0]), (WIDTH + 3, column.groups[-1]))
+    bars += [(left, END, group, "end") for left, group in ends if group.count.is_shown]
+    shown = [(own.count.value + BAND * own.count.deviation) / width for _, width, own, _ in bars if own.count.is_shown]
+    if not shown:
         return '<p class="muted">Too little stands out of the noise.</p>'
-    top = max((count.value + BAND * count.deviation) / width for _, width, count, _ in bars)
-    parts = [_bar(left, width, count, top, name) for left, width, count, name in bars]
-    return _svg("".join(parts) + _ticks(column, axis), HEIGHT + FOOT, f"Histogram of {column.name}", HEIGHT)
+    parts = "".join(_bar(left, width, group, max(shown), look) for left, width, group, look in bars)
+    return _svg(parts + _ticks(column, axis), HEIGHT + FOOT, f"Histogram of {column.name}", HEIGHT, margin=END + 3)
 
 
 def _ticks(column: Column, axis: _Axis) -> str:
@@ -675,14 +708,21 @@ def _ticks(column: Column, axis: _Axis) -> str:
     )
 
 
-def _bar(left: float, width: float, count: Noisy, top: float, name: str) -> str:
+def _bar(left: float, width: float, group: Group, top: float, look: str) -> str:
+    count, gap = group.count, 0.6 if width > 3 else 0.0
+    if not count.is_shown:
+        height = min(max(count.limit / width / top * HEIGHT, 5.0), HEIGHT)
+        title = f"<title>{escape(group.name)}: not shown, most likely below {count.limit:,.0f}</title>"
+        return (
+            f'<g>{title}<rect class="hidden" x="{left + gap / 2:.1f}" y="{HEIGHT - height:.1f}" '
+            f'width="{max(width - gap, 0.5):.1f}" height="{height:.1f}"/></g>'
+        )
     height = count.value / width / top * HEIGHT
     reach = BAND * count.deviation / width / top * HEIGHT
     middle, upper = left + width / 2, HEIGHT - height
-    title = f"<title>{escape(name)}: {escape(_count(count))}</title>"
-    gap = 0.6 if width > 3 else 0.0
+    title = f"<title>{escape(group.name)}: {escape(_count(count))}</title>"
     return (
-        f'<g>{title}<rect class="bar" x="{left + gap / 2:.1f}" y="{upper:.1f}" width="{max(width - gap, 0.5):.1f}" '
+        f'<g>{title}<rect class="{look}" x="{left + gap / 2:.1f}" y="{upper:.1f}" width="{max(width - gap, 0.5):.1f}" '
         f'height="{height:.1f}"/><line class="err" x1="{middle:.1f}" x2="{middle:.1f}" '
         f'y1="{max(upper - reach, 0):.1f}" y2="{min(upper + reach, HEIGHT):.1f}"/></g>'
     )
@@ -694,35 +734,43 @@ def _bars(column: Column) -> str:
     if column.is_hashed or not shown:
         return '<p class="muted">No category stands out of the noise.</p>'
     total = max(column.present.value, 1.0)
-    rows = [(group.name, group.count.over(total)) for group in shown[:MOST_BARS]]
-    picture = _lines(rows, max(share.value + BAND * share.deviation for _, share in rows), f"Shares of {column.name}")
-    more = len(shown) - MOST_BARS
+    hidden = [group for group in column.groups if not group.count.is_shown]
+    rows = [(group.name, group.count.over(total)) for group in [*shown, *hidden][:MOST_BARS]]
+    top = max(group.count.over(total).value + BAND * group.count.over(total).deviation for group in shown)
+    picture = _lines(rows, top, f"Shares of {column.name}", [group.count.limit / total for group in hidden])
+    more = len(column.groups) - MOST_BARS
     return picture + (f'<p class="muted">and {more} more</p>' if more > 0 else "")
 
 
-def _lines(rows: Sequence[tuple[str, Noisy]], top: float, title: str) -> str:
-    """Horizontal bars of shares, with their names."""
+def _lines(rows: Sequence[tuple[str, Noisy]], top: float, title: str, limits: Sequence[float] = ()) -> str:
+    """Horizontal bars of shares, with their names.
+
+    Args: limits: below which those may be that are not shown, in their order; without, they may be anything.
+    """
+    open_ends = iter(limits)
     left, step = 100, 16
     room = WIDTH - left - 34
     parts = []
     for place, (name, share) in enumerate(rows):
         y = place * step
-        width = max(share.value, 0.0) / top * room
-        reach = BAND * share.deviation / top * room
+        width = min(max(share.value if share.is_shown else next(open_ends, top), 0.0) / top, 1.0) * room
+        reach = BAND * share.deviation / top * room if share.is_shown else 0.0
         text = escape(name if len(name) <= 18 else name[:17] + "…")
         ends = f'x1="{left + max(width - reach, 0):.1f}" x2="{left + min(width + reach, room):.1f}"'
         parts.append(
             f'<text x="{left - 5}" y="{y + 11}" text-anchor="end">{text}<title>{escape(name)}</title></text>'
-            f'<rect class="bar" x="{left}" y="{y + 3}" width="{width:.1f}" height="{step - 5}"/>'
-            f'<line class="err" {ends} y1="{y + 8.5}" y2="{y + 8.5}"/>'
-            f'<text x="{WIDTH}" y="{y + 11}" text-anchor="end">{_percent(share)}</text>'
+            f'<rect class="{"bar" if share.is_shown else "hidden"}" x="{left}" y="{y + 3}" width="{width:.1f}" '
+            f'height="{step - 5}"/>'
+            + (f'<line class="err" {ends} y1="{y + 8.5}" y2="{y + 8.5}"/>' if share.is_shown else "")
+            +             f'<text x="{WIDTH}" y="{y + 11}" text-anchor="end">{_percent(share)}</text>'
         )
     return _svg("".join(parts), len(rows) * step, title)
 
 
-def _svg(content: str, height: int, title: str, axis: int | None = None) -> str:
+def _svg(content: str, height: int, title: str, axis: int | None = None, margin: int = 0) -> str:
     line = "" if axis is None else f'<line class="axis" x1="0" x2="{WIDTH}" y1="{axis}" y2="{axis}"/>'
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">{line}{content}</svg>'
+    view = f"{-margin} 0 {WIDTH + 2 * margin} {height}"
+    return f'<svg viewBox="{view}" role="img" aria-label="{escape(title)}">{line}{content}</svg>'
 
 
 def _rates(found: TableStatistics) -> str:
@@ -735,9 +783,10 @@ def _rates(found: TableStatistics) -> str:
     # One scale for all pictures of one class.
     top = max((rate.value + BAND * rate.deviation for rate in every), default=1.0) if len(shown) == 1 else None
     for column in found.columns:
-        groups = column.shown_rates
-        if len(groups) < 2:
+        if len(column.shown_rates) < 2:
             continue
+        # Beyond the bounds there is mostly nothing.
+        groups = [own for own in column.rates if own.rates[0].is_shown or not math.isinf(own.high - own.low)]
         pictures = [_rate_picture(column, groups, name, found.classes.index(name), top) for name in shown]
         cards.append(f'<section class="card"><h3>{escape(column.name)}</h3>{"".join(pictures)}</section>')
     what = f"{escape(found.label)} = {escape(shown[0])}" if len(shown) == 1 else f"each class of {escape(found.label)}"

@@ -446,6 +446,11 @@ class Noisy:
     deviation: float
     is_shown: bool = True
 
+    @property
+    def limit(self) -> float:
+        """What a count that is not shown is below, with a chance of 95 %: the noise may have hidden some of it."""
+        return max(LEAST_RECORDS, CLEAR * self.deviation) + BAND * self.deviation
+
     def over(self, whole: float) -> Noisy:
         """The share of a whole that is taken as it is."""
         return Noisy(self.value / whole, self.deviation / whole, self.is_shown)
