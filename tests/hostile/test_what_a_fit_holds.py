@@ -1,0 +1,176 @@
+"""What is taken away from a fit follows from its releases and from what is public, and from no row besides.
+
+A fit is recorded, and made again over a neighbouring table with the same releases: one record is another one, or is not
+there. Whatever then differs is about that record, and no noise is in it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier
+from hedgerow.errors import HedgerowError
+from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
+from hedgerow.server.release import Releaser
+
+N_ROWS = 600
+Arguments = dict[str, Any]
+
+
+class Recorded:
+    """The releases of a first fit, which every other fit is given in place of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._kept: list[tuple[str, IntVector]] = []
+        self._place = -1
+        honest = Releaser.release
+
+        def release(own: Releaser, query: Query, total: IntVector, cohort: NoiseCohort | None = None) -> IntVector:
+            return self._given(query, honest(own, query, total, cohort))
+
+        monkeypatch.setattr(Releaser, "release", release)
+
+    def again(self) -> None:
+        """The next fit is given what was recorded."""
+        self._place = 0
+
+    def _given(self, query: Query, own: IntVector) -> IntVector:
+        if self._place < 0:
+            self._kept.append((repr(query.purpose), own))
+            return own
+        purpose, released = self._kept[self._place]
+        assert purpose == repr(query.purpose)
+        self._place += 1
+        return released
+
+    @property
+    def is_through(self) -> bool:
+        """Whether the second fit asked for as much as the first."""
+        return self._place == len(self._kept) > 0
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    return Recorded(monkeypatch)
+
+
+def _rows() -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    age, pay = random.uniform(18, 90, N_ROWS), random.lognormal(10, 1, N_ROWS)
+    chance = 1 / (1 + np.exp(-(age - 50) / 10))
+    return {
+        "age": age.round(1),
+        "pay": np.where(random.random(N_ROWS) < 0.1, np.nan, pay),
+        "sick": (sick := random.random(N_ROWS) < chance),
+        "state": np.where(sick, "ill", "well").astype(object),
+        "days": random.exponential(30 / (0.2 + chance)),
+        "ward": random.choice(["a", "b", "c"], N_ROWS).astype(object),
+        "person": np.arange(N_ROWS) // 2,
+        "site": random.choice(["north", "south", "west"], N_ROWS),
+    }
+
+
+def _given(kind: str, rows: dict[str, Any]) -> tuple[Any, Arguments]:
+    """An estimator and what it is fitted on."""
+    options: Arguments = {"epsilon": 3.0, "random_state": 0}
+    trees = {**options, "n_trees": 4}
+    matrix = np.column_stack([rows["age"], rows["pay"]])
+    table = pd.DataFrame({"age": rows["age"], "pay": rows["pay"]})
+    label = rows["sick"].astype(int)
+    if kind == "matrix, everything found":
+        return DPGBDTClassifier(**trees), {"X": matrix, "y": label}
+    if kind == "table, names of classes":
+        return DPGBDTClassifier(**trees), {"X": table, "y": rows["state"]}
+    if kind == "declared":
+        declared = {"bounds": [(0, 100), (0, 1e6)], "classes": [0, 1], "n_records": 600}
+        return DPGBDTClassifier(**trees, **declared), {"X": matrix, "y": label}
+    if kind == "categories":
+        table["ward"] = rows["ward"]
+        return DPGBDTClassifier(**trees, categories={"ward": ["a", "b", "c"]}), {"X": table, "y": label}
+    if kind == "persons at sites":
+        own = DPGBDTClassifier(**trees, max_rows_per_unit=2)
+        return own, {"X": matrix, "y": label, "units": rows["person"], "sites": rows["site"]}
+    if kind == "numbers":
+        return DPGBDTRegressor(**trees), {"X": matrix, "y": rows["days"]}
+    if kind == "times":
+        times = np.array(list(zip(rows["sick"], rows["days"], strict=True)), dtype=[("seen", "?"), ("days", "<f8")])
+        return DPGBDTSurvival(**trees, intervals=[10, 30, 90, 200]), {"X": matrix, "y": times}
+    assert kind == "linear"
+    return DPLinearClassifier(**options), {"X": matrix, "y": label}
+
+
+KINDS = ("matrix, everything found", "table, names of classes", "declared", "categories", "persons at sites", "numbers",
+         "times", "linear")  # fmt: skip
+
+
+def _far(rows: dict[str, Any]) -> None:
+    """Numbers that no other record has, the other label, a ward and a class that no one else is of."""
+    rows["age"][7], rows["pay"][7], rows["sick"][7], rows["days"][7] = 117.25, 9.87e7, not rows["sick"][7], 5_000.0
+    rows["ward"][7], rows["state"][7] = "z", "a state that nobody else is in"
+
+
+def _blank(rows: dict[str, Any]) -> None:
+    """The only record without an age."""
+    rows["age"][7] = np.nan
+
+
+def _gone(rows: dict[str, Any]) -> None:
+    """One record less."""
+    for name, column in rows.items():
+        rows[name] = np.delete(column, 7)
+
+
+def _pickled(value: object) -> bytes:
+    """Its pickle without references back: which equal values are one object depends on what a process did before."""
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream)
+    pickler.fast = True
+    pickler.dump(value)
+    return stream.getvalue()
+
+
+def _taken_away(fitted: Any) -> dict[str, Any]:
+    """All that somebody can carry off, by name."""
+    model = fitted.model_
+    try:
+        booster = json.dumps(model.to_xgboost())
+    except HedgerowError as fault:
+        booster = fault.code
+    attributes = {name: _pickled(value) for name, value in sorted(vars(fitted).items())}
+    return {
+        "model file": model.to_bytes(),
+        "pickled model": _pickled(model),
+        "pickle": _pickled(fitted),
+        "report": fitted.privacy_report_.text(),
+        "report as JSON": json.dumps(fitted.privacy_report_.to_dict(), default=str),
+        "booster": booster,
+        "representation": repr(fitted) + repr(model.plan),
+        **attributes,
+    }
+
+
+@pytest.mark.parametrize("change", [_far, _blank, _gone])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::hedgerow.estimators.base.FewRecordsWarning")
+def test_nothing_of_a_fit_depends_on_a_record_but_by_its_releases(
+    kind: str, change: Callable[[dict[str, Any]], None], recorded: Recorded
+) -> None:
+    """Model files, pickles, reports and exports of neighbouring tables are byte for byte the same."""
+    first, arguments = _given(kind, _rows())
+    before = _taken_away(first.fit(**arguments))
+    recorded.again()
+    rows = _rows()
+    change(rows)
+    second, arguments = _given(kind, rows)
+    after = _taken_away(second.fit(**arguments))
+    assert recorded.is_through
+    assert [name for name in before if after[name] != before[name]] == []
+    assert list(after) == list(before)
