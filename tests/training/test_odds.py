@@ -23,7 +23,13 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 
-EDGES = np.arange(-6, 4.25, 0.5)
+PLACES = np.arange(-10, 10.25, 0.5)
+
+
+def bins_of(scores: np.ndarray) -> np.ndarray:
+    """The nearest place of each score, the one further from 0 between two: in exact fractions of a half."""
+    nearest = np.floor(np.abs(scores) * 2 + 0.5) * np.sign(scores)
+    return (np.clip(nearest, -20, 20) + 20).astype(int)
 
 
 def odds_settings(plan: Plan) -> BoostingSettings:
@@ -49,7 +55,7 @@ def test_a_record_counts_once_in_the_bin_of_its_own_score(factory: ModuleType, r
     node.held.records.scores[0] = scores
     expected = np.zeros((2, ODDS_BINS), dtype=np.int64)
     for label, score in zip(labels, scores, strict=True):
-        own = int(np.digitize(score / 2**16, EDGES))
+        own = int(bins_of(np.array(score / 2**16)))
         expected[:, own] += [RECORD_NORM, RECORD_NORM // 2 if label else -RECORD_NORM // 2]
     found = node.answer(question(plan))
     assert np.array_equal(found, expected.ravel())
@@ -62,7 +68,7 @@ def exact_sums(shift: float, stretch: float, n: int, seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     scores = random.normal(-1, 1.2, n)
     labels = random.random(n) < 1 / (1 + np.exp(-(shift + (1 + stretch) * scores)))
-    bins = np.digitize(scores, EDGES)
+    bins = bins_of(scores)
     counts = np.bincount(bins, minlength=ODDS_BINS)
     positive = np.bincount(bins[labels], minlength=ODDS_BINS)
     return np.concatenate([counts * RECORD_NORM, (2 * positive - counts) * (RECORD_NORM // 2)]).astype(np.int64)
@@ -74,10 +80,9 @@ def test_it_finds_the_likeliest_line(shift: float, stretch: float) -> None:
     sums = exact_sums(shift, stretch, 200_000, 1)
     counts = sums[:ODDS_BINS] / RECORD_NORM
     positive = sums[ODDS_BINS:] / RECORD_NORM + counts / 2
-    middles = np.append(EDGES[0] - 0.25, EDGES + 0.25)
 
     def loss(line: np.ndarray) -> float:
-        log_odds = line[0] + (1 + line[1]) * middles
+        log_odds = line[0] + (1 + line[1]) * PLACES
         prior = (ODDS_PRIOR[0] * line[0] ** 2 + ODDS_PRIOR[1] * line[1] ** 2) / 2
         return float((counts * np.logaddexp(0, log_odds) - positive * log_odds).sum() + prior)
 
@@ -85,6 +90,28 @@ def test_it_finds_the_likeliest_line(shift: float, stretch: float) -> None:
     found = mended_odds(sums, 0.0)
     assert found == pytest.approx(best, abs=5e-3)
     assert found == pytest.approx((shift, stretch), abs=0.08)
+
+
+def test_swapped_classes_have_the_mirror_image_of_the_line() -> None:
+    """To the last bit, whatever was released: else a model would depend on which of its classes comes first."""
+    random = np.random.default_rng(5)
+    for sigma in (0.0, 10.0, 100.0):
+        noise = random.normal(size=ODDS_LENGTH) * sigma * RECORD_NORM
+        released = np.rint(exact_sums(-2.0, 0.5, 20_000, 6) + noise).astype(np.int64)
+        counts, labels = released.reshape(2, -1)[:, ::-1]
+        shift, stretch = mended_odds(released, sigma * RECORD_NORM)
+        assert mended_odds(np.concatenate([counts, -labels]), sigma * RECORD_NORM) == (-shift, stretch)
+
+
+@pytest.mark.parametrize("place", [-20, 0, 7])
+def test_one_bin_alone_tells_the_level(place: int) -> None:
+    """All scores alike, as where no feature says anything: the mean chance is the rate, however rare."""
+    counts, labels = np.zeros(ODDS_BINS), np.zeros(ODDS_BINS)
+    counts[place + 20], labels[place + 20] = 50_000, 500 - 25_000
+    sums = np.concatenate([counts, labels]) * RECORD_NORM
+    shift, stretch = mended_odds(sums.astype(np.int64), 30.0 * RECORD_NORM)
+    chance = 1 / (1 + np.exp(-(shift + (1 + stretch) * place / 2)))
+    assert chance == pytest.approx(0.01, rel=0.3)
 
 
 def test_noise_alone_changes_little_and_more_noise_less() -> None:
@@ -149,6 +176,26 @@ def test_probabilities_are_calibrated_and_ranks_stay(factory: ModuleType, tmp_pa
     again.save(tmp_path / "again.json")
     assert again.ensemble.stretch == ensemble.stretch
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "model.json").read_bytes()
+
+
+@pytest.mark.parametrize("rare", [0, 1])
+@pytest.mark.parametrize("level", [3.5, 5.5])
+def test_chances_of_rare_events_are_right_in_the_mean(factory: ModuleType, rare: int, level: float) -> None:
+    """Of an event that 1 % or 6 % have, coded as either class: within a tenth of its rate, mean of three runs."""
+    n, features = 20_000, [{"name": name, "type": "numeric", "min": 0, "max": 1} for name in ("age", "income")]
+    table = factory.make_plan("binary", {"calibration": "auto"}, features=features).to_dict()
+    table["privacy"] |= {"epsilon": 10.0, "n_records": n}
+    ratios = []
+    for seed in range(3):
+        plan = Plan.from_dict({**table, "model": {"n_trees": 60, "structure_seed": seed}})
+        random = np.random.default_rng(seed)
+        codes = factory.make_data(plan, n, seed).codes
+        event = random.random(n) < 1 / (1 + np.exp(level - 4 * codes[0] / codes[0].max()))
+        labels = np.where(event, rare, 1 - rare).astype(np.int32)
+        model = train(plan, {"one": SiteData(codes, labels)}, noise=SeededNoise(seed))
+        chances = 1 / (1 + np.exp(-model.ensemble.scores(codes)[0]))
+        ratios.append((chances if rare else 1 - chances).mean() / event.mean())
+    assert np.mean(ratios) == pytest.approx(1, abs=0.1)
 
 
 def test_who_has_it_and_what_it_costs(factory: ModuleType) -> None:

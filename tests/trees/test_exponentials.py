@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mpmath
 import numpy as np
+import pytest
 
 from hedgerow.losses.tables import exponentials, logistic
 
@@ -15,11 +16,12 @@ def test_exponentials_are_correctly_rounded() -> None:
     assert exponentials(4096, 256).tolist() == wanted
 
 
-def test_the_logistic_table_is_correctly_rounded_and_symmetric() -> None:
-    """p(x) at the middles of the steps, from -8 to 8, nearest doubles on both sides of zero."""
+@pytest.mark.parametrize("count", [4096, 4097])
+def test_the_logistic_table_is_correctly_rounded_and_symmetric(count: int) -> None:
+    """p(x) at the middles of steps, or at their ends, from -8 to 8: nearest doubles on both sides of zero."""
     with mpmath.workdps(60):
-        middles = [(mpmath.mpf(k) + mpmath.mpf(1) / 2) / 256 for k in range(-2048, 2048)]
-        wanted = [float(1 / (1 + mpmath.exp(-x))) for x in middles]
-    table = logistic(4096, 256)
+        places = [mpmath.mpf(2 * k - (count - 1)) / 512 for k in range(count)]
+        wanted = [float(1 / (1 + mpmath.exp(-x))) for x in places]
+    table = logistic(count, 256)
     assert table.tolist() == wanted
     np.testing.assert_allclose(table + table[::-1], 1, atol=2e-16)

@@ -34,8 +34,11 @@ def walk(trees: TreeBatch, tree: int, codes: NDArray[Any]) -> int:
 def statistics_of(loss: Loss, label: int, scores: list[int]) -> list[int]:
     """One record's statistics in Python's integers; without the softmax guard, which does not act here."""
     if loss.kind in ("table", "hazard"):
-        step = (scores[0] >> STEP_BITS) + STEPS // 2 if scores else 0
-        return [int(x) for x in loss.table[label, min(max(step, 0), STEPS - 1)]]
+        n_steps, score = loss.table.shape[1], scores[0] if scores else 0
+        # Of an odd number of steps the nearest one, and between two the one further from 0.
+        nearest = (abs(score) + 2 ** (STEP_BITS - 1) >> STEP_BITS) * (-1 if score < 0 else 1)
+        step = (nearest if n_steps % 2 else score >> STEP_BITS) + STEPS // 2
+        return [int(x) for x in loss.table[label, min(max(step, 0), n_steps - 1)]]
     if loss.kind == "squared":
         residual = (scores[0] if scores else 0) - label
         size = min(abs(residual) * int(loss.scales[0]) // SCORE_UNIT, loss.clip)

@@ -47,10 +47,10 @@ def check_bounds(loss: Loss, statistics: NDArray[np.int64], score_bound: int) ->
 
 
 def every_score(n_outputs: int) -> NDArray[np.int64]:
-    """One score of each entry of a table, the first or the last of them, and scores far beyond the table."""
-    starts = (np.arange(STEPS) - STEPS // 2) << STEP_BITS
-    last_of_each = starts + 2**STEP_BITS - 1
-    scores = np.concatenate([starts[::2], last_of_each[1::2], [-(2**31), 2**31 - 1]])
+    """Scores of each entry of a table, about its middle and its ends, and scores far beyond the table."""
+    middles = (np.arange(STEPS + 1) - STEPS // 2) << STEP_BITS
+    half = 2 ** (STEP_BITS - 1)
+    scores = np.concatenate([middles[::2], middles - half, middles[1::2] + half - 1, [-(2**31), 2**31 - 1]])
     return np.tile(scores, (n_outputs, 1))
 
 
@@ -82,8 +82,8 @@ def test_a_score_bound_lowers_the_sensitivity_and_no_more(factory: ModuleType, b
         statistics = factory.contributions(loss, np.full(scores.shape[1], label), scores)
         check_bounds(loss, statistics, bound)
     claimed = loss.sensitivity_squared(bound)
-    steps = np.unique(np.arange(-bound, bound + 1, max(1, min(256, bound))) >> STEP_BITS)
-    steps = np.unique(np.clip(np.append(steps, bound >> STEP_BITS), -STEPS // 2, STEPS // 2 - 1)) + STEPS // 2
+    furthest = min(STEPS // 2, bound + 2 ** (STEP_BITS - 1) >> STEP_BITS)
+    steps = np.arange(-furthest, furthest + 1) + STEPS // 2
     assert claimed == norms_squared(loss.table[:, steps].astype(np.int64).reshape(-1, 2)).max()
 
 

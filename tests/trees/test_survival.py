@@ -169,7 +169,7 @@ def events_by_score(slope: float, baseline: Baseline, n: int, seed: int) -> tupl
         had = is_in & (rng.random(n) < 1 / (1 + np.exp(-place / 256 - slope * scores)))
         codes[had] = 2 * interval + 1
         is_in &= ~had
-    bins = np.digitize(scores, np.arange(-6, 4.25, 0.5))
+    bins = (np.clip(np.floor(np.abs(scores) * 2 + 0.5) * np.sign(scores), -20, 20) + 20).astype(int)
     counts, events = np.bincount(bins, minlength=ODDS_BINS), np.bincount(bins[codes % 2 == 1], minlength=ODDS_BINS)
     released = np.concatenate([counts * RECORD_NORM, (2 * events - counts) * (RECORD_NORM // 2)])
     return counts_of(codes, n_intervals), released, codes

@@ -26,7 +26,7 @@ class PackedLoss(NamedTuple):
 
     Attributes:
         kind: TABLE, SOFTMAX, SQUARED or CURVE.
-        table: int64 [n_pairs, n_classes, STEPS], two statistics to a word.
+        table: int64 [n_pairs, n_classes, steps], two statistics to a word.
         exp_table: int64 [EXP_STEPS], 2**30 exp(-step / 256).
         unit: integer units of 1.0 of a gradient.
         hessian_unit: softmax: units of 1.0 of a Hessian, 0 to release `constant` instead.
@@ -93,10 +93,16 @@ def statistics_of_block(loss, labels, scores, begin, end, packed, own):  # type:
 
 @numba.njit(cache=True, nogil=True)
 def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignore[no-untyped-def]
-    """Statistics that depend on the class and one score: one read of the packed table per pair and record."""
+    """Statistics that depend on the class and one score: one read of the packed table per pair and record.
+
+    Of an odd number of steps the nearest to the score, and of two the further one from 0: the mirror image of a score
+    has the mirror image of its step.
+    """
     n_steps = table.shape[2]
     half = np.int32(n_steps // 2)
     last = np.int32(n_steps - 1)
+    is_centred = np.int32(n_steps % 2)
+    middle = is_centred << np.int32(STEP_BITS - 1)
     classes = labels[begin:end]
     for pair in range(packed.shape[0]):
         words = table[pair].ravel()
@@ -104,7 +110,8 @@ def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignor
         if scores.shape[0] > 0:
             values = scores[0, begin:end]
             for i in range(len(classes)):
-                step = min(max((values[i] >> np.int32(STEP_BITS)) + half, np.int32(0)), last)
+                below = values[i] + middle + (values[i] >> np.int32(31)) * is_centred
+                step = min(max((below >> np.int32(STEP_BITS)) + half, np.int32(0)), last)
                 # A place without a sign needs no test for counting from the end.
                 row[i] = words[np.uint32(classes[i]) * np.uint32(n_steps) + np.uint32(step)]
         else:

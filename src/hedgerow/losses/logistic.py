@@ -34,9 +34,11 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
 # Every replica of a run asks for it.
 @lru_cache(maxsize=8)
 def _loss(newton: bool, joint_clip: float | None, c: float) -> Loss:
-    probability = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
-    hessian = probability * (1 - probability) if newton else np.ones(STEPS)
-    pairs = np.stack([np.stack([probability - label, c * hessian], axis=-1) for label in (0, 1)])
+    probability = logistic(STEPS + 1, SCORE_UNIT >> STEP_BITS)
+    # That of the other class, from the same table: a difference would be rounded otherwise.
+    other = probability[::-1]
+    hessian = probability * other if newton else np.ones(STEPS + 1)
+    pairs = np.stack([np.stack([gradient, c * hessian], axis=-1) for gradient in (probability, -other)])
     norms = np.sqrt(pairs[..., 0] ** 2 + pairs[..., 1] ** 2)
     limit = float(norms.max()) if joint_clip is None else joint_clip
     check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)

@@ -33,7 +33,11 @@ SCORE_UNIT = 2**16
 STEP_BITS = 8
 """The table holds one entry per 2**8 score units, that is per 1/256 of score."""
 STEPS = 4096
-"""Entries per class: scores from -8 to 8; beyond them the derivative of the logistic loss is constant to 0.0004."""
+"""Entries per class: scores from -8 to 8; beyond them the derivative of the logistic loss is constant to 0.0004.
+
+Tables of two classes have one more, so that one is at score 0: they say of a score and a class what they say of the
+negative score and the other class, but for the sign of the gradient. Only then does a model not depend on which of its
+classes comes first."""
 SCORE_LIMIT = STEPS // 2 << STEP_BITS
 RECORD_NORM = 2**14
 LARGEST_UNIT = 2**28
@@ -52,7 +56,9 @@ class Loss:
         n_outputs: scores per record.
         n_statistics: integers per record and leaf.
         scales: float64 [n_statistics], integer units per 1.0 of each statistic (the Hessian's includes c).
-        table: int16 [n_classes, STEPS, n_statistics]; for kinds "table" and "hazard", else of length 0.
+        table: int16 [n_classes, STEPS or STEPS + 1, n_statistics]; for kinds "table" and "hazard", else of length 0.
+            A score's entry is the one whose step holds it, or of an odd number the nearest, and of two the further one
+            from 0; a score beyond them has the last.
         norm_squared: largest squared L2 norm of any record's statistics, in integer units.
         clip: largest gradient magnitude, in integer units (kinds "squared" and "curve").
         is_share: the statistics are (1{y=1}, c), a share's numerator and denominator.
@@ -76,16 +82,23 @@ class Loss:
         """Largest squared norm of a record whose score is known to lie within +-`score_bound` (units of 2**-16)."""
         if self.kind not in ("table", "curve"):
             return self.norm_squared
-        reach = min(STEPS // 2, (score_bound >> STEP_BITS) + 1)
+        last = self.steps_within(score_bound).stop - 1
         if self.kind == "curve":
-            return self.clip**2 + int(self.curve[1, STEPS // 2 + reach - 1]) ** 2
-        return int(self._norms_within[reach - 1])
+            return self.clip**2 + int(self.curve[1, last]) ** 2
+        return int(self._norms_within[last - STEPS // 2])
+
+    def steps_within(self, score_bound: int) -> slice:
+        """The entries of the table, or of the curve, that scores within +-`score_bound` (units of 2**-16) have."""
+        half, is_centred = STEPS // 2, self.table.shape[1] % 2
+        reach = (score_bound + (1 << STEP_BITS >> 1) >> STEP_BITS) if is_centred else (score_bound >> STEP_BITS) + 1
+        reach = min(half, reach)
+        return slice(half - reach, half + reach + is_centred)
 
     @cached_property
     def _norms_within(self) -> NDArray[np.int64]:
-        """Largest squared norm within 1, 2, ... steps of score 0: a run asks before every tree."""
+        """Largest squared norm up to each entry from the middle on, on either side: a run asks before every tree."""
         norms = (self.table.astype(np.int64) ** 2).sum(axis=-1).max(axis=0)
-        either_side = np.maximum(norms[STEPS // 2 - 1 :: -1], norms[STEPS // 2 :])
+        either_side = np.maximum(norms[::-1][STEPS // 2 :], norms[STEPS // 2 :])
         return np.asarray(np.maximum.accumulate(either_side))
 
     def largest_statistic(self, index: int) -> int:
@@ -151,10 +164,14 @@ def exponentials(count: int, steps_per_unit: int) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=8)
 def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
-    """1 / (1 + exp(-x)) at the middles x = (k + 1/2) / steps_per_unit, k in -count / 2 .. count / 2 - 1, read-only."""
-    one = Decimal(1)
-    upper = [_CONTEXT.divide(one, _CONTEXT.add(one, value)) for value in _decimals(count // 2, steps_per_unit, 1)]
-    lower = [_CONTEXT.subtract(one, value) for value in reversed(upper)]
+    """1 / (1 + exp(-x)) at x = (k - (count - 1) / 2) / steps_per_unit for k = 0 .. count - 1, read-only.
+
+    So an odd count has 0 among its places, and an even one has it between two of them.
+    """
+    one, is_odd = Decimal(1), count % 2
+    values = _decimals((count + 1) // 2, steps_per_unit, 1 - is_odd)
+    upper = [_CONTEXT.divide(one, _CONTEXT.add(one, value)) for value in values]
+    lower = [_CONTEXT.subtract(one, value) for value in reversed(upper[is_odd:])]
     return _fixed(lower + upper)
 
 

@@ -61,7 +61,7 @@ from hedgerow.methods.adassp.program import (
     real_gram,
 )
 from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
-from hedgerow.methods.line import ODDS_BINS, ODDS_FIRST, ODDS_STEP
+from hedgerow.methods.line import ODDS_BINS, ODDS_REACH, ODDS_STEP
 from hedgerow.methods.start import WIDEST, Start
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
@@ -190,7 +190,7 @@ def mended_hazards(table: LifeTable, released: IntVector, sigma: float) -> tuple
     """
     noise, bins = sigma / RECORD_NORM, []
     for number in range(ODDS_BINS):
-        middle = (ODDS_FIRST + (number - 0.5) * ODDS_STEP) / (1 << STEP_BITS)
+        middle = float((number - ODDS_REACH) * ODDS_STEP >> STEP_BITS)
         n_records = float(released[number]) / RECORD_NORM
         events = float(released[ODDS_BINS + number]) / RECORD_NORM + n_records / 2
         if n_records > _DEVIATIONS * noise:

@@ -410,15 +410,18 @@ def _belief(error: float, deviation: float) -> float:
 class OddsCounts(Query):
     """How two classes, or events, lie about finished scores: int64 [2 `ODDS_BINS`], with 2**14 to a record.
 
-    Scores from -6 to 4 are cut into bins of half a unit, with one more at either end. A record adds 2**14 to its bin,
-    and to the bin's label half of that, with its sign: negative for the first class, or without the event.
+    Bins are half a unit wide, about the places from -10 to 10, and the outermost hold all beyond. A score between two
+    places is in the outer bin, so negative scores have the mirror images of the bins of positive ones. A record adds
+    2**14 to its bin, and to the bin's label half of that, with its sign: negative for the first class, or without the
+    event.
     """
 
     def answer(self, site: TrainingSite) -> IntVector:
         """See `Query.answer`: a record's bin follows from its own score."""
         site.take_in(self.update)
         scores, labels = site.records.scores[0].astype(np.int64), site.records.labels
-        bins = np.clip((scores - ODDS_FIRST) // ODDS_STEP + 1, 0, ODDS_BINS - 1)
+        places = np.minimum((np.abs(scores) + ODDS_STEP // 2) // ODDS_STEP, ODDS_REACH)
+        bins = np.where(scores < 0, -places, places) + ODDS_REACH
         counts = np.bincount(bins, minlength=ODDS_BINS)
         positive = np.bincount(bins[labels % 2 == 1], minlength=ODDS_BINS)
         return np.concatenate([counts * RECORD_NORM, (2 * positive - counts) * (RECORD_NORM // 2)]).astype(np.int64)
@@ -432,21 +435,32 @@ class OddsCounts(Query):
             yield "the labels of a score are more than its records"
 
 
-ODDS_FIRST, ODDS_STEP, ODDS_BINS = -6 * SCORE_UNIT, SCORE_UNIT // 2, 22
+ODDS_STEP, ODDS_REACH = SCORE_UNIT // 2, 20
+"""The width of a bin, and the bins on either side of the one about 0."""
+ODDS_BINS = 2 * ODDS_REACH + 1
 ODDS_LENGTH = 2 * ODDS_BINS
 ODDS_SENSITIVITY_SQUARED = RECORD_NORM**2 + (RECORD_NORM // 2) ** 2
-ODDS_PRIOR = (1 / 0.7**2, 1 / 0.35**2)
-"""How sure it is before any release that scores need no shift, and no stretch: 1 / variance of each."""
+ODDS_PRIOR = (1 / 2.0**2, 1 / 0.35**2)
+"""How sure it is before any release that scores need no shift, and no stretch: 1 / variance of each. Of a rare class
+the shift may be large."""
+ODDS_SURE = 3.0
+"""A bin counts from so many deviations of noise on its records on."""
 _ODDS_ROUNDS, _LONGEST_STEP = 40, 1.0
+_LEAST_SPREAD = 1e-9
+"""Of the two parameters, as a share of all that is known of them: one bin alone tells only one of them."""
 
 
 def mended_odds(released: IntVector, sigma: float) -> tuple[float, float]:
     """Shift and stretch, a and b, such that a + (1 + b) f are log-odds where a model's scores are f.
 
-    The likeliest line for the released counts. Where their noise outweighs what the records say, it gives way to a
-    prior at no change: score equations S(t) = Y - N p(t) have the covariance of the noise, V, besides the information
-    H, so that the prior counts (H + V) / H times. All steps are the same on every machine: sums are exact, and the
-    logistic function is a table.
+    The likeliest line for the released counts, so that the mean chance is the rate. Where noise outweighs what the
+    records say, it gives way to a prior at no change. The score equations are S = sum over bins (1, f) (Y - N p). They
+    have the covariance of the noise, V, besides the information H, so that what they say is H (H + V)^-1 S, and counts
+    H (H + V)^-1 H beside the prior.
+
+    What is asked of a bin is its label, the records of the last class less half of all, and p less a half. So all steps
+    for swapped classes are the same but for signs: their line is -a and b, to the last bit. And they are the same on
+    every machine: sums are exact, and the logistic function is a table.
 
     Args:
         released: int64 [2 `ODDS_BINS`], an answer to `OddsCounts` with its noise.
@@ -455,38 +469,49 @@ def mended_odds(released: IntVector, sigma: float) -> tuple[float, float]:
     Returns:
         a, in units of score, and b, from -0.75 to 3.
     """
-    noise = (sigma / RECORD_NORM) ** 2
-    counts = np.maximum(released[:ODDS_BINS] / RECORD_NORM, 0.0)
-    positive = np.minimum(np.maximum(released[ODDS_BINS:] / RECORD_NORM + counts / 2, 0.0), counts)
-    middles = [(ODDS_FIRST + (number - 0.5) * ODDS_STEP) / SCORE_UNIT for number in range(ODDS_BINS)]
-    table = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
+    noise, (counts, labels) = sigma / RECORD_NORM, released.reshape(2, ODDS_BINS) / RECORD_NORM
+    # Cut off at none and at all, labels would lean towards the middle where there are few records.
+    known = np.flatnonzero(counts > ODDS_SURE * noise)
+    middles = (known - ODDS_REACH) * (ODDS_STEP / SCORE_UNIT)
+    bins = list(zip(middles.tolist(), counts[known].tolist(), labels[known].tolist(), strict=True))
     shift, stretch = 0.0, 0.0
-    for _ in range(_ODDS_ROUNDS):
-        sums: list[list[float]] = [[] for _ in range(8)]
-        for middle, count, found in zip(middles, counts.tolist(), positive.tolist(), strict=True):
-            place = (shift + (1 + stretch) * middle) * (SCORE_UNIT >> STEP_BITS) + STEPS / 2
-            p = float(table[min(max(math.floor(place), 0), STEPS - 1)])
-            weight, spread, rest = count * p * (1 - p), noise * (1 + (p - 0.5) * (p - 0.5)), found - count * p
-            terms = (rest, rest * middle, weight, weight * middle, weight * middle * middle)
-            for own, term in zip(sums, (*terms, spread, spread * middle, spread * middle * middle), strict=True):
-                own.append(term)
-        g0, g1, h00, h01, h11, v00, v01, v11 = map(math.fsum, sums)
-        least = max(h00 * h11 - h01 * h01, 1e-9)
-        # (H + V) H^-1 P, with P diagonal.
-        w00, w01, w10, w11 = (
-            (v00 * h11 - v01 * h01) / least,
-            (v01 * h00 - v00 * h01) / least,
-            (v01 * h11 - v11 * h01) / least,
-            (v11 * h00 - v01 * h01) / least,
-        )
-        k00, k01 = (1 + w00) * ODDS_PRIOR[0], w01 * ODDS_PRIOR[1]
-        k10, k11 = w10 * ODDS_PRIOR[0], (1 + w11) * ODDS_PRIOR[1]
-        r0, r1 = g0 - k00 * shift - k01 * stretch, g1 - k10 * shift - k11 * stretch
-        a00, a01, a10, a11 = h00 + k00, h01 + k01, h01 + k10, h11 + k11
-        whole = a00 * a11 - a01 * a10
-        if not (math.isfinite(whole) and whole > 0):
-            return 0.0, 0.0
-        steps = ((r0 * a11 - r1 * a01) / whole, (r1 * a00 - r0 * a10) / whole)
-        shift += min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP)
+    for _ in range(_ODDS_ROUNDS if bins else 0):
+        steps = _odds_step(bins, noise * noise, shift, stretch)
+        shift = min(max(shift + min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP), -8.0), 8.0)
         stretch = min(max(stretch + min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP), -0.75), 3.0)
-    return min(max(shift, -8.0), 8.0), stretch
+    return shift, stretch
+
+
+def _odds_step(
+    bins: list[tuple[float, float, float]], variance: float, shift: float, stretch: float
+) -> tuple[float, float]:
+    """By how much the equations move the shift and the stretch; a bin is its middle, its records and its label."""
+    sums: list[list[float]] = [[] for _ in range(8)]
+    for middle, count, label in bins:
+        odd = _half_odds(shift + (1 + stretch) * middle)
+        rest, weight, spread = label - count * odd, count * (0.25 - odd * odd), variance * (1 + odd * odd)
+        terms = (rest, rest * middle, weight, weight * middle, weight * middle * middle)
+        for own, term in zip(sums, (*terms, spread, spread * middle, spread * middle * middle), strict=True):
+            own.append(term)
+    g0, g1, h00, h01, h11, v00, v01, v11 = map(math.fsum, sums)
+    least = _LEAST_SPREAD * (h00 + h11 + v00 + v11)
+    s00, s01, s11 = h00 + v00 + least, h01 + v01, h11 + v11 + least
+    # M = H (H + V)^-1.
+    whole = s00 * s11 - s01 * s01
+    m00, m01 = (h00 * s11 - h01 * s01) / whole, (h01 * s00 - h00 * s01) / whole
+    m10, m11 = (h01 * s11 - h11 * s01) / whole, (h11 * s00 - h01 * s01) / whole
+    p0, p1 = ODDS_PRIOR
+    r0, r1 = m00 * g0 + m01 * g1 - p0 * shift, m10 * g0 + m11 * g1 - p1 * stretch
+    a00, a01 = m00 * h00 + m01 * h01 + p0, m00 * h01 + m01 * h11
+    a10, a11 = m10 * h00 + m11 * h01, m10 * h01 + m11 * h11 + p1
+    whole = a00 * a11 - a01 * a10
+    return (r0 * a11 - r1 * a01) / whole, (r1 * a00 - r0 * a10) / whole
+
+
+def _half_odds(place: float) -> float:
+    """1 / (1 + exp(-place)) less a half, between two entries of a table in proportion: an odd function."""
+    table = logistic(2 * STEPS + 1, SCORE_UNIT >> STEP_BITS)
+    step = min(abs(place) * (SCORE_UNIT >> STEP_BITS), STEPS - 1.0)
+    first = STEPS + math.floor(step)
+    below, above = float(table[first]), float(table[first + 1])
+    return math.copysign(below + (above - below) * (step % 1.0) - 0.5, place)

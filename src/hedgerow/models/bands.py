@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from hedgerow.errors import ModelError
-from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS
+from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS
 from hedgerow.methods.boosting.settings import filters_classes
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, Plan
@@ -404,7 +404,7 @@ class _Source:
             exact = self.run.plan.model.weight_update == "newton" or loss.kind == "squared"
             return np.full(len(shape.density), 1.0 if exact else 0.0)
         table = loss.table / loss.scales
-        scores = (np.arange(STEPS) - STEPS / 2 + 0.5) * 2**STEP_BITS / SCORE_UNIT
+        scores = (np.arange(table.shape[1]) - (table.shape[1] - 1) / 2) * 2**STEP_BITS / SCORE_UNIT
         chance = 1 / (1 + np.exp(-scores))
         slope = np.gradient(table[:, :, 0], 2**STEP_BITS / SCORE_UNIT, axis=1)
         slopes = (1 - chance) * slope[0] + chance * slope[1]

@@ -1,6 +1,6 @@
 """Sums per node, feature and bin for trees that grow level by level.
 
-As in `hedgerow.trees.leaf_sums`, everything is integers, records are visited in blocks, and two statistics share a word
+As in `hedgerow.trees.leaf_sums`, all of it is integers, records are visited in blocks, and two statistics share a word
 while a span of blocks is summed.
 
 Where all trees of a batch ask for the same features, these are taken two by two: half the additions of one by one, and

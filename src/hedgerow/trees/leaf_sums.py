@@ -1,7 +1,7 @@
 """Sums of statistics over the leaves of trees, in which most rounds spend their time.
 
 One pass over the records adds the last trees' values to the scores and sums the statistics over the leaves of the next
-trees. Everything is integers, so results do not depend on how records are divided among threads, blocks or sites.
+trees. All of it is integers, so results do not depend on how records are divided among threads, blocks or sites.
 
 Records are visited in blocks that stay in the first-level cache. Within a block, routing goes bottom-up over the nodes
 of a tree rather than top-down over each record: for every node, one comparison per record decides whether the answer of

@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import STEP_BITS, STEPS, Loss
+from hedgerow.losses.tables import STEP_BITS, Loss
 from hedgerow.protocol.queries import IntVector, Query, TreeBatch
 from hedgerow.trees.leaves import largest_sum
 
@@ -122,16 +122,14 @@ def statistics_of(loss: Loss, score_bound: int) -> Statistics:
     the bounds of `Loss.largest_statistic`, and no ratio: each record's statistics are shrunk and rounded one by one.
     """
     if loss.kind in ("table", "hazard"):
-        reach = min(STEPS // 2, (score_bound >> STEP_BITS) + 1)
-        table = loss.table[:, STEPS // 2 - reach : STEPS // 2 + reach].astype(np.int64)
+        table = loss.table[:, loss.steps_within(score_bound)].astype(np.int64)
         low, high = table.min(axis=(0, 1)), table.max(axis=(0, 1))
         step = np.abs(np.diff(table, axis=1)).max(axis=(0, 1), initial=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(table == 0, 0.0, np.abs(table) / table[..., -1:]).max(axis=(0, 1))
         return Statistics(low, high, ratio, step)
     if loss.kind == "curve":
-        reach = min(STEPS // 2, (score_bound >> STEP_BITS) + 1)
-        last = loss.curve[1, STEPS // 2 - reach : STEPS // 2 + reach]
+        last = loss.curve[1, loss.steps_within(score_bound)]
         low, high = np.array([-loss.clip, last[0]]), np.array([loss.clip, last[-1]])
         ratio = loss.clip / int(last[0]) if last[0] else math.inf
         return Statistics(low, high, np.array([ratio, 1.0]), high - low)

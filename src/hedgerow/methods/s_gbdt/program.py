@@ -17,6 +17,7 @@ score divides by a noisy count; the paper's divides by the exact one, which "add
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from contextlib import suppress
 
@@ -182,7 +183,8 @@ def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     if run.plan.label.is_numeric:
         value = min(max(mean, -1.0), 1.0)
     else:
-        # The least score whose probability reaches the share.
-        steps = int(np.searchsorted(logistic(STEPS, SCORE_UNIT >> STEP_BITS), mean + 0.5)) - STEPS // 2
-        value = min(max(steps / (SCORE_UNIT >> STEP_BITS), -INITIAL_REACH), INITIAL_REACH)
+        # From even chances on, the first score whose probability reaches the share.
+        upper = logistic(STEPS + 1, SCORE_UNIT >> STEP_BITS)[STEPS // 2 :]
+        steps = int(np.searchsorted(upper, abs(mean) + 0.5))
+        value = math.copysign(min(steps / (SCORE_UNIT >> STEP_BITS), INITIAL_REACH), mean)
     return constant_trees(run.grid, run.settings.max_depth, value, _largest(run))

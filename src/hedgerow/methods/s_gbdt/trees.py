@@ -105,9 +105,9 @@ def s_gbdt_loss(plan: Plan) -> Loss:
         empty = np.empty((0, STEPS, 2), dtype=np.int16)
         scales = np.array([float(math.floor(scale)), float(constant)])
         return Loss("squared", 1, 2, scales, empty, norm_squared, largest, constant)
-    probability = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
-    gradients = np.stack([probability, probability - 1])
-    table = np.full((2, STEPS, 2), constant, dtype=np.int16)
+    probability = logistic(STEPS + 1, SCORE_UNIT >> STEP_BITS)
+    gradients = np.stack([probability, -probability[::-1]])
+    table = np.full((2, STEPS + 1, 2), constant, dtype=np.int16)
     table[:, :, 0] = np.clip(np.trunc(gradients * scale), -largest, largest)
     return Loss("table", 1, 2, np.array([scale, float(constant)]), table, norm_squared)
 
