@@ -17,7 +17,9 @@ from hedgerow.data.lines import Declared, declared, header_of, without_declarati
 from hedgerow.data.sources import column_names, ending_of, read_records
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import DataError, UsageError
+from hedgerow.local.survey import columns_of, read_site_tables
 from hedgerow.plan.plan import Plan
+from hedgerow.survey.statistics import AskedColumn
 
 WriteFile = Callable[[str, bytes], Path]
 
@@ -166,3 +168,93 @@ def test_a_draft_reads_decimal_commas(write_file: WriteFile) -> None:
     """A column of decimal commas is guessed to be one of numbers."""
     draft = draft_plan(write_file("a.csv", table(";", ",").encode()), "krank", bounds_are_public=True)
     assert 'name = "größe"\ntype = "numeric"\nmin = -0.25\nmax = 70.5' in draft
+
+
+@pytest.mark.parametrize(
+    ("header", "separator", "names"),
+    [
+        (b'"age","hb","sex","answer (a;b;c;d;e;f)"', ",", ["age", "hb", "sex", "answer (a;b;c;d;e;f)"]),
+        (b"age,hb,answer (a;b;c;d;e;f)", ",", ["age", "hb", "answer (a;b;c;d;e;f)"]),
+        (b'age;"weight, kg";"height, cm"', ";", ["age", "weight, kg", "height, cm"]),
+        ("größe;dosis [0,5 mg];ort".encode(), ";", ["größe", "dosis [0,5 mg]", "ort"]),
+        (b"age|a;b|c|d", "|", ["age", "a;b", "c", "d"]),
+        (b'a\t"b,c,d,e"\tf', "\t", ["a", "b,c,d,e", "f"]),
+        (b'"sep=;"\na;b,c,d', ";", ["a", "b,c,d"]),
+        (b'"a ""q"" (x)",b', ",", ['a "q" (x)', "b"]),
+        (b'a,"line\nbreak; or two",c', ",", ["a", "line\nbreak; or two", "c"]),
+        (b'a,"b', ",", ["a", "b"]),
+        (b" \n\r\n\na,b", ",", ["a", "b"]),
+        (b"# made by hand", ",", ["# made by hand"]),
+    ],
+)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\n1,2\n"])
+def test_a_quoted_name_is_one_field(
+    header: bytes, separator: str, names: list[str], end: bytes, write_file: WriteFile
+) -> None:
+    """Quotation marks and brackets are looked through; blank lines may stand first, and a line break within a name."""
+    path = write_file("a.csv", header + end)
+    assert column_names(path) == names
+    assert header_of(path.read_bytes(), Declared()).separator == separator
+
+
+@pytest.mark.parametrize("header", [b"age,hb,answer a;b;c", b"a|b,c", b"a\tb;c\td;e"])
+def test_a_header_that_two_separators_cut_is_refused(header: bytes, write_file: WriteFile) -> None:
+    """Whichever was guessed, half the names might be wrong; the advice is a declaration, and it works."""
+    path = write_file("a.csv", header + b"\n1,2\n")
+    with pytest.raises(DataError) as caught:
+        column_names(path)
+    assert caught.value.code == "data-unknown-format"
+    advice = [word.rstrip(",.") for word in caught.value.remedy.split() if word.startswith("#")]
+    assert len(advice) == 2
+    for declaration in advice:
+        separator = declared(declaration[1:]).separator
+        assert separator is not None
+        assert column_names(f"{path}{declaration}") == header.decode().split(separator)
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".txt", ".data", ".TSV", ".tsv.gz", ".txt.gz", ".data.gz"])
+def test_endings_of_tables_in_lines(ending: str, write_file: WriteFile) -> None:
+    """A table is read by its header, whichever of their usual endings it has."""
+    content = table("\t", ".").encode()
+    path = write_file(f"a{ending}", gzip.compress(content) if ending.endswith(".gz") else content)
+    assert as_expected(read(path)) and ending_of(path.name) == ending.lower()
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.csv.gz"])
+@pytest.mark.parametrize(
+    "content", [b"PK\x03\x04\x14\x00", b"\xd0\xcf\x11\xe0\xa1", gzip.compress(b"a,b\n"), b"PAR1\x15", b"%PDF-1.7"]
+)
+def test_a_file_of_another_kind_is_called_so(name: str, content: bytes, write_file: WriteFile) -> None:
+    """A workbook that was renamed is no question of encodings."""
+    path = write_file(name, gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DataError) as caught:
+        column_names(path)
+    assert caught.value.code == "data-unknown-format" and str(path) in caught.value.what
+
+
+def test_a_long_header_is_read_and_an_endless_one_refused(write_file: WriteFile) -> None:
+    """Of 40,000 columns all are found; what has no line's end in 16 MB is no CSV."""
+    names = [f"a column with quite a long name {number}" for number in range(40_000)]
+    assert column_names(write_file("a.csv", ",".join(names).encode() + b"\n1,2\n")) == names
+    quoted = ",".join(f'"{name}"' for name in [*names, "x" * 200_000]).encode()
+    assert column_names(write_file("b.csv.gz", gzip.compress(quoted, 1)))[-1] == "x" * 200_000
+    with pytest.raises(DataError) as caught:
+        column_names(write_file("c.csv", b"x" * 17_000_000))
+    assert caught.value.code == "data-corrupt"
+    with pytest.raises(DataError) as caught:
+        column_names(write_file("d.csv", "a,b\n1,2\n".encode("utf-16-le")))
+    assert caught.value.code == "data-encoding"
+    assert column_names(f"{write_file('e.csv', 'a,b'.encode('utf-16-le'))}#encoding=utf-16") == ["a", "b"]
+
+
+def test_columns_of_one_name_that_nobody_needs_are_left_out(write_file: WriteFile) -> None:
+    """A draft and a survey do without them; where one of them is asked for, it would be a guess which is meant."""
+    path = write_file("a.csv", b"age,note,dead,note\n1,x,0,y\n2,x,1,y\n")
+    assert 'name = "age"' in (draft := draft_plan(path, "dead")) and "note" not in draft
+    columns, unread = columns_of({"a": path}, {}, ())
+    assert [column.name for column in columns] == ["age", "dead"] and unread == ("note",)
+    assert read_site_tables({"a": path}, {}).tables["a"].n_rows == 2
+    for ask in (lambda: draft_plan(path, "note"), lambda: columns_of({"a": path}, {"note": AskedColumn("note")}, ())):
+        with pytest.raises(DataError) as caught:
+            ask()
+        assert caught.value.code == "data-duplicate-column"

@@ -33,6 +33,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
 )
 from hedgerow.privacy.ledger import Ledger, Release, prepared_ledger
+from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 
 EVENTS: tuple[Event, ...] = (
@@ -216,3 +217,12 @@ def test_a_report_holds_only_for_somebody_and_given_something() -> None:
         assert lines == [found.headline] and whom in lines[0] and "taken as public" in lines[0]
         assert "one of them" not in found.text()
         assert plan.digest in found.text() and found.text().count("add up") == 1
+
+
+def test_a_report_says_what_one_line_amounts_to_where_cells_may_hold_line_breaks() -> None:
+    """One line may then add and remove records of its neighbours: their number, and epsilon for as many, are told."""
+    found = report(GaussianEvent(5.0), public=PublicInputs((), line_breaks=2))
+    assert found.to_dict()["epsilon_of_one_line"] == found.epsilon_of_rows(6) > found.epsilon_of_rows(5)
+    assert "privacy.line_breaks" in found.text()
+    without = report(GaussianEvent(5.0), public=PublicInputs(()))
+    assert "epsilon_of_one_line" not in without.to_dict() and "line_breaks" not in without.text()

@@ -107,6 +107,8 @@ def privacies(draw: st.DrawFn, unit: str) -> dict[str, Any]:
         table |= {"unit": unit, "max_rows_per_unit": draw(st.integers(1, 10**6))}
         if draw(st.booleans()):
             table["sites_per_unit"] = draw(st.integers(1, 1000))
+    if draw(st.booleans()):
+        table["line_breaks"] = draw(st.integers(0, 1000))
     return table
 
 
@@ -251,6 +253,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "privacy.max_rows_per_unit": no_integer(1, 10**6),
     "privacy.sites_per_unit": no_integer(1, 1000),
     "privacy.bounds_from_data": NO_BOOLEAN,
+    "privacy.line_breaks": no_integer(0, 1000),
     "model.algorithm": NO_WORD,
     "model.n_trees": no_integer(1, 100_000),
     "model.max_depth": no_integer(1, 8),
@@ -455,6 +458,9 @@ def test_a_plan_of_one_site_per_unit_is_the_plan_that_it_was() -> None:
     assert said.digest == before.digest != other.digest
     assert "sites_per_unit" not in said.to_dict()["privacy"]
     assert Plan.from_dict(other.to_dict()) == other and other.privacy.rows_per_unit == 6
+    no_breaks = Plan.from_dict({**valid_table(), "privacy": {**privacy, "line_breaks": 0}})
+    breaks = Plan.from_dict({**valid_table(), "privacy": {**privacy, "line_breaks": 1}})
+    assert no_breaks.digest == before.digest != breaks.digest and Plan.from_dict(breaks.to_dict()) == breaks
 
 
 def test_where_a_column_is_from_is_said_only_where_its_author_did_not_declare_it() -> None:

@@ -17,7 +17,7 @@ from hedgerow.cli.inputs import adapted_sites, adapted_table, check_can_write, l
 from hedgerow.cli.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, survey_facts
 from hedgerow.cli.survey import PlanFile, private_draft
-from hedgerow.data.drafts import draft_plan, is_usable, plan_toml, read_codebook, summarise, toml_section
+from hedgerow.data.drafts import draft_plan, plan_toml, read_codebook, summarise, toml_section, usable_columns
 from hedgerow.data.sources import Location, column_names
 from hedgerow.errors import DataError, HedgerowError, UsageError
 from hedgerow.methods.tasks import SurveyTask, TrainingTask
@@ -65,7 +65,7 @@ def init(arguments: argparse.Namespace) -> None:
 def _say_what_cells_suggest(place: Location) -> None:
     """On its owner's screen, and nowhere else: types of columns, as the cells of a table suggest them."""
     try:
-        summaries = summarise(place, [name for name in column_names(place) if is_usable(name)])
+        summaries = summarise(place, usable_columns(column_names(place)))
     except DataError as fault:
         # A header is enough for a draft, which has been written.
         if fault.code != "data-empty":
@@ -171,7 +171,7 @@ def open_plan_of(arguments: argparse.Namespace) -> OpenPlan:
         return parse_open_plan(read_text(arguments.data))
     from hedgerow.data.sources import column_names
 
-    names = column_names(adapted_table(arguments.data, arguments.adapter))
+    names = usable_columns(column_names(adapted_table(arguments.data, arguments.adapter)))
     if arguments.label is None:
         raise UsageError("usage-survey-missing", missing="--label")
     if arguments.epsilon is None:

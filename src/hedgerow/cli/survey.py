@@ -238,7 +238,7 @@ def _known(arguments: argparse.Namespace, names: Sequence[str] | None) -> tuple[
 
 def _say_unread(names: Sequence[str]) -> None:
     if names:
-        note(f"Left out, for their types: {listed(names)}.")
+        note(f"Left out, for their types or for names that two columns have: {listed(names)}.")
 
 
 def _noise(arguments: argparse.Namespace) -> NoiseSource:

@@ -38,7 +38,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place, listed
 from hedgerow.data.lines import declared, header_of, without_declaration
 from hedgerow.data.sources import column_names, column_types, opened, place_of, read_columns
-from hedgerow.data.tables import existing_file
+from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.fields import ISO_DATE, day_of, days_between, iso_of, shown
 from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, Plan
@@ -213,9 +213,6 @@ def draft_plan(
         UsageError: there is no column besides these, or both are one.
     """
     names = column_names(path)
-    for name in names:
-        if name and names.count(name) > 1:
-            raise DataError("data-duplicate-column", source=os.fspath(path), column=name)
     label, event = (label, None) if isinstance(label, str) else label
     if event == label:
         raise UsageError("usage-event-is-label", label=label)
@@ -225,7 +222,8 @@ def draft_plan(
             raise DataError(
                 "data-no-label-column", source=os.fspath(path), missing=missing, present=present, option=option
             )
-    usable, book = [name for name in names if is_usable(name)], codebook or {}
+    require_columns(os.fspath(path), [label, *([event] if event else [])], names)
+    usable, book = usable_columns(names), codebook or {}
     features = [name for name in usable if name not in (label, event)]
     identifiers = [name for name in features if _is_identifier(name, book)]
     if len(features) == len(identifiers):
@@ -242,15 +240,17 @@ def draft_plan(
         ),
         _label(label, seen.get(label), book.get(label, Entry())) if event is None else _time(label, event),
     ]
-    unusable = [name for name in names if not is_usable(name)]
+    unusable = len(names) - len(usable)
     if unusable:
-        sections.append(f"# Left out: {len(unusable)} column(s) whose name is empty or longer than a line.")
+        sections.append(
+            f"# Left out: {unusable} column(s) whose name is empty, longer than a line, or another one's too."
+        )
     return "\n\n".join(sections) + "\n"
 
 
-def is_usable(name: str) -> bool:
-    """Whether a column can stand in a plan by its name."""
-    return bool(name.strip()) and "\n" not in name and "\r" not in name
+def usable_columns(names: Sequence[str]) -> list[str]:
+    """The columns that can stand in a plan by their names."""
+    return [name for name in names if name.strip() and not {"\n", "\r"} & set(name) and names.count(name) == 1]
 
 
 def _is_identifier(name: str, book: Mapping[str, Entry]) -> bool:

@@ -179,16 +179,14 @@ def types_of(location: Location) -> dict[str, str]:
 
     In the header's order.
 
-    A column of a type that Hedgerow does not read is left out.
+    A column of a type that Hedgerow does not read is left out, and so are columns of one name.
 
     Raises:
-        DataError: the table cannot be opened, or two of its columns have one name.
+        DataError: the table cannot be opened.
     """
     table = opened(location)
     names, types = table.names(), table.types()
-    for name in names:
-        if name and names.count(name) > 1:
-            raise DataError("data-duplicate-column", source=table.source, column=name)
+    names = [name for name in names if names.count(name) == 1]
     if not getattr(table, "is_typed", False):
         return {name: "" for name in names if name}
     found = {name: _type_of(types[name]) for name in names if name}

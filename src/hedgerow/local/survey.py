@@ -169,7 +169,8 @@ def _read(
 def columns_of(
     tables: Mapping[str, Location], schema: Mapping[str, AskedColumn], without: Sequence[str]
 ) -> tuple[tuple[AskedColumn, ...], tuple[str, ...]]:
-    """What is known of each column by the headers alone, and the columns of types that Hedgerow does not read.
+    """What is known of each column by the headers alone, and the columns of types that Hedgerow does not read, or of
+    which two have one name.
 
     Arguments and errors as in `read_site_tables`.
     """
@@ -178,10 +179,11 @@ def columns_of(
     for name in (*schema, *without):
         if name not in names:
             raise UsageError("survey-column", column=name, columns=", ".join(names[:12]))
-    wanted = [name for name in names if name not in without]
+    wanted = [name for name in dict.fromkeys(names) if name not in without]
     for place in tables.values():
         table = opened(place)
-        require_columns(table.source, wanted, table.names())
+        present = table.names()
+        require_columns(table.source, [name for name in wanted if name in schema or present.count(name) < 2], present)
     read = [name for name in wanted if all(name in own for own in types.values())]
     if not read:
         raise UsageError("survey-no-columns")

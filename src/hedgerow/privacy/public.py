@@ -51,6 +51,7 @@ class PublicInputs:
         n_records: None where it is a release's own result.
         n_records_origin: as a column's.
         name, digest: of the plan; "" without one.
+        line_breaks: that a cell of a CSV may hold, see `Privacy`.
     """
 
     columns: tuple[PublicColumn, ...]
@@ -58,6 +59,12 @@ class PublicInputs:
     n_records_origin: str = DECLARED
     name: str = ""
     digest: str = ""
+    line_breaks: int = 0
+
+    @property
+    def records_of_a_line(self) -> int:
+        """Records that one line of a CSV may add and remove, at most: see `hedgerow.data.lines`."""
+        return 2 * self.line_breaks + 2 if self.line_breaks else 1
 
     @classmethod
     def of(cls, plan: Plan) -> PublicInputs:
@@ -71,7 +78,9 @@ class PublicInputs:
         ]
         is_counted = any(release.kind == _COUNTS_RECORDS for release in plan.prepared)
         counted = FOUND if is_counted else _worse(DECLARED, voided)
-        return cls((*columns, *units_of(plan)), plan.privacy.n_records, counted, plan.name, plan.digest)
+        columns += units_of(plan)
+        breaks = plan.privacy.line_breaks
+        return cls(tuple(columns), plan.privacy.n_records, counted, plan.name, plan.digest, breaks)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, complete."""

@@ -293,6 +293,8 @@ class PrivacyReport(PrivacyContext):
         if self.unit == "record":
             found = {str(count): _jsonable(self.epsilon_of_rows(count)) for count in ROWS_OF_ONE_PERSON}
             content["epsilon_by_rows_of_one_person"] = found
+        if self.public is not None and self.public.line_breaks:
+            content["epsilon_of_one_line"] = _jsonable(self.epsilon_of_rows(self.public.records_of_a_line))
         return content | ({} if self.public is None else {"taken_as_public": self.public.to_dict()})
 
     def claims(self) -> dict[str, Any]:
@@ -390,6 +392,7 @@ class PrivacyReport(PrivacyContext):
         facts = []
         if self.guarantee == "holds":
             facts.append(("rows of a person", self._rows_of_a_person()))
+            facts += self._lines()
             before = f" The {self.n_prepared} sums before it are counted." if self.n_prepared else ""
             facts.append(
                 ("one run", "this is one run over these rows, and further runs over them add up: a second one like it "
@@ -417,6 +420,12 @@ class PrivacyReport(PrivacyContext):
             for count, epsilon in amounts.items()
         )
         return f"epsilon, and the factor of the odds, for one person with {said}"
+
+    def _lines(self) -> list[tuple[str, str]]:
+        count = 1 if self.public is None else self.public.records_of_a_line
+        amount = f"{count} of them, for which it is epsilon {_number(self.epsilon_of_rows(count), 3)} together"
+        said = f"by privacy.line_breaks one line of a file may have a say in more than one {self.unit}: in {amount}"
+        return [("lines of a CSV", said)] if count > 1 else []
 
     def _requested(self) -> str:
         if self.epsilon_requested is None:
