@@ -243,6 +243,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "label.max": no_number(-3e38, 3e38),
     # On a label of two classes; those of a time to an event are below.
     "label.event": [*NO_TEXT, "died"],
+    "label.event_codes": [*NO_LIST, [1, 2], [0]],
     "label.intervals": ["1, 2", 3, {"t": 1}, [1, "2"], [1, NAN], [2, 1], [1, 1], [1, math.inf], [1, 2]],
     "privacy.epsilon": [0, -1, NAN, True, "1", -math.inf],
     "privacy.delta": no_number(0, 1, exclusive=True),

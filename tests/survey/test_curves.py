@@ -168,6 +168,14 @@ def test_groups_are_told_apart(site_of: MakeSite) -> None:
     assert every.group == "" and new.survival[-1].value > every.survival[-1].value > old.survival[-1].value
 
 
+def test_curves_are_of_the_events_that_a_plan_names(site_of: MakeSite) -> None:
+    """With R's codes, 1 is lost from sight and 2 the event; a curve of the others would be upside down."""
+    told = PART.replace('event = "died"', 'event = "died"\nevent_codes = [1, 2]')
+    program = curves_of(told, None, {"epsilon": 1.0, "delta": 1e-6}).program()
+    counts = next(program).answer(site_of([["0.5", "0.5", "0.5", "1.5"], ["2", "1", "0", "2"]])) // 2**14
+    assert counts.tolist() == [1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+
+
 def test_what_does_not_fit_counts_nowhere(site_of: MakeSite) -> None:
     """A missing time, event or group, a time below zero and a word that is no event leave a record out, and no more."""
     program = asked().program()

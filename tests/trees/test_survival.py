@@ -16,7 +16,7 @@ from hedgerow.cli.main import main
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import records_from_columns
-from hedgerow.errors import DataError, HedgerowError, ModelError, UsageError
+from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
 from hedgerow.local.training import train
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.survival import (
@@ -260,6 +260,39 @@ def test_both_columns_of_a_table_make_a_code_and_rows_that_do_not_fit_are_left_o
             records_from_columns({name: column[row : row + 1] for name, column in columns.items()}, plan)
     with pytest.raises(DataError, match="seen"):
         records_from_columns({name: column for name, column in columns.items() if name != "seen"}, plan)
+
+
+@pytest.mark.parametrize(
+    ("codes", "words"), [(["1", "2"], ["2", "1", 1, 2.0]), (["alive", "dead"], ["dead", "alive"] * 2)]
+)
+def test_a_plan_says_how_its_column_writes_an_event(codes: list[str], words: list[Any]) -> None:
+    """In R's package survival 1 is censored and 2 the event; whatever is neither of both is left out, and counted."""
+    plan = survival_plan()
+    declared = Plan.from_dict({**plan.to_dict(), "label": {**plan.to_dict()["label"], "event_codes": codes}})
+    assert "event_codes" not in plan.to_dict()["label"] and declared.digest != plan.digest
+    assert Plan.from_dict(declared.to_dict()) == declared
+    rows: dict[str, Any] = {"y": [1.5] * 6, "seen": [*words, "0", "yes"], "region": ["north"] * 6}
+    rows |= {name: [0.0] * 6 for name in ("age", "income", "change")}
+    left_out: dict[str, int] = {}
+    found = records_from_columns(rows, declared, left_out=left_out).label
+    assert found is not None and (found % 2 == 1).tolist() == [str(word)[0] in "2d" for word in words]
+    assert left_out == {"data-label-outside": 2}
+    for wrong in (["1"], ["0", "1", "2"], ["1", "1"]):
+        with pytest.raises(PlanError, match="event_codes"):
+            Plan.from_dict({**plan.to_dict(), "label": {**plan.to_dict()["label"], "event_codes": wrong}})
+
+
+def test_an_estimator_is_told_what_an_event_is() -> None:
+    """The same model for either way of writing it, and no other value is taken for one of both."""
+    X, seen, time = cohort(300, 3)
+    told = {**TOLD, "n_trees": 3, "random_state": 1}
+    plain = DPGBDTSurvival(**told).fit(X, np.column_stack([seen, time]))
+    coded = DPGBDTSurvival(**told, event_codes=(1, 2)).fit(X, np.column_stack([seen + 1, time]))
+    assert coded.predict(X).tolist() == plain.predict(X).tolist()
+    assert (plain.model_.plan.label.event_codes, coded.model_.plan.label.event_codes) == ((), ("1", "2"))
+    with pytest.raises(UsageError, match="event_codes") as caught:
+        DPGBDTSurvival(**told).fit(X, np.column_stack([seen + 1, time]))
+    assert caught.value.code == "survival-label"
 
 
 def cohort(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -238,7 +238,9 @@ def draft_plan(
             _left_out(name) if name in identifiers else _feature(name, seen.get(name), book.get(name, Entry()))
             for name in features
         ),
-        _label(label, seen.get(label), book.get(label, Entry())) if event is None else _time(label, event),
+        _label(label, seen.get(label), book.get(label, Entry()))
+        if event is None
+        else _time(label, event, book.get(event, Entry())),
     ]
     unusable = len(names) - len(usable)
     if unusable:
@@ -425,14 +427,17 @@ def _label(name: str, summary: Summary | None, entry: Entry) -> str:
     return "\n".join([*lines, *kinds, "# type =   # FILL IN, one of these", OPEN_CLASSES, *_open_bounds(name, entry)])
 
 
-def _time(label: str, event: str) -> str:
+def _time(label: str, event: str, entry: Entry) -> str:
+    codes = toml_value(entry.categories) if len(entry.categories) == 2 else ""
     return "\n".join(
         [
             "[label]",
             f"name = {quoted(label)}",
             'type = "survival"',
-            "# 1, yes or true: the event was seen then; 0, no or false: lost from sight.",
             f"event = {quoted(event)}",
+            "# What it says of who was lost from sight, and then of whose event was seen: without this line 0, no or",
+            "# false, and 1, yes or true; R's package survival has [1, 2]. Rows with anything else are left out.",
+            f"event_codes = {codes}" if codes else "# event_codes =   # FILL IN, such as [0, 1] or [1, 2]",
             "# The ends of intervals of time, the first from 0, such as the years of the follow-up; 8 to 16 suit most.",
             "# They are public: take them from what the study is about, never from the rows.",
             "# intervals =   # FILL IN, in the unit of the times, such as [365, 730, 1095, 1461]",

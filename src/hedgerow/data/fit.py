@@ -25,7 +25,7 @@ from hedgerow.data.drafts import looks_like_identifier, quoted, words_of
 from hedgerow.data.sources import Location, opened, place_of
 from hedgerow.data.units import MANY, RowsLeftOut, needed_columns
 from hedgerow.errors import DataError
-from hedgerow.losses.survival import EVENT_WORDS
+from hedgerow.losses.survival import event_words
 from hedgerow.plan.fields import ISO_DATE
 from hedgerow.plan.plan import Feature, Label, Plan
 
@@ -149,7 +149,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = 65536) -> Tab
 def _of_label(label: Label, name: str) -> Feature:
     """What a column of a time to an event holds: times from 0 on, without an end, or whether the event was seen."""
     if name == label.event:
-        return Feature(name=name, type="categorical", categories=EVENT_WORDS)
+        return Feature(name=name, type="categorical", categories=event_words(label))
     return Feature(name=name, type="numeric", min=0.0, max=_LATEST)
 
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place, missing_columns, shown
 from hedgerow.errors import DataError
-from hedgerow.losses.survival import EVENT_WORDS, survival_codes
+from hedgerow.losses.survival import event_words, survival_codes
 from hedgerow.plan.plan import Feature, Label, Plan
 
 FeatureColumn = NDArray[np.float32] | NDArray[np.int16]
@@ -215,7 +215,7 @@ def _feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit)
 
 def _survival(columns: list[Any], label: Label, places: list[Place], unfit: encoders.Unfit) -> LabelColumn:
     times = encoders.numbers(columns[0], places[0], unfit)
-    events = encoders.category_indices(columns[1], EVENT_WORDS, places[1], unfit)
+    events = encoders.category_indices(columns[1], event_words(label), places[1], unfit)
     absent = np.where(np.isnan(times), 0, 1)
 
     def missing(index: int) -> DataError:
@@ -226,7 +226,8 @@ def _survival(columns: list[Any], label: Label, places: list[Place], unfit: enco
 
     def unlisted(index: int) -> DataError:
         value = shown(encoders.value_at(columns[1], index))
-        return DataError("data-event-outside", place=places[1].at(index), value=value)
+        lost, seen = (", ".join(event_words(label)[own::2]) for own in (0, 1))
+        return DataError("data-event-outside", place=places[1].at(index), value=value, lost=lost, seen=seen)
 
     unfit(np.isnan(times) | (events == encoders.MISSING), "data-label-missing", missing)
     unfit(times < 0, "data-label-outside", negative)

@@ -409,6 +409,7 @@ class DPGBDTSurvival(PrivateTrees):
     (docs/how-to/time-to-event.md). The other parameters are those of `DPGBDTClassifier`:
         intervals: the ends of the intervals, above 0 and ascending; 8 to 16 suit most. Follow-up beyond the last counts
             as censored there. Public, and never found from the rows.
+        event_codes: what `y` says of a censored record, and then of an event that was seen: (0, 1), or (1, 2) as in R.
     """
 
     _y_is_numeric = True
@@ -418,6 +419,7 @@ class DPGBDTSurvival(PrivateTrees):
         *,
         epsilon: float = 1.0,
         intervals: Sequence[float] | None = None,
+        event_codes: Sequence[float] = (0, 1),
         delta: float | None = None,
         n_trees: int | str = "auto",
         max_depth: int | str = "auto",
@@ -455,13 +457,16 @@ class DPGBDTSurvival(PrivateTrees):
         if self.intervals is None:
             raise UsageError("intervals-missing")
         ends = ascending_numbers([plain(end) for end in self.intervals], "intervals")
-        label_kinds()["survival"].check(Label(name="label", type="survival", event="event", intervals=ends))
-        event, time = _events_and_times(y)
-        table, codes = self._table_and_label(X, survival_codes(time, event, ends))
-        name = free_name("event", self._feature_names())
-        return Ready(
-            table, codes, {"type": "survival", "event": name, "intervals": ends}, self._begin(table, codes, "", holders)
-        )
+        codes = tuple(as_text(plain(code)) for code in self.event_codes)
+        about: dict[str, Any] = {"type": "survival", "event_codes": codes, "intervals": ends}
+        label_kinds()["survival"].check(Label(name="label", event="event", **about))
+        event, time = _events_and_times(y, self.event_codes)
+        table, fates = self._table_and_label(X, survival_codes(time, event, ends))
+        about["event"] = free_name("event", self._feature_names())
+        if codes == ("0", "1"):
+            # As the plan says it without a word.
+            del about["event_codes"]
+        return Ready(table, fates, about, self._begin(table, fates, "", holders))
 
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         return y.astype(np.int32)
@@ -476,12 +481,13 @@ class DPGBDTSurvival(PrivateTrees):
 
     def score(self, X: Any, y: Any) -> float:
         """Harrell's concordance on rows that you may show; see `DPGBDTClassifier.score` of private ones."""
-        event, time = _events_and_times(y)
+        event, time = _events_and_times(y, self.event_codes)
         return concordance(time, event, self.predict(X))
 
 
-def _events_and_times(y: Any) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+def _events_and_times(y: Any, codes: Sequence[float]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Two columns of `y`, event and time: bool [n] and float64 [n]; UsageError for what is not such."""
+    lost, seen = codes
     names = getattr(getattr(y, "dtype", None), "names", None)
     if names is not None and len(names) == 2:
         columns = [np.asarray(y[name]) for name in names]
@@ -494,11 +500,11 @@ def _events_and_times(y: Any) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         event, time = (column.astype(np.float64) for column in columns)
     except (TypeError, ValueError):
         raise UsageError("survival-label", found="it holds other things than numbers") from None
-    if not np.isin(event, (0, 1)).all():
-        raise UsageError("survival-label", found="its first column has other values than 0 and 1")
+    if not np.isin(event, (lost, seen)).all():
+        raise UsageError("survival-label", found=f"its first column has other values than {lost:g} and {seen:g}")
     if not (time >= 0).all():
         raise UsageError("survival-label", found="a time is missing or below 0")
-    return event == 1, time
+    return event == seen, time
 
 
 def _one_column(y: Any, X: Any) -> Any:

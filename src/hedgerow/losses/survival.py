@@ -51,7 +51,8 @@ from hedgerow.plan.registry import LabelKind
 
 MOST_INTERVALS = 64
 EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes")
-"""What the column of an event may say, besides false and true; by turns, it was not seen, or it was."""
+"""What the column of an event may say, besides false and true, where a plan does not say it; by turns, it was not seen,
+or it was."""
 HESSIAN_SCALE = 1.0
 LINEAR_CLIP = 0.8
 """Largest gradient of a record in a linear model: of 0.4 to 1 the best on 24 clinical sets."""
@@ -60,6 +61,11 @@ BASELINE_LIMIT = STEPS // 2
 
 Baseline = tuple[int, ...]
 """Per interval the log-odds of the event for a record of score 0, in steps of 1/256."""
+
+
+def event_words(label: Label) -> tuple[str, ...]:
+    """What the column of the event may say; by turns, the event was not seen, or it was."""
+    return label.event_codes or EVENT_WORDS
 
 
 def survival_codes(time: ArrayLike, event: ArrayLike, intervals: ArrayLike) -> NDArray[np.int32]:
@@ -184,6 +190,9 @@ def survival_scores(codes: NDArray[Any], survival: Floats, label: Label) -> dict
 def _check(label: Label) -> None:
     if label.event is None:
         raise refuse("label.event", None, "the column that says whether the event was seen (1) or not (0)")
+    if len(label.event_codes) not in (0, 2):
+        expected = "two codes: of a record that was lost from sight, and of one whose event was seen, such as [1, 2]"
+        raise refuse("label.event_codes", list(label.event_codes), expected)
     if not 2 <= len(label.intervals) <= MOST_INTERVALS:
         found = f"{len(label.intervals)} ends"
         raise refuse("label.intervals", found, f"the ends of 2 to {MOST_INTERVALS} intervals; 8 to 16 suit most")

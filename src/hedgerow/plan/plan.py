@@ -119,7 +119,9 @@ class Label:
 
     A time to an event (type "survival") has neither: `name` is the column of times, from 0 on, `event` the column that
     says whether the event was seen then or the record was censored, and `intervals` are the public ends of the
-    intervals that time is cut into, the first of which begins at 0. `origin` is as a feature's.
+    intervals that time is cut into, the first of which begins at 0. `event_codes` are what that column says of a
+    censored record, and then of one whose event was seen; without them `losses.survival.EVENT_WORDS`. `origin` is as a
+    feature's.
     """
 
     name: str = checked(text)
@@ -128,6 +130,7 @@ class Label:
     min: float | None = checked(number(-3e38, 3e38), None)
     max: float | None = checked(number(-3e38, 3e38), None)
     event: str | None = checked(text, None)
+    event_codes: tuple[str, ...] = checked(distinct_texts, ())
     intervals: tuple[float, ...] = checked(ascending_numbers, ())
     origin: str = checked(_ORIGINS, DECLARED)
 
@@ -689,7 +692,8 @@ def check_consistency(plan: Plan) -> None:
 
 def _check_label(label: Label) -> None:
     if label.type != "survival":
-        for name, value in (("event", label.event), ("intervals", list(label.intervals))):
+        about = {"event": label.event, "event_codes": list(label.event_codes), "intervals": list(label.intervals)}
+        for name, value in about.items():
             if value:
                 raise refuse(f"label.{name}", value, f'no {name} but with type = "survival"')
     elif label.event == label.name:

@@ -131,7 +131,7 @@ def _about(column: Feature | Label) -> dict[str, Any]:
         if bound is not None:
             found[name] = iso_of(bound) if is_date else bound
     if isinstance(column, Label):
-        lists = {"classes": column.classes, "intervals": column.intervals}
+        lists = {"classes": column.classes, "event_codes": column.event_codes, "intervals": column.intervals}
         return found | {name: list(own) for name, own in lists.items() if own} | _event(column)
     if column.is_hashed:
         return found | {"buckets": column.buckets}

@@ -45,6 +45,7 @@ class SurvivalCounts(SurveyQuery):
     Attributes:
         time, event: their indices in `TableSite.cells`.
         ends: of the intervals, ascending, above 0.
+        codes: what the column of events may say; by turns, it was not seen, or it was.
         by: the index of the column of groups; None for one group of all.
         groups: its categories; ("",) for one group of all.
     """
@@ -52,6 +53,7 @@ class SurvivalCounts(SurveyQuery):
     time: int
     event: int
     ends: tuple[float, ...]
+    codes: tuple[str, ...]
     by: int | None
     groups: tuple[str, ...]
 
@@ -63,7 +65,7 @@ class SurvivalCounts(SurveyQuery):
     def answer(self, site: TableSite) -> IntVector:
         """See `Query.answer`."""
         times = np.asarray(site.own(site.cells[self.time].numbers), dtype=np.float64)
-        words = TextBins(_EVENT_TEXTS, 0).places(site, self.event)
+        words = TextBins(self.codes, 0).places(site, self.event)
         own = np.zeros(len(times), dtype=np.intp) if self.by is None else TextBins(self.groups, 0).places(site, self.by)
         fits = (times >= 0) & (words >= 0) & (own >= 0)
         codes = survival_codes(times[fits], words[fits] % 2 == 1, self.ends)
@@ -91,6 +93,7 @@ class CurveQuestions:
         ends, groups: as in `SurvivalCounts`.
         has_groups: whether the third column has the groups.
         names: of the columns of times, of events, and of groups ("" for none).
+        codes: as in `SurvivalCounts`.
         epsilon, delta, accountant, rows_per_unit, noise: as in `TableQuestions`.
     """
 
@@ -99,6 +102,7 @@ class CurveQuestions:
     names: tuple[str, str, str]
     epsilon: float
     delta: float
+    codes: tuple[str, ...] = _EVENT_TEXTS
     accountant: str = "gdp"
     rows_per_unit: int = 1
     noise: str = "server"
@@ -112,7 +116,7 @@ class CurveQuestions:
     def query(self) -> SurvivalCounts:
         """The one query; PrivacyError for an epsilon or delta out of range."""
         by = 2 if self.names[2] else None
-        query = blank(SurvivalCounts, time=0, event=1, ends=self.ends, by=by, groups=self.groups)
+        query = blank(SurvivalCounts, time=0, event=1, ends=self.ends, codes=self.codes, by=by, groups=self.groups)
         squared = query.norm_squared() * self.rows_per_unit**2
         return replace(
             query,

@@ -310,6 +310,7 @@ class OpenTable(_Request):
         """Kaplan-Meier curves for a label that is a time to an event, by the categories of a column, or of all."""
         columns = [AskedColumn(name) for name in label.columns] + ([] if by is None else [by])
         curves: dict[str, Any] = {"event": label.event, "intervals": list(label.intervals)}
+        curves |= {"event_codes": list(label.event_codes)} if label.event_codes else {}
         curves |= {} if by is None else {"by": by.name}
         items = [_item_of(column) for column in columns]
         return cls({"privacy": dict(privacy), "label": label.name, "columns": items, "curves": curves})
@@ -357,13 +358,10 @@ class OpenTable(_Request):
     def _curves(self) -> dict[str, Any]:
         """What `CurveQuestions` has of the columns; PlanError where they are not those of curves."""
         section = self.table["curves"]
-        if not isinstance(section, Mapping) or not {"event", "intervals"} <= set(section) <= {
-            "event",
-            "intervals",
-            "by",
-        }:
-            raise refuse("curves", section, "an event, intervals, and by if there are groups")
-        found = {name: section[name] for name in ("event", "intervals")}
+        may_have = {"event", "intervals", "event_codes", "by"}
+        if not isinstance(section, Mapping) or not {"event", "intervals"} <= set(section) <= may_have:
+            raise refuse("curves", section, "an event, intervals, event_codes if need be, and by if there are groups")
+        found = {name: value for name, value in section.items() if name != "by"}
         label = read_section(Label, {"name": self.label, "type": "survival", **found}, "curves")
         label_kinds()["survival"].check(label)
         names, by = [column.name for column in self.columns], section.get("by")
@@ -372,7 +370,8 @@ class OpenTable(_Request):
         groups = ("",) if by is None else self.columns[-1].categories
         if not groups:
             raise refuse("curves.by", by, "a column with categories")
-        return {"ends": label.intervals, "groups": groups, "names": (*label.columns, by or "")}
+        codes = {"codes": label.event_codes} if label.event_codes else {}
+        return {"ends": label.intervals, "groups": groups, "names": (*label.columns, by or ""), **codes}
 
     @cached_property
     def carrier(self) -> Plan:
