@@ -19,6 +19,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the shipped data, and its held-out rows at six sites."""
     place = tmp_path_factory.mktemp("sites")
     files = write_rand_hie(place)
+    # For rows: those of one person are spread over the sites below.
+    plan = files.plan.read_text(encoding="utf-8").replace('unit = "zper"\nmax_rows_per_unit = 2', 'unit = "record"')
+    files.plan.write_text(plan, encoding="utf-8")
     lines = files.test.read_text(encoding="utf-8").splitlines()
     for site in range(6):
         rows = [lines[0], *lines[1 + site :: 6]]

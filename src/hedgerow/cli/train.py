@@ -31,9 +31,9 @@ from hedgerow.cli.privacy import outlook, trees_text
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.node import available_threads, seeded_samplings, use_threads
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
-from hedgerow.data.site_data import site_data_from_records
+from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows, site_data_from_records
 from hedgerow.data.sources import read_records
-from hedgerow.data.units import FeatureColumn, LabelColumn, Records, concatenate
+from hedgerow.data.units import ContributionReport, FeatureColumn, LabelColumn, Records, concatenate
 from hedgerow.local.training import check_sites, train, without_secure_aggregation
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.methods.registry import resolve
@@ -273,13 +273,13 @@ def _labels(effects: Floats, label: Label, noise: np.random.Generator) -> LabelC
 
 # The demonstration ----------------------------------------------------------------------------------------------------
 # ``hedgerow demo``: six sites of a real study train one private model, in this process, from files to a report.
-# Beside it, for comparison: the same trees without noise, and XGBoost on pooled data where it is installed. Neither of
-# these is written anywhere, and neither is private.
+# Beside it, for comparison: a model whose promise is for a row alone, the same trees without noise, and XGBoost on
+# pooled data where it is installed. None of these is written anywhere, and the last two are not private.
 
 _QUESTION = (
     "Will this person see a doctor this year? Six sites of the RAND Health Insurance Experiment hold 20,190 real "
     "person-years and train one model together. No site shows a row to anyone: what leaves a site is summed with the "
-    "others, and what leaves the sum is noised."
+    "others, and what leaves the sum is noised. The promise is for a person, with all years together, not for a row."
 )
 _DEFAULT_FOLDER, _MODEL = "hedgerow-demo", "model.json"
 _REMEDY = "Give another folder, --out FOLDER, or move the file away first."
@@ -304,8 +304,9 @@ def demo(arguments: argparse.Namespace) -> None:
     console.print(Text(_QUESTION))
     data = write_rand_hie(folder / "data")
     plan = read_plan(str(data.plan))
-    sites = read_sites(data.train, plan, quiet=arguments.json)
-    _print_sites(console, sites)
+    bounded = _bounded(data, plan, quiet=arguments.json)
+    sites = {name: own for name, (own, _) in bounded.items()}
+    _print_sites(console, {name: report for name, (_, report) in bounded.items()})
     noise = SystemNoise(os.urandom)
     model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=arguments.json)
     model = model.with_sites(tuple(sites))
@@ -318,6 +319,12 @@ def demo(arguments: argparse.Namespace) -> None:
         print_json(_content(result))
     else:
         _print_result(console, result, folder)
+
+
+def _bounded(data: SiteFiles, plan: Plan, *, quiet: bool) -> dict[str, tuple[SiteData, ContributionReport]]:
+    """The rows of each site that a plan uses, and how many of how many they are: these rows are public."""
+    with status("Reading", quiet=quiet):
+        return bounded_sites({name: read_site_rows(path, plan) for name, path in data.train.items()}, plan)
 
 
 def _set_aside(path: Path) -> Path | None:
@@ -359,13 +366,14 @@ def _table(what: str, number: str) -> Table:
     return table
 
 
-def _print_sites(console: Console, sites: Sites) -> None:
-    table = _table("takes part", "rows")
-    largest = max(site.n_records for site in sites.values())
-    for name, site in sites.items():
-        bar = "█" * round(_BAR * site.n_records / largest)
-        table.add_row(name, f"{site.n_records:,}", Text(bar, style="green"))
-    table.add_row("together", f"{sum(site.n_records for site in sites.values()):,}", "", style="bold")
+def _print_sites(console: Console, sites: Mapping[str, ContributionReport]) -> None:
+    table = _table("takes part with", "rows")
+    used = {name: (site.n_rows - site.n_dropped, site.n_rows) for name, site in sites.items()}
+    largest = max(n_used for n_used, _ in used.values())
+    for name, (n_used, n_rows) in used.items():
+        table.add_row(name, f"{n_used:,} of {n_rows:,}", Text("█" * round(_BAR * n_used / largest), style="green"))
+    together = (sum(numbers) for numbers in zip(*used.values(), strict=True))
+    table.add_row("together", " of ".join(f"{number:,}" for number in together), "", style="bold")
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
@@ -382,7 +390,7 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
         )
     )
     table = _table(f"test AUC on {scores['n_records']:,} held-out rows", "")
-    rows = {"private, over six sites": scores["auc"], **result.others, "chance": 0.5}
+    rows = {"private for a person": scores["auc"], **result.others, "chance": 0.5}
     above_chance = max(rows.values()) - 0.5
     for name, area in rows.items():
         style = "bold" if area == scores["auc"] else ""
@@ -433,15 +441,22 @@ def _content(result: _Result) -> dict[str, Any]:
 
 
 def compare(plan: Plan, sites: Sites, data: SiteFiles, arguments: argparse.Namespace) -> dict[str, float]:
-    """Test AUC of models without privacy, by what they are."""
-    # Masks would change no tree.
-    open_plan = without_secure_aggregation(replace(plan, privacy=replace(plan.privacy, epsilon=float("inf"))))
-    model = train_with_progress(
-        open_plan, sites, SystemNoise(os.urandom),
-        n_threads=arguments.threads, quiet=arguments.json, title="Without privacy",
-    )  # fmt: skip
-    scores = evaluate(model, read_records(data.test, plan, with_unit=False))
-    areas = {"the same trees without privacy": scores["auc"]}
+    """Test AUC of models that promise less, or nothing, by what they are."""
+
+    def area(title: str, sites: Sites, **privacy: Any) -> float:
+        # Masks would change no tree.
+        own = without_secure_aggregation(replace(plan, privacy=replace(plan.privacy, **privacy)))
+        noise, n_threads = SystemNoise(os.urandom), arguments.threads
+        model = train_with_progress(own, sites, noise, n_threads=n_threads, quiet=arguments.json, title=title)
+        return evaluate(model, read_records(data.test, plan, with_unit=False))["auc"]
+
+    row: dict[str, Any] = {"unit": "record", "max_rows_per_unit": 1}
+    bounded = _bounded(data, replace(plan, privacy=replace(plan.privacy, **row)), quiet=True)
+    rows = {name: own for name, (own, _) in bounded.items()}
+    areas = {
+        "private for a row, not a person": area("Private for a row", rows, **row),
+        "the same trees without privacy": area("Without privacy", sites, epsilon=float("inf")),
+    }
     try:
         import xgboost
     except ImportError:

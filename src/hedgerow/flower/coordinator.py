@@ -619,7 +619,9 @@ def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> Non
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     coordinator, _, _ = create_identity(folder, "coordinator", Role.COORDINATOR)
     columns = load_rand_hie()
-    owner = np.random.default_rng(0).permutation(len(columns["site"])) % n_sites
+    # All rows of a person are at one site, as the plan declares.
+    people, person = np.unique(columns["zper"], return_inverse=True)
+    owner = (np.random.default_rng(0).permutation(len(people)) % n_sites)[person]
     sites = []
     for number in range(n_sites):
         place, name = file_of_partition(folder, number).parent, f"site-{number}"

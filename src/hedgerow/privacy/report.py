@@ -349,7 +349,9 @@ class PrivacyReport(PrivacyContext):
             *([("in words", _in_words(self, subject))] if self.guarantee == "holds" else []),
             *self._limits(sites),
         ]
-        return "\n".join([*lines, *(f"  {name:<17} {text}" for name, text in facts)])
+        # On a line of its own a digest is not broken, and can be copied.
+        digest = [f"    {self.public.digest}"] if self.public is not None and self.public.digest else []
+        return "\n".join([*lines, *(f"  {name:<17} {text}" for name, text in facts), *digest])
 
     @property
     def headline(self) -> str:
@@ -408,7 +410,7 @@ class PrivacyReport(PrivacyContext):
              "encoders, imputed means), and exact scores of private rows")
         )  # fmt: skip
         if self.public is not None and self.public.digest:
-            facts.append(("plan", f"{self.public.name}, digest {self.public.digest}"))
+            facts.append(("plan", self.public.name))
         return facts
 
     def _rows_of_a_person(self) -> str:

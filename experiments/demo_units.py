@@ -1,0 +1,52 @@
+"""What it costs the demonstration to protect a person and not a row: test AUC by how many rows of a person are used."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hedgerow.cli.evaluate import evaluate
+from hedgerow.data.datasets import write_rand_hie
+from hedgerow.data.site_data import bounded_sites, read_site_rows
+from hedgerow.data.sources import read_records
+from hedgerow.local.training import train
+from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.privacy.noise import SystemNoise
+
+ROWS = (1, 2, 3, 4, 5)
+
+
+def protecting(plan: Plan, rows: int) -> Plan:
+    """The plan with a person of so many rows as its unit; a single row for 0."""
+    unit = plan.privacy.unit if rows else "record"
+    return replace(plan, privacy=replace(plan.privacy, unit=unit, max_rows_per_unit=max(1, rows)))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the mean AUC, with its standard error over the runs, of each."""
+    parser = argparse.ArgumentParser(prog="python -m experiments demo_units")
+    parser.add_argument("--runs", type=int, default=10, metavar="N", help="fresh noise and trees so often")
+    asked = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_rand_hie(folder)
+        plan = parse_plan(data.plan.read_text(encoding="utf-8"))
+        test = list(read_records(data.test, plan, with_unit=False))
+        print(f"epsilon {plan.privacy.epsilon:g}, delta {plan.privacy.delta:g}, {asked.runs} runs")
+        for rows in (0, *ROWS):
+            own = protecting(plan, rows)
+            bounded = bounded_sites({name: read_site_rows(path, own) for name, path in data.train.items()}, own)
+            sites = {name: rows for name, (rows, _) in bounded.items()}
+            areas = []
+            for run in range(asked.runs):
+                seeded = own.with_joint_structure().with_structure_seed(run)
+                areas.append(evaluate(train(seeded, sites, noise=SystemNoise(os.urandom)), test)["auc"])
+            used = sum(site.n_records for site in sites.values())
+            error = np.std(areas, ddof=1) / np.sqrt(len(areas)) if len(areas) > 1 else float("nan")
+            what = f"a person with {rows} of their rows" if rows else "a row"
+            print(f"  {what:<29} {used:>6,} rows used   AUC {np.mean(areas):.4f} ± {error:.4f}", flush=True)
+    return 0
