@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import html
 import os
 import sys
 from pathlib import Path
@@ -51,6 +52,20 @@ def test_a_picture_names_every_feature(model_of: Any, tmp_path: Path) -> None:
     drawn = path.read_text()
     for word in ("age", "income", "region", "change", "epsilon 2", "missing values"):
         assert word in drawn, word
+
+
+def test_names_are_drawn_as_they_are(model_of: Any, tmp_path: Path) -> None:
+    """Dollars, backslashes and braces are no formulas: they neither end the drawing nor change a name."""
+    matplotlib = pytest.importorskip("matplotlib")
+    odd = ["cost $ per $", "$a_{$", "\\frac{1}", "{0} %d"]
+    features: list[dict[str, Any]] = [{"name": name, "type": "numeric", "min": 1, "max": 1e6} for name in odd[:2]]
+    features += [{"name": odd[2], "type": "categorical", "categories": ["$x^", "a_b"]}]
+    features += [{"name": odd[3], "type": "numeric", "min": 1, "max": 1e6, "spacing": "log"}]
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        plot_shapes(model_of("binary", features, n_trees=8), tmp_path / "shapes.svg")
+    drawn = html.unescape((tmp_path / "shapes.svg").read_text(encoding="utf-8"))
+    assert [name for name in [*odd, "$x^"] if name not in drawn] == []
+    assert "mathdefault" not in drawn
 
 
 def test_without_matplotlib_the_remedy_is_named(model_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,8 @@ def style() -> dict[str, Any]:
     return {
         "font.size": 8.5,
         "text.color": INK,
+        # A "$" in a name is a sign like any other.
+        "text.parse_math": False,
         "axes.edgecolor": GRID,
         "axes.labelcolor": MUTED,
         "axes.axisbelow": True,
