@@ -18,7 +18,8 @@ from hedgerow import DPGBDTRegressor
 from hedgerow.client.node import Node
 from hedgerow.data.drafts import draft_plan
 from hedgerow.data.site_data import SiteData, scaled_label
-from hedgerow.errors import PlanError
+from hedgerow.data.units import records_from_columns
+from hedgerow.errors import DataError, PlanError
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.poisson import LARGEST_COUNT, LogMean, score_of
 from hedgerow.losses.registry import build_loss, loss_kind
@@ -242,6 +243,21 @@ def test_the_estimator_takes_the_loss_as_scikit_learns_does() -> None:
     assert read.model_.plan.label.bounds == (0.0, float(y.max()))
     with pytest.raises(ValueError, match=r"loss is 'absolute_error'\. Give .squared_error., or .poisson. for counts"):
         DPGBDTRegressor(loss="absolute_error", bounds="data").fit(x, y)
+
+
+def test_what_is_below_zero_is_no_count() -> None:
+    """It is an error before anything is spent, or a row that is left out and counted; never a count of 0."""
+    x, y = made(300, 0)
+    y[7] = -1
+    for label_bounds in (None, (0, 20)):
+        with pytest.raises(DataError, match="-1 is below 0") as caught:
+            DPGBDTRegressor(loss="poisson", bounds=[(0, 1)] * 6, label_bounds=label_bounds).fit(x, y)
+        assert caught.value.code == "data-label-outside"
+    DPGBDTRegressor(bounds=[(0, 1)] * 6, label_bounds=(-1, 20), n_records=300, n_trees=2, epsilon=100).fit(x, y)
+    columns = dict(zip(plan_of(20, 1.0).feature_names, x.T, strict=True)) | {plan_of(20, 1.0).label.name: y}
+    left_out: dict[str, int] = {}
+    found = records_from_columns(columns, plan_of(20, 1.0), left_out=left_out).label
+    assert found is not None and len(found) == 299 and left_out == {"data-label-outside": 1}
 
 
 def test_a_draft_says_that_there_are_counts(tmp_path: Path) -> None:

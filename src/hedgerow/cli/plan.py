@@ -230,4 +230,7 @@ def _print_survey(
         facts += survey_facts(outcome.findings, asked.columns)
     print_facts([*facts, ("plan", f"written to {arguments.out}, with the survey's releases on its account")])
     print(f"\n  The survey alone cost epsilon {number(cost, 6)} at delta {plan.privacy.delta:.3g}.")
+    of_label = outcome.findings.label if isinstance(outcome.findings, Findings) else None
+    if plan.label.type == "count" and of_label is not None and of_label.low < 0:
+        warn(f"{plan.label.name} has values down to {of_label.low:g}: below 0 is no count, and such rows are left out.")
     note(f"Now see what a run of the plan costs with it: {typed(f'hedgerow privacy {arguments.out}')}")

@@ -222,7 +222,7 @@ def _survival(columns: list[Any], label: Label, places: list[Place], unfit: enco
         return DataError("data-label-missing", place=places[int(absent[index])].at(index))
 
     def negative(index: int) -> DataError:
-        return DataError("data-time-negative", place=places[0].at(index), value=f"{times[index]:g}")
+        return DataError("data-label-negative", place=places[0].at(index), value=f"{times[index]:g}")
 
     def unlisted(index: int) -> DataError:
         value = shown(encoders.value_at(columns[1], index))
@@ -244,9 +244,14 @@ def _label(columns: list[Any], label: Label, places: list[Place], unfit: encoder
     def missing(index: int) -> DataError:
         return DataError("data-label-missing", place=place.at(index))
 
+    def negative(index: int) -> DataError:
+        return DataError("data-label-negative", place=place.at(index), value=f"{values[index]:g}")
+
     if label.is_numeric:
         values = encoders.numbers(column, place, unfit)
         unfit(np.isnan(values), "data-label-missing", missing)
+        if label.type == "count":
+            unfit(values < 0, "data-label-outside", negative)
         return np.clip(values, *label.bounds)
     indices = encoders.category_indices(column, label.classes, place, unfit).astype(np.int32)
 

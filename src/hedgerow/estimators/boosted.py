@@ -312,6 +312,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
         table, y = self._table_and_label(X, _read_numbers(_one_column(y, X)))
         values = _finite(y)
+        if getattr(self, "loss", "") == "poisson" and (values < 0).any():
+            raise DataError("data-label-negative", place="y", value=f"{values.min():g}")
         is_known = self.label_bounds is not None or self._reads_data
         start = self._begin(table, values, "" if is_known else "bounds", holders)
         label = {**self._label(values, start), "origin": self._origin_of_label(self.label_bounds)}
