@@ -18,6 +18,7 @@ from hedgerow.cli.progress import PastRun
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import Question
 from hedgerow.data.fit import ColumnFit, TableFit
+from hedgerow.data.units import RowCount
 from hedgerow.errors import PolicyRefusal
 from hedgerow.models.model import Model
 from hedgerow.protocol.stream import OVER, EventReport, RunReport, SiteReport, SiteState
@@ -42,7 +43,7 @@ QUESTION = Question(
 POLICY = Policy(version=1, data_set=f"admissions {MARKUP}", max_epsilon=3.0, delta=1e-6)
 COLUMNS = [
     ColumnFit("age", "feature", "numeric", 12_034, 12, 700, is_constant=False),
-    ColumnFit(MARKUP, "feature", "categorical", 12_034, n_unlisted=2400, is_constant=False, mending="[data.recode]"),
+    ColumnFit(MARKUP, "feature", "categorical", 12_034, n_unlisted=2400, is_constant=False),
     ColumnFit("y", "label", "categorical", 12_034, is_constant=False),
 ]
 RUNS = [
@@ -108,7 +109,8 @@ def sites(model: Model, folder: Path) -> Iterator[tuple[str, Page]]:
             yield f"site-{name}", page
             continue
         page.begin(PLAN, POLICY, roster, "hedgerow.example.org:7443")
-        page.show_fit(f"{MARKUP}.csv", TableFit(12_034, COLUMNS, ["patient", "zip"]))
+        found = TableFit(RowCount(12_034), COLUMNS, ["patient", "zip"], mending=[f'recode.{MARKUP} = "x"'])
+        page.show_fit(f"{MARKUP}.csv", found)
         page.tell("WARNING", f"Odd: {MARKUP}")
         page.say(**BOOK, phase="Taking part", mood="runs", rounds=[120, 240])
         if name == "question":

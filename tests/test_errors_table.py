@@ -159,12 +159,13 @@ def roster_over_existing(scene: Scene) -> list[str]:
     return good_roster(scene)
 
 
-NOT_UTF8 = (HEADER + "\n30,\xe9,0\n").encode("latin-1")
+NOT_UTF8 = "\n".join([HEADER, *ROWS, "30,\xe9,0\n"]).encode("latin-1")
 
 
 def unit_missing(scene: Scene) -> list[str]:
     scene.plan("n_records = 100", 'n_records = 100\nunit = "person"\nmax_rows_per_unit = 2')
-    return scene.table("33,a,0,p1", "34,b,1,", header=HEADER + ",person")
+    rows = [f"{row},p{number}" for number, row in enumerate(ROWS)]
+    return scene.table(*rows, "34,b,1,", header=HEADER + ",person")
 
 
 def regression_label_beyond(scene: Scene) -> list[str]:
@@ -184,6 +185,12 @@ def interval(scene: Scene, *options: str, is_number: bool = True) -> list[str]:
         scene.regression()
     assert main(scene.train()) == 0
     return ["predict", scene.path("model.json"), scene.path("site.csv"), *(options or ("--interval", "0.9"))]
+
+
+def predicted_of_few(scene: Scene) -> list[str]:
+    assert main(scene.train()) == 0
+    scene.table(*["old,a,0"] * 5)
+    return ["predict", scene.path("model.json"), scene.path("odd.csv")]
 
 
 def truncated_gzip(scene: Scene) -> list[str]:
@@ -261,6 +268,15 @@ CASES: dict[str, Case] = {
     "a quotation mark that is never closed": lambda s: s.table('30,a,"1', '30,"a,1', '"30,a,1'),
     "a missing label": lambda s: s.table("30,a,"),
     "a missing identifier under `privacy.unit`": unit_missing,
+    "rows of which more than a tenth do not fit": lambda s: s.table(*["old,a,0"] * 5),
+    "`--allow-loss 0.2`, and an eighth of the rows does not fit": lambda s: [
+        *s.table(*["old,a,0"] * 5), "--allow-loss", "0.2",
+    ],
+    "a share of rows (`--allow-loss`) that is no share": lambda s: [*s.train(), "--allow-loss", "1.5"],
+    "one of two classes that the plan does not list": lambda s: s.table(
+        *["30,a,1"] * 60, *["31,b,2"] * 3, header="age,ward, ill",
+    ),
+    "predictions of a table of which more than a tenth does not fit": predicted_of_few,
     "a header without rows": file_of("odd.csv", HEADER + "\n"),
     "a table of 0 bytes": file_of("odd.csv", b""),
     "a file that does not exist": lambda s: s.train("nowhere.csv"),

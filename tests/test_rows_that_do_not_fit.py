@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -317,7 +318,7 @@ def test_a_prediction_drops_no_row(text_of: TextOf, tmp_path: Path, run: Run, ro
     (tmp_path / "plan.toml").write_text(text_of())
     site = table(tmp_path / "north.csv", [*GOOD])
     assert run("train", tmp_path / "plan.toml", "--site", site, "--out", tmp_path / "m.json", "--seed", 1)[0] == 0
-    asked = table(tmp_path / "ask.csv", ["30,a", row, "31,b"], header="age,ward")
+    asked = table(tmp_path / "ask.csv", ["30,a", row, *["31,b"] * 10], header="age,ward")
     code, _, err = run("predict", tmp_path / "m.json", asked)
     assert code == 4 and "data row 2" in err
     late = table(tmp_path / "late.csv", [*["30,a"] * 70_000, row], header="age,ward")
@@ -325,3 +326,69 @@ def test_a_prediction_drops_no_row(text_of: TextOf, tmp_path: Path, run: Run, ro
     code, _, err = run("predict", tmp_path / "m.json", late, "--out", tmp_path / "out.csv")
     assert code == 4 and "data row 70001" in err.replace("\n        ", " ")
     assert (tmp_path / "out.csv").read_text() == "older" and not list(tmp_path.glob("*.part"))
+
+
+# Loss of rows ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scene(text_of: TextOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder with a plan, its model, and a table of which one row of eleven, or a third, does not fit."""
+    monkeypatch.chdir(tmp_path)
+    Path("plan.toml").write_text(text_of({}))
+    table(Path("good.csv"), [*GOOD])
+    table(Path("few.csv"), [*GOOD[:20], "p1,old,a,1", "p1,old,b,1", *GOOD[20:]])
+    table(Path("many.csv"), [*GOOD, *["p1,old,a,1"] * 20])
+    assert main(["train", "plan.toml", "--site", "good.csv", "--seed", "1"]) == 0
+    capsys.readouterr()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "of_few"),
+    [
+        (("train", "plan.toml", "--site", "{}", "--seed", "1", "--out", "new.json"), 0),
+        (("evaluate", "model.json", "--federated", "--site", "{}", "--epsilon", "1", "--out", "new.json"), 0),
+        (("evaluate", "model.json", "{}"), 4),
+        (("predict", "model.json", "{}", "--out", "new.json"), 4),
+    ],
+)
+def test_rows_are_counted_before_anything_is_done(
+    scene: Path, command: tuple[str, ...], of_few: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A third of a table is not left out unasked, by no command; the counts come before all else that is said."""
+    for name, allowed, code in (("few", [], of_few), ("many", [], 11), ("many", ["--allow-loss", "0.34"], 0)):
+        Path("new.json").unlink(missing_ok=True)
+        assert main([word.format(f"{name}.csv") for word in command] + allowed) == code
+        said = " ".join(capsys.readouterr().err.split())
+        assert Path("new.json").exists() is (code == 0 and "new.json" in command)
+        if code != 4:
+            assert re.match(r"(Private|Error)\S* .*?40 of (42|60) rows used\. Left out: (2|20) data-wrong-type", said)
+
+
+def test_a_prediction_stands_where_its_row_does(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that are left out have an empty line; one whose fields cannot be counted is an error all the same."""
+    assert main(["predict", "model.json", "good.csv", "--proba"]) == 0
+    whole = capsys.readouterr().out.splitlines()
+    assert main(["predict", "model.json", "few.csv", "--proba", "--allow-loss", "0.1"]) == 0
+    found = capsys.readouterr().out.splitlines()
+    assert found == [*whole[:21], ",", ",", *whole[21:]]
+    table(Path("ragged.csv"), [*GOOD, "p1,30,a"])
+    assert main(["predict", "model.json", "ragged.csv", "--allow-loss", "1"]) == 4
+
+
+def test_lines_of_another_length_are_counted_before_a_survey(scene: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """R's names of rows leave no row; nothing is spent on describing nothing."""
+    table(Path("r.csv"), [f"{row},x" for row in GOOD])
+    survey = ["survey", "r.csv", "--epsilon", "1", "--out", "statistics"]
+    assert main(survey) == 11 and main([*survey, "--allow-loss", "1"]) == 11
+    assert main(["plan", "init", "r.csv", "--private", "--label", "ill", "--epsilon", "1"]) == 11
+    assert "0 of 40 rows used" in capsys.readouterr().err and not Path("statistics", "survey.json").exists()
+
+
+def test_the_rarer_of_two_codes_is_not_left_out_in_silence(scene: Path) -> None:
+    """Where 1 and 2 stand for lost and dead, all who died may be fewer than a tenth of the rows."""
+    rows = [f"p1,{20 + at},a,{2 if at % 20 == 0 else 1}" for at in range(60)]
+    table(Path("coded.csv"), rows)
+    train = ["train", "plan.toml", "--site", "coded.csv", "--seed", "1", "--out", "new.json"]
+    assert main(train) == 11 and main([*train, "--allow-loss", "0.05"]) == 0

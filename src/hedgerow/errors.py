@@ -11,6 +11,7 @@
     │   └── RemoteProtocolError                  8   the peer erred (a plain ProtocolError: we did)
     ├── AggregationError                         9   a secure sum was abandoned
     ├── EnvironmentFault                        10   the machine refused: disk, memory, network, a missing extra
+    ├── LostRowsError                           11   too many rows of one's own table would be left out
     └── NothingFoundError                       12   noisy sums were paid for, and do not say what was asked for
 
 An error carries three sentences for a person: what happened, the likely cause, and what to do. ``code`` is a stable
@@ -140,6 +141,13 @@ class EnvironmentFault(HedgerowError):
 
     exit_code = 10
     default_code = "environment"
+
+
+class LostRowsError(HedgerowError, ValueError):
+    """More rows of one's own table would be left out than its owner allows. Nothing is spent; for the owner alone."""
+
+    exit_code = 11
+    default_code = "rows-left-out"
 
 
 class NothingFoundError(HedgerowError, ValueError):

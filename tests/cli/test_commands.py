@@ -382,11 +382,12 @@ def test_a_misspelled_label_is_corrected_on_the_command_line(study: Path, capsys
     assert "Correct --label; the columns are" in said and "another plan" not in said
 
 
-def test_training_on_nothing_is_said(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Classes in another case leave every row out; the model of no rows does not pass for one."""
+def test_training_on_nothing_is_refused(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model of no rows does not pass for one, whatever is allowed."""
     header = (study / "north.csv").read_text(encoding="utf-8").splitlines()[0]
     (tmp_path / "empty.csv").write_text(header + "\n", encoding="utf-8")
     sites = [f"--site={name}={tmp_path / 'empty.csv'}" for name in ("a", "b", "c")]
-    main(["train", str(study / "plan.toml"), *sites, "--out", str(tmp_path / "m.json")])
-    said = " ".join(capsys.readouterr().err.split())
-    assert "No row of any site fitted" in said and "upper and lower case" in said
+    out = tmp_path / "m.json"
+    for allowed in ([], ["--allow-loss", "1"]):
+        assert main(["train", str(study / "plan.toml"), *sites, "--out", str(out), *allowed]) == 11
+        assert "rows-left-out" in capsys.readouterr().err and not out.exists()

@@ -75,6 +75,36 @@ def test_the_lines_that_are_printed_mend_the_table(invitation: str, capsys: pyte
     assert policy.data.recode == (("sex", (("F", "female"), ("M", "male"))),)
 
 
+@pytest.mark.parametrize("rows", ["", "M,no\nF,perhaps\n" * 20])
+def test_an_owner_is_asked_again_where_rows_are_lost(
+    invitation: str, rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty table, or half a table, joins no run unless its owner says so; --yes is no answer to that."""
+    Path("north.csv").write_text("sex,outcome\n" + rows, encoding="utf-8")
+    enrolled = list[str]()
+    monkeypatch.setattr("hedgerow.cli.join._enrol", lambda *_: enrolled.append("asked"))
+    monkeypatch.setattr("hedgerow.cli.join._take_part", lambda *_: enrolled.append("joined"))
+    join = ["join", invitation, "--data", "north.csv"]
+    assert main([*join, "--yes"]) == 11
+    n_rows = rows.count("\n")
+    assert f"{n_rows // 2} of {n_rows} rows used" in " ".join(capsys.readouterr().out.split())
+    # Somebody is there: no, and an empty line is no; then yes to this, and to the policy.
+    for answers, code in (["no"], 6), ([""], 6), (["yes", "yes"], 0):
+        typed = iter(answers)
+        monkeypatch.setattr("hedgerow.cli.join.is_terminal", lambda: True)
+        monkeypatch.setattr("builtins.input", lambda *_, typed=typed: next(typed))
+        assert main(join) == code and next(typed, None) is None
+    assert enrolled == ["asked", "joined"]
+
+
+def test_a_share_that_is_allowed_is_not_asked_about(invitation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner's own command line has said it."""
+    Path("north.csv").write_text("sex,outcome\n", encoding="utf-8")
+    monkeypatch.setattr("hedgerow.cli.join._enrol", lambda *_: None)
+    monkeypatch.setattr("hedgerow.cli.join._take_part", lambda *_: None)
+    assert main(["join", invitation, "--data", "north.csv", "--yes", "--allow-loss", "1"]) == 0
+
+
 def test_nobody_is_called_as_the_coordinator(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The advice is one that can be followed: there is nothing to withdraw."""
     capsys.readouterr()

@@ -69,7 +69,7 @@ def test_a_header_alone_is_enough(write_file: WriteFile) -> None:
 
 
 def test_an_untouched_draft_names_each_line_that_waits(write_file: WriteFile) -> None:
-    """A person is led from error to error, by the number of a line, until there is a plan; guesses are marked."""
+    """A person is led from error to error, by the number of a line, until there is a plan."""
     draft = draft_plan(write_file("a.csv", TABLE), "sick")
     answers = {
         "privacy.delta": "delta = 1e-6", "privacy.n_records": "n_records = 1000",
@@ -86,13 +86,7 @@ def test_an_untouched_draft_names_each_line_that_waits(write_file: WriteFile) ->
         assert caught.value.what.startswith(field), caught.value.what
         lines = draft.splitlines()
         (number,) = re.findall(r"Line (\d+) waits for it", caught.value.remedy)
-        # Of ages and weights the name suggests type and bounds.
-        is_guessed = field.endswith((".type", ".min", ".max")) and not field.startswith(("features[1]", "label"))
-        mark = "CONFIRM" if is_guessed else "FILL IN"
-        assert re.match(rf"# {field.rpartition('.')[2]} = .*# {mark}", lines[int(number) - 1])
-        if mark == "CONFIRM":
-            # The guess is the answer: the person only takes the mark away.
-            assert lines[int(number) - 1].startswith(f"# {answer} ")
+        assert re.match(rf"# {field.rpartition('.')[2]} = .*# FILL IN", lines[int(number) - 1])
         draft = "\n".join([*lines[: int(number) - 1], answer, *lines[int(number) :]])
     plan = parse_plan(draft)
     assert [feature.type for feature in plan.features] == ["numeric", "categorical", "numeric"]
@@ -115,7 +109,7 @@ def test_all_lines_that_wait_are_named_at_once(write_file: WriteFile) -> None:
     waiting = {
         number: line.split()[1]
         for number, line in enumerate(lines, start=1)
-        if re.match(r"# \w+ = .*# (FILL IN|CONFIRM)", line)
+        if re.match(r"# \w+ = .*# FILL IN", line)
     }
     weight = lines.index('name = "weight"')
     idle = {number for number in waiting if weight < number <= weight + 6}
@@ -221,8 +215,10 @@ def test_a_time_to_an_event(write_file: WriteFile) -> None:
         assert [one["name"] for one in tomllib.loads(draft)["features"]] == ["age"]
         with pytest.raises(PlanError, match="intervals" if public else "type"):
             parse_plan(draft)
-        # Nobody knows an age's type and bounds better than the guesses, and delta follows from the records.
-        filled = re.sub("^# (?=(type|min|max) = )", "", draft, flags=re.MULTILINE)
+        # Delta follows from the records.
+        filled = draft
+        for field, answer in (("type", '"numeric"'), ("min", "0"), ("max", "120")):
+            filled = filled.replace(f"# {field} =   #", f"{field} = {answer}   #", 1)
         plan = parse_plan(filled.replace("# intervals =   #", "intervals = [100, 200]   #"))
         assert plan.label.is_survival and plan.label.event == "died" and plan.label.intervals == (100, 200)
     with pytest.raises(DataError, match="no column 'dead'") as caught:

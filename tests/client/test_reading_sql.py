@@ -96,6 +96,6 @@ def test_one_text_that_is_not_utf8_leaves_out_its_own_row(factory: ModuleType, d
     assert dict(report.unfit) == {"data-wrong-type": 1}
     told: list[str] = []
     assert loader(database, query, tell=told.append)(plan).n_records == len(ROWS)
-    assert len(told) == 1 and "1 rows left out (1 data-wrong-type)" in told[0] and "private" in told[0]
+    assert len(told) == 1 and "50 of 51 rows used. Left out: 1 data-wrong-type" in told[0] and "private" in told[0]
     with pytest.raises(DataError, match="data row 51"):
         loader(database, query, strict=True)(plan)

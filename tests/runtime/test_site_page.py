@@ -20,6 +20,7 @@ from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import OwnerDesk, Question
 from hedgerow.data.fit import ColumnFit, TableFit
+from hedgerow.data.units import RowCount
 from hedgerow.errors import PolicyRefusal
 from hedgerow.models.model import Model
 from hedgerow.transport.interface import Connected, Disconnected
@@ -203,10 +204,12 @@ def test_a_connection_that_is_lost_is_said(page: SitePage, federation: Federatio
 
 def test_the_counts_of_rows_stay_on_this_machine(page: SitePage) -> None:
     """A page that other machines can ask for goes over the network as it is: it says no count."""
-    found = TableFit(12_034, [ColumnFit("age", "feature", "numeric", 12_034, 17, 700, mending="[data.unit]")], ["zip"])
+    column = ColumnFit("age", "feature", "numeric", 12_034, 17, 700)
+    found = TableFit(RowCount(12_034), [column], ["zip"], mending=['decimal = "comma"'])
     page.show_fit("north.csv", found)
     (table,) = state(page)["tables"]
-    assert "12,034 rows" in table["rest"] and table["columns"][0][3] == "5.8%" and table["mending"].startswith("[data]")
+    assert "12,034 of 12,034 rows" in table["rest"] and table["columns"][0][3] == "5.8%"
+    assert table["mending"].startswith("[data]")
     with SitePage("0.0.0.0:0", "site-0") as open_page:
         open_page.show_fit("north.csv", found)
         (table,) = open_page.said("tables")

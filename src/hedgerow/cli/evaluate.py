@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,8 @@ from hedgerow.cli.output import (
 from hedgerow.cli.progress import sites_of, status
 from hedgerow.client.node import available_threads, use_threads
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
-from hedgerow.data.sources import Location, is_url, read_records
-from hedgerow.data.units import Records
+from hedgerow.data.sources import Location, file_of, is_url, read_records
+from hedgerow.data.units import MOST_LEFT_OUT, Records, RowCount, RowsLeftOut
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, evaluated, plot_calibration
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     (table,) = adapted_sites({arguments.data: arguments.data}, arguments.adapters).values()
     model = Model.load(arguments.model)
     with status(f"Predicting {Path(arguments.data).name}", quiet=arguments.json):
-        scores = evaluate(model, read_records(table, model.plan, with_unit=False))
+        scores = evaluate(model, read_own(table, model.plan, arguments.allow_loss))
     if arguments.json:
         print_json({"model": arguments.model, "data": arguments.data, **PRIVATE_MARK, **scores})
         return
@@ -73,6 +74,27 @@ def _check_plain(arguments: argparse.Namespace) -> None:
         raise UsageError("usage-only-federated", option=option)
     if arguments.data is None:
         raise UsageError("usage-no-data")
+
+
+def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: bool = True) -> list[Records]:
+    """All records of one's own table, read and counted before anything is done with them.
+
+    Args: allowed: the largest share of rows that may be left out. Without it, none may: one that does not fit is an
+        error that names it, and where there are more than the usual share, the error that counts them.
+
+    Raises LostRowsError; DataError.
+    """
+    left_out: RowsLeftOut = {}
+    found = list(read_records(table, plan, with_label=with_label, with_unit=False, left_out=left_out))
+    rows = RowCount(sum(records.n_records for records in found), left_out)
+    name = "The query's result" if is_url(table) else Path(file_of(table)).name
+    rows.require(name, MOST_LEFT_OUT if allowed is None else allowed)
+    if left_out and (allowed is None or (not with_label and "data-ragged-row" in left_out)):
+        # Where such a row stands is not known, so that predictions could not be told apart.
+        return list(read_records(table, plan, with_label=with_label, with_unit=False))
+    if left_out:
+        note(f"Private: {name}: {rows.text()}")
+    return found
 
 
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
@@ -125,7 +147,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     if arguments.roster is None:
         require_room(out, model)
         tables = adapted_sites(named_sites(arguments.sites), arguments.adapters)
-        rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict)
+        allowed = arguments.allow_loss
+        rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
         _warn_of_missing(model, rows)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
@@ -278,16 +301,20 @@ def content_of(found: FederatedEvaluation, sites: Sequence[str], out: Path, pict
 Sites = Mapping[str, SiteData]
 
 
-def read_sites(tables: Mapping[str, Location], plan: Plan, *, quiet: bool, strict: bool = False) -> Sites:
+def read_sites(
+    tables: Mapping[str, Location], plan: Plan, *, quiet: bool, strict: bool = False, allowed: float | None = None
+) -> Sites:
     """Read and bin every site's table, a file or a URL; rows of one unit are bounded at each site and over all of them.
 
-    What was left out is said on stderr, for the operator's eyes.
+    How many rows are used is said on stderr, for the operator's eyes.
 
     Args:
         strict: refuse a row that does not fit, and a table without rows.
+        allowed: the largest share of a table's rows that may be left out; without it, the usual one.
 
     Raises:
         DataError: a table cannot be read or lacks a column; if strict, also for a row.
+        LostRowsError: of a table more rows are left out; no row is left of all tables, or those of one class only.
     """
     rows = {}
     for name, place in tables.items():
@@ -295,14 +322,20 @@ def read_sites(tables: Mapping[str, Location], plan: Plan, *, quiet: bool, stric
         with status(f"Reading {name if is_url(place) else Path(place).name}", quiet=quiet):
             rows[name] = read_site_rows(place, plan, strict=strict)
     bounded = bounded_sites(rows, plan)
-    for name, (own, report) in bounded.items():
-        if report.unfit or report.n_dropped or not own.n_records:
-            note(f"Private, for the site {name} only: {report.text()}")
-        if report.warning:
-            note(f"Private, for the site {name} only: {report.warning}")
-    if not any(own.n_records for own, _ in bounded.values()):
-        warn(
-            "No row of any site fitted, so the model can learn nothing. Compare the plan with the tables: names, "
-            "bounds, and the classes of the label, in which upper and lower case differ."
-        )
+    reports = {name: report for name, (_, report) in bounded.items()}
+    most = MOST_LEFT_OUT if allowed is None else allowed
+    for name, report in reports.items():
+        if report.n_rows or most < 1:
+            report.rows.require(name, most)
+    left_out = sum((Counter(report.unfit) for report in reports.values()), Counter[str]())
+    every = RowCount(sum(report.n_rows for report in reports.values()), left_out)
+    labels = [own.labels for own, _ in bounded.values()]
+    if not plan.label.is_numeric and "data-label-outside" in left_out:
+        # One of two codes may be all that is left out, however rare it is.
+        classes = np.unique(np.concatenate(labels) % 2 if plan.label.is_survival else np.concatenate(labels))
+        every.require("All sites, with rows of one class only", allowed or 0.0 if len(classes) < 2 else 1.0)
+    every.require("All sites", 1.0)
+    for name, report in reports.items():
+        if not quiet or report.unfit or report.n_dropped or report.warning:
+            note(" ".join(filter(None, (f"Private, for the site {name} only: {report.text()}", report.warning))))
     return {name: own for name, (own, _) in bounded.items()}

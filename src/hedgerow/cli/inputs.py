@@ -161,9 +161,13 @@ def asked(question: str) -> str:
         raise KeyboardInterrupt from None
 
 
-def says_yes(question: str) -> bool:
-    """Whether a person says yes; what is neither yes nor no is asked about again. KeyboardInterrupt as `asked`."""
-    while (said := asked(f"{question} [yes/no]").lower()) not in ("yes", "y", "no", "n"):
+def says_yes(question: str, *, if_empty: str = "") -> bool:
+    """Whether a person says yes; what is neither yes nor no is asked about again. KeyboardInterrupt as `asked`.
+
+    Args: if_empty: "no" where an empty line says that.
+    """
+    words = "yes/NO" if if_empty else "yes/no"
+    while (said := asked(f"{question} [{words}]").lower() or if_empty) not in ("yes", "y", "no", "n"):
         pass
     return said.startswith("y")
 

@@ -33,6 +33,7 @@ from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role,
 if TYPE_CHECKING:
     from hedgerow.cli.page import SitePage
     from hedgerow.client.policy import Policy
+    from hedgerow.data.fit import TableFit
 
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _LONGEST_PAUSE = 10.0
@@ -127,7 +128,12 @@ def _identity(folder: Path, invitation: Invitation) -> PrivateIdentity:
 
 
 def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
-    """Show what the study asks for, ask once, and write plan and policy; raises PolicyRefusal "not-agreed"."""
+    """Show what the study asks for, ask once, and write plan and policy.
+
+    Raises PolicyRefusal "not-agreed"; LostRowsError where nobody is asked.
+    """
+    from hedgerow.cli.owner import ask_of_loss
+    from hedgerow.data.units import MOST_LEFT_OUT
     from hedgerow.models.model import write_atomically
 
     plan = parse_plan(invitation.plan)
@@ -144,20 +150,29 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path, 
     # What has not been agreed to yet has names of its own: a policy that was refused is not the next invitation's.
     proposed = {folder / PLAN: folder / f"proposed-{PLAN}"}
     write_atomically(proposed[folder / PLAN], invitation.plan.encode())
+    found = None
     if invitation.role is Role.SITE:
-        policy = _show_site(arguments, invitation, plan, folder)
+        policy, found = _show_site(arguments, invitation, plan, folder)
         proposed |= {} if policy is None else {folder / POLICY: policy}
+    most = MOST_LEFT_OUT if arguments.allow_loss is None else arguments.allow_loss
+    if arguments.yes and found is not None:
+        # Before any run, and by the owner's own command line: no peer hears of it.
+        found.rows.require("This site's table", most, needs_row=False)
     if not arguments.yes:
         if not is_terminal():
             raise UsageError("usage-yes")
+        if found is not None and found.rows.share_left_out > most:
+            ask_of_loss("This site's table", found)
         if not says_yes("Take part in this study, by this policy?"):
             raise PolicyRefusal("not-agreed")
     for place, draft in proposed.items():
         draft.replace(place)
 
 
-def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path) -> Path | None:
-    """What concerns a site only; returns where the coordinator's policy is, unless the owner has one."""
+def _show_site(
+    arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path
+) -> tuple[Path | None, TableFit]:
+    """What concerns a site only; returns where the coordinator's policy is, unless the owner has one, and the fit."""
     from hedgerow.cli import owner, privacy
     from hedgerow.cli.study import policy_of
     from hedgerow.client.policy import parse_policy
@@ -186,7 +201,7 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
         _adapt(arguments, own)
     policy, text = read_policy(own), read_text(own)
     adapter = ["--adapter", own] if policy.data != PLAIN else []
-    owner.check(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
+    found = owner.check(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
     policy.check_plan(plan)
     title = "Your policy, which your node enforces whatever the coordinator asks for"
     print(f"\n{wrapped(title, hanging=0)}\n")
@@ -195,7 +210,7 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
     title = f"What the rows of {shown(policy.data_set)} have cost, in all studies whose book is {place}"
     print(f"\n{wrapped(title, hanging=0)}\n")
     print_facts(_spending(place, plan if arguments.data is not None else None, policy))
-    return proposed
+    return proposed, found
 
 
 def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:

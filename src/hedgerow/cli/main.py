@@ -248,6 +248,13 @@ def _chance(text: str) -> float:
     return value
 
 
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return value
+
+
 # Options of several commands.
 _PLAN: dict[str, Any] = {"metavar": "PLAN", "help": "a plan's TOML file"}
 _JSON: dict[str, Any] = {"action": "store_true", "help": "print one JSON object instead of text; no progress"}
@@ -268,6 +275,9 @@ _ADAPTER: dict[str, Any] = {
 _ADAPTERS: dict[str, Any] = {
     "action": "append", "default": [], "dest": "adapters", "metavar": "[NAME=]FILE",
     "help": "how a site writes its table: a policy, or a file with a [data] table; without NAME: every site; repeat",
+}  # fmt: skip
+_ALLOW_LOSS: dict[str, Any] = {
+    "type": _share, "metavar": "SHARE", "help": "go on though so many of the table's rows are left out (0.1)",
 }  # fmt: skip
 _SITE_CONSOLE: dict[str, Any] = {
     "metavar": "[HOST:]PORT", "help": "a page for the browser: costs, approve, stop; on 127.0.0.1 without HOST",
@@ -368,6 +378,7 @@ def _add_local(commands: Any) -> None:
     add("--seed", **_SEED)
     add("--no-secagg", action="store_true", help="add the sites' sums in the clear: faster with many sites, same trees")
     add("--strict", **_STRICT)
+    add("--allow-loss", **_ALLOW_LOSS)
     add("--threads", **_THREADS)
     add("--json", **_JSON)
 
@@ -394,6 +405,7 @@ def _add_survey(commands: Any) -> None:
     text = "protect whom this column names, who may have several rows, and not single rows"
     add("--unit", metavar="COLUMN", help=text)
     add("--max-rows-per-unit", type=_whole(1, 10**6), metavar="N", help="rows of one unit that are used (1)")
+    add("--allow-loss", **_ALLOW_LOSS)
     text = "what the drafted plan promises, these statistics included (1, or twice E if that is more)"
     add("--train-epsilon", type=_above_zero, metavar="T", help=text)
     add("--out", metavar="FOLDER", help="where report.html, survey.json and plan.toml go; without it, none is written")
@@ -410,6 +422,7 @@ def _add_plan(actions: Any) -> None:
     command: argparse.ArgumentParser = actions.choices["init"]
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; with --federated also a plan with gaps, .toml")
     add("--adapter", **_ADAPTER)
+    add("--allow-loss", **_ALLOW_LOSS)
     add("--label", metavar="COLUMN", help="the column to be predicted")
     text = "where the label is a time: the column that says whether the event was seen then"
     add("--event", metavar="COLUMN", help=text)
@@ -456,6 +469,7 @@ def _add_evaluate(commands: Any) -> None:
     add("model", metavar="MODEL")
     add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file with labels")
     add("--adapter", **_ADAPTERS)
+    add("--allow-loss", **_ALLOW_LOSS)
     add = command.add_argument_group("over sites that may not show their rows").add_argument
     add("--federated", action="store_true", help="add noise, and charge it to the model's account")
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
@@ -479,6 +493,7 @@ def _add_model(commands: Any) -> None:
     add("model", metavar="MODEL")
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; labels are not needed")
     add("--adapter", **_ADAPTER)
+    add("--allow-loss", **_ALLOW_LOSS)
     kind = command.add_mutually_exclusive_group()
     kind.add_argument("--proba", action="store_true", help="one probability per class instead of the class")
     text = "beside each number the interval that a share C of labels lies within, such as 0.9; see docs/uncertainty.md"
@@ -708,6 +723,7 @@ def _add_join(commands: Any) -> None:
     text = "how this site writes its table: a file with a [data] table, which goes into the policy (docs/data.md)"
     add("--adapter", metavar="FILE", help=text)
     add("--yes", action="store_true", help="agree to plan and policy unasked; the words are compared anyway")
+    add("--allow-loss", **_ALLOW_LOSS)
     add("--confirm", metavar="WORDS", help="say which four words the operator has read to you, and end")
     add("--folder", metavar="FOLDER", help="this party's own files, its keys among them (STUDY-PARTY)")
     add("--budget", metavar="FILE", help="the budget book of the data (PARTY-budget.db beside the invitation)")

@@ -6,20 +6,21 @@ import argparse
 import csv
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
+from hedgerow.cli.evaluate import read_own
 from hedgerow.cli.inputs import adapted_table, check_can_write, picture_file
 from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrapped
-from hedgerow.data.sources import Location, read_records
+from hedgerow.data.units import Records
 from hedgerow.errors import ModelError
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
 from hedgerow.models.plots import plot_shapes
+from hedgerow.trees.binning import CodeArray
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -91,18 +92,19 @@ def predict(arguments: argparse.Namespace) -> None:
     out = None if arguments.out is None else check_can_write(arguments.out)
     model = Model.load(arguments.model)
     header = _header(model, arguments)
-    chunks = _predictions(model, adapted_table(arguments.data, arguments.adapter), arguments)
+    # Before anything is written: a table that is not there, or does not fit, leaves no header of predictions.
+    table = adapted_table(arguments.data, arguments.adapter)
+    records = read_own(table, model.plan, arguments.allow_loss, with_label=False)
+    chunks = _predictions(model, records, arguments)
     if arguments.json and out is None:
         rows = [row if len(header) > 1 else row[0] for chunk in chunks for row in chunk]
         print_json({**PRIVATE_MARK, "columns": header, "predictions": rows})
         return
-    # Before anything is written: a table that is not there, or does not fit, leaves no header of predictions.
-    first = next(chunks, [])
     with _stream(out) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(header)
         n_rows = 0
-        for chunk in chain([first], chunks):
+        for chunk in chunks:
             writer.writerows(chunk)
             n_rows += len(chunk)
     if arguments.json:
@@ -128,23 +130,34 @@ def _header(model: Model, arguments: argparse.Namespace) -> list[str]:
     return [f"probability_{name}" for name in model.plan.label.classes]
 
 
-def _predictions(model: Model, table: Location, arguments: argparse.Namespace) -> Iterator[Rows]:
+def _predictions(model: Model, chunks: Iterable[Records], arguments: argparse.Namespace) -> Iterator[Rows]:
     n_rows, empty = 0, set(model.plan.feature_names)
-    for records in read_records(table, model.plan, with_label=False):
+    for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
         n_rows += codes.shape[1]
         empty &= model.without_values(codes)
-        if arguments.proba:
-            yield model.predict_proba_codes(codes).tolist()
-        elif model.plan.label.is_survival:
-            yield np.column_stack([model.predict_codes(codes), model.predict_survival_codes(codes)]).tolist()
-        elif arguments.interval is not None:
-            ends = model.predict_interval_codes(codes, arguments.interval)
-            yield np.column_stack([model.predict_codes(codes), ends]).tolist()
-        else:
-            yield [[value] for value in model.predict_codes(codes).tolist()]
+        rows = _of_codes(model, codes, arguments)
+        if records.fits is not None:
+            # A row that is left out has a line of its own, without a prediction: lines go with the table's rows.
+            found = iter(rows)
+            rows = [next(found) if fits else [None] * len(_header(model, arguments)) for fits in records.fits.tolist()]
+        yield rows
     if empty and n_rows >= FEWEST_TO_WARN:
         warn(no_values_text(empty))
+
+
+def _of_codes(model: Model, codes: CodeArray, arguments: argparse.Namespace) -> Rows:
+    if arguments.proba:
+        rows: Rows = model.predict_proba_codes(codes).tolist()
+        return rows
+    values = model.predict_codes(codes)
+    if model.plan.label.is_survival:
+        rows = np.column_stack([values, model.predict_survival_codes(codes)]).tolist()
+    elif arguments.interval is not None:
+        rows = np.column_stack([values, model.predict_interval_codes(codes, arguments.interval)]).tolist()
+    else:
+        rows = [[value] for value in values.tolist()]
+    return rows
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.cli.evaluate import score_facts
-from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
+from hedgerow.cli.inputs import address_of, is_terminal, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import begin_log, note, number, print_facts, print_json, today, warn
-from hedgerow.cli.owner import AtTheNode, Seen, command_of, look
+from hedgerow.cli.owner import AtTheNode, Seen, Tell, ask_of_loss, command_of, look
 from hedgerow.cli.progress import survey_facts, told_if_slow
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
 from hedgerow.client.node import ArrivalFolder, available_threads, use_threads, warm_up
@@ -36,10 +36,11 @@ from hedgerow.client.policy import (
 )
 from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
 from hedgerow.data.adapters import PLAIN, Adapter
+from hedgerow.data.fit import TableFit
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.data.sources import Location, adapted, column_names, file_of, is_url, opened
-from hedgerow.data.units import ContributionReport
+from hedgerow.data.units import MOST_LEFT_OUT, ContributionReport
 from hedgerow.errors import (
     AggregationError,
     EnvironmentFault,
@@ -107,10 +108,6 @@ def book_of(given: Path) -> Path:
         return given / _OLD_BOOK
 
 
-Tell = Callable[[str], object]
-"""Where the owner of the site, and no one else, is told how many rows were left out."""
-
-
 Load = Callable[[Plan], SiteData]
 """Reads a site's rows by a plan."""
 
@@ -152,7 +149,8 @@ def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | N
     rows, report = read
     if tell is not None and (report.unfit or report.warning or not rows.n_records):
         text = " ".join(filter(None, (report.text(), report.warning)))
-        tell(f"{source}: {text} (private: for this site only)")
+        said = f"{source}: {text} (private: for this site only)"
+        tell(said, level="WARNING") if report.rows.share_left_out > MOST_LEFT_OUT else tell(said)
     return rows
 
 
@@ -418,6 +416,7 @@ PATIENCE = 7 * 24 * 3600.0
 def run(arguments: argparse.Namespace) -> None:
     """Take part in one run, or with --serve in one after another; a page stays beyond that."""
     with _page(arguments) as page:
+        arguments.asks_of_loss = is_terminal()
         if arguments.serve:
             stay(arguments, page=page)
         else:
@@ -467,6 +466,9 @@ def take_part(
     folder = _state_of(arguments, name)
     with use_threads(arguments.threads or available_threads()) as n_threads:
         seen = None if page is None else page.show_fit
+        if getattr(arguments, "asks_of_loss", False):
+            # Once, when its owner starts it. A node that runs refuses nothing by itself: that would follow from rows.
+            seen, arguments.asks_of_loss = _asking(seen), False
         setup = _setup_of(arguments, (identity, pinned), policy, plan, n_threads, seen)
         store = NodeStore(folder)
         book_place = note_book(folder, book_file(arguments.budget, folder, arguments.policy, name))
@@ -498,6 +500,17 @@ def take_part(
                 note_reserved(store, book, name)
             book.close()
             store.close()
+
+
+def _asking(seen: Seen | None) -> Seen:
+    """As `seen`; and the owner, who sits there, is asked where many rows are left out."""
+
+    def asks(name: str, found: TableFit) -> None:
+        if seen is not None:
+            seen(name, found)
+        ask_of_loss(name, found)
+
+    return asks
 
 
 def _standing(

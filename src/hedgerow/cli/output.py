@@ -199,6 +199,11 @@ def warn(text: str) -> None:
     print(_paragraph(_styled("Note", "1;33", sys.stderr) + "    ", 8, text), file=sys.stderr)
 
 
+def alarm(text: str) -> None:
+    """What a person must not pass over, in red, on stdout."""
+    print(_styled(text, "1;31", sys.stdout))
+
+
 def warn_seeded() -> None:
     """What is wrong with a model whose noise came from a seed."""
     warn("The noise comes from a seed, so anyone who knows it can remove it. For experiments only.")

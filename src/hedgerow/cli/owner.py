@@ -20,11 +20,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan
-from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, note, number, print_facts, print_json, width, wrapped
-from hedgerow.data.fit import ColumnFit, TableFit, counted, renames, table_fit
+from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan, says_yes
+from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, print_json, width, wrapped
+from hedgerow.data.fit import ColumnFit, TableFit, counted, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url
-from hedgerow.data.units import MANY, needed_columns
+from hedgerow.data.units import MANY, MOST_LEFT_OUT, needed_columns
+from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.fields import shown
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.transport.interface import is_worth_a_line
@@ -41,33 +42,37 @@ _WORST = 4
 """Columns that a line names for one reason."""
 _MOST_LINES = 12
 Seen = Callable[[str, TableFit], object]
+Tell = Callable[..., object]
+"""Takes a line for the owner of the site, and no one else; with `level="WARNING"` what must not be passed over."""
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Print one line a column, then what its owner should look at, and what would mend it."""
+def check(arguments: argparse.Namespace) -> TableFit:
+    """Print how many rows are used, one line a column, what its owner should look at, and what would mend it."""
     plan = read_plan(arguments.plan)
     place = adapted_table(arguments.data, arguments.adapter)
     if not arguments.json:
-        _note_renames(place, plan)
+        _note_header(place, plan)
     found = table_fit(place, plan)
     if arguments.json:
         print_json(
             {
                 **PRIVATE_MARK,
                 "plan_digest": plan.digest,
-                "n_rows": found.n_rows,
-                "left_out": found.unfit,
+                "n_rows": found.rows.n_rows,
+                "n_used": found.rows.n_used,
+                "left_out": found.rows.left_out,
                 "ignored": found.ignored,
                 "columns": [{**dataclasses.asdict(column), "findings": column.findings()} for column in found.columns],
             }
         )
-        return
+        return found
     table = "The query's result" if is_url(arguments.data) else arguments.data
     about = f"{shown(table)} beside the plan {plan.name!r}. {PRIVATE}"
     print(f"{wrapped(about, hanging=0)}\n")
+    (alarm if is_loss(found) else print)(wrapped(found.rows.text(), hanging=0))
+    print()
     _print_columns(found)
-    findings = [(column.name, "; ".join(column.findings())) for column in found.columns if column.findings()]
-    if findings:
+    if findings := found.findings():
         print("\nTo look at")
         print_facts(findings)
     unlisted = [
@@ -78,21 +83,30 @@ def check(arguments: argparse.Namespace) -> None:
     if unlisted:
         print("\nNot listed, and how often")
         print_facts(unlisted)
-    mending = [line for column in found.columns for line in column.mending.split("\n") if line]
-    if mending:
-        title = "If that is what these cells mean, it is mended by these lines of this site's own file (docs/data.md)"
+    if found.mending:
+        title = (
+            "Tried on this table: with these lines of this site's own file (docs/data.md) more of its cells are read, "
+            "and no other cell changes. Take them if that is what the cells mean"
+        )
         print(f"\n{wrapped(title, hanging=0)}")
-        print("\n".join(["  [data]", *(f"  {line}" for line in dict.fromkeys(mending))]))
-    print("\n" + wrapped(rest(found), hanging=0))
+        print("\n".join(["  [data]", *(f"  {line}" for line in found.mending)]))
+    if found.ignored:
+        print("\n" + wrapped(rest(found), hanging=0))
     if any(column.beyond > MANY for column in found.columns):
         note(
             "Change bounds and lists by what the code book says or anybody knows, not by what stands in these rows: "
             "what the plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it nearly "
             "nothing."
         )
+    return found
 
 
-def look(table: Location, plan: Plan, policy: Policy, tell: Callable[[str], object], seen: Seen | None = None) -> None:
+def is_loss(found: TableFit) -> bool:
+    """Whether more rows are left out than anybody should pass over, or no row is used."""
+    return found.rows.share_left_out > MOST_LEFT_OUT
+
+
+def look(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | None = None) -> None:
     """Tell a node's owner, and no one else, how its table fits the plan, before anyone is dialled.
 
     No cell is told: what is said here may stand in a log. `seen` is given the table's name, and all that was found.
@@ -104,13 +118,13 @@ def look(table: Location, plan: Plan, policy: Policy, tell: Callable[[str], obje
 
     Raises:
         DataError: the table cannot be read, or lacks a column.
-        PolicyRefusal: more cells of a column are clamped, or not listed, than the policy lets pass.
+        PolicyRefusal: more rows are left out, or cells of a column clamped or not listed, than the policy lets pass.
     """
     found = table_fit(table, plan)
     name = "The query's result" if is_url(table) else Path(os.fspath(table)).name
-    if seen is not None:
-        seen(name, found)
-    said = [f"{name}: {found.n_rows:,} rows read"]
+    rows = f"{name}: {found.rows.text()} (private: for this site only)"
+    tell(rows, level="WARNING") if is_loss(found) else tell(rows)
+    said = [name]
     for words, counts in (
         ("clamped", {column.name: column.n_below + column.n_above for column in found.columns}),
         ("not listed", {column.name: column.n_unlisted for column in found.columns}),
@@ -118,25 +132,37 @@ def look(table: Location, plan: Plan, policy: Policy, tell: Callable[[str], obje
     ):
         worst = [each for each in sorted(counts, key=lambda each: -counts[each]) if counts[each]]
         if worst:
-            shares = [f"{_share(counts[each], found.n_rows)} of {each!r}" for each in worst[:_WORST]]
+            n_cells = {column.name: column.n_rows for column in found.columns}
+            shares = [f"{_share(counts[each], n_cells[each])} of {each!r}" for each in worst[:_WORST]]
             said.append(f"{words} {', '.join(shares)}" + (" and others" if len(worst) > _WORST else ""))
-    tell(f"{'; '.join(said)} (private: for this site only)")
-    odd = [column for column in found.columns if column.findings()]
-    for column in odd[:_MOST_LINES]:
-        tell(f"{name}, column {column.name!r}: {'; '.join(column.findings())} (private: for this site only)")
+    if said[1:]:
+        tell(f"{said[0]}: {'; '.join(said[1:])} (private: for this site only)")
+    odd = found.findings()
+    for title, text in odd[:_MOST_LINES]:
+        tell(f"{name}, {title!r}: {text} (private: for this site only)")
     if odd:
         tell("`hedgerow check` has the whole table, and what would mend it.")
+    if seen is not None:
+        seen(name, found)
     policy.check_fit(found)
 
 
-def _note_renames(table: Location, plan: Plan) -> None:
-    """Suggest where columns that are not there may be; the error that follows names them."""
-    present = column_names(table)
-    missing = [name for name in needed_columns(plan) if name not in present]
-    line = renames(missing, [name for name in present if name not in needed_columns(plan)])
-    if line:
-        note("Columns that are missing may be there by other names. If so, this mends it in the site's own file:")
-        print(f"  [data]\n  {line}", file=sys.stderr)
+def ask_of_loss(name: str, found: TableFit) -> None:
+    """Where many rows are left out, or none is used, ask whether to take part all the same; a terminal is there.
+
+    Raises PolicyRefusal "not-agreed".
+    """
+    if is_loss(found) and not says_yes(f"{name}: {found.rows.text()} Take part all the same?", if_empty="no"):
+        raise PolicyRefusal("not-agreed")
+
+
+def _note_header(table: Location, plan: Plan) -> None:
+    """Say by which lines columns that are not there are found; the error that follows names them."""
+    if set(needed_columns(plan)) <= set(column_names(table)):
+        return
+    if lines := header_advice(table, plan):
+        note("Columns that are missing may be there otherwise. If so, this mends it in the site's own file:")
+        print("\n".join(["  [data]", *(f"  {line}" for line in lines)]), file=sys.stderr)
 
 
 def _print_columns(found: TableFit) -> None:
@@ -187,16 +213,10 @@ def _share(count: int, n_rows: int) -> str:
 
 
 def rest(found: TableFit) -> str:
-    """What there is to say of a table besides its columns."""
-    said = [f"{found.n_rows:,} rows."]
-    if found.unfit:
-        causes = ", ".join(f"{count:,} {code}" for code, count in sorted(found.unfit.items()))
-        said.append(f"Besides, rows that are left out: {causes}.")
-    if found.ignored:
-        names = ", ".join(map(shown, found.ignored[:12]))
-        more = f" and {len(found.ignored) - 12} more" if len(found.ignored) > 12 else ""
-        said.append(f"Columns that the plan does not name, and that are not read: {names}{more}.")
-    return " ".join(said)
+    """What there is to say of a table besides the columns that are read."""
+    names = ", ".join(map(shown, found.ignored[:12]))
+    more = f" and {len(found.ignored) - 12} more" if len(found.ignored) > 12 else ""
+    return f"Columns that the plan does not name, and that are not read: {names}{more}." if found.ignored else ""
 
 
 # What the owner is asked ----------------------------------------------------------------------------------------------

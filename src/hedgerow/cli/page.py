@@ -607,9 +607,10 @@ class SitePage(Page):
         table: dict[str, Any] = {"name": name, "rest": "", "columns": []}
         if self._is_for_owner:
             columns = [[*owner.cells(column), "; ".join(column.findings())] for column in found.columns]
-            mending = [line for column in found.columns for line in column.mending.split("\n") if line]
-            lines = ["[data]", *dict.fromkeys(mending)] if mending else []
-            table |= {"rest": owner.rest(found), "columns": columns, "mending": "\n".join(lines)}
+            lines = ["[data]", *found.mending] if found.mending else []
+            about = [f"{title}: {said}." for title, said in found.about]
+            rest = " ".join(filter(None, [found.rows.text(), *about, owner.rest(found)]))
+            table |= {"rest": rest, "columns": columns, "mending": "\n".join(lines)}
         else:
             table["rest"] = "Its counts are private, and this page is served to other machines: see `hedgerow check`."
         self.say(tables=[*(self.said("tables") or []), table])

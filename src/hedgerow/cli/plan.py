@@ -81,11 +81,9 @@ def _write(text: str, out: Path | None) -> None:
         print(text, end="")
         return
     write_atomically(out, text.encode())
-    n_open, n_guessed = (len(re.findall(rf"^# \w+ = .*# {mark}", text, re.M)) for mark in ("FILL IN", "CONFIRM"))
+    n_open = len(re.findall(r"^# \w+ = .*# FILL IN", text, re.M))
     kinds = " that go with each type" if re.search("^# type = .*# FILL IN", text, re.M) else ""
-    tasks = [f"fill in the {n_open} lines marked FILL IN{kinds}"] if n_open else []
-    tasks += [f"confirm the {n_guessed} lines marked CONFIRM, which were guessed"] if n_guessed else []
-    rest = f" In it, {' and '.join(tasks)}; then" if tasks else " Now"
+    rest = f" In it, fill in the {n_open} lines marked FILL IN{kinds}; then" if n_open else " Now"
     note(f"Wrote {out}.{rest} see what it costs: {typed(f'hedgerow privacy {out}')}")
 
 

@@ -22,6 +22,7 @@ from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json
 from hedgerow.cli.progress import sites_of, status
 from hedgerow.data.drafts import read_codebook
 from hedgerow.data.sources import column_names
+from hedgerow.data.units import MOST_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
 from hedgerow.local.survey import (
     TableSurvey,
@@ -170,9 +171,11 @@ def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[Ta
             tables = read_site_tables(places, schema, without, arguments.unit or "record")
         else:
             tables = read_named(places, curves)
-    for site, causes in tables.left_out.items():
-        said = ", ".join(f"{count:,} {code}" for code, count in sorted(causes.items()))
-        note(f"Private, for the site {site} only: rows left out: {said}.")
+    for site, rows in tables.rows.items():
+        if not arguments.json or rows.left_out:
+            note(f"Private, for the site {site} only: {rows.text()}")
+    for site, rows in tables.rows.items():
+        rows.require(site, MOST_LEFT_OUT if arguments.allow_loss is None else arguments.allow_loss)
     _say_unread(tables.unread)
     asked = curves or _open_table(arguments, tables.columns)
     with status("Adding up", quiet=arguments.json):

@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> None:
     files = adapted_sites(named_sites(arguments.sites), arguments.adapters)
     check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    sites = read_sites(files, plan, quiet=arguments.json, strict=arguments.strict)
+    allowed = arguments.allow_loss
+    sites = read_sites(files, plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
     if arguments.no_secagg:
         # After reading: which rows of a person are used follows from the plan's digest, and is to stay the same.
         plan = without_secure_aggregation(plan)

@@ -471,7 +471,7 @@ class ArrivalFolder:
     folder: Path
     read: ReadTable
     is_strict: bool = False
-    tell: Callable[[str], object] | None = None
+    tell: Callable[..., object] | None = None
 
     def check(self, plan: Plan) -> None:
         """Raise UsageError (code "stream-unsupported") for a plan whose rows cannot come one after the other."""

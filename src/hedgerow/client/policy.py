@@ -25,6 +25,8 @@ The owner's policy is a TOML file that never leaves the site:
     rows_that_do_not_fit = "leave-out"  # or "refuse", which tells the others that there is such a row
     max_unlisted = 0.02                 # the largest share of a column's cells that the plan may not list, and
     max_clamped = 0.05                  # that may lie beyond its bounds: with more the node does not start; 1 without
+    refuse_loss = 0.1                   # the largest share of rows that may be left out, likewise; that a site is away
+                                        # then follows from its rows, which no guarantee covers
     [data]                              # how this site writes its tables: see `hedgerow.data.adapters`
 
 Of a task is asked, before the node joins it and in this order: `task_of` reads the invitation, `check_task` asks the
@@ -119,6 +121,7 @@ class Policy:
     rows_that_do_not_fit: str = checked(one_of("leave-out", "refuse"), "leave-out")
     max_unlisted: float = checked(number(0, 1), 1.0)
     max_clamped: float = checked(number(0, 1), 1.0)
+    refuse_loss: float = checked(number(0, 1), 1.0)
     data: Adapter = checked(adapter, PLAIN)  # noqa: RUF009 (frozen, like the others' defaults)
 
     @property
@@ -134,7 +137,7 @@ class Policy:
     @property
     def limits_fit(self) -> bool:
         """Whether it depends on the rows that are there if the node starts; see `check_fit`."""
-        return min(self.max_unlisted, self.max_clamped) < 1
+        return min(self.max_unlisted, self.max_clamped, self.refuse_loss) < 1
 
     @property
     def noise_of_evaluations(self) -> tuple[str, ...]:
@@ -193,7 +196,9 @@ class Policy:
             raise PolicyRefusal("policy-clear-sums")
 
     def check_fit(self, found: TableFit) -> None:
-        """Raises PolicyRefusal: policy-clamped or policy-unlisted. For the owner alone: it tells of the rows."""
+        """Raises PolicyRefusal: policy-loss, policy-clamped, policy-unlisted. For the owner alone: it tells of rows."""
+        if found.rows.share_left_out > self.refuse_loss:
+            raise PolicyRefusal("policy-loss", rows=found.rows.text(), most=f"{self.refuse_loss:.0%}")
         for column in found.columns:
             if column.clamped > self.max_clamped:
                 raise PolicyRefusal(

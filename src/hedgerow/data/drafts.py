@@ -26,8 +26,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from importlib import resources
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -278,9 +277,7 @@ def _top(bounds_are_public: bool) -> str:
     else:
         origin = (
             "# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or\n"
-            "# from common knowledge, never from private data: whatever stands in a plan is published. A line marked\n"
-            "# CONFIRM is a guess from a column's name: take its first # away if the code book says the same, else\n"
-            "# write what it says. Nothing here follows from a cell of your table.\n"
+            "# from common knowledge, never from private data: whatever stands in a plan is published.\n"
             "# Bounds that are too narrow make one value of many, and nothing complains; too wide ones cost nearly\n"
             "# nothing. Where you doubt, take the wider ones; `hedgerow check` shows how a table fits."
         )
@@ -335,9 +332,9 @@ def _feature(name: str, summary: Summary | None, entry: Entry) -> str:
     """The table of a feature; `summary` only where its cells are public."""
     lines = ["[[features]]", f"name = {quoted(name)}"]
     if entry.kind:
-        return "\n".join([*lines, *_feature_of_book(name, entry)])
+        return "\n".join([*lines, *_feature_of_book(entry)])
     if summary is None:
-        return "\n".join([*lines, *_open_feature(name, entry)])
+        return "\n".join([*lines, *_open_feature(entry)])
     if summary.is_date:
         first, last = days_between(summary.low, summary.high)
         return "\n".join([*lines, 'type = "date"', f"min = {quoted(iso_of(first))}", f"max = {quoted(iso_of(last))}"])
@@ -353,19 +350,17 @@ def _feature(name: str, summary: Summary | None, entry: Entry) -> str:
     return "\n".join([*lines, 'type = "categorical"', values])
 
 
-def _open_feature(name: str, entry: Entry) -> list[str]:
-    """What is to be known of a column; of a measurement that its name is one of, the suggestion."""
-    known, whole = known_range(name, entry.unit), "# integer = true   # if all its values are whole numbers"
-    if known is not None:
-        return [f'# type = "numeric"   # CONFIRM, if it is {known.measurement}', whole, *_open_bounds(name, entry)]
+def _open_feature(entry: Entry) -> list[str]:
+    """What is to be known of a column."""
     kinds = '"numeric" or "date", with min and max, or "categorical", with categories'
-    return [f"# type =   # FILL IN: {kinds}", whole, *_open_bounds(name, entry), _OPEN_CATEGORIES]
+    whole = "# integer = true   # if all its values are whole numbers"
+    return [f"# type =   # FILL IN: {kinds}", whole, *_open_bounds(entry), _OPEN_CATEGORIES]
 
 
 _OPEN_CATEGORIES = '# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own'
 
 
-def _feature_of_book(name: str, entry: Entry) -> list[str]:
+def _feature_of_book(entry: Entry) -> list[str]:
     lines = [f"type = {quoted(entry.kind)}"]
     if entry.kind == "categorical":
         return [*lines, f"categories = {toml_value(entry.categories)}" if entry.categories else _OPEN_CATEGORIES]
@@ -375,21 +370,15 @@ def _feature_of_book(name: str, entry: Entry) -> list[str]:
         lines.append("integer = true")
     if entry.kind == "date":
         lines.append('# format = "%d.%m.%Y"   # if the tables write dates so, and not as 2020-01-31')
-    return [*lines, *_open_bounds(name, entry)]
+    return [*lines, *_open_bounds(entry)]
 
 
-def _open_bounds(name: str, entry: Entry) -> list[str]:
-    """The bounds of a code book; where it has none a suggestion by the column's name, or a gap."""
-    known = known_range(name, entry.unit)
+def _open_bounds(entry: Entry) -> list[str]:
+    """The bounds of a code book; a gap where it has none."""
     lines = []
     for bound, given, word in (("min", entry.low, "lower"), ("max", entry.high, "higher")):
         if given is not None:
             lines.append(f"{bound} = {quoted(iso_of(given)) if entry.kind == 'date' else _number(given)}")
-        elif known is not None:
-            value = known.low if bound == "min" else known.high
-            what = f"{known.measurement} in {known.unit}" if known.unit else known.measurement
-            said = f"if it is {what} ({known.source}); {word} values are clamped"
-            lines.append(f"# {bound} = {_number(value)}   # CONFIRM, {said}")
         else:
             lines.append(f"# {bound} =   # FILL IN; {word} values are clamped")
     return lines
@@ -397,7 +386,7 @@ def _open_bounds(name: str, entry: Entry) -> list[str]:
 
 def _bounds(summary: Summary, entry: Entry, *, widen: bool) -> list[str]:
     if summary.low > summary.high:
-        return _open_bounds(summary.name, entry)
+        return _open_bounds(entry)
     low, high = max(summary.low, -LARGEST_BOUND), min(summary.high, LARGEST_BOUND)
     if low < high:
         return [f"min = {_number(low)}", f"max = {_number(high)}"]
@@ -415,7 +404,7 @@ def _label(name: str, summary: Summary | None, entry: Entry) -> str:
     if len(entry.categories) > 1:
         return "\n".join([*lines, *_classes(list(entry.categories))])
     if entry.kind == "numeric":
-        return "\n".join([*lines, 'type = "regression"', *_open_bounds(name, entry)])
+        return "\n".join([*lines, 'type = "regression"', *_open_bounds(entry)])
     if summary is not None and summary.is_numeric and len(summary.values) > (MAX_CLASSES if summary.is_integer else 2):
         others = _comment(f"Or {_labels_but('regression')}.") if summary.is_integer else []
         return "\n".join([*lines, *others, 'type = "regression"', *_bounds(summary, entry, widen=False)])
@@ -424,7 +413,7 @@ def _label(name: str, summary: Summary | None, entry: Entry) -> str:
     if summary is not None:
         return "\n".join([*lines, *_comment(f"Or {_labels_but('binary')}."), 'type = "binary"', OPEN_CLASSES])
     kinds = _comment(f"One of {_labels_but('')}.")
-    return "\n".join([*lines, *kinds, "# type =   # FILL IN, one of these", OPEN_CLASSES, *_open_bounds(name, entry)])
+    return "\n".join([*lines, *kinds, "# type =   # FILL IN, one of these", OPEN_CLASSES, *_open_bounds(entry)])
 
 
 def _time(label: str, event: str, entry: Entry) -> str:
@@ -653,58 +642,3 @@ def looks_like_identifier(name: str) -> bool:
         or not _IDENTIFIERS.isdisjoint(words)
         or (not _NUMBERED.isdisjoint(words) and not _NUMBER.isdisjoint(words))
     )
-
-
-@dataclass(frozen=True)
-class KnownRange:
-    """The range of a measurement.
-
-    Attributes:
-        measurement: what it is, for people.
-        unit: of both bounds.
-        low, high: the bounds.
-        source: where they come from.
-    """
-
-    measurement: str
-    unit: str
-    low: float
-    high: float
-    source: str
-
-
-def known_range(name: str, unit: str = "") -> KnownRange | None:
-    """The range of the measurement that a column's name is one of; None for other names.
-
-    Args: unit: the unit that a code book gives; "" takes the table's first for that name.
-    """
-    words = " ".join(words_of(name))
-    fitting = [known for known_words, known in _table() if _is_named(words, known_words, known.unit)]
-    if unit:
-        fitting = [known for known in fitting if known.unit.lower() == unit.strip().lower()]
-    return fitting[0] if fitting else None
-
-
-def _is_named(words: str, known: str, unit: str) -> bool:
-    """Whether a name is a known one, alone or followed by words that change nothing: a number, its unit, "first"."""
-    rest = words.removeprefix(known) if words.startswith(known) else None
-    if rest is None or (rest and not rest.startswith(" ")):
-        return False
-    idle = _IDLE_WORDS.union(words_of(unit), [unit.lower()])
-    return all(word.isdigit() or word in idle for word in rest.split())
-
-
-_IDLE_WORDS = {
-    "first", "last", "min", "max", "mean", "baseline", "admission", "value", "at", "in", "on", "years", "year", "yrs",
-}  # fmt: skip
-
-
-@cache
-def _table() -> list[tuple[str, KnownRange]]:
-    """Every name, as words, with its range; longer names first, so that "heart rate" is not asked for "heart"."""
-    text = resources.files("hedgerow.data").joinpath("clinical_ranges.csv").read_text(encoding="utf-8")
-    found = []
-    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
-        known = KnownRange(row["measurement"], row["unit"], float(row["min"]), float(row["max"]), row["source"])
-        found += [(" ".join(words_of(name)), known) for name in row["names"].split("|")]
-    return found

@@ -2,31 +2,32 @@
 
 Everything here is counted from private rows, without noise. It is shown where the rows are, and sent nowhere.
 
-Last stands another coding at one site, and the `[data]` lines that would mend it: `M` for `male`, 1 and 2 for 0 and 1,
-age in days. A line is suggested only where it is clear what it has to say; a person confirms it.
+Last stand the `[data]` lines that would mend a table written in another way: `M` for `male`, "." for no value, another
+encoding. Each is tried before it is shown: the table is read with it, more cells have to fit, and none that was read
+may become anything else. What could mean two things, such as 1,045, is a question, never a line.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
-from hedgerow.data.adapters import UNITS
+from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.drafts import looks_like_identifier, quoted, words_of
-from hedgerow.data.sources import Location, opened, place_of
-from hedgerow.data.units import MANY, RowsLeftOut, needed_columns
+from hedgerow.data.sources import AdaptedLocation, Location, adapted, column_names, opened, place_of
+from hedgerow.data.tables import SEPARATORS
+from hedgerow.data.units import MANY, RowCount, RowsLeftOut, count_left_out, needed_columns, records_from_columns
 from hedgerow.errors import DataError
-from hedgerow.losses.survival import event_words
-from hedgerow.plan.fields import ISO_DATE
+from hedgerow.losses.survival import EVENT_WORDS, event_words
 from hedgerow.plan.plan import Feature, Label, Plan
 
 _ALL_MISSING = 0.5
@@ -36,6 +37,7 @@ _MOST_TEXTS = 1_000
 """Distinct odd texts of a column that are counted apart."""
 _LATEST = 3e38
 """No follow-up ends later."""
+_CHUNK_ROWS = 65536
 
 
 @dataclass
@@ -55,7 +57,6 @@ class ColumnFit:
         looks_like_id: whether its name is an identifier's, or its first values all differ as an identifier's do.
         unlisted: texts that the plan does not list, and how often each is there: of 1,000 at most.
         coding: what another coding at this site would explain, in words; "" for nothing.
-        mending: the lines of a `[data]` table that would mend it (`hedgerow.data.adapters`), where that is clear.
     """
 
     name: str
@@ -71,7 +72,6 @@ class ColumnFit:
     looks_like_id: bool = False
     unlisted: dict[str, int] = field(default_factory=dict)
     coding: str = ""
-    mending: str = ""
 
     @property
     def clamped(self) -> float:
@@ -102,7 +102,7 @@ class ColumnFit:
             said.append("rows without a label are left out")
         elif self.role == "feature" and self.n_rows and self.n_missing / self.n_rows > _ALL_MISSING:
             said.append("mostly missing")
-        if self.role != "unit" and self.is_constant and self.n_rows:
+        if self.role != "unit" and self.is_constant and self.n_missing + self.n_unreadable < self.n_rows:
             said.append("one value for the model: nothing can be learned from it")
         if self.coding:
             said.append(self.coding)
@@ -116,34 +116,55 @@ class TableFit:
     """What the plan makes of a table.
 
     Attributes:
-        n_rows: rows that have as many fields as the header.
+        rows: how many of its rows are used, by the ordinary reading.
         columns: those that the plan names: features, label, unit.
         ignored: names of the others.
-        unfit: rows that could not be taken apart, by the code that says why.
+        about: what its owner should look at in the table as a whole, each with a title.
+        mending: the lines of a `[data]` table (`hedgerow.data.adapters`) with which more cells were read.
     """
 
-    n_rows: int
+    rows: RowCount
     columns: list[ColumnFit]
     ignored: list[str]
-    unfit: RowsLeftOut = field(default_factory=dict)
+    about: list[tuple[str, str]] = field(default_factory=list)
+    mending: list[str] = field(default_factory=list)
+
+    def findings(self) -> list[tuple[str, str]]:
+        """What its owner should look at, in words, the table as a whole first."""
+        own = [(column.name, "; ".join(column.findings())) for column in self.columns]
+        return [*self.about, *((name, said) for name, said in own if said)]
 
 
-def table_fit(location: Location, plan: Plan, *, chunk_rows: int = 65536) -> TableFit:
-    """Read a table once, in bounded memory, and count what the plan makes of it.
+def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) -> TableFit:
+    """Read a table once, in bounded memory, and count what the plan makes of it; again for each thing that may mend it.
 
     Raises:
         DataError: the table cannot be read, or lacks a column.
     """
-    names = needed_columns(plan)
+    names, left_out, n_used = needed_columns(plan), RowsLeftOut(), 0
     table = opened(location)
-    unfit: RowsLeftOut = {}
     counts, place = [_Counted.of(name, plan) for name in names], place_of(table)
-    for batch in table.batches(names, chunk_rows, unfit):
+    for batch in table.batches(names, chunk_rows, left_out):
         for count, column in zip(counts, batch, strict=True):
             count.add(column, place)
+        n_used += _count_used(dict(zip(names, batch, strict=True)), plan, place, left_out)
+    about, mending = _tried(location, plan, counts)
     columns = [count.finished() for count in counts]
     ignored = [name for name in table.names() if name not in names]
-    return TableFit(columns[0].n_rows, columns, ignored, unfit)
+    rows = RowCount(n_used, left_out)
+    return TableFit(rows, columns, ignored, [*_of_lines(table, rows), *about], mending)
+
+
+def _count_used(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLeftOut) -> int:
+    """How many rows of a chunk are used; the others are counted by the code that says why."""
+    own: RowsLeftOut = {}
+    try:
+        n_used = records_from_columns(columns, plan, table=place, left_out=own).n_records
+    except DataError as fault:  # a type that no cell of it fits
+        n_used, own = 0, {fault.code: len(next(iter(columns.values())))}
+    for code, n_rows in own.items():
+        count_left_out(left_out, code, n_rows)
+    return n_used
 
 
 def _of_label(label: Label, name: str) -> Feature:
@@ -153,118 +174,164 @@ def _of_label(label: Label, name: str) -> Feature:
     return Feature(name=name, type="numeric", min=0.0, max=_LATEST)
 
 
+Item = Feature | Label | None
+
+
+def _item_of(name: str, plan: Plan) -> Item:
+    """What the plan says of a column; None for the unit."""
+    found = next((feature for feature in plan.features if feature.name == name), None)
+    if found is None and name in plan.label.columns:
+        return _of_label(plan.label, name) if plan.label.is_survival else plan.label
+    return found
+
+
+class _Cells(NamedTuple):
+    """The cells of one column as the plan has them.
+
+    Attributes:
+        values: [n] numbers, indices in the list, buckets, or identifiers.
+        is_missing, is_unlisted, is_unreadable: bool [n].
+        n_undecodable: that are not in the table's encoding.
+    """
+
+    values: NDArray[Any]
+    is_missing: NDArray[np.bool_]
+    is_unlisted: NDArray[np.bool_]
+    is_unreadable: NDArray[np.bool_]
+    n_undecodable: int = 0
+
+    @property
+    def is_read(self) -> NDArray[np.bool_]:
+        return ~(self.is_unlisted | self.is_unreadable)
+
+
+def _cells(column: Any, item: Item, place: Place) -> _Cells:
+    """Cells by the ordinary reading."""
+    bad, none, undecodable = (np.zeros(len(column), dtype=np.bool_) for _ in range(3))
+
+    def unfit(rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
+        bad[rows] = True
+        undecodable[rows] |= code == "data-encoding"
+
+    values: NDArray[Any]
+    try:
+        if item is None:
+            values = encoders.identifiers(column, place, unfit)
+            missing, unlisted = bad & ~undecodable, none
+        elif isinstance(item, Feature) and item.is_hashed and item.buckets is not None:
+            values = encoders.bucket_indices(column, item.buckets, place, unfit)
+            missing, unlisted = (values == encoders.MISSING) & ~bad, none
+        elif _is_listed(item):
+            values = encoders.category_indices(column, _listed(item), place, unfit)
+            missing, unlisted = ((values == mark) & ~bad for mark in (encoders.MISSING, encoders.UNKNOWN))
+        else:
+            is_date = isinstance(item, Feature) and item.is_date
+            layout = item.format if isinstance(item, Feature) else None
+            values = encoders.days(column, layout, place, unfit) if is_date else encoders.numbers(column, place, unfit)
+            missing, unlisted = np.isnan(values) & ~bad, none
+    except DataError:  # a type that no cell of it fits
+        return _Cells(np.zeros(len(column)), none, none, ~none)
+    return _Cells(values, missing, unlisted, bad & ~missing, int(np.count_nonzero(undecodable)))
+
+
+def _is_listed(item: Item) -> bool:
+    return item.is_categorical if isinstance(item, Feature) else item is not None and not item.is_numeric
+
+
+def _listed(item: Item) -> Sequence[str]:
+    """The texts that the plan lists for a column; none for numbers and identifiers."""
+    return item.categories if isinstance(item, Feature) else () if item is None else item.classes
+
+
 class _Counted:
     """One column while its chunks come."""
 
-    def __init__(self, found: ColumnFit, item: Feature | Label | None) -> None:
-        self._found, self._item = found, item
+    def __init__(self, name: str, role: str, kind: str, item: Item) -> None:
+        self.found, self.item = ColumnFit(name, role, kind), item
+        self.odd: dict[str, int] = {}
+        """Cells that cannot be read, and how often each is there: of 1,000 texts at most."""
+        self.n_undecodable = 0
+        self.used: set[int] = set()
         self._only: float | None = None
         self._watched: set[str] | None = set()
         self._n_watched = 0
-        self._used: set[int] = set()
-        self._unreadable: dict[str, int] = {}
-        self._sample: list[NDArray[np.float64]] = []
         self._sentinels: dict[float, int] = {}
+        self._points: set[bool] = set()
 
     @classmethod
     def of(cls, name: str, plan: Plan) -> _Counted:
-        for feature in plan.features:
-            if feature.name == name:
-                return cls(ColumnFit(name, "feature", feature.type), feature)
-        if plan.label.is_survival and name in plan.label.columns:
-            item = _of_label(plan.label, name)
-            return cls(ColumnFit(name, "label", item.type), item)
-        if name == plan.label.name:
-            return cls(ColumnFit(name, "label", "numeric" if plan.label.is_numeric else "categorical"), plan.label)
-        return cls(ColumnFit(name, "unit", "identifier"), None)
+        item = _item_of(name, plan)
+        kind = item.type if isinstance(item, Feature) else "categorical" if _is_listed(item) else "numeric"
+        if item is None:
+            return cls(name, "unit", "identifier", None)
+        return cls(name, "label" if name in plan.label.columns else "feature", kind, item)
 
     def add(self, column: Any, table: Place) -> None:
         """Count one chunk."""
-        place = Place(table.source, self._found.name, has_decimal_commas=table.has_decimal_commas)
-        self._found.n_rows += len(column)
+        place, found = replace(table, column=self.found.name), self.found
+        found.n_rows += len(column)
         self._watch(column, place)
-        try:
-            self._count(column, place)
-        except DataError:  # a type that no cell of it fits
-            self._found.n_unreadable += len(column)
+        cells = _cells(column, self.item, place)
+        self.n_undecodable += cells.n_undecodable
+        found.n_missing += int(np.count_nonzero(cells.is_missing))
+        found.n_unlisted += int(np.count_nonzero(cells.is_unlisted))
+        found.n_unreadable += int(np.count_nonzero(cells.is_unreadable))
+        if self.item is None:
+            return
+        there = cells.values[~cells.is_missing & ~cells.is_unreadable]
+        _count_texts(column, cells.is_unlisted, place, found.unlisted)
+        _count_texts(column, cells.is_unreadable, place, self.odd)
+        if found.kind in ("categorical", "hashed"):
+            self.used.update(np.unique(there[there >= 0]).tolist())
+        elif cells.is_read.any():
+            item = self.item
+            low, high = (item.min or 0.0, item.max or 0.0) if isinstance(item, Feature) else item.bounds
+            found.n_below += int(np.count_nonzero(there < low))
+            found.n_above += int(np.count_nonzero(there > high))
+            self._count_sentinels(there, low, high)
+            there = np.clip(there, low, high)
+        self._compare(there.astype(np.float64))
 
     def finished(self) -> ColumnFit:
         """What was counted."""
-        found = self._found
+        found = self.found
         all_differ = self._watched is not None and self._n_watched > 50 and found.kind != "identifier"
         found.looks_like_id = looks_like_identifier(found.name) or all_differ
-        found.coding, found.mending = self._other_coding()
+        found.coding = "; ".join(filter(None, [found.coding, *self._questions()]))
         return found
 
-    def _other_coding(self) -> tuple[str, str]:
-        """What another coding would explain, in words, and the lines that would mend it."""
-        found, item = self._found, self._item
-        if item is None or found.kind == "hashed":
-            return "", ""
-        if found.kind == "categorical":
-            listed = item.categories if isinstance(item, Feature) else item.classes
-            used = {listed[index] for index in self._used}
-            return of_categories(found.name, found.unlisted, listed, used)
-        said, lines = of_unreadable(found.name, self._unreadable, found.kind == "date")
-        if found.kind == "date" or not self._sample:
-            return said, lines
-        bounds = (item.min or 0.0, item.max or 0.0) if isinstance(item, Feature) else item.bounds
-        more = of_numbers(found.name, np.concatenate(self._sample), bounds, self._sentinels)
-        return "; ".join(filter(None, (said, more[0]))), "\n".join(filter(None, (lines, more[1])))
+    def _questions(self) -> Iterator[str]:
+        """What its cells may mean, where nothing but a person can tell."""
+        name, odd = self.found.name, self.odd | self.found.unlisted
+        if name in map(str.strip, odd):
+            yield "the header stands among the rows again, which are left out"
+        codes = [f"{value:g}" for value, count in self._sentinels.items() if count > 1]
+        if codes:
+            yield f"codes for missing values? If so: missing.{_key(name)} = [{', '.join(codes)}]"
+        # Of an event's words, 0 and 1 are one way to write it.
+        if self.found.role == "label" and set(self.found.unlisted) == {"2"} and {"0", "1"} <= set(_listed(self.item)):
+            if {_listed(self.item)[index] for index in self.used} <= {"1"}:
+                yield (
+                    "coded 1 and 2 where the plan has 0 and 1: which of them is the event? If 2 is: "
+                    f'recode.{_key(name)} = {{1 = "0", 2 = "1"}}'
+                )
+        if self.found.kind == "numeric" and (self._points == {True} or is_thousands_or_decimals(odd)):
+            yield (
+                "marks before three digits: thousands or decimals? Marks of thousands are not read: export the numbers "
+                "without them. A decimal mark is declared behind the file's name (docs/data.md)"
+            )
 
-    def _count(self, column: Any, place: Place) -> None:
-        found, item = self._found, self._item
-        bad = np.zeros(len(column), dtype=np.bool_)
-
-        def unfit(rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
-            bad[rows] = True
-
-        if item is None:
-            encoders.identifiers(column, place, unfit)
-            found.n_missing += int(np.count_nonzero(bad))
-            return
-        if isinstance(item, Feature) and item.is_hashed and item.buckets is not None:
-            values = encoders.bucket_indices(column, item.buckets, place, unfit)
-            missing = values == encoders.MISSING
-            found.n_missing += int(np.count_nonzero(missing & ~bad))
-            self._compare(values[~missing & ~bad].astype(np.float64))
-        elif found.kind == "categorical":
-            listed = item.categories if isinstance(item, Feature) else item.classes
-            values = encoders.category_indices(column, listed, place, unfit)
-            missing, unlisted = values == encoders.MISSING, (values == encoders.UNKNOWN) & ~bad
-            found.n_missing += int(np.count_nonzero(missing & ~bad))
-            found.n_unlisted += int(np.count_nonzero(unlisted))
-            self._used.update(np.unique(values[values >= 0]).tolist())
-            _count_texts(column, unlisted, place, found.unlisted)
-            self._compare(values[~missing & ~bad].astype(np.float64))
-        else:
-            low, high = (item.min, item.max) if isinstance(item, Feature) else item.bounds
-            is_date = isinstance(item, Feature) and item.is_date
-            layout = item.format if isinstance(item, Feature) else None
-            numbers = encoders.days(column, layout, place, unfit) if is_date else encoders.numbers(column, place, unfit)
-            missing = np.isnan(numbers) & ~bad
-            found.n_missing += int(np.count_nonzero(missing))
-            good = numbers[~missing & ~bad]
-            found.n_below += int(np.count_nonzero(good < (low or 0.0)))
-            found.n_above += int(np.count_nonzero(good > (high or 0.0)))
-            _count_texts(column, bad, place, self._unreadable)
-            self._sample_numbers(good, (low or 0.0, high or 0.0))
-            self._compare(np.clip(good, low, high))
-        found.n_unreadable += int(np.count_nonzero(bad))
-
-    def _sample_numbers(self, numbers: NDArray[np.float64], bounds: tuple[float, float]) -> None:
-        room = _WATCHED_ROWS - sum(map(len, self._sample))
-        self._sample.append(numbers[np.isfinite(numbers)][:room])
+    def _count_sentinels(self, numbers: NDArray[np.float64], low: float, high: float) -> None:
         for value in SENTINELS:
-            n_cells = 0 if bounds[0] <= value <= bounds[1] else int(np.count_nonzero(numbers == value))
+            n_cells = 0 if low <= value <= high else int(np.count_nonzero(numbers == value))
             if n_cells:
                 self._sentinels[value] = self._sentinels.get(value, 0) + n_cells
 
     def _compare(self, values: NDArray[np.float64]) -> None:
-        if not len(values) or not self._found.is_constant:
+        if not len(values) or not self.found.is_constant:
             return
         self._only = float(values[0]) if self._only is None else self._only
-        self._found.is_constant = bool((values == self._only).all())
+        self.found.is_constant = bool((values == self._only).all())
 
     def _watch(self, column: Any, place: Place) -> None:
         """Whether the first values all differ; fractions do so anyway, so of numbers only whole ones count."""
@@ -279,6 +346,9 @@ class _Counted:
         self._n_watched += len(texts)
         self._watched.update(texts)
         point = "," if place.has_decimal_commas else "."
+        if place.has_decimal_commas:
+            # As numbers 1.045 and 1045 differ, and the file says neither.
+            self._points |= {re.fullmatch(_THOUSANDS, text) is not None for text in texts if "." in text}
         has_fractions = any(point in text for text in texts)
         if len(self._watched) < self._n_watched or has_fractions:
             self._watched = None
@@ -308,10 +378,6 @@ def _decodable(column: Any) -> Any:
 
 _MOST = 0.9
 """The least share of odd cells that one explanation has to fit."""
-_FITTING = 0.95
-"""The least share of numbers within the bounds, in another unit."""
-_LEAST_SPREAD = 0.05
-"""The least part of the bounds that such numbers take up: small enough, any number fits."""
 _SHOWN_TEXTS = 12
 _MEANINGS = (
     "m male man boy herr mann maennlich männlich homme masculin hombre masculino",
@@ -325,17 +391,9 @@ _MISSING_CODES = {
 }  # fmt: skip
 SENTINELS = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0, 99999.0)
 """Numbers that many write for "no value"."""
-_DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
-_UNITS_OF = {
-    "age": ("days to years", "weeks to years", "months to years"),
-    "alter": ("days to years", "weeks to years", "months to years"),
-    "height": ("m to cm", "cm to m", "inches to cm"),
-    "weight": ("g to kg", "pounds to kg"),
-    "temperature": ("fahrenheit to celsius",),
-    "temp": ("fahrenheit to celsius",),
-}
-"""By a word of a column's name, the units of `UNITS` that its numbers may be in."""
-_POWERS = (1000.0, 100.0, 10.0, 0.1, 0.01, 0.001)
+_ENCODINGS = ("cp1252", "cp850", "mac-roman", "cp1250")
+_THOUSANDS = r"[+-]?[1-9][0-9]{0,2}([.,' \u00a0\u202f][0-9]{3})+([.,][0-9]+)?"
+_LIMIT = re.compile(r"[<>]=?\s*([0-9]+([.,][0-9]+)?)")
 
 
 def _key(name: str) -> str:
@@ -351,74 +409,155 @@ def counted(counts: Mapping[str, int], n_others: int = 0) -> str:
     return said + (f" and {n_rest:,} cells of other texts" if n_rest else "")
 
 
-def of_categories(name: str, unlisted: Mapping[str, int], listed: Sequence[str], used: set[str]) -> tuple[str, str]:
-    """What texts that a plan does not list may mean: a finding and a line, "" for neither.
+def _of_lines(table: Any, rows: RowCount) -> Iterator[tuple[str, str]]:
+    """What the rows that have another number of fields than the header may come from."""
+    n_ragged = rows.left_out.get("data-ragged-row", 0)
+    if not n_ragged:
+        return
+    lines, said = getattr(table, "lines", None), "a separator or a quotation mark in a cell that is not quoted"
+    n_fields = {len(table.names()) + 1} if lines is None else set(lines.n_fields)
+    if n_ragged > _MOST * rows.n_rows and n_fields == {len(table.names()) + 1}:
+        said = (
+            "one field more than the header. Either each row has a name in front, as R writes it: export it without "
+            "(row.names = FALSE), or give its column a name in the header. Or each ends with a separator: take it "
+            "away, or put one at the header's end"
+        )
+    elif getattr(lines, "n_unclosed", 0):
+        said += "; a line break in a quoted cell, which a plan has to declare (docs/data.md)"
+    yield "rows", f"{n_ragged:,} with another number of fields than the header: {said}"
 
-    Args:
-        unlisted: the texts, and how often each is there.
-        listed: the plan's categories or classes; used: those of them that are there.
+
+# What mends a table ---------------------------------------------------------------------------------------------------
+
+
+def _tried(location: Location, plan: Plan, counts: Sequence[_Counted]) -> tuple[list[tuple[str, str]], list[str]]:
+    """What was found to mend the table as a whole, and the lines that do; columns are told what mends them."""
+    before = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
+    place, own, about = os.fspath(location), before, list[tuple[str, str]]()
+
+    def take(*trials: Adapter) -> bool:
+        nonlocal own
+        gains = [_gain(place, plan, own, trial) for trial in trials]
+        if not any(gains):
+            return False
+        own = trials[gains.index(max(gains))]
+        return True
+
+    if any(count.n_undecodable for count in counts) and take(*(replace(own, encoding=word) for word in _ENCODINGS)):
+        declared = f"The same behind the file's name: #encoding={own.encoding}"
+        about.append(("encoding", f"cells that are not UTF-8, and that {own.encoding} reads. {declared}"))
+    numeric = [count.odd for count in counts if count.found.kind == "numeric"]
+    if is_decimal_comma(numeric) and take(replace(own, decimal="comma")):
+        about.append(("numbers", "decimal commas"))
+    for count in counts:
+        found, odd = count.found, count.odd | count.found.unlisted
+        if found.kind in ("hashed", "identifier") or not odd:
+            continue
+        for said, pairs in _meanings(odd, count.item):
+            if pairs and take(_recoded(own, found.name, pairs)):
+                found.coding = "; ".join(filter(None, (found.coding, said)))
+    return about, lines_of(own, before)
+
+
+def _meanings(odd: Mapping[str, int], item: Item) -> Iterator[tuple[str, dict[str, str | None]]]:
+    """What texts that are not read may stand for, with words for it; None for no value."""
+    listed = _listed(item)
+    words = ("0", "1") if listed == EVENT_WORDS else listed
+    meant = {text: own for text in sorted(odd) if (own := _meant(text, words)) is not None}
+    yield "another coding at this site?", dict(meant)
+    yield (
+        "codes for missing values?",
+        {text: None for text in sorted(odd) if text not in meant and text.casefold() in _MISSING_CODES},
+    )
+    if not _is_listed(item):
+        limits = {text: found[1] for text in sorted(odd) if (found := _LIMIT.fullmatch(text))}
+        yield "limits of detection? The line counts such a cell as its limit", dict(limits)
+
+
+def _recoded(own: Adapter, name: str, pairs: Mapping[str, str | None]) -> Adapter:
+    """The adapter with these texts of a column as well."""
+    recode, missing = dict(own.recode), dict(own.missing)
+    texts = {old: new for old, new in pairs.items() if new is not None}
+    if texts:
+        recode[name] = tuple((dict(recode.get(name, ())) | texts).items())
+    codes = tuple(old for old, new in pairs.items() if new is None)
+    if codes:
+        # A list for all columns, if there is one, leaves no room for one of a column.
+        at = "" if "" in missing else name
+        missing[at] = tuple(dict.fromkeys((*missing.get(at, ()), *codes)))
+    return replace(own, recode=tuple(recode.items()), missing=tuple(missing.items()))
+
+
+def lines_of(own: Adapter, before: Adapter = PLAIN) -> list[str]:
+    """The lines of a `[data]` table that an adapter has and the other has not; each stands for the other's of its name.
+
+    Columns' dates and scales are left out: nothing here suggests them.
     """
-    if not unlisted:
-        return "", ""
-    if (shifted := _shifted(unlisted, listed, used)) is not None:
-        old, new = ", ".join(shifted), ", ".join(shifted.values())
-        line = f"recode.{_key(name)} = {_inline(shifted)}"
-        return f"coded {old} where the plan has {new}? If they mean these in this order: {line}", ""
-    if _share(unlisted, lambda text: bool(_layouts(text))) >= _MOST:
-        return "dates, where the plan lists texts", ""
-    meant = {text: own for text in sorted(unlisted) if (own := _meant(text, listed)) is not None}
-    codes = [text for text in unlisted if text not in meant and text.casefold() in _MISSING_CODES]
-    lines = ([f"recode.{_key(name)} = {_inline(meant)}"] if meant else []) + _missing_line(name, codes)
-    return ("another coding at this site?" if meant else ""), "\n".join(lines)
+    lines = [
+        f"{part} = {quoted(word)}"
+        for part in ("separator", "encoding", "decimal")
+        if (word := getattr(own, part)) != getattr(before, part)
+    ]
+    lines += [f"rename = {_inline(dict(own.rename))}"] if own.rename != before.rename else []
+    new = [(name, pairs) for name, pairs in own.recode if pairs != dict(before.recode).get(name)]
+    lines += [f"recode.{_key(name)} = {_inline(dict(pairs))}" for name, pairs in new]
+    for name, codes in own.missing:
+        if codes != dict(before.missing).get(name):
+            lines.append(f"missing{'.' * bool(name)}{_key(name) if name else ''} = [{', '.join(map(quoted, codes))}]")
+    return lines
 
 
-def of_unreadable(name: str, texts: Mapping[str, int], is_date: bool) -> tuple[str, str]:
-    """What cells that are no number, or no date, may mean: a finding and a line, "" for neither."""
-    codes = [text for text in texts if text.casefold() in _MISSING_CODES]
-    lines = _missing_line(name, codes)
-    others = {text: count for text, count in texts.items() if text not in codes}
-    said = "codes for missing values?" if codes else ""
-    if others and is_date:
-        layouts = {text: _layouts(text) for text in others}
-        fitting = [each for each in _DATES if _share(others, partial(_is_in, each, layouts)) >= _MOST]
-        if len(fitting) == 1:
-            lines.append(f'date.{_key(name)} = "{fitting[0]}"')
-        if fitting:
-            said = "dates in another format: " + " or ".join(fitting)
-    elif others and _share(others, lambda text: bool(_layouts(text))) >= _MOST:
-        said = 'dates, where the plan has numbers: it could say type = "date"'
-    elif others and _share(others, lambda text: re.fullmatch(r"[+-]?[0-9]*,[0-9]+", text) is not None) >= _MOST:
-        said = "decimal commas?"
-        lines.append('decimal = "comma"')
-    return said, "\n".join(lines)
+def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
+    """How many more cells are read; 0 where one that was read becomes anything else."""
+    names, gain = needed_columns(plan), 0
+    tables = [opened(adapted(place, own)) for own in (before, after)]
+    places = [place_of(table) for table in tables]
+    for pairs in _in_step(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
+        for name, columns in zip(names, pairs, strict=True):
+            item = _item_of(name, plan)
+            if len(columns[0]) != len(columns[1]):
+                return 0
+            old, new = (
+                _cells(column, item, replace(own, column=name)) for column, own in zip(columns, places, strict=True)
+            )
+            is_same = (old.is_missing == new.is_missing) & ((old.values == new.values) | new.is_missing)
+            if (old.is_read & ~(new.is_read & is_same)).any():
+                return 0
+            gain += int(np.count_nonzero(new.is_read & ~old.is_read))
+    return gain
 
 
-def of_numbers(
-    name: str, sample: NDArray[np.float64], bounds: tuple[float, float], sentinels: Mapping[float, int]
-) -> tuple[str, str]:
-    """What numbers beyond the bounds may mean: a finding and a line, "" for neither.
-
-    Args:
-        sample: float64 [n], numbers of the column, all finite.
-        sentinels: numbers beyond the bounds that many write for "no value", and how often each is there.
-    """
-    codes = [value for value, count in sentinels.items() if count > 1]
-    lines = [f"missing.{_key(name)} = [{', '.join(f'{value:g}' for value in codes)}]"] if codes else []
-    own = sample[~np.isin(sample, codes)]
-    said = "codes for missing values?" if codes else ""
-    low, high = bounds
-    if len(own) and np.mean((own < low) | (own > high)) > 0.5:
-        named = [unit for word in words_of(name) for unit in _UNITS_OF.get(word, ())]
-        units = [f'"{unit}"' for unit in dict.fromkeys(named) if _fits(own * UNITS[unit][0] + UNITS[unit][1], bounds)]
-        units = units or [f"{power:g}" for power in _POWERS if _fits(own * power, bounds)]
-        if len(units) == 1:
-            lines.append(f"scale.{_key(name)} = {units[0]}")
-        said = "in another unit?" if units else said
-    return said, "\n".join(lines)
+def _in_step(one: Iterator[Sequence[Any]], other: Iterator[Sequence[Any]]) -> Iterator[list[tuple[Any, Any]]]:
+    """The columns of two readings of one table, in chunks of the same rows; at the end what only one of them has."""
+    left, right = next(one, None), next(other, None)
+    while left is not None and right is not None:
+        n_rows = min(len(left[0]), len(right[0]))
+        yield [(a[:n_rows], b[:n_rows]) for a, b in zip(left, right, strict=True)]
+        left = [a[n_rows:] for a in left] if len(left[0]) > n_rows else next(one, None)
+        right = [b[n_rows:] for b in right] if len(right[0]) > n_rows else next(other, None)
+    rest = left or right
+    if rest is not None:
+        yield [(a, a[:0]) for a in rest]
 
 
-def renames(missing: Iterable[str], present: Sequence[str]) -> str:
-    """The line for columns that a table has under another name, "" where none is clear."""
+def header_advice(location: Location, plan: Plan) -> list[str]:
+    """The lines by which columns that a table lacks are found and rows are used; none where there are no such lines."""
+    own, place = location.adapter if isinstance(location, AdaptedLocation) else PLAIN, os.fspath(location)
+    present, names = column_names(location), needed_columns(plan)
+    found = _renames([name for name in names if name not in present], [each for each in present if each not in names])
+    trials = [replace(own, rename=(*own.rename, *found.items()))] if found else []
+    trials += [] if own.separator else [replace(own, separator=word) for word in SEPARATORS]
+    for trial in trials:
+        try:
+            if table_fit(adapted(place, trial), plan).rows.n_used:
+                return lines_of(trial, own)
+        except DataError:
+            continue
+    return []
+
+
+def _renames(missing: Iterable[str], present: Sequence[str]) -> dict[str, str]:
+    """The table's name and the plan's of columns that a table may have under another name."""
     found: dict[str, str] = {}
     for name in missing:
         words, others = set(words_of(name)), [other for other in present if other not in found]
@@ -426,25 +565,27 @@ def renames(missing: Iterable[str], present: Sequence[str]) -> str:
         alike = alike or [other for other in others if words and words <= set(words_of(other))]
         if len(alike) == 1:
             found[alike[0]] = name
-    return f"rename = {_inline(found)}" if found else ""
+    return found
+
+
+def is_thousands_or_decimals(texts: Iterable[str]) -> bool:
+    """Whether some texts are numbers only with marks of thousands, and none shows that its mark is a decimal one."""
+    shaped = [text for text in texts if re.fullmatch(_THOUSANDS, text)]
+    return bool(shaped) and not any(_is_decimal(text) for text in texts)
+
+
+def is_decimal_comma(columns: Iterable[Iterable[str]]) -> bool:
+    """Whether commas are decimal marks: in each column that has some, one of them cannot be a mark of thousands."""
+    with_commas = [texts for texts in columns if any(re.fullmatch(r"[+-]?[0-9]*,[0-9]+", text) for text in texts)]
+    return bool(with_commas) and all(any(map(_is_decimal, texts)) for texts in with_commas)
+
+
+def _is_decimal(text: str) -> bool:
+    return re.fullmatch(r"[+-]?[0-9]*,[0-9]+", text) is not None and re.fullmatch(_THOUSANDS, text) is None
 
 
 def _inline(pairs: Mapping[str, str]) -> str:
     return "{" + ", ".join(f"{_key(old)} = {quoted(new)}" for old, new in pairs.items()) + "}"
-
-
-def _missing_line(name: str, codes: Sequence[str]) -> list[str]:
-    listed = ", ".join(quoted(code) for code in sorted(codes))
-    return [f"missing.{_key(name)} = [{listed}]"] if codes else []
-
-
-def _share(counts: Mapping[str, int], fits: Callable[[str], bool]) -> float:
-    """The share of the cells whose text fits."""
-    return sum(count for text, count in counts.items() if fits(text)) / max(sum(counts.values()), 1)
-
-
-def _is_in(layout: str, layouts: Mapping[str, Sequence[str]], text: str) -> bool:
-    return layout in layouts[text]
 
 
 def _plain(text: str) -> str:
@@ -465,31 +606,3 @@ def _meant(text: str, listed: Sequence[str]) -> str | None:
         if fitting:
             return fitting[0] if len(fitting) == 1 else None
     return None
-
-
-def _shifted(unlisted: Mapping[str, int], listed: Sequence[str], used: set[str]) -> dict[str, str] | None:
-    """1, 2, ... for 0, 1, ...: the table's text and the plan's."""
-    plan = [str(number) for number in range(len(listed))]
-    site = [str(number) for number in range(1, len(listed) + 1)]
-    is_shifted = set(listed) == set(plan) and set(unlisted) == {site[-1]} and "0" not in used
-    return dict(zip(site, plan, strict=True)) if is_shifted else None
-
-
-def _layouts(text: str) -> list[str]:
-    """The formats that a text is a date in."""
-    found = ["%Y-%m-%d"] if re.fullmatch(ISO_DATE, text) else []
-    for layout in _DATES:
-        pattern = re.escape(layout)
-        for part, digits in (("Y", "(?:19|20)[0-9]{2}"), ("m", "[0-9]{1,2}"), ("d", "[0-9]{1,2}")):
-            pattern = pattern.replace(f"%{part}", f"(?P<{part}>{digits})")
-        read = re.fullmatch(pattern, text)
-        if read is not None and 1 <= int(read["m"]) <= 12 and 1 <= int(read["d"]) <= 31:
-            found.append(layout)
-    return found
-
-
-def _fits(numbers: NDArray[np.float64], bounds: tuple[float, float]) -> bool:
-    low, high = bounds
-    inside = np.mean((numbers >= low) & (numbers <= high)) >= _FITTING
-    first, last = np.quantile(numbers, [0.05, 0.95])
-    return bool(inside and last - first >= _LEAST_SPREAD * (high - low))

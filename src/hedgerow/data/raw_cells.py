@@ -23,7 +23,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place
 from hedgerow.data.sources import Location, opened, place_of
 from hedgerow.data.tables import require_columns
-from hedgerow.data.units import RowsLeftOut, rows_within_bound
+from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_within_bound
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Feature
 from hedgerow.survey.queries import RawSite, TableSite
@@ -120,6 +120,13 @@ class RawTable:
     n_rows: int
     left_out: RowsLeftOut = field(default_factory=dict)
     unit: tuple[NDArray[np.intp], NDArray[np.str_]] | None = None
+
+    @property
+    def rows(self) -> RowCount:
+        """How many rows are used: not those that do not say whom they are about."""
+        n_used, left_out = self.n_rows if self.unit is None else len(self.unit[0]), dict(self.left_out)
+        count_left_out(left_out, "data-unit-missing", self.n_rows - n_used)
+        return RowCount(n_used, left_out)
 
 
 def read_raw(location: Location, columns: Sequence[AskedColumn], unit: str = "record") -> RawTable:

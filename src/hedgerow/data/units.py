@@ -18,6 +18,7 @@ all tables are read in one process, their rows are bounded together as well (`he
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place, missing_columns, shown
-from hedgerow.errors import DataError
+from hedgerow.errors import DataError, LostRowsError
 from hedgerow.losses.survival import event_words, survival_codes
 from hedgerow.plan.plan import Feature, Label, Plan
 
@@ -50,6 +51,57 @@ def count_left_out(left_out: RowsLeftOut, code: str, n_rows: int = 1) -> None:
         left_out[code] = left_out.get(code, 0) + n_rows
 
 
+MOST_LEFT_OUT = 0.1
+"""A larger share of a table's rows that is left out is an error for who uses the table, unless they allow it."""
+_CAUSES = {
+    "data-ragged-row": "another number of fields than the header has",
+    "data-encoding": "not in the file's encoding",
+    "data-wrong-type": "a cell that is no number, or no date",
+    "data-label-missing": "no label",
+    "data-label-outside": "a label that the plan does not have",
+    "data-unit-missing": "no identifier",
+}
+
+
+@dataclass(frozen=True)
+class RowCount:
+    """How many rows of a table are used: exact and private, for its owner's screen and log only.
+
+    Attributes:
+        n_used: rows that fit the plan.
+        left_out: the others, by the code that says why.
+    """
+
+    n_used: int
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def n_rows(self) -> int:
+        """All rows of the table."""
+        return self.n_used + sum(self.left_out.values())
+
+    @property
+    def share_left_out(self) -> float:
+        """Of all rows; 1 where no row is used, also of none."""
+        return sum(self.left_out.values()) / self.n_rows if self.n_used else 1.0
+
+    def text(self) -> str:
+        """How many of how many, and why not the others."""
+        found = sorted(self.left_out.items())
+        causes = [f"{n_rows:,} {code} ({_CAUSES.get(code, 'see docs/errors.md')})" for code, n_rows in found]
+        said = f" Left out: {'; '.join(causes)}." if causes else ""
+        return f"{self.n_used:,} of {self.n_rows:,} rows used.{said}"
+
+    def require(self, source: object, allowed: float = MOST_LEFT_OUT, *, needs_row: bool = True) -> None:
+        """Raise LostRowsError where a larger share than is allowed is left out, or a row is needed and none is used."""
+        can_be_allowed = bool(self.n_used) or not needs_row
+        if self.share_left_out <= allowed and can_be_allowed:
+            return
+        most = math.ceil(self.share_left_out * 100) / 100
+        way = f" If these rows are to be left out, allow that share: --allow-loss {most:g}." if can_be_allowed else ""
+        raise LostRowsError("rows-left-out", source=source, rows=self.text(), allowed=way)
+
+
 @dataclass(frozen=True, eq=False)
 class Records:
     """Records of one site, column by column, in the order of the file.
@@ -63,12 +115,14 @@ class Records:
             for.
         unit: text [n], the identifier whose rows the plan protects together; None when that is the record itself.
         n_records: n.
+        fits: bool [n_read], which of the rows that were read these are; None for all.
     """
 
     features: tuple[FeatureColumn, ...]
     label: LabelColumn | None
     unit: NDArray[np.str_] | None
     n_records: int
+    fits: NDArray[np.bool_] | None = None
 
     def beyond(self, plan: Plan) -> Iterator[tuple[str, int]]:
         """Each feature's name, and how many of its values are clamped or not listed."""
@@ -157,7 +211,7 @@ def records_from_columns(
         ),
         n_records=n_records,
     )
-    return records if fit.all_fit else records.take(np.flatnonzero(fit.fits))
+    return records if fit.all_fit else replace(records.take(np.flatnonzero(fit.fits)), fits=fit.fits)
 
 
 class _Fit:
@@ -305,14 +359,15 @@ class ContributionReport:
             "ones cost it nearly nothing; `hedgerow check` has the table."
         )
 
+    @property
+    def rows(self) -> RowCount:
+        """How many of how many rows fit; those beyond the bound do."""
+        return RowCount(self.n_rows, self.unfit)
+
     def text(self) -> str:
-        """How many rows were left out, and why, for the site's owner only."""
-        causes = [f"{n_rows:,} {code}" for code, n_rows in sorted(self.unfit.items())]
-        if self.n_dropped:
-            causes.append(f"{self.n_dropped:,} beyond privacy.max_rows_per_unit")
-        reason = f" ({', '.join(causes)})" if causes else ""
-        n_left_out = sum(self.unfit.values()) + self.n_dropped
-        return f"{n_left_out:,} rows left out{reason}, {self.n_rows - self.n_dropped:,} rows used."
+        """How many rows are used, and why not the others, for the site's owner only."""
+        own = f" Of these, {self.n_dropped:,} rows left out by privacy.max_rows_per_unit." if self.n_dropped else ""
+        return self.rows.text() + own
 
 
 def rows_within_bound(

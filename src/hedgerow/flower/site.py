@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
+from hedgerow.cli.inputs import is_terminal, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.node import (
     Load,
     arrivals_of,
@@ -36,7 +36,7 @@ from hedgerow.cli.node import (
     with_rows_read,
 )
 from hedgerow.cli.output import begin_log, note, tell
-from hedgerow.cli.owner import command_of, facts_of
+from hedgerow.cli.owner import Tell, ask_of_loss, command_of, facts_of
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession
@@ -283,7 +283,15 @@ def check(path: Path) -> None:
         check_own_plan(setup)
         own = setup.policy.data
         tables = [*table_of(file.data, file.query, own), *table_of(file.held_out, file.held_out_query, own)]
-        with_rows_read(setup, tables, lambda text: _log(Path(file.state), text))
+        asks = ask_of_loss if is_terminal() else None
+        write = _teller(Path(file.state))
+
+        def told(text: str, level: str = "") -> None:
+            write(text, level)
+            if level:
+                note(text, level=level)
+
+        with_rows_read(setup, tables, told, asks)
 
 
 def leave_run(path: Path) -> None:
@@ -307,9 +315,7 @@ def setup_of(
 ) -> NodeSetup:
     """What a site's node is made of; `is_check` as for `_kept`."""
     folder, policy = Path(file.state), read_policy(file.policy)
-    arrivals = arrivals_of(
-        file.arrivals or None, strict=policy.is_strict, tell=lambda text: _log(folder, text), own=policy.data
-    )
+    arrivals = arrivals_of(file.arrivals or None, strict=policy.is_strict, tell=_teller(folder), own=policy.data)
     name = identity.public.name
     load: Load = no_training_rows
     load_held_out: Load = no_held_out_rows
@@ -350,9 +356,7 @@ def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *,
     """
     data, query = source
     table = "" if is_url(data) else file_of(data)
-    read = loader(
-        data, query or None, strict=policy.is_strict, tell=lambda text: _log(Path(file.state), text), own=policy.data
-    )
+    read = loader(data, query or None, strict=policy.is_strict, tell=_teller(Path(file.state)), own=policy.data)
 
     def load(plan: Plan) -> SiteData:
         why = _why_checked(policy)
@@ -367,7 +371,7 @@ def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *,
         kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}"
         # A policy without these lines keeps the rows that it has read before.
         kind += "" if policy.data == PLAIN else f" {policy.data}"
-        kind += f" {policy.max_unlisted} {policy.max_clamped}" if policy.limits_fit else ""
+        kind += f" {policy.max_unlisted} {policy.max_clamped} {policy.refuse_loss}" if policy.limits_fit else ""
         kind += " places" if cuts_again(plan) else ""
         stamp = f"{kind} {data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
         kept = Path(file.state) / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
@@ -396,7 +400,12 @@ def _why_checked(policy: Policy) -> str:
     """Why rows have to be checked before a coordinator asks; empty where they need not be."""
     if policy.is_strict:
         return 'The policy says rows_that_do_not_fit = "refuse"'
-    return "The policy says max_unlisted or max_clamped" if policy.limits_fit else ""
+    return "The policy says max_unlisted, max_clamped or refuse_loss" if policy.limits_fit else ""
+
+
+def _teller(folder: Path) -> Tell:
+    """Writes lines for the owner into the node's own folder."""
+    return lambda text, level="": _log(folder, f"{level} {text}".strip())
 
 
 def report(folder: Path, fault: HedgerowError) -> None:

@@ -14,7 +14,7 @@ from hedgerow.data.drafts import OPEN_CLASSES, Entry, plan_toml
 from hedgerow.data.raw_cells import RawTable, bounded_tables, read_raw, types_of
 from hedgerow.data.sources import Location, opened
 from hedgerow.data.tables import require_columns
-from hedgerow.data.units import RowsLeftOut
+from hedgerow.data.units import RowCount
 from hedgerow.errors import UsageError
 from hedgerow.local.training import build_aggregation
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
@@ -106,13 +106,13 @@ class SiteTables:
         columns: what is known of each column without looking at a row.
         tables: of each site, by name.
         unread: columns of types that Hedgerow does not read.
-        left_out: by site, rows with another number of fields; for its operator.
+        rows: by site, how many rows are used; for its operator.
     """
 
     columns: tuple[AskedColumn, ...]
     tables: Mapping[str, RawTable]
     unread: tuple[str, ...] = ()
-    left_out: Mapping[str, RowsLeftOut] = field(default_factory=dict)
+    rows: Mapping[str, RowCount] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ def _read(
     tables: Mapping[str, Location], columns: tuple[AskedColumn, ...], unit: str, unread: tuple[str, ...]
 ) -> SiteTables:
     raw = {site: read_raw(place, columns, unit) for site, place in tables.items()}
-    return SiteTables(columns, raw, unread, {site: own.left_out for site, own in raw.items() if own.left_out})
+    return SiteTables(columns, raw, unread, {site: own.rows for site, own in raw.items()})
 
 
 def columns_of(

@@ -525,7 +525,7 @@ def _gaps(toml_text: str, table: Mapping[str, Any]) -> list[_Gap]:
             place = features[n_features - 1] if isinstance(features, list) and n_features <= len(features) else {}
         elif header is not None:
             section, place = header[1], table.get(header[1], {})
-        waiting = re.match(r"#\s*(\w+)\s*=.*# (FILL IN|CONFIRM)", line)
+        waiting = re.match(r"#\s*(\w+)\s*=.*# FILL IN", line)
         if waiting is None or not isinstance(place, Mapping):
             continue
         field = waiting[1]
