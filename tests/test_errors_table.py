@@ -389,7 +389,7 @@ def test_bad_input(row: Row, wards: ModuleType, tmp_path: Path, capsys: pytest.C
         return
     assert not printed.out
     assert f"({row.code}, exit code {row.exit_code})" in printed.err
-    assert printed.err.startswith("Error   ")
+    assert "\nError   " in f"\n{printed.err}"
     assert "To do   " in printed.err
 
 

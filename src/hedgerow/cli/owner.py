@@ -69,6 +69,16 @@ def check(arguments: argparse.Namespace) -> TableFit:
     table = "The query's result" if is_url(arguments.data) else arguments.data
     about = f"{shown(table)} beside the plan {plan.name!r}. {PRIVATE}"
     print(f"{wrapped(about, hanging=0)}\n")
+    _print_fit(found)
+    return found
+
+
+def is_loss(found: TableFit) -> bool:
+    """Whether more rows are left out than anybody should pass over, or no row is used."""
+    return found.rows.share_left_out > MOST_LEFT_OUT
+
+
+def _print_fit(found: TableFit) -> None:
     (alarm if is_loss(found) else print)(wrapped(found.rows.text(), hanging=0))
     print()
     _print_columns(found)
@@ -98,12 +108,6 @@ def check(arguments: argparse.Namespace) -> TableFit:
             "what the plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it nearly "
             "nothing."
         )
-    return found
-
-
-def is_loss(found: TableFit) -> bool:
-    """Whether more rows are left out than anybody should pass over, or no row is used."""
-    return found.rows.share_left_out > MOST_LEFT_OUT
 
 
 def look(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | None = None) -> None:

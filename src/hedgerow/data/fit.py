@@ -313,7 +313,7 @@ class _Counted:
             if {_listed(self.item)[index] for index in self.used} <= {"1"}:
                 yield (
                     "coded 1 and 2 where the plan has 0 and 1: which of them is the event? If 2 is: "
-                    f'recode.{_key(name)} = {{1 = "0", 2 = "1"}}'
+                    f'recode.{_key(name)} = {{1 = "0", 2 = "1"}} here, or classes or event_codes = [1, 2] in the plan'
                 )
         if self.found.kind == "numeric" and (self._points == {True} or is_thousands_or_decimals(odd)):
             yield (
