@@ -465,7 +465,7 @@ def take_part(
         page.begin(plan, policy, pinned, address)
     folder = _state_of(arguments, name)
     with use_threads(arguments.threads or available_threads()) as n_threads:
-        seen = None if page is None else page.show_fit
+        seen: Seen | None = None if page is None else page.show_fit
         if getattr(arguments, "asks_of_loss", False):
             # Once, when its owner starts it. A node that runs refuses nothing by itself: that would follow from rows.
             seen, arguments.asks_of_loss = _asking(seen), False

@@ -23,8 +23,8 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.drafts import looks_like_identifier, quoted, words_of
+from hedgerow.data.lines import SEPARATORS
 from hedgerow.data.sources import AdaptedLocation, Location, adapted, column_names, opened, place_of
-from hedgerow.data.tables import SEPARATORS
 from hedgerow.data.units import MANY, RowCount, RowsLeftOut, count_left_out, needed_columns, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_WORDS, event_words
@@ -142,7 +142,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
         DataError: the table cannot be read, or lacks a column.
     """
     names, left_out, n_used = needed_columns(plan), RowsLeftOut(), 0
-    table = opened(location)
+    table = opened(location, plan.privacy.line_breaks)
     counts, place = [_Counted.of(name, plan) for name in names], place_of(table)
     for batch in table.batches(names, chunk_rows, left_out):
         for count, column in zip(counts, batch, strict=True):
@@ -415,8 +415,7 @@ def _of_lines(table: Any, rows: RowCount) -> Iterator[tuple[str, str]]:
     if not n_ragged:
         return
     lines, said = getattr(table, "lines", None), "a separator or a quotation mark in a cell that is not quoted"
-    n_fields = {len(table.names()) + 1} if lines is None else set(lines.n_fields)
-    if n_ragged > _MOST * rows.n_rows and n_fields == {len(table.names()) + 1}:
+    if n_ragged > _MOST * rows.n_rows and set(getattr(lines, "n_fields", ())) == {len(table.names()) + 1}:
         said = (
             "one field more than the header. Either each row has a name in front, as R writes it: export it without "
             "(row.names = FALSE), or give its column a name in the header. Or each ends with a separator: take it "
@@ -510,7 +509,7 @@ def lines_of(own: Adapter, before: Adapter = PLAIN) -> list[str]:
 def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
     """How many more cells are read; 0 where one that was read becomes anything else."""
     names, gain = needed_columns(plan), 0
-    tables = [opened(adapted(place, own)) for own in (before, after)]
+    tables = [opened(adapted(place, own), plan.privacy.line_breaks) for own in (before, after)]
     places = [place_of(table) for table in tables]
     for pairs in _in_step(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
         for name, columns in zip(names, pairs, strict=True):
