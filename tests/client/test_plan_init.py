@@ -239,3 +239,36 @@ def test_a_draft_says_whom_its_noise_trusts(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n", encoding="ascii")
     text = draft_plan(tmp_path / "t.csv", "y")
     assert 'noise = "server"' in text and '"server" trusts the coordinator to add it, and with exact sums' in text
+
+
+def test_repeating_people_are_asked_about_on_the_owners_screen_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column whose values come again as people's do is named to its owner, by `plan init` and by `check`, with the
+    way to protect people; nothing of it is in the draft, and a plan that protects them already is left in peace."""
+    table, plan = tmp_path / "table.csv", tmp_path / "plan.toml"
+    lines = [f"k{row % 300},{row % 7},{row}.5,{row % 2}" for row in range(900)]
+    table.write_text("\n".join(["whom,ward,cost,ill", *lines]) + "\n", encoding="utf-8")
+    assert main(["plan", "init", str(table), "--label", "ill"]) == 0
+    said = capsys.readouterr()
+    assert "whom (900 values, 300 different)" in " ".join(said.err.split()) and "cost (" not in said.err
+    assert "900" not in said.out and "300" not in said.out
+    rows = """version = 1
+[privacy]
+epsilon = 1
+delta = 1e-5
+n_records = 900
+[[features]]
+name = "ward"
+type = "numeric"
+min = 0
+max = 6
+[label]
+name = "ill"
+type = "binary"
+classes = [0, 1]
+"""
+    for text, is_asked in ((rows, True), (rows.replace("n_rec", 'unit = "whom"\nmax_rows_per_unit = 3\nn_rec'), False)):
+        plan.write_text(text, encoding="utf-8")
+        assert main(["check", str(plan), str(table)]) == 0
+        assert ("whom (900 values, 300 different)" in " ".join(capsys.readouterr().out.split())) == is_asked

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan, says_yes
 from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, print_json, width, wrapped
+from hedgerow.data.drafts import repeating, usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, counted, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url
 from hedgerow.data.units import MANY, MOST_LEFT_OUT, needed_columns
@@ -70,6 +71,10 @@ def check(arguments: argparse.Namespace) -> TableFit:
     about = f"{shown(table)} beside the plan {plan.name!r}. {PRIVATE}"
     print(f"{wrapped(about, hanging=0)}\n")
     _print_fit(found)
+    if plan.privacy.unit == "record":
+        others = [name for name in usable_columns(column_names(place)) if name not in needed_columns(plan)]
+        if question := whose_rows(place, others):
+            print("\n" + wrapped(question, hanging=0))
     return found
 
 
@@ -108,6 +113,19 @@ def _print_fit(found: TableFit) -> None:
             "what the plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it nearly "
             "nothing."
         )
+
+
+def whose_rows(place: Location, names: Sequence[str]) -> str:
+    """What a table's owner is asked where values of columns repeat as people's do; "" where none do."""
+    said = [f"{name} ({n_values:,} values, {n_different:,} different)"
+            for name, (n_values, n_different) in repeating(place, names).items()]  # fmt: skip
+    if not said:
+        return ""
+    return (
+        f"Values repeat in {'; '.join(said)}. If a column tells whose a row is, a promise for single rows is far "
+        "weaker for whoever has several: name it as unit, with max_rows_per_unit, under [privacy], and leave it out of "
+        "the features."
+    )
 
 
 def look(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | None = None) -> None:

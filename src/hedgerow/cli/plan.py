@@ -15,6 +15,7 @@ from typing import Any
 
 from hedgerow.cli.inputs import adapted_sites, adapted_table, check_can_write, listed, new_file, read_plan, read_text
 from hedgerow.cli.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
+from hedgerow.cli.owner import whose_rows
 from hedgerow.cli.progress import sites_of, survey_facts
 from hedgerow.cli.survey import PlanFile, private_draft
 from hedgerow.data.drafts import draft_plan, plan_toml, read_codebook, summarise, toml_section, usable_columns
@@ -71,6 +72,8 @@ def _say_what_cells_suggest(place: Location) -> None:
         if fault.code != "data-empty":
             warn(str(fault))
         return
+    if question := whose_rows(place, list(summaries)):
+        note(f"Private, for your eyes only, and not in the draft: {question}")
     said = "; ".join(f"{name}: {own.suggests}" for name, own in summaries.items() if own.has_values)
     note(f"Private, for your eyes only, and not in the draft: the cells suggest the types {said}. A code book decides.")
 
