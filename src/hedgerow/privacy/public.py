@@ -94,14 +94,14 @@ class PublicInputs:
         Args: n_prepared: releases before the run, which found what was found.
         """
         features = [column for column in self.columns if column.role == "feature"]
-        facts = [("columns", f"the names and types of {_many(features)}: {_by_origin(features)}")]
+        facts = [("columns", f"the names of {_many(features)}, and their types: {_by_origin(features)}")]
         lists = [column for column in features if column.kind == "categorical"]
         if lists:
             values = sum(len(dict(column.about)["categories"]) for column in lists)
-            facts.append(("categories", f"{values:,} of {_many(lists)}: {_by_origin(lists)}"))
+            facts.append(("categories", f"{values:,} of {_many(lists)}: {_by_origin(lists, names=False)}"))
         bounded = [column for column in features if "min" in dict(column.about)]
         if bounded:
-            facts.append(("bounds", f"of {_many(bounded)}: {_by_origin(bounded)}"))
+            facts.append(("bounds", f"of {_many(bounded)}: {_by_origin(bounded, names=False)}"))
         facts += [(column.role, _said(column)) for column in self.columns if column.role != "feature"]
         if self.n_records:
             facts.append(("records", f"about {self.n_records:,}, {_ORIGINS[self.n_records_origin]}"))
@@ -146,13 +146,13 @@ def _many(columns: Sequence[PublicColumn]) -> str:
     return f"{len(columns):,} feature{'' if len(columns) == 1 else 's'}"
 
 
-def _by_origin(columns: Iterable[PublicColumn]) -> str:
-    """How many are from where, and the first of those that nobody declared."""
+def _by_origin(columns: Iterable[PublicColumn], *, names: bool = True) -> str:
+    """How many are from where, and, if wished, the first of those that nobody declared."""
     said = []
     for origin, words in _ORIGINS.items():
-        names = [column.name for column in columns if column.origin == origin]
-        if names:
-            said.append(f"{len(names):,} {words}" + ("" if origin == DECLARED else f" ({named(names)})"))
+        own = [column.name for column in columns if column.origin == origin]
+        if own:
+            said.append(f"{len(own):,} {words}" + (f" ({named(own)})" if names and origin != DECLARED else ""))
     return ", ".join(said)
 
 
