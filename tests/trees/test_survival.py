@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from sklearn.base import clone
 
 from hedgerow import DPGBDTSurvival, tune
+from hedgerow.cli.evaluate import read_sites
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
+from hedgerow.data.drafts import plan_toml
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
@@ -293,6 +296,33 @@ def test_an_estimator_is_told_what_an_event_is() -> None:
     with pytest.raises(UsageError, match="event_codes") as caught:
         DPGBDTSurvival(**told).fit(X, np.column_stack([seen + 1, time]))
     assert caught.value.code == "survival-label"
+
+
+@pytest.mark.parametrize(("factor", "is_told"), [(1.0, False), (365.25, True), (1 / 365.25, True)])
+def test_times_in_another_unit_than_the_intervals_are_told(
+    factor: float, is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Days beside years teach a model next to nothing: the owner is told before a training, and by a survey's sums."""
+    X, seen, time = cohort(400, 4)
+    rows = [f"{a},{t * factor},{int(e)}" for a, t, e in zip(X[:, 0], time, seen, strict=True)]
+    (tmp_path / "t.csv").write_text("a,days,died\n" + "\n".join(rows) + "\n", encoding="ascii")
+    about = {"name": "days", "type": "survival", "event": "died", "intervals": [0.25, 0.5, 1.0, 3.0]}
+    feature = {"name": "a", "type": "numeric", "min": -1, "max": 1}
+    privacy = {"epsilon": 5, "delta": 1e-6, "n_records": 400}
+    plan = {"version": 1, "name": "p", "privacy": privacy, "label": about, "features": [feature]}
+    (tmp_path / "p.toml").write_text(plan_toml(Plan.from_dict(plan)), encoding="ascii")
+    place = [str(tmp_path / "p.toml"), str(tmp_path / "t.csv")]
+    for command in (["check", *place], ["survey", place[1], "--survival", place[0], "--epsilon", "5"]):
+        assert main(command) == 0
+        printed = capsys.readouterr()
+        assert ("another unit" in " ".join((printed.out + printed.err).split())) == is_told
+    read_sites({"t": place[1]}, Plan.from_dict(plan), quiet=True)
+    assert ("another unit" in " ".join(capsys.readouterr().err.split())) == is_told
+    model = DPGBDTSurvival(intervals=about["intervals"], bounds=(-1, 1), n_records=400, n_trees=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, np.column_stack([seen, time * factor]))
+    assert any("another unit" in str(own.message) for own in caught) == is_told
 
 
 def cohort(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

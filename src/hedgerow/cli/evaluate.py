@@ -37,6 +37,7 @@ from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, evaluated, plot_calibration
 from hedgerow.losses.registry import loss_kind
+from hedgerow.losses.survival import doubt_of_times
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text, require_room, sole_writer
 from hedgerow.plan.plan import Plan
@@ -335,6 +336,10 @@ def read_sites(
         classes = np.unique(np.concatenate(labels) % 2 if plan.label.is_survival else np.concatenate(labels))
         every.require("All sites, with rows of one class only", allowed or 0.0 if len(classes) < 2 else 1.0)
     every.require("All sites", 1.0)
+    if plan.label.is_survival:
+        fates = np.bincount(np.concatenate(labels), minlength=plan.label.n_codes)
+        if doubt := doubt_of_times(fates, plan.label.intervals, plan.label.name):
+            warn(f"Private, for the owners of the tables only: {doubt}.")
     for name, report in reports.items():
         if not quiet or report.unfit or report.n_dropped or report.warning:
             note(" ".join(filter(None, (f"Private, for the site {name} only: {report.text()}", report.warning))))

@@ -479,6 +479,8 @@ def _say_what_next(
         warn("There are few records for so small an epsilon, so much is hidden by the noise, or wrong by it.")
     for column in getattr(found.statistics, "columns", ()):
         _say_of_cells(column)
+    if isinstance(found.statistics, SurvivalCurves) and found.statistics.doubt:
+        warn(f"{found.statistics.doubt}.")
     if not files:
         note("Nothing was written: --out FOLDER keeps a report, and with --label a plan. Asked again, it costs again.")
         return

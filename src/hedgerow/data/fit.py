@@ -27,7 +27,7 @@ from hedgerow.data.lines import SEPARATORS
 from hedgerow.data.sources import AdaptedLocation, Location, adapted, column_names, opened, place_of
 from hedgerow.data.units import MANY, RowCount, RowsLeftOut, count_left_out, needed_columns, records_from_columns
 from hedgerow.errors import DataError
-from hedgerow.losses.survival import EVENT_WORDS, event_words
+from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, event_words
 from hedgerow.plan.plan import Feature, Label, Plan
 
 _ALL_MISSING = 0.5
@@ -141,30 +141,35 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     Raises:
         DataError: the table cannot be read, or lacks a column.
     """
-    names, left_out, n_used = needed_columns(plan), RowsLeftOut(), 0
+    names, left_out, n_used, fates = needed_columns(plan), RowsLeftOut(), 0, np.zeros(plan.label.n_codes, dtype=np.intp)
     table = opened(location, plan.privacy.line_breaks)
     counts, place = [_Counted.of(name, plan) for name in names], place_of(table)
     for batch in table.batches(names, chunk_rows, left_out):
         for count, column in zip(counts, batch, strict=True):
             count.add(column, place)
-        n_used += _count_used(dict(zip(names, batch, strict=True)), plan, place, left_out)
+        used = _used(dict(zip(names, batch, strict=True)), plan, place, left_out)
+        n_used += len(used)
+        if plan.label.is_survival:
+            fates += np.bincount(used, minlength=plan.label.n_codes)
     about, mending = _tried(location, plan, counts)
+    if doubt := plan.label.is_survival and doubt_of_times(fates, plan.label.intervals, plan.label.name):
+        about = [(plan.label.name, doubt), *about]
     columns = [count.finished() for count in counts]
     ignored = [name for name in table.names() if name not in names]
     rows = RowCount(n_used, left_out)
     return TableFit(rows, columns, ignored, [*_of_lines(table, rows), *about], mending)
 
 
-def _count_used(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLeftOut) -> int:
-    """How many rows of a chunk are used; the others are counted by the code that says why."""
+def _used(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLeftOut) -> NDArray[Any]:
+    """The labels of a chunk's rows that are used; the others are counted by the code that says why."""
     own: RowsLeftOut = {}
     try:
-        n_used = records_from_columns(columns, plan, table=place, left_out=own).n_records
+        used = records_from_columns(columns, plan, table=place, left_out=own).label
     except DataError as fault:  # a type that no cell of it fits
-        n_used, own = 0, {fault.code: len(next(iter(columns.values())))}
+        used, own = None, {fault.code: len(next(iter(columns.values())))}
     for code, n_rows in own.items():
         count_left_out(left_out, code, n_rows)
-    return n_used
+    return np.empty(0, dtype=np.int32) if used is None else used
 
 
 def _of_label(label: Label, name: str) -> Feature:

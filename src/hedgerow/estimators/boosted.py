@@ -56,7 +56,7 @@ from hedgerow.estimators.base import (
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.censored import concordance
 from hedgerow.losses.poisson import LARGEST_COUNT
-from hedgerow.losses.survival import survival_codes
+from hedgerow.losses.survival import doubt_of_times, survival_codes
 from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import label_kinds
@@ -463,7 +463,10 @@ class DPGBDTSurvival(PrivateTrees):
         about: dict[str, Any] = {"type": "survival", "event_codes": codes, "intervals": ends}
         label_kinds()["survival"].check(Label(name="label", event="event", **about))
         event, time = _events_and_times(y, self.event_codes)
-        table, fates = self._table_and_label(X, survival_codes(time, event, ends))
+        fates = survival_codes(time, event, ends)
+        if doubt := doubt_of_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
+            warnings.warn(f"{doubt}.", stacklevel=3)
+        table, fates = self._table_and_label(X, fates)
         about["event"] = free_name("event", self._feature_names())
         if codes == ("0", "1"):
             # As the plan says it without a word.

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.losses.survival import EVENT_WORDS, survival_codes
+from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, survival_codes
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas
 from hedgerow.protocol.queries import IntVector, Purpose
 from hedgerow.survey.program import blank, deviation_of, in_records
@@ -178,6 +178,7 @@ class SurvivalCurves:
         ends: of the intervals.
         curves: by group, in the order of its categories.
         n_records: about how many records with a time, an event and a group.
+        doubt: what to look at in their times, by the released counts; "" for nothing.
     """
 
     time: str
@@ -186,6 +187,7 @@ class SurvivalCurves:
     ends: tuple[float, ...]
     curves: tuple[Curve, ...]
     n_records: Noisy
+    doubt: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -195,6 +197,7 @@ class SurvivalCurves:
             "event": self.event,
             "by": self.by,
             "ends": list(self.ends),
+            **({"doubt": self.doubt} if self.doubt else {}),
             "curves": [curve.to_dict() for curve in self.curves],
         }
 
@@ -210,7 +213,8 @@ def survey_curves(questions: CurveQuestions, excess: float = 1.0) -> CurvesProgr
     curves = tuple(curve_of(name, own, deviation) for name, own in zip(questions.groups, counts, strict=True))
     time, event, by = questions.names
     total = counted(float(counts.sum()), deviation, counts.size)
-    return SurvivalCurves(time, event, by, questions.ends, curves, total)
+    doubt = doubt_of_times(counts.sum(axis=0), questions.ends, time) if total.is_shown else ""
+    return SurvivalCurves(time, event, by, questions.ends, curves, total, doubt)
 
 
 def curve_of(group: str, counts: Reals, deviation: float) -> Curve:
