@@ -175,13 +175,17 @@ def test_types_of_parquet_are_taken_as_they_are(study: Path, tmp_path: Path, hed
 
 
 def test_what_stands_in_rows_changes_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Odd cells, ragged rows and an empty table end as a good table does; only counts for the operator differ."""
+    """Odd cells and ragged rows end as a good table does, and only counts for the operator differ; no rows at all are
+    an error before anything is spent.
+    """
     good = "a,b\n" + "1,x\n" * 50
-    for text in (good, good + '"', "a,b\n", good + "1,2,3\n", good + "\xff,\x00\n", good + "nan,inf\n1e999,\n"):
+    for text in (good, good + '"', good + "1,2,3\n", good + "\xff,\x00\n", good + "nan,inf\n1e999,\n"):
         file = tmp_path / "table.csv"
         file.write_bytes(text.encode("latin-1"))
         assert main(["survey", str(file), "--label", "b", "--epsilon", "0.1", "--out", str(tmp_path / "out")]) == 12
         assert "(survey-no-plan, exit code 12)" in capsys.readouterr().err
+    (tmp_path / "table.csv").write_text("a,b\n", encoding="ascii")
+    assert main(["survey", str(tmp_path / "table.csv"), "--label", "b", "--epsilon", "0.1"]) == 11
     assert not (tmp_path / "out" / "plan.toml").exists()
 
 
