@@ -115,3 +115,16 @@ def test_published_methods_do_not_care_either(factory: ModuleType, model: dict[s
     found = scores(factory, plan, [data], SeededNoise(1))
     other = scores(factory, plan, [replace(data, labels=1 - data.labels)], MirroredNoise(1))
     assert np.abs(found + other).max() <= 1e-6 and np.abs(found).max() > 0.1
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_directions_turn_with_the_classes(factory: ModuleType, depth: int) -> None:
+    """What rises with a feature for one class falls for the other: the same but for units that are rounded down."""
+    found = []
+    for way, swaps, noise in (("increasing", 0, SeededNoise(1)), ("decreasing", 1, MirroredNoise(1))):
+        features = [{**own, "monotone": way} if own["name"] in ("age", "income") else own for own in factory.FEATURES]
+        model = {"n_trees": 20, "max_depth": depth, "interaction_size": 3, "calibration": "auto"}
+        plan = factory.make_plan("binary", model, {"epsilon": 5.0, "n_records": 2_000}, features)
+        data = rare(factory, plan, 500, -2.0, 3)
+        found.append(scores(factory, plan, [replace(data, labels=np.abs(data.labels - swaps))], noise))
+    assert np.abs(found[0] + found[1]).max() < 20 / 2**16 and np.ptp(found[0]) > 0.1

@@ -47,16 +47,19 @@ class Directions:
     Attributes:
         signs: int64 [n_features], 1 where they rise with it, -1 where they fall, 0 where nothing is said.
         n_codes: int64 [n_features], the codes of each feature; the last one of a numeric feature is of missing values.
+        of_two_classes: whether values with other signs and directions the other way are projected alike, to a unit.
     """
 
     signs: NDArray[np.int64]
     n_codes: NDArray[np.int64]
+    of_two_classes: bool = False
 
     @classmethod
     def of(cls, plan: Plan, grid: Grid) -> Directions | None:
         """Those of a plan; None where it says nothing."""
         signs = [_SIGNS[feature.monotone] for feature in plan.features]
-        return cls(np.array(signs, dtype=np.int64), grid.codes_of_features[0]) if any(signs) else None
+        is_odd = plan.label.type == "binary"
+        return cls(np.array(signs, dtype=np.int64), grid.codes_of_features[0], is_odd) if any(signs) else None
 
     def bind(self, trees: TreeBatch) -> Mask:
         """Which trees ask for one feature alone, of which something is said: bool [B]."""
@@ -146,17 +149,18 @@ class OrderedSum:
         schema = self._directions.signs, self._directions.n_codes
         flat = np.ascontiguousarray(values[:, :, 0])
         structure = trees.feature, trees.goes_left, trees.threshold
-        return np.asarray(_project(flat, own, structure, schema, self.rises, not as_they_are))[:, :, None]
+        passes = 0 if as_they_are else 1 + self._directions.of_two_classes
+        return np.asarray(_project(flat, own, structure, schema, self.rises, passes))[:, :, None]
 
 
 @numba.njit(cache=True, nogil=True)
-def _project(values, weights, structure, schema, rises, moves):  # type: ignore[no-untyped-def]
+def _project(values, weights, structure, schema, rises, passes):  # type: ignore[no-untyped-def]
     """See `OrderedSum.add`; values: int32 [B, n_leaves]. Writes `rises`.
 
     Args:
         structure: feature, goes_left and threshold, as a `TreeBatch` has them.
         schema: per feature its direction and its number of codes.
-        moves: whether values are projected.
+        passes: 0 to leave the values as they are, 1 to project them, 2 to project them as those of either class.
     """
     features, goes_left, thresholds = structure
     signs, n_codes = schema
@@ -172,12 +176,18 @@ def _project(values, weights, structure, schema, rises, moves):  # type: ignore[
         boxes = _boxes(feature, goes_left[tree], asked, n_codes)
         order = _leaf_order(feature, signs)
         parting = _neighbours(boxes, order, feature, threshold, (asked, signs, n_codes))
-        if moves:
-            slack = np.full(parting.shape, -1, dtype=np.int64)
-            for first, second in np.argwhere(parting >= 0):
-                node = parting[first, second]
-                slack[first, second] = rises[feature[node], threshold[node]]
+        if passes > 0:
+            slack = _slack(parting, feature, threshold, rises)
             _pool(values[tree], weights[tree], order, slack, result[tree])
+        if passes > 1:
+            # The result depends on which leaf is taken up first, so what either order says counts half. Half a unit is
+            # rounded down for either class: values that are rounded away from 0 could be out of order.
+            turned, other = _leaf_order(feature, -signs), np.empty_like(values[tree])
+            apart = _neighbours(boxes, turned, feature, threshold, (asked, signs, n_codes))
+            slack = _slack(apart, feature, threshold, rises)
+            _pool(-values[tree], weights[tree], turned, slack, other)
+            for leaf in range(len(other)):
+                result[tree, leaf] = (np.int64(result[tree, leaf]) - other[leaf]) // 2
         least = np.full((len(asked), rises.shape[1]), NEVER, dtype=np.int64)
         _note_flat_steps(boxes[len(feature) :], asked, (signs, n_codes), least)
         for first, second in np.argwhere(parting >= 0):
@@ -317,6 +327,16 @@ def _meet_elsewhere(one, other, apart):  # type: ignore[no-untyped-def]
         if not meets:
             return False
     return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _slack(parting, feature, threshold, rises):  # type: ignore[no-untyped-def]
+    """By how much the second of two leaves may lie below the first: int64, shaped as `_neighbours`; -1 for none."""
+    slack = np.full(parting.shape, -1, dtype=np.int64)
+    for first, second in np.argwhere(parting >= 0):
+        node = parting[first, second]
+        slack[first, second] = rises[feature[node], threshold[node]]
+    return slack
 
 
 @numba.njit(cache=True, nogil=True)
