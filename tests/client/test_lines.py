@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import hedgerow.data.lines
 import hedgerow.data.tables
 from hedgerow.data.tables import CsvTable
+from hedgerow.errors import DataError
 
 SEPARATORS = ",;\t|"
 NAMES = ["a", "b", "c"]
@@ -115,6 +116,30 @@ def test_each_line_is_a_record_by_itself(
     lines = [line + end.encode() for line in lines]
     content = separator.join(NAMES).encode() + end.encode() + b"".join(lines)
     checked(read(folder / name, content, block=block), [line[:-1] for line in lines], separator)
+
+
+@given(LINES, BLOCKS)
+def test_a_strict_reading_has_a_record_for_each_line_or_names_the_first(
+    folder: Path, lines: list[bytes], block: int
+) -> None:
+    """As predictions are made: a row for each line that is not blank, or the first that has none is named."""
+    kinds = [expected([line], ",")[1] for line in lines]
+    ragged = [kind["ragged"] for kind in kinds if not kind["blank"]]
+    (place := folder / "h.csv").write_bytes(b"\n".join([b"a,b,c", *lines, b""]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hedgerow.data.tables, "_BLOCK_BYTES", block)
+        table, n_rows, fault = CsvTable(str(place)), 0, None
+        try:
+            n_rows = sum(len(batch[0]) for batch in table.batches(NAMES, 3, None))
+        except DataError as error:
+            fault = error
+    if any(ragged):
+        assert fault is not None and fault.code == "data-ragged-row"
+        assert f"data row {ragged.index(1) + 1}:" in fault.what
+    elif ragged:
+        assert fault is None and n_rows == len(ragged) == len(lines) - table.lines.n_blank
+    else:
+        assert fault is not None and fault.code == "data-empty"
 
 
 @given(LINES, st.sampled_from(SEPARATORS), BLOCKS)
