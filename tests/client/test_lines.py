@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hedgerow.data.lines
@@ -193,9 +193,12 @@ OPENING = st.lists(
     st.sampled_from([b'"', b'""', b",", b'"x', b'x"', b'","', b'p,"', b'p,1,"q', b'r"', b"p,1,a", b'",1', b'",1,2']),
     max_size=4,
 ).map(b"".join)
+CHAIN = [b'%d,,"' % number for number in range(8)]
+"""Each may end a cell and begin another: taken in pairs, one line more would part all pairs behind it."""
 
 
 @given(st.lists(OPENING, max_size=9), OPENING, st.integers(0, 9), st.integers(1, 3), BLOCKS)
+@example(CHAIN, b'9,,"', 0, 1, 130)
 def test_with_line_breaks_one_line_has_a_say_in_few_records(
     folder: Path, lines: list[bytes], line: bytes, at: int, k: int, block: int
 ) -> None:
@@ -208,6 +211,7 @@ def test_with_line_breaks_one_line_has_a_say_in_few_records(
 
 
 @given(st.lists(OPENING, max_size=9), st.integers(1, 3), st.sampled_from([2, 7, 16]))
+@example(CHAIN, 1, 7)
 def test_blocks_have_no_say_in_records(folder: Path, lines: list[bytes], k: int, block: int) -> None:
     """Where a file is cut for reading changes nothing, also where cells go on over lines."""
     content = b"\n".join([b"a,b,c", *lines, b""])
