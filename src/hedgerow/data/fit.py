@@ -156,7 +156,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
         about = [(plan.label.name, doubt), *about]
     columns = [count.finished() for count in counts]
     ignored = [name for name in table.names() if name not in names]
-    rows = RowCount(n_used, left_out)
+    rows = RowCount(n_used, left_out, getattr(table, "lines", None))
     return TableFit(rows, columns, ignored, [*_of_lines(table, rows), *about], mending)
 
 
@@ -419,14 +419,14 @@ def _of_lines(table: Any, rows: RowCount) -> Iterator[tuple[str, str]]:
     n_ragged = rows.left_out.get("data-ragged-row", 0)
     if not n_ragged:
         return
-    lines, said = getattr(table, "lines", None), "a separator or a quotation mark in a cell that is not quoted"
-    if n_ragged > _MOST * rows.n_rows and set(getattr(lines, "n_fields", ())) == {len(table.names()) + 1}:
+    said, lines = "a separator or a quotation mark in a cell that is not quoted", rows.lines
+    if n_ragged > _MOST * rows.n_rows and lines is not None and set(lines.n_fields) == {len(table.names()) + 1}:
         said = (
             "one field more than the header. Either each row has a name in front, as R writes it: export it without "
             "(row.names = FALSE), or give its column a name in the header. Or each ends with a separator: take it "
             "away, or put one at the header's end"
         )
-    elif getattr(lines, "n_unclosed", 0):
+    elif lines is not None and lines.n_unclosed:
         said += "; a line break in a quoted cell, which a plan has to declare (docs/data.md)"
     yield "rows", f"{n_ragged:,} with another number of fields than the header: {said}"
 

@@ -32,7 +32,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from hedgerow.client.node import has_compiled, threads_of_jobs, use_threads
 from hedgerow.data.columns import Place, days, distinct_texts, identifiers, numbers, texts_of_cells
 from hedgerow.data.site_data import SiteData
-from hedgerow.data.units import as_columns, collected, records_from_columns, rows_within_bound
+from hedgerow.data.units import RowCount, as_columns, collected, records_from_columns, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
@@ -713,7 +713,10 @@ class PrivateTrees(BaseEstimator):
     def _site_data(self, plan: Plan, table: Table, y: NDArray[Any], rows: Rows) -> dict[str, SiteData]:
         """Each site's rows as its node holds them, without those that are of no class that was found."""
         labels = self._encoded(y, plan)
-        return split_sites(encode_rows(table, plan), labels, rows, self._kept(labels))
+        kept = self._kept(labels)
+        n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
+        RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn(stacklevel=5)
+        return split_sites(encode_rows(table, plan), labels, rows, kept)
 
     def _shown(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
         """What shows how far a training is, where that is asked for."""
