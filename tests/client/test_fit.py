@@ -275,15 +275,19 @@ def test_thousands_are_asked_about(write_file: WriteFile, cells: list[str], is_a
     assert found.mending == ([] if line is None else [line])
 
 
-@pytest.mark.parametrize(("cells", "is_asked"), [(["1.045", "2.310"], True), (["1.045", "93.2"], False)])
-def test_points_before_three_digits_are_asked_about_beside_decimal_commas(
-    write_file: WriteFile, cells: list[str], is_asked: bool
+@pytest.mark.parametrize(
+    ("cells", "is_asked", "mending"),
+    [(["1.045", "2.310"], True, []), (["1.045", "93.2"], False, ['decimal = "point"']), (["1.045", "93,2"], True, [])],
+)
+def test_points_before_three_digits_are_no_numbers_beside_decimal_commas(
+    write_file: WriteFile, cells: list[str], is_asked: bool, mending: list[str]
 ) -> None:
-    """A file with semicolons may write a thousand as 1.045; it is read as the other files' 1.045 is."""
+    """A file with semicolons may write a thousand as 1.045: that is not read as one and a bit, unless points are."""
     table = "age;ill\n" + "".join(f"{cell};1\n" for cell in cells)
     plan = plan_with(feature("age", type="numeric", min=0, max=2000))
     found = table_fit(str(write_file("a.csv", table.encode())), plan)
-    assert ("thousands" in found.columns[0].coding) is is_asked and not found.mending
+    assert ("thousands" in found.columns[0].coding, found.mending) == (is_asked, mending)
+    assert found.rows.left_out == {"data-wrong-type": sum("." in cell[-4:-3] for cell in cells)}
 
 
 def test_cells_in_another_encoding_are_read_by_its_name(write_file: WriteFile) -> None:
