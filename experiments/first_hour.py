@@ -35,7 +35,7 @@ from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
 from hedgerow.survey.program import blank, classes_of_votes, deviation_of, in_records
-from hedgerow.survey.queries import UNIT, TableSite, TextVotes
+from hedgerow.survey.queries import UNIT, RawSite, TextVotes
 
 EPSILONS = (0.1, 0.5, 1.0)
 TEST_SHARE = 0.3
@@ -176,7 +176,7 @@ def _named_scores(frame: Frame, epsilon: float, split: int) -> dict[float, list[
 
 def _spelt(texts: pd.DataFrame, epsilon: float, share: float, seed: int) -> dict[str, list[str]]:
     """The names that votes on the bits of each column's texts spell."""
-    cells = [RawColumn([texts[name].tolist()], Place("a table", name), "text") for name in texts]
+    cells = [RawColumn([texts[name].tolist()], Place("a table", name)) for name in texts]
     blank_query = blank(TextVotes, columns=tuple(range(len(cells))))
     query = replace(
         blank_query,
@@ -185,7 +185,7 @@ def _spelt(texts: pd.DataFrame, epsilon: float, share: float, seed: int) -> dict
         sensitivity_squared=blank_query.norm_squared(),
         noise_multiplier=calibrate_noise_multiplier(epsilon, 1e-6, 1.0) / np.sqrt(share),
     )
-    exact = query.answer(TableSite((), n_all=len(texts), cells=cells))
+    exact = query.answer(RawSite(cells, n_all=len(texts)))
     votes = in_records(Releaser(SeededNoise(seed)).release(query, exact), UNIT)
     per_column = votes.reshape(len(cells), -1)
     return {name: list(classes_of_votes(own, deviation_of(query))) for name, own in zip(texts, per_column, strict=True)}

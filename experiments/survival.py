@@ -31,7 +31,7 @@ from hedgerow.losses.survival import hazards, survival_codes
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.queries import TableSite
+from hedgerow.survey.queries import RawSite
 
 Floats = NDArray[np.float64]
 SETS = {
@@ -140,7 +140,7 @@ def main_survival_curves(argv: list[str]) -> int:
     frame = _frame("flchain")
     columns = [frame["time"].astype(float), frame["event"].astype(int), frame["fac_sex"]]
     cells = [RawColumn([pa.array(own.astype(str))], Place("table", str(own.name))) for own in columns]
-    sites = {"one": TableSite((), n_all=len(frame), cells=cells)}
+    sites = {"one": RawSite(cells, n_all=len(frame))}
     part = (
         f'[label]\nname = "days"\ntype = "survival"\nevent = "died"\nintervals = {list(ends)}\n'
         '[[features]]\nname = "sex"\ntype = "categorical"\ncategories = ["F", "M"]\n'

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
 from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
 from hedgerow.estimators import base
-from hedgerow.estimators.base import FewRecordsWarning
+from hedgerow.estimators.base import BeyondPlanWarning, FewRecordsWarning
 from hedgerow.estimators.boosted import LabelInFeaturesWarning
 
 # A large epsilon and few trees: these checks are about the interface, on some 30 to 300 rows.
@@ -90,11 +90,12 @@ def test_bounds_from_data_void_the_guarantee(numbers: tuple[np.ndarray, np.ndarr
 
 
 def test_a_plan_says_where_each_of_its_columns_is_from() -> None:
-    """Declared by the caller, found by releases on the account, from the column's type, or read off the rows."""
+    """Declared by the caller, found by releases on the account, or read off the rows."""
     frame = pd.DataFrame({"x": np.linspace(0, 1, 3000), "z": np.linspace(0, 1, 3000), "word": ["a", "b"] * 1500})
     y = [0, 1] * 1500
     found = DPGBDTClassifier(bounds={"x": (0, 1), "z": "private", "word": "private"}, n_trees=2).fit(frame, y)
-    assert [own.origin for own in found.model_.plan.features] == ["declared", "found", "type"]
+    assert [own.origin for own in found.model_.plan.features] == ["declared", "found", "found"]
+    assert found.columns_ == {"x": ("numeric", "declared"), "z": ("numeric", "found"), "word": ("hashed", "found")}
     assert found.model_.plan.label.origin == "found"
     declared = DPGBDTClassifier(bounds=(0, 1), classes=[0, 1], n_records=3000, n_trees=2).fit(frame[["x", "z"]], y)
     assert {declared.model_.plan.label.origin, *(own.origin for own in declared.model_.plan.features)} == {"declared"}
@@ -175,10 +176,10 @@ def test_errors_of_plans_name_parameters(numbers: tuple[np.ndarray, np.ndarray])
 
 @pytest.mark.parametrize("left_out", ["classes", "n_records"])
 def test_what_is_left_out_is_found_and_paid_for(numbers: tuple[np.ndarray, np.ndarray], left_out: str) -> None:
-    """Each public input that is not declared is one release more on the account, out of the same epsilon."""
+    """Each public input that is not declared is releases more on the account, out of the same epsilon."""
     X, y = numbers
     model = declared(epsilon=5).set_params(**{left_out: None}).fit(X, y)
-    assert len(model.ledger_) == 22
+    assert len(model.ledger_) == 22 + (left_out == "classes")
     assert model.privacy_report_.guarantee == "holds" and model.privacy_report_.epsilon <= 5
     assert model.classes_.tolist() == [0, 1]
 
@@ -309,8 +310,8 @@ def test_whole_numbers_are_read_as_they_are_among_fractions() -> None:
     """One fraction makes numpy's whole numbers double precision; rounded to single at once they could differ."""
     whole = np.array([[2**60 + 2**36 + 1], [0]])
     estimator = DPGBDTClassifier()
-    alone, _ = estimator._table_and_label(whole, [0, 1])
-    among, _ = estimator._table_and_label(np.vstack([whole.astype(np.float64), [[0.5]]]), [0, 1, 0])
+    alone = estimator._table(whole, [0, 1])
+    among = estimator._table(np.vstack([whole.astype(np.float64), [[0.5]]]), [0, 1, 0])
     assert isinstance(alone, np.ndarray) and isinstance(among, np.ndarray)
     assert alone.astype(np.float32)[0, 0] == among.astype(np.float32)[0, 0]
 
@@ -407,8 +408,6 @@ def test_usual_slips_are_named(numbers: tuple[np.ndarray, np.ndarray]) -> None:
         (DPGBDTRegressor(label_bounds="0,1", **told), X, y, "label_bounds is '0,1'"),
         (DPGBDTRegressor(label_bounds=5, **told), X, y, "label_bounds is 5"),
         (DPGBDTRegressor(label_bounds=(0, 1), loss="possion", **told), X, y, "loss is 'possion'"),
-        (DPGBDTClassifier(), np.array([["a", 1.0]] * 60, dtype=object), y, "text: .*'a'.*Give a table of pandas"),
-        (DPGBDTClassifier(), [["a", 1.0]] * 60, y, "text: .*'a'.*Give a table of pandas"),
         (DPGBDTClassifier(), pd.DataFrame({"ward": ["a"]})[:0], y[:0], "X has no rows"),
         (DPGBDTClassifier(), {"a": X[:, 0]}, y, "X is of type dict.*DataFrame"),
         (DPGBDTClassifier(), "table.csv", y, "X is of type str.*read_csv"),
@@ -418,6 +417,9 @@ def test_usual_slips_are_named(numbers: tuple[np.ndarray, np.ndarray]) -> None:
     for model, table, labels, said in slips:
         with pytest.raises((UsageError, DataError), match=said):
             model.fit(table, labels)
+    for texts in (np.array([["a", 1.0]] * 60, dtype=object), [["a", 1.0]] * 60):
+        with pytest.warns(BeyondPlanWarning, match="50% of the cells .* Give a table of pandas"):
+            DPGBDTClassifier(classes=[0, 1], **told).fit(texts, y)
     with pytest.warns(FewRecordsWarning), pytest.raises(DataError, match=r"Give label_bounds=\(0, largest\)"):
         DPGBDTRegressor(loss="poisson", **told).fit(X, np.zeros(60))
 

@@ -14,7 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLinearRegressor
 from hedgerow.errors import DataError, UsageError
-from hedgerow.estimators.base import SECONDS_BEFORE_PROGRESS
+from hedgerow.estimators.base import SECONDS_BEFORE_PROGRESS, BeyondPlanWarning
 from hedgerow.models.model import Model
 
 N = 3000
@@ -146,25 +146,29 @@ def test_sums_under_masks_give_the_same_trees(rows: Any) -> None:
     assert masked.model_.plan.federation.secure_aggregation
 
 
-def test_too_few_sites_for_masks_are_said_to_be_in_the_clear(rows: Any) -> None:
-    """The sum over two sites would show each the other's, masks or not; the report does not claim them."""
+def test_whether_there_are_masks_does_not_follow_from_the_names_of_sites(rows: Any) -> None:
+    """One row at a third site changes neither plan nor report: sites without rows make up the three that masks want."""
     X, y = rows
-    model = DPGBDTClassifier(**DECLARED, secure_sums=True).fit(X, y, sites=np.arange(N) % 2)
-    assert model.privacy_report_.sums_in_clear
+    for secure in (False, True):
+        model = DPGBDTClassifier(**DECLARED, secure_sums=secure)
+        two, third = np.arange(N) % 2, np.where(np.arange(N) == 7, 2, np.arange(N) % 2)
+        fits = [model.fit(X, y, sites=sites).model_ for sites in (None, two, third)]
+        assert {fit.plan.federation.secure_aggregation for fit in fits} == {secure}
+        assert {fit.report.sums_in_clear for fit in fits} == {not secure}
 
 
 # Columns -------------------------------------------------------------------------------------------------------------
 
 
-def test_one_pair_of_bounds_is_for_all_columns_of_numbers() -> None:
-    """Also beside columns of text and truth, and for as many columns as the pair has entries."""
-    frame = pd.DataFrame({"a": [0.1, 0.9] * 50, "b": [1, 0] * 50, "c": ["u", "v"] * 50, "d": [True, False] * 50})
+def test_one_pair_of_bounds_is_for_all_columns_without_categories() -> None:
+    """It declares them to be of numbers, whatever types they have, and for as many columns as the pair has entries."""
+    frame = pd.DataFrame({"a": [0.1, 0.9] * 50, "b": ["1", "0"] * 50, "c": ["u", "v"] * 50, "d": [True, False] * 50})
     y = [0, 1] * 50
     for bounds in ((0, 1), [0.0, 1], np.array([0, 1])):
-        model = DPGBDTClassifier(bounds=bounds, classes=[0, 1], n_records=100, n_trees=2).fit(frame, y)
+        told = {"categories": {"c": ["u", "v"]}, "classes": [0, 1], "n_records": 100, "n_trees": 2}
+        model = DPGBDTClassifier(bounds=bounds, **told).fit(frame, y)
         a, b, c, d = model.model_.plan.features
-        assert {(a.min, a.max), (b.min, b.max)} == {(0, 1)}
-        assert c.is_hashed and d.categories == ("false", "true")
+        assert {(own.min, own.max) for own in (a, b, d)} == {(0, 1)} and c.categories == ("u", "v")
         two = DPGBDTClassifier(bounds=bounds, classes=[0, 1], n_records=100, n_trees=2).fit(frame[["a", "b"]], y)
         assert [(own.min, own.max) for own in two.model_.plan.features] == [(0, 1)] * 2
     assert len(model.ledger_) == 3
@@ -172,7 +176,7 @@ def test_one_pair_of_bounds_is_for_all_columns_of_numbers() -> None:
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_categories_of_a_columns_type_are_declared(library: str) -> None:
-    """pandas' category and polars' Enum list their categories; those that no row has are in the plan as well."""
+    """Where the caller says so: those of pandas' category and polars' Enum, also those that no row has."""
     colours = ["red", "green", "blue", "never seen"]
     cells = ["red", "green", "blue"] * 100
     if library == "pandas":
@@ -180,20 +184,23 @@ def test_categories_of_a_columns_type_are_declared(library: str) -> None:
     else:
         frame = pl.DataFrame({"colour": pl.Series(cells, dtype=pl.Enum(colours)), "x": [0.5] * 300})
     y = [int(cell == "red") for cell in cells]
-    model = DPGBDTClassifier(bounds={"x": (0, 1)}, classes=[0, 1], n_records=300, epsilon=20, n_trees=20).fit(frame, y)
+    told: dict[str, Any] = {"bounds": {"x": (0, 1)}, "classes": [0, 1], "n_records": 300, "epsilon": 20, "n_trees": 20}
+    model = DPGBDTClassifier(categories="from type", **told).fit(frame, y)
+    named = DPGBDTClassifier(categories={"colour": "from type"}, **told).fit(frame, y)
+    assert model.columns_ == named.columns_ == {"colour": ("categorical", "type"), "x": ("numeric", "declared")}
     assert model.model_.plan.features[0].categories == tuple(colours)
     assert model.score(frame, y) > 0.9
     assert model.privacy_report_.guarantee == "holds"
-    asked = DPGBDTClassifier(
-        bounds={"x": (0, 1)}, categories={"colour": ["red", "blue"]}, classes=[0, 1], n_records=300
-    )
-    assert asked.set_params(n_trees=2).fit(frame, y).model_.plan.features[0].categories == ("red", "blue")
+    asked = DPGBDTClassifier(**told, categories={"colour": ["red", "blue"]})
+    with pytest.warns(BeyondPlanWarning, match="33% of 'colour'"):
+        assert asked.fit(frame, y).model_.plan.features[0].categories == ("red", "blue")
 
 
 def test_types_with_more_categories_than_a_plan_lists_are_hashed() -> None:
-    """As any other column of text, by the type alone."""
+    """As any other column of which noisy counts say that it is of text."""
     frame = pd.DataFrame({"word": pd.Categorical(["w1", "w2"] * 50, categories=[f"w{i}" for i in range(300)])})
-    model = DPGBDTClassifier(classes=[0, 1], n_records=100, n_trees=2).fit(frame, [0, 1] * 50)
+    told: dict[str, Any] = {"categories": "from type", "classes": [0, 1], "n_records": 100, "n_trees": 2}
+    model = DPGBDTClassifier(epsilon=30, **told).fit(frame, [0, 1] * 50)
     assert model.model_.plan.features[0].is_hashed
 
 
@@ -206,7 +213,7 @@ def test_names_survive_transformers() -> None:
         verbose_feature_names_out=False,
     )
     bounds = {"age": (0, 110), "dose": (0, 10), "note": "private"}
-    classifier = DPGBDTClassifier(bounds=bounds, classes=[0, 1], n_records=200, n_trees=4)
+    classifier = DPGBDTClassifier(epsilon=20, bounds=bounds, classes=[0, 1], n_records=200, n_trees=4)
     pipeline = make_pipeline(columns, classifier).set_output(transform="pandas")
     pipeline.fit(frame, [0, 1] * 100)
     assert classifier.model_.plan.feature_names == ("age", "dose", "note")

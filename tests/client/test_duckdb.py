@@ -12,6 +12,7 @@ import pytest
 from hedgerow.data.raw_cells import read_raw, types_of
 from hedgerow.data.sources import column_names, column_types, read_columns
 from hedgerow.errors import DataError, UsageError
+from hedgerow.survey.queries import TEXT
 from hedgerow.survey.statistics import AskedColumn
 
 duckdb = pytest.importorskip("duckdb")
@@ -46,8 +47,8 @@ def test_a_survey_takes_columns_by_their_types(database: str) -> None:
     assert types_of(location) == {"n": "number", "x": "number", "d": "date", "s": "text"}
     day, text = read_raw(location, [AskedColumn("d"), AskedColumn("s")]).columns
     assert day.numbers[0] == (datetime.date(2020, 1, 31) - datetime.date(1970, 1, 1)).days
-    assert np.isnan(day.numbers[1:]).all() and not day.is_text.any()
-    assert text.texts[0] == ["é", "a"] and text.is_text.sum() == 100_001
+    assert np.isnan(day.numbers[1:]).all() and TEXT not in day.kinds
+    assert text.texts[0] == ["é", "a"] and (text.kinds == TEXT).sum() == 100_001
 
 
 @pytest.mark.parametrize(

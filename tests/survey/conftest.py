@@ -10,17 +10,17 @@ import pytest
 
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.survey.queries import TableSite
+from hedgerow.survey.queries import RawSite
 
-MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
+MakeSite = Callable[[Sequence[Sequence[str]]], RawSite]
 
 
 @pytest.fixture
 def site_of() -> MakeSite:
     """A site of columns of texts, as a CSV file has them."""
 
-    def make(columns: Sequence[Sequence[Any]]) -> TableSite:
+    def make(columns: Sequence[Sequence[Any]]) -> RawSite:
         cells = [RawColumn([pa.array(own, pa.string())], Place("table", f"c{at}")) for at, own in enumerate(columns)]
-        return TableSite((), n_all=len(columns[0]), cells=cells)
+        return RawSite(cells, n_all=len(columns[0]))
 
     return make

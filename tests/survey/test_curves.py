@@ -19,11 +19,11 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.survey.curves import SurvivalCurves, curve_of
-from hedgerow.survey.queries import TableSite
+from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import BAND
 
-MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
+MakeSite = Callable[[Sequence[Sequence[str]]], RawSite]
 PART = """
 [label]
 name = "days"
@@ -55,7 +55,7 @@ def made(site_of: MakeSite, n_sites: int, open_table: OpenTable) -> TableSurvey:
     columns = [[f"{own:.6f}" for own in times], ["yes" if own else "no" for own in events], arm.tolist()]
     columns = columns[: len(open_table.columns)]
     sites = [site_of([own[at::n_sites] for own in columns]) for at in range(n_sites)]
-    tables = {f"s{at}": RawTable(tuple(site.cells), site.n_all) for at, site in enumerate(sites)}
+    tables = {f"s{at}": RawTable(tuple(site.columns), site.n_all) for at, site in enumerate(sites)}
     return survey_tables(open_table, tables, SeededNoise(5))
 
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.data.columns import Place
+from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.queries import Query
@@ -66,7 +68,7 @@ def site_of(rows: list[tuple[tuple[float, ...], str | None]]) -> RawSite:
     """Rows of three numbers and a text."""
     cells = np.array([row for row, _ in rows], dtype=np.float64).reshape(-1, N_COLUMNS)
     texts = np.array([text for _, text in rows] + [None], dtype=object)[:-1]
-    return RawSite(tuple(cells.T), texts, None, len(rows))
+    return RawSite((*cells.T, RawColumn([texts], Place("rows", "text"))), None, len(rows))
 
 
 ROW = st.tuples(st.tuples(*[CELLS] * N_COLUMNS), TEXTS)
@@ -105,7 +107,7 @@ def test_who_holds_which_row_does_not_matter(rows: list[tuple[tuple[float, ...],
     for query in queries():
         parts = query.answer(site_of(rows[:cut])) + query.answer(site_of(rows[cut:]))
         assert np.array_equal(parts, query.answer(site_of(rows)))
-        some = RawSite(site_of(rows).columns, site_of(rows).texts, np.arange(min(cut, len(rows))), len(rows))
+        some = RawSite(site_of(rows).columns, np.arange(min(cut, len(rows))), len(rows))
         assert np.array_equal(query.answer(some), query.answer(site_of(rows[:cut])))
 
 

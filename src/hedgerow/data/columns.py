@@ -1,12 +1,8 @@
 """One column of a table, made into one array: numbers, dates, category indices or identifiers.
 
 What a cell becomes depends on that cell alone, never on what else stands in its column: otherwise one person's row
-would change what all others count as, and no noise is made for that. So no type is ever inferred over a column. A
-typed column (numpy, Arrow) is worked on as a whole, where its type makes each cell's result the same as by itself;
-a column of objects, such as a database gives, is gone through cell by cell. A column of another library, such as
-pandas or polars, is taken as Arrow if the library hands it over so, else cell by cell; never as what it makes of it for
-numpy, which is floating-point numbers as soon as one of its whole numbers is missing. Where a program has made such
-numbers itself before Hedgerow sees the column, the whole numbers beyond 2^53 are lost. All end in the same texts:
+would change what all others count as, and no noise is made for that. `hedgerow.data.arrow` makes Arrow arrays, or lists
+of cells, of all columns; of these come, for training, survey and prediction alike, the same texts:
 
     true and false        "true" and "false"
     a number              its decimal digits, without exponent, without idle zeros: 7, 7.0 and Decimal("7.00") are "7".
@@ -44,8 +40,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from hedgerow.data.arrow import arrow_of, is_moment, is_text, of_numpy
 from hedgerow.errors import DataError
 from hedgerow.plan.fields import DATE_PARTS, ISO_DATE, day_of
+from hedgerow.survey.queries import ABSENT, DATE, NUMBER, TEXT, TRUTH
 
 _SHOWN_CHARACTERS = 40
 _SHOWN_NAMES = 12
@@ -120,7 +118,6 @@ _NUMBER_WITHOUT_LEADING_ZEROS = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII
 )
 _SURE_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_PERHAPS_THOUSANDS = r"^[+-]?[1-9][0-9]{0,2}\.[0-9]{3}$"
 _WITH_DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]*(?:[eE][+-]?[0-9]+)?)$"
 _PERHAPS_NUMBER = r"[0-9]|[nN][aA][nN]|[iI][nN][fF]"
 _MIDNIGHT = " 00:00:00"
@@ -128,7 +125,6 @@ _LARGEST_EXACT = 2.0**53
 _LARGEST_EXPONENT = 400
 _WIDEST_IDENTIFIER = 64
 _BUCKET_DOMAIN = b"hedgerow hashed category 1\0"
-_PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
 class _NotAValue:
@@ -144,14 +140,26 @@ def refuse(rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None
         raise error_at(int(np.argmax(rows)))
 
 
+class AsMissing:
+    """Lets each cell that does not fit its column count as missing, and counts those: an `Unfit`."""
+
+    n_cells = 0
+
+    def __call__(self, rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None:
+        self.n_cells += int(np.count_nonzero(rows))
+
+
 def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
     """The column as float64 [n], NaN where a value is missing; a cell that is not a number goes to `unfit`.
 
     Raises:
         DataError: for a column whose type is none of numbers, text and true/false.
     """
-    typed = _typed(column)
+    typed = _typed(column, place)
     if isinstance(typed, pa.Array) and not is_text(typed.type):
+        if isinstance(unfit, AsMissing) and is_moment(typed.type):
+            unfit.n_cells += len(typed) - typed.null_count
+            return np.full(len(typed), np.nan)
         return _numbers_of_typed(typed, place)
     read = _numbers_of_texts if isinstance(typed, pa.Array) else _numbers_of_objects
     found, undecodable, bad = read(typed, place.has_decimal_commas)
@@ -172,7 +180,7 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
     Args: layout: how text writes a date, such as "%d.%m.%Y"; None for ISO 8601. A column, or cell, of a type of dates
         needs none.
     """
-    typed = _typed(column)
+    typed = _typed(column, place)
     if layout is not None and isinstance(typed, list):
         # Cell by cell: a database gives dates as such beside text.
         typed = [_iso_of_layout(cell, layout) if isinstance(cell, str | bytes) else cell for cell in typed]
@@ -191,13 +199,33 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
     return found[texts.codes]
 
 
+def kinds(column: Any, place: Place) -> NDArray[np.int8]:
+    """What each cell is by itself: int8 [n], `NUMBER` to `ABSENT` of `hedgerow.survey.queries`.
+
+    Numbers and dates (of ISO 8601) are what `numbers` and `days` read; what is neither these nor text is `ABSENT`.
+
+    Raises:
+        DataError: for a column of a type that Hedgerow does not read.
+    """
+    typed = _typed(column, place)
+    if isinstance(typed, pa.Array) and (pa.types.is_integer(typed.type) or pa.types.is_floating(typed.type)):
+        return np.where(np.isnan(_as_floats(typed)), ABSENT, NUMBER).astype(np.int8)
+    texts = _texts(typed, place)
+    values, _, is_bad = _numbers_of_texts(texts.distinct, place.has_decimal_commas)
+    is_truth = pc.is_in(_canonical(texts.distinct), value_set=pa.array(["true", "false"]))
+    found = np.where(_days_of_texts(texts.distinct)[1], DATE, np.where(_flags(is_truth), TRUTH, TEXT))
+    found[~is_bad] = NUMBER
+    found[_flags(_is_missing(texts.distinct)) | texts.unreadable | (np.isnan(values) & ~is_bad)] = ABSENT
+    return found.astype(np.int8)[texts.codes] if len(found) else np.zeros(0, np.int8)
+
+
 def category_indices(column: Any, categories: Sequence[str], place: Place, unfit: Unfit = refuse) -> NDArray[np.int16]:
     """The column as int16 [n]: the index of each value in `categories`, `UNKNOWN` or `MISSING`.
 
     Values match as the plan writes them (`as_text`): 3, 3.0 and "3.0" all match "3". Where the plan lists no "true" or
     "false", they match "1" and "0", and the other way round.
     """
-    typed = _typed(column)
+    typed = _typed(column, place)
     texts = _texts(typed, place)
     table = _indices_of_distinct(texts.distinct, categories)
     _report_unreadable(texts, typed, place, unfit)
@@ -210,7 +238,7 @@ def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = ref
 
     A value's bucket depends on that value and the number of buckets alone, so there is no list to be read off the data.
     """
-    typed = _typed(column)
+    typed = _typed(column, place)
     texts = _texts(typed, place)
     missing = _flags(_is_missing(texts.distinct))
     canonical = _canonical(texts.distinct).to_pylist()
@@ -234,7 +262,7 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
     identifier goes to `unfit`, and so does a float of 2^53 or more, which stands for several whole numbers. Text beyond
     64 characters is replaced by its SHA-256: the room that each row takes must not depend on the longest one.
     """
-    typed = _typed(column)
+    typed = _typed(column, place)
     texts = _texts(typed, place)
     canonical = _canonical(texts.distinct)
     absent = _flags(_is_missing(texts.distinct))
@@ -258,7 +286,7 @@ def texts_of_cells(column: Any, place: Place) -> list[str | None]:
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    typed = _typed(column)
+    typed = _typed(column, place)
     texts = _texts(typed, place)
     found: list[str | None] = texts.distinct.take(pa.array(texts.codes)).to_pylist()
     for index in np.flatnonzero(texts.unreadable[texts.codes]).tolist():
@@ -274,7 +302,7 @@ def coded_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]]
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    texts = _texts(_typed(column), place)
+    texts = _texts(_typed(column, place), place)
     has_none = _flags(_is_missing(texts.distinct)) | texts.unreadable
     canonical = _canonical(texts.distinct).to_pylist()
     numbers_of: dict[str, int] = {}
@@ -287,7 +315,7 @@ def coded_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]]
 
 def distinct_texts(column: Any, place: Place) -> Any:
     """The distinct values that are not missing, as canonical text, in an Arrow array."""
-    typed = _typed(column)
+    typed = _typed(column, place)
     texts = _texts(typed, place)
     _report_unreadable(texts, typed, place, refuse)
     canonical = _canonical(texts.distinct)
@@ -304,7 +332,7 @@ def replaced(column: Any, targets: Mapping[str, str | None], place: Place) -> An
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    typed = _typed(column)
+    typed = _typed(column, place)
     texts = _texts(typed, place)
     written, keys = pc.fill_null(texts.distinct, ""), pc.utf8_trim_whitespace(pa.array(targets, pa.string()))
     exact = pc.index_in(written, value_set=keys)
@@ -334,7 +362,7 @@ def dated(column: Any, layout: str, place: Place) -> Any:
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    typed = _typed(column)
+    typed = _typed(column, place)
     if isinstance(typed, pa.Array) and is_moment(typed.type):
         return column
     texts = _texts(typed, place)
@@ -371,7 +399,7 @@ def scaled(column: Any, factor: float, offset: float, place: Place) -> Any:
         found = numbers(column, place, unfit) * factor + offset
     if not bad.any():
         return pa.array(found, from_pandas=True)
-    cells = _cells(column, _typed(column))
+    cells = _cells(column, _typed(column, place))
     return [cell if is_bad else own for cell, is_bad, own in zip(cells, bad.tolist(), found.tolist(), strict=True)]
 
 
@@ -402,7 +430,7 @@ def _cell(typed: Any, index: int) -> object:
 
 def value_at(column: Any, index: int) -> object:
     """One cell's plain value, for the message of an error."""
-    return _value_at(_typed(column), index)
+    return _value_at(arrow_of(column, "", ""), index)
 
 
 def _report_unreadable(texts: _Texts, typed: Any, place: Place, unfit: Unfit) -> None:
@@ -411,106 +439,11 @@ def _report_unreadable(texts: _Texts, typed: Any, place: Place, unfit: Unfit) ->
     unfit(rows, code, lambda index: _error_of_cell(place, index, typed, _not_a_kind))
 
 
-# Columns ------------------------------------------------------------------------------------------------------------
+# Cells --------------------------------------------------------------------------------------------------------------
 
 
-def _typed(column: Any) -> Any:
-    """An Arrow array of a column that has a type of its own, a list of a column of objects."""
-    if not isinstance(column, np.ndarray | pa.Array | pa.ChunkedArray | list | tuple):
-        column = _of_library(column)
-    if isinstance(column, np.ndarray):
-        return _typed_of_numpy(column)
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-        column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-    if not isinstance(column, pa.Array):
-        return _of_one_kind(list(column))
-    if isinstance(column, pa.ExtensionArray):
-        if column.type.extension_name == "arrow.uuid":
-            # Its storage is sixteen bytes, which are no text.
-            return column.to_pylist()
-        column = column.storage
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_run_end_encoded(column.type):
-        column = pc.run_end_decode(column)
-    return column.to_pylist() if pa.types.is_union(column.type) else column
-
-
-def _of_library(column: Any) -> Any:
-    """A column of another library as an array of numpy or Arrow, or a list; see the head of this file."""
-    kind: Any = getattr(column, "dtype", None)
-    if isinstance(kind, np.dtype):
-        return np.asarray(column)
-    coded = getattr(column, "cat", column)
-    if hasattr(kind, "categories") and hasattr(coded, "codes"):
-        return _of_codes(_typed(kind.categories), np.asarray(coded.codes))
-    found = _by_arrow(column)
-    if found is not None:
-        return found
-    return list(column) if hasattr(column, "__iter__") else np.asarray(column, dtype=object)
-
-
-def _of_codes(categories: Any, codes: NDArray[Any]) -> Any:
-    """pandas' categories, by its code of each cell; -1 for a missing one."""
-    if isinstance(categories, pa.Array):
-        return categories.take(pa.array(codes, pa.int64(), mask=codes < 0))
-    return [None if code < 0 else categories[code] for code in codes.tolist()]
-
-
-def _by_arrow(column: Any) -> Any:
-    """The Arrow array that a library's column can be; None where it cannot, or would be of a type of that library."""
-    try:
-        if hasattr(column, "to_arrow"):
-            found = column.to_arrow()
-        elif hasattr(column, "__arrow_c_stream__"):
-            found = pa.chunked_array(column)
-        elif hasattr(column, "__arrow_array__") or hasattr(column, "__arrow_c_array__"):
-            found = pa.array(column)
-        else:
-            return None
-    except Exception:  # whatever a library raises: its cells can be gone through one by one
-        return None
-    is_plain = isinstance(found, pa.Array | pa.ChunkedArray) and not isinstance(found.type, pa.BaseExtensionType)
-    return found if is_plain else None
-
-
-def _of_one_kind(values: list[Any]) -> Any:
-    """An Arrow array of objects that are all of one of the plainest types, or missing; else the list as it is.
-
-    This is for speed only: of these types, what a cell becomes is the same in both.
-    """
-    kinds = set(map(type, values)) - {type(None)}
-    if len(kinds) == 1 and (kind := _PLAINEST.get(kinds.pop())) is not None:
-        try:
-            return pa.array(values, kind)
-        except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
-            return values
-    return values
-
-
-def _typed_of_numpy(column: NDArray[Any]) -> Any:
-    kind = column.dtype.kind
-    if isinstance(column, np.ma.MaskedArray) or kind == "O" or (kind == "f" and column.dtype.itemsize > 8):
-        return _of_one_kind((column.astype(np.float64) if kind == "f" else column).tolist())
-    if kind == "f" and column.dtype.itemsize < 4:
-        column = column.astype(np.float64)
-    if kind in "TUS":
-        return _of_one_kind(column.tolist())
-    if kind == "M" and np.datetime_data(column.dtype)[0] not in ("D", "s", "ms", "us", "ns"):
-        column = column.astype("datetime64[s]")
-    return pa.array(column.astype(column.dtype.newbyteorder("=")), from_pandas=True)
-
-
-def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is one of text, or of bytes that may be text."""
-    return any(
-        is_kind(kind)
-        for is_kind in (
-            pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
-            pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
-        )
-    )  # fmt: skip
+def _typed(column: Any, place: Place) -> Any:
+    return arrow_of(column, place.source, place.column)
 
 
 def _value_at(typed: Any, index: int) -> object:
@@ -577,8 +510,6 @@ def _numbers_of_texts(column: Any, has_decimal_commas: bool) -> tuple[NDArray[np
     texts, undecodable = _decoded(column)
     texts = pc.utf8_trim_whitespace(texts)
     if has_decimal_commas:
-        # 1.045 may be a thousand there, and is no number; with decimal=point it is one.
-        texts = pc.replace_substring_regex(texts, pattern=_PERHAPS_THOUSANDS, replacement="?")
         texts = pc.replace_substring_regex(texts, pattern=_WITH_DECIMAL_COMMA, replacement=r"\1.\2")
     texts = pc.if_else(_is_missing(texts), pa.scalar(None, pa.string()), texts)
     try:
@@ -757,11 +688,6 @@ def _of_distinct(values: Any) -> tuple[Any, Flags]:
     return pa.array([_raw(value) for value in values.to_pylist()], pa.string()), ambiguous
 
 
-def is_moment(kind: Any) -> bool:
-    """Whether an Arrow type is one of dates or times."""
-    return bool(pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind))
-
-
 def _of_moments(column: Any) -> Any:
     """Dates and times as text: not through Python's datetime, which knows neither nanoseconds nor all years."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
@@ -874,7 +800,7 @@ def _of_numpy(value: Any) -> Any:
     if value.dtype.kind == "f":
         return float(value)
     if value.dtype.kind == "M" and not np.isnat(value):
-        return _of_moments(_typed_of_numpy(np.array([value])))[0].as_py()
+        return _of_moments(of_numpy(np.array([value])))[0].as_py()
     if value.dtype.kind in "Mm":
         return None if np.isnat(value) else _UNREADABLE
     item = value.item()

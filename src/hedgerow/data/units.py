@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,8 +29,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
+from hedgerow.data.arrow import as_columns
 from hedgerow.data.columns import Place, missing_columns, shown
-from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError
 from hedgerow.losses.survival import event_words, survival_codes
 from hedgerow.plan.plan import Feature, Label, Plan
@@ -65,10 +64,6 @@ _CAUSES = {
 }
 
 
-class LostRowsWarning(UserWarning):
-    """More than a tenth of the rows are left out, or no row is used. It has exact counts: for the rows' owner."""
-
-
 @dataclass(frozen=True)
 class RowCount:
     """How many rows of a table are used: exact and private, for its owner's screen and log only.
@@ -76,12 +71,10 @@ class RowCount:
     Attributes:
         n_used: rows that fit the plan.
         left_out: the others, by the code that says why.
-        lines: of the file, if the rows are lines.
     """
 
     n_used: int
     left_out: Mapping[str, int] = field(default_factory=dict)
-    lines: LineCounts | None = None
 
     @property
     def n_rows(self) -> int:
@@ -98,10 +91,6 @@ class RowCount:
         found = sorted(self.left_out.items())
         causes = [f"{n_rows:,} {code} ({_CAUSES.get(code, 'see docs/errors.md')})" for code, n_rows in found]
         said = f" Left out: {'; '.join(causes)}." if causes else ""
-        if self.lines is not None:
-            odd = ((self.lines.n_blank, "blank"), (self.lines.n_joined, "of a cell that goes on"))
-            also = [f"{count:,} {what}" for count, what in odd if count]
-            said += f" Lines: {self.lines.n_lines:,}{', of which ' * bool(also)}{', '.join(also)}."
         return f"{self.n_used:,} of {self.n_rows:,} rows used.{said}"
 
     def require(self, source: object, allowed: float = MOST_LEFT_OUT, *, needs_row: bool = True) -> None:
@@ -112,11 +101,6 @@ class RowCount:
         most = math.ceil(self.share_left_out * 100) / 100
         way = f" If these rows are to be left out, allow that share: --allow-loss {most:g}." if can_be_allowed else ""
         raise LostRowsError("rows-left-out", source=source, rows=self.text(), allowed=way)
-
-    def warn(self, stacklevel: int = 2) -> None:
-        """The same as a warning, for who calls from Python: LostRowsWarning."""
-        if self.share_left_out > MOST_LEFT_OUT:
-            warnings.warn(self.text(), LostRowsWarning, stacklevel=stacklevel + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,17 +125,6 @@ class Records:
     n_records: int
     fits: NDArray[np.bool_] | None = None
 
-    def beyond(self, plan: Plan) -> Iterator[tuple[str, int]]:
-        """Each feature's name, and how many of its values are clamped or not listed."""
-        for feature, column in zip(plan.features, self.features, strict=True):
-            if feature.is_categorical:
-                outside = column == encoders.UNKNOWN
-            else:
-                # As single-precision numbers, which is how they are binned.
-                low, high = np.float32(feature.min or 0), np.float32(feature.max or 0)
-                outside = (column < low) | (column > high)
-            yield feature.name, int(np.count_nonzero(outside))
-
     def take(self, indices: NDArray[np.intp]) -> Records:
         """The records at `indices`, in that order."""
         return Records(
@@ -160,6 +133,18 @@ class Records:
             unit=None if self.unit is None else self.unit[indices],
             n_records=len(indices),
         )
+
+
+def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple[str, int]]:
+    """Each feature's name, and how many of its values are clamped or not listed. Args: features: as in `Records`."""
+    for feature, column in zip(plan.features, features, strict=True):
+        if feature.is_categorical:
+            outside = column == encoders.UNKNOWN
+        else:
+            # As single-precision numbers, which is how they are binned.
+            low, high = np.float32(feature.min or 0), np.float32(feature.max or 0)
+            outside = (column < low) | (column > high)
+        yield feature.name, int(np.count_nonzero(outside))
 
 
 def needed_columns(plan: Plan, *, with_label: bool = True, with_unit: bool | None = None) -> tuple[str, ...]:
@@ -217,7 +202,7 @@ def records_from_columns(
     n_records, own = lengths.pop(), plan.label.columns
     fit = _Fit(n_records, left_out)
     records = Records(
-        features=tuple(_feature(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
+        features=tuple(feature_of(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
         label=_label([columns[name] for name in own], plan.label, [place(name) for name in own], fit.unfit)
         if with_label
         else None,
@@ -272,7 +257,8 @@ def concatenate(records: Iterable[Records]) -> Records:
     )
 
 
-def _feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit) -> FeatureColumn:
+def feature_of(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit) -> FeatureColumn:
+    """A feature's column, as in `Records`; a cell that does not fit goes to `unfit`. Raises DataError by its type."""
     if feature.is_hashed and feature.buckets is not None:
         return encoders.bucket_indices(column, feature.buckets, place, unfit)
     if feature.is_categorical:
@@ -354,7 +340,6 @@ class ContributionReport:
         n_dropped: of these, rows left out because their unit had more than the bound.
         unfit: rows left out because they do not fit the plan, by the code of the error that says why.
         beyond: rows whose value of a feature is clamped, or not listed, by the feature's name.
-        lines: as those of a `RowCount`.
     """
 
     n_units: int
@@ -362,7 +347,6 @@ class ContributionReport:
     n_dropped: int
     unfit: Mapping[str, int] = field(default_factory=dict)
     beyond: Mapping[str, int] = field(default_factory=dict)
-    lines: LineCounts | None = None
 
     @property
     def warning(self) -> str:
@@ -374,14 +358,14 @@ class ContributionReport:
         said = ", ".join(f"{many[name]:.0%} of {name!r}" for name in worst[:_SHOWN_COLUMNS])
         more = f", and of {len(many) - _SHOWN_COLUMNS} more" if len(many) > _SHOWN_COLUMNS else ""
         return (
-            f"Beyond the plan's bounds or lists: {said}{more}. Too narrow bounds spoil a model in silence, too wide "
-            "ones cost it nearly nothing; `hedgerow check` has the table."
+            f"Beyond the plan's bounds or lists, or of another kind: {said}{more}. Too narrow bounds spoil a model in "
+            "silence, too wide ones cost it nearly nothing; `hedgerow check` has the table."
         )
 
     @property
     def rows(self) -> RowCount:
         """How many of how many rows fit; those beyond the bound do."""
-        return RowCount(self.n_rows, self.unfit, self.lines)
+        return RowCount(self.n_rows, self.unfit)
 
     def text(self) -> str:
         """How many rows are used, and why not the others, for the site's owner only."""
@@ -453,27 +437,3 @@ def _mixed(words: Words) -> Words:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
-
-
-def collected(table: Any) -> Any:
-    """The table itself, or the Arrow table that it gives once it is computed."""
-    if isinstance(table, np.ndarray | list | tuple | Mapping | pa.Table):
-        return table
-    if isinstance(table, pa.RecordBatch):
-        return pa.Table.from_batches([table])
-    try:
-        from narwhals.stable import v2 as narwhals
-    except ModuleNotFoundError:
-        return table
-    known = narwhals.from_native(table, pass_through=True)
-    return known.collect(backend="pyarrow").to_native() if isinstance(known, narwhals.LazyFrame) else table
-
-
-def as_columns(table: Any) -> Mapping[str, Any]:
-    """A table's columns by their names; a mapping is returned as it is."""
-    table = collected(table)
-    if isinstance(table, Mapping):
-        return table
-    if isinstance(table, pa.Table):
-        return {name: table.column(index) for index, name in enumerate(table.column_names)}
-    return {str(name): table[name] for name in table.columns}

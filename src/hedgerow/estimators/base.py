@@ -1,8 +1,9 @@
 """What the private estimators share: reading X and y, the plan that the parameters make, the run over sites.
 
-`X` is either a matrix of numbers (binned in one pass, without a copy) or a table of named columns. Its schema is
-declared, or found by a survey whose releases are noised and charged (`hedgerow.survey`); it is never read off `X`, but
-where the caller asks for that. The type of a whole column, as its library has it, is taken to be public.
+`X` is a matrix, which is a table of numbers (binned in one pass, without a copy), or a table of named columns. What a
+column of a table is, its bounds and its categories are declared, or found by a survey whose releases are noised and
+charged (`hedgerow.survey`); they are never read off `X`, nor off the types that a library gave it, but where the caller
+asks for that. A cell that is not of its column's kind is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import math
 import os
 import re
 import secrets
-import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,17 +26,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from hedgerow.client.node import has_compiled, threads_of_jobs, use_threads
-from hedgerow.data.columns import Place, days, distinct_texts, identifiers, numbers, texts_of_cells
+from hedgerow.data.arrow import arrow_of, as_columns, collected, listed_categories, named_once
+from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, texts_of_cells
+from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import SiteData
-from hedgerow.data.units import RowCount, as_columns, collected, records_from_columns, rows_within_bound
+from hedgerow.data.units import MANY, ContributionReport, count_beyond, feature_of, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
-from hedgerow.models.model import Explanation, Model
+from hedgerow.models.model import FEWEST_TO_WARN, Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import day_of, days_between, iso_of
 from hedgerow.plan.plan import DECLARED, FOUND, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
@@ -44,19 +46,32 @@ from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
-from hedgerow.survey.program import Findings, Questions, Range
-from hedgerow.survey.queries import RawSite
+from hedgerow.survey.program import BOOLEANS, Findings, Questions, Range, kind_of_counts
+from hedgerow.survey.queries import DATE, N_KINDS, NUMBER, TRUTH, RawSite
 from hedgerow.trees.binning import CodeArray, Grid, PlaceArray, build_grid
 from hedgerow.trees.importances import importances
 
 _log = logging.getLogger(__name__)
 
 FROM_DATA = "data"
+FROM_TYPE = "from type"
 PRIVATE = "private"
 HASH_BUCKETS = 32
 """Of a column of text without declared categories."""
-BOOLEANS = ("false", "true")
-Columns = Mapping[str, Any]
+
+
+class Columns(dict[str, Any]):
+    """Columns by name, as `arrow_of` makes them.
+
+    Attributes:
+        listed: by name, the categories that their types list, where that is asked for.
+        is_matrix: whether all that are not declared are of numbers.
+    """
+
+    listed: Mapping[str, list[Any]] = {}
+    is_matrix: bool = False
+
+
 Table = NDArray[np.floating[Any]] | Columns
 
 
@@ -65,66 +80,38 @@ class Declaration:
     """What a caller declares about the columns of `X`.
 
     Attributes:
-        bounds: (min, max) per feature in order, or by name or position, "private" among them for what a survey is to
-            find; one (min, max) for all columns of numbers; "private" for all; "data" to read them off `X`; None for
-            none.
+        bounds: by name of a number or date, (min, max).
         categories: by name of a feature, its categories.
-        typed: the features whose categories the type of their column lists.
+        typed: the features whose categories the caller lets their type list.
+        private: all others: what they are, in a table, and their bounds are to be found.
+        from_data: whether these are read off `X` instead.
     """
 
-    bounds: Any
+    bounds: Mapping[str, Any]
     categories: Mapping[str, Sequence[Any]]
-    typed: Collection[str] = ()
+    typed: Collection[str]
+    private: tuple[str, ...]
+    from_data: bool
 
     @classmethod
-    def of(
-        cls, bounds: Any, categories: Mapping[Any, Sequence[Any]] | None, table: Table, names: Sequence[str]
-    ) -> Self:
-        """What the caller says, and beside it what the types of the columns say.
-
-        Args: categories: by name or position.
+    def of(cls, bounds: Any, categories: Any, table: Table, names: Sequence[str]) -> Self:
+        """What the parameters `bounds` and `categories` say.
 
         Raises:
-            UsageError: categories for a feature that does not exist.
+            UsageError: bounds or categories are missing, of another length, or for features that do not exist.
         """
-        given = _by_name(categories, names, "categories")
-        if _is_word(bounds, FROM_DATA):
-            return cls(bounds, given)
-        of_types = {name: categories_of_type(column(table, name, index)) for index, name in enumerate(names)}
-        typed = {name: own for name, own in of_types.items() if own and name not in given}
-        return cls(bounds, typed | given, typed)
-
-    @property
-    def from_data(self) -> bool:
-        return _is_word(self.bounds, FROM_DATA)
-
-    def surveyed(self, table: Table, names: Sequence[str]) -> tuple[str, ...]:
-        """The columns of numbers whose bounds are to be found; raises UsageError as `declared_features`."""
-        if self.from_data:
-            return ()
-        bounds = self.bounds_of(table, names)
-        return tuple(
-            name
-            for index, name in enumerate(names)
-            if bounds.get(name) == PRIVATE and kind_of_column(column(table, name, index)) in ("number", "date")
-        )
-
-    def bounds_of(self, table: Table, names: Sequence[str]) -> dict[str, Any]:
-        """By name, of the features without categories: (min, max), or "private"; raises UsageError."""
-        categories = self.categories
-        if self.bounds is None:
-            raise UsageError("bounds-missing")
-        if _is_word(self.bounds, PRIVATE):
-            return {name: PRIVATE for name in names if name not in categories}
-        if is_one_pair(self.bounds):
-            return {
-                name: _pair(self.bounds, name) if kind_of_column(column(table, name, index)) == "number" else PRIVATE
-                for index, name in enumerate(names)
-                if name not in categories
-            }
-        if isinstance(self.bounds, str) or not isinstance(self.bounds, Iterable):
-            raise UsageError("bounds-unknown", bounds=self.bounds)
-        return _bounds_by_name(self.bounds, names, categories)
+        listed = table.listed if isinstance(table, Columns) else {}
+        if _is_word(categories, FROM_TYPE):
+            typed, given = {name: own for name, own in listed.items() if own}, {}
+        else:
+            given = _by_name(categories, names, "categories")
+            typed = {name: listed.get(name, []) for name, own in given.items() if _is_word(own, FROM_TYPE)}
+        known = {**given, **typed}
+        from_data = _is_word(bounds, FROM_DATA)
+        by_name = {} if from_data else _bounds_of(bounds, [name for name in names if name not in known], names)
+        declared = {name: pair for name, pair in by_name.items() if pair != PRIVATE}
+        private = tuple(name for name in names if name not in known and name not in declared)
+        return cls(declared, known, typed, private, from_data)
 
 
 def _is_word(value: Any, word: str) -> bool:
@@ -138,17 +125,28 @@ def is_one_pair(bounds: Any) -> bool:
     return all(isinstance(bound, Real) and not isinstance(bound, bool | np.bool_) for bound in bounds)
 
 
-def categories_of_type(values: Any) -> list[Any]:
-    """The categories that a column's type lists (pandas' category, polars' Enum), where a plan can list them; or none.
-
-    They are part of the type, not of the cells; what has more of them than a plan can list is text like any other.
-    """
-    kind = _type_of(values)
-    if type(kind).__name__ not in ("CategoricalDtype", "Enum"):
-        return []
-    listed = [_scalar(value) for value in kind.categories]
-    is_plain = all(isinstance(value, str | int | float) for value in listed)
-    return listed if is_plain and len(listed) <= MAX_CATEGORIES else []
+def _bounds_of(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """By name, of the wanted features: (min, max), or "private"; raises UsageError."""
+    if bounds is None:
+        raise UsageError("bounds-missing")
+    if _is_word(bounds, PRIVATE):
+        return dict.fromkeys(wanted, PRIVATE)
+    if is_one_pair(bounds):
+        return {name: _pair(bounds, name) for name in wanted}
+    if isinstance(bounds, str) or not isinstance(bounds, Iterable):
+        raise UsageError("bounds-unknown", bounds=bounds)
+    if isinstance(bounds, Mapping):
+        by_name = _by_name(bounds, names, "bounds")
+    else:
+        pairs = list(bounds)
+        if len(pairs) != len(names):
+            raise UsageError("bounds-number", n_pairs=len(pairs), n_names=len(names))
+        by_name = dict(zip(names, pairs, strict=True))
+    absent = [name for name in wanted if by_name.get(name) is None]
+    if absent:
+        lacking = ", ".join(map(repr, absent[:8])) + (" and others" if len(absent) > 8 else "")
+        raise UsageError("bounds-absent", lacking=lacking)
+    return {name: _pair(by_name[name], name) for name in wanted}
 
 
 def is_dataframe(X: Any) -> bool:
@@ -156,41 +154,52 @@ def is_dataframe(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "__getitem__") and hasattr(X, "shape")
 
 
-def has_only_numbers(X: Any) -> bool:
-    """Whether every column of `X` is of a numeric (or Boolean) type."""
-    if is_dataframe(X):
-        return all(getattr(kind, "kind", "O") in "biuf" for kind in getattr(X, "dtypes", []))
-    return np.asarray(X).dtype.kind in "biuf"
+def columns_of(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Columns:
+    """The columns of `X` by name, in order; raises DataError for a type that cannot be read, by the column's name.
+
+    Args: with_lists: whether the categories that their types list are wanted, where a plan can list them.
+    """
+    if isinstance(X, np.ndarray | list | tuple):
+        # Not an array of numpy's choice: one text among a list's numbers would make text of all of them.
+        matrix = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
+        given: dict[str, Any] = {name: matrix[:, index] for index, name in enumerate(names)}
+    else:
+        given = dict(zip(names, as_columns(X).values(), strict=True))
+    columns = Columns({name: arrow_of(own, "X", name) for name, own in given.items()})
+    columns.is_matrix = isinstance(X, np.ndarray | list | tuple)
+    if with_lists:
+        listed = {name: listed_categories(own) for name, own in given.items()}
+        columns.listed = {
+            name: own
+            for name, own in listed.items()
+            if len(own) <= MAX_CATEGORIES and all(isinstance(value, str | int | float) for value in own)
+        }
+    return columns
 
 
-def columns_of(X: Any, names: Sequence[str]) -> Columns:
-    """The columns of `X` by name, in order, each with the type that it has."""
-    if isinstance(X, pa.Table):
-        return dict(zip(names, as_columns(X).values(), strict=True))
-    if is_dataframe(X):
-        # Not as numpy arrays: of whole numbers, one of them missing, pandas makes floats.
-        return {name: X[own] for name, own in zip(names, X.columns, strict=True)}
-    # Not an array of numpy's choice: one text among a list's numbers would make text of all of them.
-    matrix = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
-    return {name: matrix[:, index] for index, name in enumerate(names)}
+def as_matrix(X: Any) -> Any:
+    """A matrix of numbers: of a list, or of an array of objects or texts, each cell by itself, and NaN for no number.
 
-
-def within_floats(values: Any) -> Any:
-    """A matrix or labels, with infinity for each whole number beyond all floats, which numpy cannot convert.
-
-    Args:
-        values: arrays of objects and lists are looked through; anything else is returned as it is.
+    What has another shape is returned as it is, for scikit-learn to refuse.
     """
     try:
-        cells = np.asarray(values) if isinstance(values, list | tuple) else values
+        cells = np.array(X, dtype=object) if isinstance(X, list | tuple) else X
     except ValueError:
-        return values
-    if not isinstance(cells, np.ndarray) or cells.dtype != object:
-        return values
-    flat = [numbers([cell], Place("X", "", 0))[0] if _is_beyond(cell) else cell for cell in cells.ravel().tolist()]
-    found = np.empty(len(flat), dtype=object)
-    found[:] = flat
-    return found.reshape(cells.shape)
+        return X
+    if not isinstance(cells, np.ndarray) or cells.ndim != 2 or cells.dtype.kind in "biufc":
+        return X
+    unfit = AsMissing()
+    found = numbers(cells.ravel(), Place("X", "", 0), unfit).reshape(cells.shape)
+    if unfit.n_cells > MANY * cells.size:
+        warnings.warn(_OTHERS_IN_MATRIX.format(share=unfit.n_cells / cells.size), BeyondPlanWarning, stacklevel=5)
+    return found
+
+
+_OTHERS_IN_MATRIX = (
+    "{share:.0%} of the cells of X are no numbers, and count as missing: all columns of an array or a list are taken "
+    "to be of numbers. Give a table of pandas, polars or Arrow, or name the columns of text: categories={{position: "
+    "[...]}}."
+)
 
 
 def _refuse_what_is_no_table(X: Any, y: Any = None) -> None:
@@ -202,108 +211,98 @@ def _refuse_what_is_no_table(X: Any, y: Any = None) -> None:
             raise UsageError("no-table", parameter=parameter, type=type(given).__name__)
 
 
-@contextmanager
-def _no_text() -> Iterator[None]:
-    """Says what helps where scikit-learn cannot make a matrix of numbers, because a cell is text."""
-    try:
-        yield
-    except ValueError as fault:
-        if not str(fault).startswith("could not convert string to float"):
-            raise
-        raise DataError("data-text-in-matrix", said=fault) from None
+def column(table: Table, names: Sequence[str], name: str) -> Any:
+    """One column of a table, for a survey: numbers of a matrix, else cell by cell."""
+    if isinstance(table, Columns):
+        return RawColumn([table[name]], Place("X", name, 0))
+    return table[:, names.index(name)]
 
 
-def _is_beyond(cell: Any) -> bool:
-    return isinstance(cell, int) and abs(cell) > sys.float_info.max
-
-
-def column(table: Table, name: str, index: int) -> Any:
-    """One column of a table."""
-    return table[name] if isinstance(table, Mapping) else table[:, index]
-
-
-def declared_features(
-    table: Table, names: Sequence[str], declaration: Declaration, found: Mapping[str, Range]
+def planned_features(
+    table: Table, names: Sequence[str], declaration: Declaration, found: Mapping[str, tuple[int, Range | None]]
 ) -> list[dict[str, Any]]:
     """The plan's [[features]] tables.
 
-    Args: found: what a survey found of the columns that it was asked for.
-
-    Raises:
-        UsageError: bounds or categories are missing, of another length, or for features that do not exist.
+    Args: found: by name of a feature that is not declared, its kind, and the range of numbers and dates.
     """
-    categories = declaration.categories
-    bounds = {} if declaration.from_data else declaration.bounds_of(table, names)
-    features = []
-    for index, name in enumerate(names):
-        if name in categories:
-            feature: dict[str, Any] = {"name": name, "type": "categorical", "categories": _plain(categories[name])}
-            if name in declaration.typed:
-                feature["origin"] = TYPED
+    features: list[dict[str, Any]] = []
+    for name in names:
+        if name in declaration.categories:
+            own = {"type": "categorical", "categories": _plain(declaration.categories[name])}
+            own["origin"] = TYPED if name in declaration.typed else DECLARED
+        elif name in declaration.bounds:
+            low, high = declaration.bounds[name]
+            own = {"type": "date" if isinstance(low, str) else "numeric", "min": low, "max": high}
         elif declaration.from_data:
-            feature = _read_off(column(table, name, index), name) | {"origin": READ_OFF}
-        elif bounds[name] == PRIVATE:
-            feature = _without_declaration(name, kind_of_column(column(table, name, index)), found)
+            own = {**_read_off(column(table, names, name), table, name), "origin": READ_OFF}
         else:
-            low, high = bounds[name]
-            is_date = isinstance(low, str) or kind_of_column(column(table, name, index)) == "date"
-            feature = {"name": name, "type": "date" if is_date else "numeric", "min": low, "max": high}
-        features.append(feature)
+            own = {**_found_feature(*found[name]), "origin": FOUND}
+        features.append({"name": name, **own})
     return features
 
 
-def _without_declaration(name: str, kind: str, found: Mapping[str, Range]) -> dict[str, Any]:
-    """A feature of which nothing is declared: by its type, and by what a survey found of numbers."""
-    if kind == "text":
-        return {"name": name, "type": "hashed", "buckets": HASH_BUCKETS, "origin": TYPED}
-    if kind == "truth":
-        return {"name": name, "type": "categorical", "categories": list(BOOLEANS), "origin": TYPED}
-    low, high = days_between(*found[name].bounds) if kind == "date" else found[name].bounds
-    own = {"name": name, "type": "date" if kind == "date" else "numeric", "min": low, "max": high}
-    return {**own, "integer": found[name].is_whole, "origin": FOUND}
+def _found_feature(kind: int, found: Range | None) -> dict[str, Any]:
+    """A feature of which nothing is declared, by what noisy counts say of it."""
+    if found is None:
+        if kind == TRUTH:
+            return {"type": "categorical", "categories": list(BOOLEANS)}
+        return {"type": "hashed", "buckets": HASH_BUCKETS}
+    low, high = days_between(*found.bounds) if kind == DATE else found.bounds
+    return {"type": "date" if kind == DATE else "numeric", "min": low, "max": high, "integer": found.is_whole}
 
 
-def kind_of_column(values: Any) -> str:
-    """ "number", "date", "truth" or "text", by a column's type alone. A numpy array of objects has none: it is of
-    numbers.
+def _read_off(cells: Any, table: Table, name: str) -> dict[str, Any]:
+    """A feature by exact counts of its rows."""
+    if not isinstance(table, Columns):
+        low, high = finite_range(cells)
+        return {"type": "numeric", "min": low, "max": high}
+    kind = kind_of_counts(np.bincount(cells.kinds, minlength=N_KINDS).astype(np.float64), 0.0)
+    if kind in (NUMBER, DATE):
+        low, high = finite_range(cells.numbers if kind == NUMBER else cells.days)
+        if kind == NUMBER:
+            return {"type": "numeric", "min": low, "max": high}
+        first, last = days_between(low, high)
+        return {"type": "date", "min": first, "max": last}
+    return {"type": "categorical", "categories": sorted(cells.texts[0]) or ["none"]}
+
+
+def encode_rows(
+    table: Table, plan: Plan, grid: Grid, *, is_training: bool = False
+) -> tuple[CodeArray, PlaceArray | None]:
+    """Grid codes [n_features, n] of a table, one byte per value, and no other copy of a C-ordered matrix.
+
+    Args: is_training: whether the places of values within their cells are wanted, where a run may ask for them, and the
+        caller is told of columns of which much lies beyond the plan.
     """
-    kind = _type_of(values)
-    if isinstance(values, np.ndarray) and values.dtype == object:
-        return "number"
-    if getattr(kind, "kind", "") == "b" or str(kind) in ("Boolean", "bool"):
-        return "truth"
-    if _is_date(kind):
-        return "date"
-    return "number" if _is_numeric(kind) else "text"
+    unfit = {name: AsMissing() for name in plan.feature_names}
+    if isinstance(table, Columns):
+        columns: tuple[NDArray[Any], ...] = tuple(
+            feature_of(table[own.name], own, Place("X", own.name, 0), unfit[own.name]) for own in plan.features
+        )
+    else:
+        columns = tuple(table[:, index] for index in range(table.shape[1]))
+    if isinstance(table, np.ndarray) and table.flags.c_contiguous:
+        codes = grid.encode_matrix(table)
+    else:
+        codes = grid.encode(columns)
+    if not is_training:
+        return codes, None
+    places = grid.places(columns, codes) if grid.divisible else None
+    if plan.privacy.bounds_from_data:
+        return codes, places
+    n_rows = codes.shape[1]
+    with np.errstate(over="ignore"):
+        counts = count_beyond((own if own.dtype.kind == "i" else own.astype(np.float32) for own in columns), plan)
+        # Of bounds that were found, `warn_of_few_records` speaks.
+        found = {own.name for own in plan.features if own.origin == FOUND}
+        outside = {name: count * (name not in found) + unfit[name].n_cells for name, count in counts}
+    if n_rows >= FEWEST_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=outside).warning):
+        warnings.warn(said, BeyondPlanWarning, stacklevel=6)
+    return codes, places
 
 
-def _is_date(kind: Any) -> bool:
-    """Whether a column's type is one of dates or moments, of Arrow, numpy, pandas or polars."""
-    kind = getattr(kind, "pyarrow_dtype", kind)
-    if isinstance(kind, pa.DataType):
-        return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
-    return getattr(kind, "kind", "") == "M" or re.match(r"Date(time)?(\(|$)", str(kind)) is not None
-
-
-def encode_table(table: Table, plan: Plan, grid: Grid) -> CodeArray:
-    """Grid codes [n_features, n] of a table: one byte per value, and no other copy of a C-ordered matrix."""
-    if not isinstance(table, Mapping) and table.flags.c_contiguous:
-        return grid.encode_matrix(table)
-    return grid.encode(_columns_of(table, plan))
-
-
-def encode_rows(table: Table, plan: Plan) -> tuple[CodeArray, PlaceArray | None]:
-    """Codes as `encode_table` has them, and the places of values within their cells where a run may ask for them."""
-    grid = build_grid(plan)
-    codes = encode_table(table, plan, grid)
-    return codes, grid.places(_columns_of(table, plan), codes) if grid.divisible else None
-
-
-def _columns_of(table: Table, plan: Plan) -> tuple[NDArray[Any], ...]:
-    if isinstance(table, Mapping):
-        place = Place("X", "", 0)
-        return records_from_columns(table, plan, with_label=False, with_unit=False, table=place).features
-    return tuple(table[:, index] for index in range(table.shape[1]))
+class BeyondPlanWarning(UserWarning):
+    """Many values of a column are clamped to its bounds, or are no category of it: better bounds may help."""
 
 
 def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
@@ -319,33 +318,6 @@ def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
         return low, high
     width = max(1.0, abs(low) * 1e-3)
     return (low - width, low) if low > 0 else (low, low + width)
-
-
-def _read_off(values: Any, name: str) -> dict[str, Any]:
-    if kind_of_column(values) == "date":
-        first, last = days_between(*finite_range(days(values, None, Place("X", name, 0))))
-        return {"name": name, "type": "date", "min": first, "max": last}
-    if _is_numeric(_type_of(values)):
-        is_plain = isinstance(values, np.ndarray) and values.dtype.kind == "f"
-        low, high = finite_range(values if is_plain else numbers(values, Place("X", name, 0)))
-        return {"name": name, "type": "numeric", "min": low, "max": high}
-    texts = sorted(distinct_texts(values, Place("X", name, 0)).to_pylist())
-    return {"name": name, "type": "categorical", "categories": texts or ["none"]}
-
-
-def _type_of(values: Any) -> Any:
-    """The type of a column's cells, of numpy, Arrow or another library; None without one."""
-    return values.type if isinstance(values, pa.Array | pa.ChunkedArray) else getattr(values, "dtype", None)
-
-
-def _is_numeric(kind: Any) -> bool:
-    """Whether a column's type is one of numbers: numpy's and pandas' types have a kind, those of polars are asked."""
-    if isinstance(kind, pa.DataType):
-        return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-    if hasattr(kind, "kind"):
-        return kind.kind in "iuf"
-    ask = getattr(kind, "is_numeric", None)
-    return bool(callable(ask) and ask())
 
 
 def _by_name(given: Mapping[Any, Any] | None, names: Sequence[str], parameter: str) -> dict[str, Any]:
@@ -392,21 +364,6 @@ def named_groups(given: Any, names: Sequence[str]) -> list[list[str]]:
     return [list(_by_name(dict.fromkeys(group), names, "interaction_cst")) for group in given]
 
 
-def _bounds_by_name(bounds: Any, names: Sequence[str], categories: Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(bounds, Mapping):
-        by_name = _by_name(bounds, names, "bounds")
-    else:
-        pairs = list(bounds)
-        if len(pairs) != len(names):
-            raise UsageError("bounds-number", n_pairs=len(pairs), n_names=len(names))
-        by_name = dict(zip(names, pairs, strict=True))
-    absent = [name for name in names if name not in categories and by_name.get(name) is None]
-    if absent:
-        lacking = ", ".join(map(repr, absent[:8])) + (" and others" if len(absent) > 8 else "")
-        raise UsageError("bounds-absent", lacking=lacking)
-    return {name: _pair(by_name[name], name) for name in names if name not in categories}
-
-
 def _pair(value: Any, name: str) -> Any:
     """(min, max), or "private" as it is; dates as ISO 8601."""
     if _is_word(value, PRIVATE):
@@ -425,6 +382,9 @@ def _bound(value: Any) -> float | str:
     if isinstance(value, str):
         return iso_of(day_of(value))
     return str(value.isoformat()) if hasattr(value, "isoformat") else float(value)
+
+
+_NOTHING = object()
 
 
 def _plain(values: Any) -> list[Any]:
@@ -464,14 +424,16 @@ class FewRecordsWarning(UserWarning):
 
 
 def warn_of_few_records(
-    questions: Questions, findings: Findings, columns: Sequence[str], parameters: Collection[str]
+    questions: Questions, findings: Findings, found: Mapping[str, tuple[int, Range | None]], parameters: Collection[str]
 ) -> None:
     """Warn by what was released: few records for epsilon, a column of which nothing stood out, a label cut short.
 
     Args:
+        found: by name, kinds and ranges of the columns that were asked for.
         parameters: of the estimator; what is advised is among them.
     """
-    unseen = [name for name, own in zip(columns, findings.ranges, strict=True) if not own.is_seen]
+    ranges = {name: own for name, (_, own) in found.items() if own is not None}
+    unseen = [name for name, own in ranges.items() if not own.is_seen]
     if findings.label is not None and not findings.label.is_seen:
         unseen.insert(0, "the label")  # Its bounds bound all predictions, so it is named however many columns follow.
     reasons = []
@@ -484,8 +446,8 @@ def warn_of_few_records(
         rest = f" and {len(unseen) - 8} more" if len(unseen) > 8 else ""
         named = ", ".join(unseen[:8]) + rest
         reasons.append(f"Nothing stands out of the noise in {named}; the bounds there are a guess.")
-    about = zip((*columns, "the label"), (*findings.ranges, findings.label), strict=True)
-    reasons += [f"In {name}: {own.doubt}." for name, own in about if own is not None and own.unheld]
+    about = [*ranges.items(), *([] if findings.label is None else [("the label", findings.label)])]
+    reasons += [f"In {name}: {own.doubt}." for name, own in about if own.unheld]
     share, deviation = (0.0, 0.0) if findings.label is None else findings.label.share_beyond
     if findings.label is not None and share > max(MOST_BEYOND, deviation):
         low, high = findings.label.bounds
@@ -526,10 +488,10 @@ class Start:
         rows: of each site whose rows are summed by themselves.
         findings: what a survey found; of little meaning where none was needed.
         ledger: the survey's releases.
-        found: by name, the ranges of the columns that were asked for.
+        declaration: what the caller says of the columns.
+        found: by name of the columns that were asked for, their kinds and ranges.
         n_records: as declared or found.
         has_units: whether rows of one unit are protected together.
-        is_masked: whether sums over sites are taken under masks.
     """
 
     structure_seed: int
@@ -537,10 +499,10 @@ class Start:
     rows: Rows
     findings: Findings
     ledger: Ledger
-    found: Mapping[str, Range]
+    declaration: Declaration
+    found: Mapping[str, tuple[int, Range | None]]
     n_records: Any = 1
     has_units: bool = False
-    is_masked: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -560,17 +522,6 @@ class Ready:
     start: Start
 
 
-def _raw_columns(table: Table, names: Sequence[str], wanted: Sequence[str]) -> list[NDArray[Any]]:
-    """The columns that a survey reads: views of a matrix, else numbers as a plan's features become them."""
-    cells = [(name, column(table, name, index)) for index, name in enumerate(names) if name in set(wanted)]
-    if not isinstance(table, Mapping):
-        return [own for _, own in cells]
-    return [
-        days(own, None, Place("X", name, 0)) if kind_of_column(own) == "date" else numbers(own, Place("X", name, 0))
-        for name, own in cells
-    ]
-
-
 class PrivateTrees(BaseEstimator):
     """What classifier and regressor share: the plan, the sites, the run."""
 
@@ -578,12 +529,14 @@ class PrivateTrees(BaseEstimator):
     privacy_report_: PrivacyReport
     ledger_: Ledger
     tuning_: tuple[Any, ...]
+    columns_: dict[str, tuple[str, str]]
     _y_is_numeric = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
-        tags.input_tags.string = False
+        # Text that is no number is missing in a matrix, and any text is taken in a table.
+        tags.input_tags.string = True
         return tags
 
     def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
@@ -596,40 +549,33 @@ class PrivateTrees(BaseEstimator):
 
     # Reading X and y -----------------------------------------------------------------------------------------------
 
-    def _table_and_label(self, X: Any, y: Any) -> tuple[Table, NDArray[Any]]:
-        """What `fit` is given: the validated table, and y as a 1-d array."""
-        _refuse_what_is_no_table(X, y)
+    def _table(self, X: Any, y: Any = _NOTHING) -> Table:
+        """The validated table that a fit is given with as many labels, or a prediction without."""
+        is_fit = y is not _NOTHING
+        _refuse_what_is_no_table(X, y if is_fit else None)
         X = collected(X)
-        if not self._reads_columns(X, reset=True):
-            X = within_floats(X)
-            with _no_text():
-                matrix, values = validate_data(self, X, y, y_numeric=self._y_is_numeric, reset=True, **_AS_MATRIX)
-            return matrix, values
-        validate_data(self, X, y, skip_check_array=True, reset=True)
-        check_consistent_length(X, y)
-        if not len(y):
-            raise DataError("data-no-rows")
-        return columns_of(X, self._feature_names()), column_or_1d(y, warn=True)
-
-    def _table(self, X: Any) -> Table:
-        """What a prediction is given: the validated table."""
-        _refuse_what_is_no_table(X)
-        X = collected(X)
-        if not self._reads_columns(X, reset=False):
-            X = within_floats(X)
-            with _no_text():
-                matrix: NDArray[Any] = validate_data(self, X, reset=False, **_AS_MATRIX)
+        labels = {"y": None} if y is None else {}
+        if not self._reads_columns(X, is_fit):
+            matrix: NDArray[Any] = validate_data(self, as_matrix(X), reset=is_fit, **labels, **_AS_MATRIX)
+        else:
+            named_once(list(getattr(X, "column_names", getattr(X, "columns", ()))))
+            validate_data(self, X, skip_check_array=True, reset=is_fit, **labels)
+        if is_fit:
+            check_consistent_length(X, y)
+            if not len(y):
+                raise DataError("data-no-rows")
+        if not self._reads_columns(X, is_fit):
             return matrix
-        validate_data(self, X, skip_check_array=True, reset=False)
-        return columns_of(X, self._feature_names())
+        said = self.categories.values() if isinstance(self.categories, Mapping) else [self.categories]
+        return columns_of(X, self._feature_names(), with_lists=any(_is_word(own, FROM_TYPE) for own in said))
 
-    def _reads_columns(self, X: Any, reset: bool) -> bool:
-        """Whether `X` is a table of columns of several types; else scikit-learn makes it a matrix of numbers."""
-        if isinstance(X, pa.Table):
+    def _reads_columns(self, X: Any, is_fit: bool) -> bool:
+        """Whether `X` is read column by column: each table, and a matrix with columns that are no numbers."""
+        if isinstance(X, pa.Table) or is_dataframe(X):
             return True
-        if not reset:
-            return any(feature.is_categorical or feature.is_date for feature in self.model_.plan.features)
-        return bool(self.categories) or (is_dataframe(X) and not has_only_numbers(X))
+        if is_fit:
+            return bool(self.categories)
+        return any(feature.is_categorical or feature.is_date for feature in self.model_.plan.features)
 
     def _feature_names(self) -> list[str]:
         names = getattr(self, "feature_names_in_", None)
@@ -639,49 +585,58 @@ class PrivateTrees(BaseEstimator):
 
     # Training ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, table: Table, y: NDArray[Any], asked: str, holders: Holders) -> Start:
+    def _begin(self, table: Table, n_rows: int, holders: Holders, asked: str = "", label: Any = None) -> Start:
         """Find by a survey what is not declared. Everything that can be refused without it, is refused before it.
 
         Args:
-            y: the labels.
-            asked: what to find of them, as `Questions.label`; texts are as `texts_of_cells` gives them.
+            n_rows: rows of the table.
             holders: whose the rows are.
+            asked: what to find of the labels, as `Questions.label`.
+            label: the labels, cell by cell, or as numbers.
         """
-        names, n_rows = self._feature_names(), len(y)
+        names = self._feature_names()
         structure_seed, noise = self._randomness()
         if self.max_rows_per_unit != 1 and holders.units is None:
             raise UsageError("units-missing", max_rows_per_unit=self.max_rows_per_unit)
-        by_site = rows_of_sites(holders.sites, n_rows)
-        is_masked = bool(self.secure_sums) and len(by_site) >= SMALLEST_MASKED_COHORT
-        columns = self._declaration(table, names).surveyed(table, names)
+        rows: Rows = {"site": None}
+        if self.secure_sums:
+            # Whether there are masks is what the caller says, not what names stand in `sites`.
+            rows = rows_of_sites(holders.sites, n_rows)
+            for count in range(len(rows), SMALLEST_MASKED_COHORT):
+                rows = {**rows, free_name(f"no rows {count}", list(rows)): np.empty(0, dtype=np.intp)}
+        else:
+            rows_of_sites(holders.sites, n_rows)
+        declaration = Declaration.of(self.bounds, self.categories, table, names)
+        private = () if declaration.from_data else declaration.private
         start = Start(
-            structure_seed, noise, by_site if is_masked else {"site": None}, Findings(1), Ledger(),
-            dict.fromkeys(columns, Range(0.0, 1.0)), has_units=holders.units is not None, is_masked=is_masked,
+            structure_seed, noise, rows, Findings(1), Ledger(), declaration,
+            dict.fromkeys(private, (NUMBER, Range(0.0, 1.0))), has_units=holders.units is not None,
         )  # fmt: skip
-        label = {"name": free_name("label", names), **_TRIAL_LABEL}
-        trial = self._plan(table, names, label, replace(start, n_records=self._declared_n_records(n_rows) or 1))
+        trial_label = {"name": free_name("label", names), **_TRIAL_LABEL}
+        trial = self._plan(table, names, trial_label, replace(start, n_records=self._declared_n_records(n_rows) or 1))
         if holders.units is not None:
             kept = self._within_bound(holders.units, n_rows, trial)
             start, n_rows = replace(start, rows=only_rows(start.rows, kept)), int(np.count_nonzero(kept))
+        is_table = isinstance(table, Columns) and not table.is_matrix
         questions = Questions(
             epsilon=trial.privacy.epsilon,
             delta=trial.privacy.delta,
             accountant=trial.privacy.accountant,
-            n_columns=len(columns),
+            n_columns=0 if is_table else len(private),
+            n_unknown=len(private) if is_table else 0,
             n_records=self._declared_n_records(n_rows),
             label=asked,
             rows_per_unit=trial.privacy.rows_per_unit,
         )
         if questions.is_empty:
             return replace(start, n_records=questions.n_records)
-        raw = _raw_columns(table, names, columns) + ([] if asked in ("", "texts") else [y])
-        texts = y if asked == "texts" else None
-        raw_sites = {name: RawSite(raw, texts, own, len(y)) for name, own in start.rows.items()}
+        raw = [column(table, names, name) for name in private] + ([label] if asked else [])
+        n_all = n_rows if holders.units is None else len(kept)
         tell_of_first_fit()
-        surveyed = survey_sites(questions, raw_sites, noise)
+        surveyed = survey_sites(questions, {name: RawSite(raw, own, n_all) for name, own in start.rows.items()}, noise)
         findings = surveyed.findings
-        warn_of_few_records(questions, findings, columns, self.get_params())
-        found = dict(zip(columns, findings.ranges, strict=True))
+        found = dict(zip(private, findings.unknown or [(NUMBER, own) for own in findings.ranges], strict=True))
+        warn_of_few_records(questions, findings, found, self.get_params())
         return replace(start, findings=findings, ledger=surveyed.ledger, found=found, n_records=findings.n_records)
 
     def _within_bound(self, units: Any, n_rows: int, trial: Plan) -> NDArray[np.bool_]:
@@ -707,16 +662,15 @@ class PrivateTrees(BaseEstimator):
             site_data = self._site_data(plan, table, ready.y, start.rows)
             tell_of_first_fit()
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
+        self.columns_ = {own.name: (own.type, own.origin) for own in plan.features}
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger
 
     def _site_data(self, plan: Plan, table: Table, y: NDArray[Any], rows: Rows) -> dict[str, SiteData]:
         """Each site's rows as its node holds them, without those that are of no class that was found."""
         labels = self._encoded(y, plan)
-        kept = self._kept(labels)
-        n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
-        RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn(stacklevel=5)
-        return split_sites(encode_rows(table, plan), labels, rows, kept)
+        encoded = encode_rows(table, plan, build_grid(plan), is_training=True)
+        return split_sites(encoded, labels, rows, self._kept(labels))
 
     def _shown(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
         """What shows how far a training is, where that is asked for."""
@@ -731,7 +685,7 @@ class PrivateTrees(BaseEstimator):
         return None
 
     def _plan(self, table: Table, names: Sequence[str], label: Mapping[str, Any], start: Start) -> Plan:
-        declaration = self._declaration(table, names)
+        declaration = start.declaration
         unit: dict[str, Any] = {}
         if start.has_units:
             name = free_name("unit", [*names, label["name"]])
@@ -743,7 +697,7 @@ class PrivateTrees(BaseEstimator):
         signs = named_signs(self.monotonic_cst, names)
         features = [
             {**feature, **({"monotone": _DIRECTIONS[signs[feature["name"]]]} if signs.get(feature["name"]) else {})}
-            for feature in declared_features(table, names, declaration, start.found)
+            for feature in planned_features(table, names, declaration, start.found)
         ]
         if not start.ledger.releases:
             # Before the survey, nothing is found yet.
@@ -760,7 +714,7 @@ class PrivateTrees(BaseEstimator):
                 "bounds_from_data": declaration.from_data,
                 **unit,
             },
-            "federation": {"secure_aggregation": start.is_masked},
+            "federation": {"secure_aggregation": bool(self.secure_sums)},
             "label": label,
             "features": features,
             "prepared": prepared_tables(start.ledger, unit.get("unit", "record"), unit.get("max_rows_per_unit", 1)),
@@ -791,9 +745,6 @@ class PrivateTrees(BaseEstimator):
     def _origin_of_label(self, declared: Any) -> str:
         """Where the label's classes or bounds are from, which the caller may have declared."""
         return DECLARED if declared is not None else READ_OFF if self._reads_data else FOUND
-
-    def _declaration(self, table: Table, names: Sequence[str]) -> Declaration:
-        return Declaration.of(self.bounds, self.categories, table, names)
 
     def _randomness(self) -> tuple[int, NoiseSource]:
         """The seed of the structure, and the noise: the operating system's, unless `random_state` is given."""
@@ -849,7 +800,7 @@ class PrivateTrees(BaseEstimator):
 
     def _codes(self, X: Any) -> CodeArray:
         check_is_fitted(self, "model_")
-        codes = encode_table(self._table(X), self.model_.plan, self.model_.ensemble.grid)
+        codes, _ = encode_rows(self._table(X), self.model_.plan, self.model_.ensemble.grid)
         self.model_.warn_of_missing(codes)
         return codes
 

@@ -6,8 +6,9 @@
 They run the real protocol in this process: each site is a node that sees its own rows only. What a plan calls public
 (bounds, classes, the number of records) may be declared: ``bounds=[(0, 100), (18, 90)], classes=["no", "yes"],
 n_records=10_000``. What is not, is found by noisy counts, which cost a small share of the same epsilon and stand in
-the report; ``bounds="data"`` reads it off the data instead, and the report then says that the guarantee is void. The
-type of a whole column (numbers, texts) is taken to be public, as its name is.
+the report; ``bounds="data"`` reads it off the data instead, and the report then says that the guarantee is void. What a
+column of a table is (numbers, dates, truth values, texts) is found so as well: its type in pandas or polars may follow
+from one cell. A matrix is of numbers.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length
 
 from hedgerow.client.node import threads_of_jobs, use_threads
-from hedgerow.data.columns import Place, category_indices, shown, texts_of_cells
+from hedgerow.data.arrow import arrow_of, collected
+from hedgerow.data.columns import AsMissing, Place, category_indices, refuse, shown, texts_of_cells
 from hedgerow.data.columns import numbers as numbers_of
+from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import scaled_label
-from hedgerow.data.units import collected
 from hedgerow.errors import DataError, UsageError
 from hedgerow.estimators.base import (
     PRIVATE,
@@ -51,7 +53,6 @@ from hedgerow.estimators.base import (
     plain,
     refuse_weights,
     rows_of_sites,
-    within_floats,
 )
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.censored import concordance
@@ -61,6 +62,7 @@ from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.accountants import account_of
+from hedgerow.survey.queries import DATE, TRUTH
 
 
 class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
@@ -74,14 +76,14 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         n_candidates: split candidates per feature.
         split_method, weight_update, split_candidates, interaction, interaction_size, batch_size: as in a plan.
         accountant: "gdp" (exact) or "rdp".
-        bounds: "private" finds them by noisy counts, for about 5 % of the budget. Or (min, max) per feature in order,
-            or a dictionary by name or position, "private" for some of them, or one pair for all columns of numbers:
-            bounds=(0, 1). Values beyond are clamped. Public.
-            "data" reads bounds, categories and classes off the data, which voids the guarantee.
-        categories: dictionary from a feature's name or position to the list of its public categories. Without, those
-            that the column's type lists are **taken as public** (pandas' `category`, polars' `Enum`): give the type
-            from a code book, for `astype("category")` lists what stands in the rows. Other text is hashed into 32
-            public buckets, which costs nothing.
+        bounds: "private" finds by noisy counts what a column is and its bounds, for about 6 % of the budget. Or (min,
+            max) per feature in order, or a dictionary by name or position, "private" for some of them, or one pair for
+            all without categories: bounds=(0, 1). A pair says that a column is of numbers, or of dates. Values beyond
+            are clamped. Public. "data" reads bounds, categories and classes off the data, which voids the guarantee.
+        categories: dictionary from a feature's name or position to the list of its public categories. "from type", for
+            one of them or for all, **takes as public** those that a column's type lists (pandas' `category`, polars'
+            `Enum`): only for types from a code book, for `astype("category")` lists what stands in the rows. Text
+            without categories is hashed into 32 public buckets, which costs nothing.
         classes: the public list of classes; None finds whole numbers from -128 to 1023, or texts of up to 16 bytes,
             by noisy counts, for 2 % of the budget. Rows of a class that is not found are left out.
         n_records: the public or declared number of records; None counts them, with noise.
@@ -95,12 +97,15 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         n_jobs: threads; None means 1, -1 all.
         max_rows_per_unit: with `units` in `fit`: rows of one unit that are used at most, at all sites together. All
             noise grows with it.
-        secure_sums: True adds up masked vectors of three sites or more, as a network would carry them, for the same
-            trees. False (the default) sums all rows at once, many times faster: they are all in this process anyway.
+        secure_sums: True adds up masked vectors of the sites, as a network would carry them, for the same trees; sites
+            without rows make up the three that masks want. False (the default) sums all rows at once, many times
+            faster: they are all in this process anyway.
             The plan and the report say which it was.
         verbose: 1 shows on stderr how far a fit is that takes more than a second.
 
     Attributes:
+        columns_: by a feature's name what it was read as, and where that is from: "declared", "found" by noisy counts,
+            from its "type", or read off the "data".
         classes_: sorted. model_: the `Model`. privacy_report_, ledger_: what was promised and released.
         n_features_in_, feature_names_in_: as in scikit-learn; the model's features have these names, also behind a
             `ColumnTransformer` or `Pipeline` with `set_output(transform="pandas")`.
@@ -126,7 +131,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         learning_rate: float | str = "auto",
         accountant: str = "gdp",
         bounds: Any = PRIVATE,
-        categories: Mapping[Any, Sequence[Any]] | None = None,
+        categories: Mapping[Any, Any] | str | None = None,
         classes: Sequence[Any] | None = None,
         n_records: int | None = None,
         joint_clip: float | str = "auto",
@@ -168,21 +173,26 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
         y = _one_column(y, X)
         cells = _values_of(y)
-        y, kind = _read_labels(y)
-        table, y = self._table_and_label(X, y)
-        y = np.asarray(y)
-        check_classification_targets(y)
-        start = self._begin(table, *self._asked(y, kind), holders)
-        # Of a list, numpy's type follows from all of its values: one row would decide how every class is written.
-        kept = y.dtype if isinstance(cells, np.ndarray) and kind == "number" and y.dtype.kind in "biuf" else None
-        classes = self._known_classes(y, kind, start, kept)
-        texts = [as_text(value) for value in classes.tolist()]
-        self.classes_ = classes
-        # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
-        labels: Any = y if cells is None else cells
+        if self._finds_classes and cells is not None:
+            # What the labels are is found as of a feature: one of them may have decided the type of all.
+            table = self._table(X, cells)
+            labels = RawColumn([arrow_of(cells, "y", "y")], Place("y", "y", 0))
+            start = self._begin(table, len(cells), holders, "classes", labels)
+            self.classes_ = self._found_classes(start)
+        else:
+            y, kind = _read_labels(y)
+            table = self._table(X, y)
+            y = column_or_1d(y, warn=True)
+            if kind == "number":
+                _finite(numbers_of(y, Place("y", "y", 0)))
+            check_classification_targets(y)
+            self.classes_ = self._declared_classes(y, kind)
+            start = self._begin(table, len(y), holders)
+        texts = [as_text(value) for value in self.classes_.tolist()]
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
         label |= {"origin": self._origin_of_label(self.classes)}
-        return Ready(table, labels, label, start)
+        # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
+        return Ready(table, y if cells is None else cells, label, start)
 
     def _encoded(self, y: Any, plan: Plan) -> NDArray[np.int32]:
         return _class_indices(y, self.classes_, may_be_others=self._finds_classes)
@@ -195,30 +205,15 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     def _finds_classes(self) -> bool:
         return self.classes is None and not self._reads_data
 
-    def _asked(self, y: NDArray[Any], kind: str) -> tuple[NDArray[Any], str]:
-        """The labels as a survey reads them, and what it is to find of them; declared classes are checked here."""
-        if not self._finds_classes:
-            self._declared_classes(y, kind)
-            return y, ""
-        if kind == "number":
-            return numbers_of(y, Place("y", "y", 0)), "values"
-        if kind == "text":
-            return np.array(texts_of_cells(y, Place("y", "y", 0)), dtype=object), "texts"
-        raise UsageError("classes-missing", kind=kind or "value")
-
-    def _known_classes(self, y: NDArray[Any], kind: str, start: Start, dtype: np.dtype[Any] | None) -> NDArray[Any]:
-        """The classes, declared or found, sorted; those that are found are of `dtype`, where it is given."""
-        if not self._finds_classes:
-            return self._declared_classes(y, kind)
-        classes = np.array(start.findings.classes)
-        if dtype is not None:
-            # Noise may have made a class that no label of this type can be.
-            own = classes.astype(dtype)
-            classes = own[own == classes]
-        if len(classes) < 2:
+    def _found_classes(self, start: Start) -> NDArray[Any]:
+        """The classes that were found, sorted; their type follows from what was found as well, never from that of y."""
+        found = start.findings
+        if found.label_kind == DATE:
+            raise UsageError("classes-missing", kind="date")
+        if len(found.classes) < 2:
             spent = account_of(self.accountant, start.ledger.events(), self._delta).epsilon
-            raise DataError("data-one-class-private", n_classes=len(classes), spent=spent)
-        return classes
+            raise DataError("data-one-class-private", n_classes=len(found.classes), spent=spent)
+        return np.array([False, True]) if found.label_kind == TRUTH else np.array(found.classes)
 
     def _declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
         if self.classes is None:
@@ -288,7 +283,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         learning_rate: float | str = "auto",
         accountant: str = "gdp",
         bounds: Any = PRIVATE,
-        categories: Mapping[Any, Sequence[Any]] | None = None,
+        categories: Mapping[Any, Any] | str | None = None,
         label_bounds: tuple[float, float] | None = None,
         n_records: int | None = None,
         joint_clip: float | str = "auto",
@@ -310,12 +305,12 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         return self
 
     def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
-        table, y = self._table_and_label(X, _read_numbers(_one_column(y, X)))
-        values = _finite(y)
+        y = _read_numbers(_one_column(y, X))
+        table, values = self._table(X, y), _finite(column_or_1d(y, warn=True))
         if getattr(self, "loss", "") == "poisson" and (values < 0).any():
             raise DataError("data-label-negative", place="y", value=f"{values.min():g}")
         is_known = self.label_bounds is not None or self._reads_data
-        start = self._begin(table, values, "" if is_known else "bounds", holders)
+        start = self._begin(table, len(values), holders, "" if is_known else "bounds", values)
         label = {**self._label(values, start), "origin": self._origin_of_label(self.label_bounds)}
         return Ready(table, values, label, start)
 
@@ -431,7 +426,7 @@ class DPGBDTSurvival(PrivateTrees):
         learning_rate: float | str = "auto",
         accountant: str = "gdp",
         bounds: Any = PRIVATE,
-        categories: Mapping[Any, Sequence[Any]] | None = None,
+        categories: Mapping[Any, Any] | str | None = None,
         n_records: int | None = None,
         joint_clip: float | str = "auto",
         monotonic_cst: Any = None,
@@ -466,12 +461,12 @@ class DPGBDTSurvival(PrivateTrees):
         fates = survival_codes(time, event, ends)
         if doubt := doubt_of_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
             warnings.warn(f"{doubt}.", stacklevel=3)
-        table, fates = self._table_and_label(X, fates)
+        table = self._table(X, fates)
         about["event"] = free_name("event", self._feature_names())
         if codes == ("0", "1"):
             # As the plan says it without a word.
             del about["event_codes"]
-        return Ready(table, fates, about, self._begin(table, fates, "", holders))
+        return Ready(table, fates, about, self._begin(table, len(fates), holders))
 
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         return y.astype(np.int32)
@@ -551,7 +546,7 @@ def _read_numbers(y: Any) -> Any:
     y, kind = _read_labels(y)
     if kind not in ("", "number"):
         raise DataError("data-label-not-number", kind=kind)
-    return within_floats(y)
+    return numbers_of(y, Place("y", "y", 0)) if kind else y
 
 
 def _finite(y: Any) -> NDArray[np.float64]:
@@ -630,7 +625,8 @@ def _class_indices(y: Any, classes: NDArray[Any], *, may_be_others: bool = False
     A label of none is below 0 where there may be others, else an error.
     """
     texts = texts_of_cells(classes, Place("classes", "classes", 0))
-    indices = category_indices(y, [str(text) for text in texts], Place("y", "y", 0))
+    unfit = AsMissing() if may_be_others else refuse
+    indices = category_indices(y, [str(text) for text in texts], Place("y", "y", 0), unfit)
     outside = indices < 0
     if np.any(outside) and not may_be_others:
         first = int(np.argmax(outside))

@@ -77,8 +77,8 @@ def no_values_text(names: Iterable[str]) -> str:
     """What is said of features without any value."""
     named = ", ".join(map(repr, sorted(names)))
     return (
-        f"No row has a value in {named}; it counts as missing. If rows of the training had values there, these "
-        "predictions can be far off (docs/models.md)."
+        f"No row has a value in {named} that the model knows: each cell is missing, of another kind or not listed. If "
+        "rows of the training had values there, these predictions can be far off (docs/models.md)."
     )
 
 
@@ -275,9 +275,10 @@ class Model:
         return codes
 
     def without_values(self, codes: CodeArray) -> set[str]:
-        """The features of which no record has a value. Args: codes: of the grid, [n_features, n]."""
+        """The features of which no record has a value, or a listed one. Args: codes: of the grid, [n_features, n]."""
         features = zip(self.plan.feature_names, self.ensemble.grid.features, codes, strict=True)
-        return {name for name, own, found in features if len(found) and (found == own.missing_code).all()}
+        without = ((name, own.n_categories or own.missing_code, found) for name, own, found in features)
+        return {name for name, first, found in without if len(found) and (found >= first).all()}
 
     def warn_of_missing(self, codes: CodeArray, stacklevel: int = 4) -> None:
         """Warn (`NoValuesWarning`) of columns that have no value in any of so many records that one should have one."""

@@ -27,7 +27,7 @@ from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, survival_codes
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas
 from hedgerow.protocol.queries import IntVector, Purpose
 from hedgerow.survey.program import blank, deviation_of, in_records
-from hedgerow.survey.queries import UNIT, Reals, SurveyQuery, TableSite, TextBins
+from hedgerow.survey.queries import UNIT, RawSite, Reals, SurveyQuery, TextBins
 from hedgerow.survey.statistics import BAND, Noisy, counted
 
 _EVENT_TEXTS = (*EVENT_WORDS, "false", "true")
@@ -43,7 +43,7 @@ class SurvivalCounts(SurveyQuery):
     exactly UNIT**2 for a record that fits.
 
     Attributes:
-        time, event: their indices in `TableSite.cells`.
+        time, event: their indices in `RawSite.columns`.
         ends: of the intervals, ascending, above 0.
         codes: what the column of events may say; by turns, it was not seen, or it was.
         by: the index of the column of groups; None for one group of all.
@@ -62,9 +62,9 @@ class SurvivalCounts(SurveyQuery):
         """Cells of a group."""
         return 2 * len(self.ends) + 1
 
-    def answer(self, site: TableSite) -> IntVector:
+    def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
-        times = np.asarray(site.own(site.cells[self.time].numbers), dtype=np.float64)
+        times = site.numbers(self.time)
         words = TextBins(self.codes, 0).places(site, self.event)
         own = np.zeros(len(times), dtype=np.intp) if self.by is None else TextBins(self.groups, 0).places(site, self.by)
         fits = (times >= 0) & (words >= 0) & (own >= 0)

@@ -1,12 +1,14 @@
 """The survey: a generator that yields a few queries about raw cells and returns what a plan needs to know of them.
 
     yield RecordCount      ->  about how many records
-    yield OctaveCounts     ->  per column its order of magnitude, its sign, whether it is whole
+    yield KindCounts       ->  per column that is not declared: numbers, dates, truth values or texts
+    yield OctaveCounts     ->  per column of numbers or dates its order of magnitude, its sign, whether it is whole
     yield ZoomCounts       ->  up to three times, where a column lies far from zero, and for a label's bounds
     yield ValueCounts      ->  classes that are whole numbers          (or NameVotes: classes that are texts)
 
-Only what is not declared is asked for. Every release takes a fixed share of mu**2 of the whole promise and is charged
-like any other; the training is calibrated to what is left (`Plan.prepared`): a zoom that is not needed costs nothing.
+Only what is not declared is asked for: what that is follows from declarations and earlier releases, never from a type
+that one cell may have decided. Every release takes a fixed share of mu**2 of the whole promise and is charged like any
+other; the training is calibrated to what is left (`Plan.prepared`): a zoom that is not needed costs nothing.
 That the noise of later releases follows from earlier ones is covered: however it is chosen, their mu**2 add up to no
 more than that of the promise, which is a filter (Koskela, Tobaben & Honkela, arXiv 2209.15596, for Gaussian releases).
 """
@@ -27,15 +29,22 @@ from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sig
 from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.protocol.queries import IntVector, Purpose
 from hedgerow.survey.queries import (
+    ABSENT,
+    DATE,
     HIGHEST_OCTAVE,
     LOWEST_OCTAVE,
     LOWEST_VALUE,
     N_BITS,
     N_BUCKETS,
+    N_KINDS,
     N_OCTAVES,
     N_ZOOM,
+    NUMBER,
+    TEXT,
+    TRUTH,
     UNIT,
     ZERO,
+    KindCounts,
     NameVotes,
     OctaveCounts,
     RecordCount,
@@ -57,6 +66,13 @@ N_ZOOMS = 3
 ZOOM_SHARE = (BOUNDS_SHARE - COUNT_SHARE - OCTAVES_SHARE) / N_ZOOMS
 CLASSES_SHARE = 0.02
 """Share of mu**2 for the classes of a label, beside that of bounds."""
+KINDS_SHARE = 0.01
+"""Share of mu**2 for what columns are. With d columns some 170 sqrt(d) / epsilon records of a kind are enough (at a
+delta of 1e-6), about as many as bounds need; the noise of the training grows by half a hundredth."""
+KIND_STANDS_OUT = 4.0
+"""Standard deviations of the noise by which cells of another kind have to be more than the numbers."""
+
+BOOLEANS = ("false", "true")
 
 Kind = TypeVar("Kind", bound=SurveyQuery)
 
@@ -68,9 +84,10 @@ class Questions:
     Attributes:
         epsilon, delta, accountant: of the whole promise, the training's releases with it; epsilon may be infinite.
         n_columns: columns of numbers whose bounds are asked for: the first of `RawSite.columns`.
+        n_unknown: columns after them of which nothing is known: their kind is asked for, then bounds of numbers, dates.
         n_records: the declared number; None asks for it.
-        label: "" for nothing; "bounds" of a number, "values" for classes that are whole numbers (each the column after
-            the others); "texts" for classes that are texts.
+        label: of the column after the others: "" for nothing; "bounds" of a number; "values" for classes that are whole
+            numbers, "texts" for texts; "classes" for what they are first.
         rows_per_unit: rows of one unit of privacy at most.
 
     Raises:
@@ -81,6 +98,7 @@ class Questions:
     delta: float
     accountant: str = "gdp"
     n_columns: int = 0
+    n_unknown: int = 0
     n_records: int | None = None
     label: str = ""
     rows_per_unit: int = 1
@@ -90,20 +108,30 @@ class Questions:
             raise PrivacyError("survey-pure")
 
     @property
+    def label_index(self) -> int:
+        """The label's place in `RawSite.columns`."""
+        return self.n_columns + self.n_unknown
+
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        """The columns of which the kind is asked for, the label among them."""
+        return tuple(range(self.n_columns, self.label_index + (self.label == "classes")))
+
+    @property
     def surveyed(self) -> tuple[int, ...]:
-        """The columns whose bounds are asked for, the label's among them."""
-        return tuple(range(self.n_columns + (self.label == "bounds")))
+        """The columns whose bounds are asked for, at most, the label's among them."""
+        return tuple(range(self.label_index + (self.label == "bounds")))
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is asked for."""
-        return not (self.n_columns or self.label or self.n_records is None)
+        return not (self.label_index or self.label or self.n_records is None)
 
     @property
     def n_exchanges(self) -> int:
         """Releases, at most."""
-        of_columns = 1 + N_ZOOMS if self.surveyed else 0
-        return (self.n_records is None) + of_columns + (self.label in ("values", "texts"))
+        of_columns = bool(self.unknown) + (1 + N_ZOOMS if self.surveyed else 0)
+        return (self.n_records is None) + of_columns + (self.label in ("values", "texts", "classes"))
 
 
 @dataclass(frozen=True)
@@ -112,15 +140,19 @@ class Findings:
 
     Attributes:
         n_records: as declared, or about: at least 1, and rather too many than far too few.
-        ranges: per column in the order of the questions.
+        ranges: per column of numbers, in the order of the questions.
         label: of a label's bounds.
         classes: whole numbers or texts, sorted.
+        unknown: per column of which nothing was known its kind, `NUMBER` to `TEXT`, and the range of numbers and dates.
+        label_kind: of classes, where it was asked for.
     """
 
     n_records: int
     ranges: tuple[Range, ...] = ()
     label: Range | None = None
     classes: tuple[int, ...] | tuple[str, ...] = ()
+    unknown: tuple[tuple[int, Range | None], ...] = ()
+    label_kind: int = NUMBER
 
 
 SurveyProgram = Generator[SurveyQuery, IntVector, Findings]
@@ -169,20 +201,67 @@ def survey(questions: Questions) -> SurveyProgram:
         counted = float(in_records((yield query), UNIT)[0])
         # Never far too small: the checks of releases allow for a few times as many.
         n_records = max(counted, LEAST_COUNT * deviation_of(query))
-    ranges: list[Range] = []
-    if questions.surveyed:
-        octaves = exchanges.ask(blank(OctaveCounts, columns=questions.surveyed), OCTAVES_SHARE, "octaves")
-        ranges = _ranges(in_records((yield octaves), UNIT), deviation_of(octaves), n_records)
+    kinds = yield from _kinds(exchanges)
+    # Of a site's columns, the dates come after all columns (`RawSite.numbers`).
+    n_all = questions.label_index + (questions.label != "")
+    places = [
+        index + n_all * (kinds.get(index) == DATE)
+        for index in questions.surveyed
+        if kinds.get(index, NUMBER) in (NUMBER, DATE)
+    ]
+    ranges: dict[int, Range] = {}
+    if places:
+        octaves = exchanges.ask(blank(OctaveCounts, columns=tuple(places)), OCTAVES_SHARE, "octaves")
+        found = _ranges(in_records((yield octaves), UNIT), deviation_of(octaves), n_records)
+        ranges = dict(zip(places, found, strict=True))
         yield from _zoomed_in(exchanges, ranges)
-    classes: tuple[int, ...] | tuple[str, ...] = ()
-    if questions.label == "values":
-        values = exchanges.ask(blank(ValueCounts, column=questions.n_columns), CLASSES_SHARE, "classes")
-        classes = classes_of_values(in_records((yield values), UNIT), deviation_of(values))
-    elif questions.label == "texts":
+    classes = yield from _classes(exchanges, kinds)
+    return Findings(
+        n_records=max(1, round(n_records)),
+        ranges=tuple(ranges[index] for index in range(questions.n_columns)),
+        label=ranges[questions.label_index] if questions.label == "bounds" else None,
+        classes=classes,
+        unknown=tuple(
+            (kinds[index], ranges.get(index + n_all * (kinds[index] == DATE)))
+            for index in range(questions.n_columns, questions.label_index)
+        ),
+        label_kind=kinds.get(questions.label_index, NUMBER),
+    )
+
+
+def _kinds(exchanges: _Exchanges) -> Generator[SurveyQuery, IntVector, dict[int, int]]:
+    """What each column is of which that is asked for, by its index."""
+    asked = exchanges.questions.unknown
+    if not asked:
+        return {}
+    query = exchanges.ask(blank(KindCounts, columns=asked), KINDS_SHARE, "kinds")
+    counts = in_records((yield query), UNIT).reshape(-1, N_KINDS)
+    return {index: kind_of_counts(own, deviation_of(query)) for index, own in zip(asked, counts, strict=True)}
+
+
+def kind_of_counts(counts: NDArray[np.float64], deviation: float) -> int:
+    """What a column is: of numbers, unless cells of another kind are more, and stand out: `NUMBER` to `TEXT`.
+
+    Args: counts: float64 [N_KINDS], noisy. deviation: of the noise of each.
+    """
+    most = int(counts[:ABSENT].argmax())
+    return most if counts[most] - counts[NUMBER] > KIND_STANDS_OUT * deviation else NUMBER
+
+
+def _classes(
+    exchanges: _Exchanges, kinds: dict[int, int]
+) -> Generator[SurveyQuery, IntVector, tuple[int, ...] | tuple[str, ...]]:
+    """The classes of a label, if they are asked for; none of a label of dates."""
+    label, index = exchanges.questions.label, exchanges.questions.label_index
+    if label == "classes":
+        label = {NUMBER: "values", TEXT: "texts", TRUTH: "truth"}.get(kinds[index], "")
+    if label == "values":
+        values = exchanges.ask(blank(ValueCounts, column=index), CLASSES_SHARE, "classes")
+        return classes_of_values(in_records((yield values), UNIT), deviation_of(values))
+    if label == "texts":
         votes = exchanges.ask(blank(NameVotes), CLASSES_SHARE, "classes")
-        classes = classes_of_votes(in_records((yield votes), UNIT), deviation_of(votes))
-    label = ranges.pop() if questions.label == "bounds" else None
-    return Findings(max(1, round(n_records)), tuple(ranges), label, classes)
+        return classes_of_votes(in_records((yield votes), UNIT), deviation_of(votes))
+    return BOOLEANS if label == "truth" else ()
 
 
 def planned_survey(questions: Questions) -> list[Event]:
@@ -197,11 +276,13 @@ def planned_survey(questions: Questions) -> list[Event]:
     queries: list[SurveyQuery] = []
     if questions.n_records is None:
         queries.append(exchanges.ask(blank(RecordCount), COUNT_SHARE, "records"))
+    if questions.unknown:
+        queries.append(exchanges.ask(blank(KindCounts, columns=questions.unknown), KINDS_SHARE, "kinds"))
     if columns:
         queries.append(exchanges.ask(blank(OctaveCounts, columns=columns), OCTAVES_SHARE, "octaves"))
         zoom = blank(ZoomCounts, columns=columns, ranges=((0.0, 1.0),) * len(columns))
         queries += [exchanges.ask(zoom, ZOOM_SHARE, f"zoom {number}") for number in range(N_ZOOMS)]
-    if questions.label in ("values", "texts"):
+    if questions.label in ("values", "texts", "classes"):
         kind = blank(ValueCounts, column=0) if questions.label == "values" else blank(NameVotes)
         queries.append(exchanges.ask(kind, CLASSES_SHARE, "classes"))
     return [noise_of(query).event for query in queries]
@@ -232,9 +313,9 @@ def _ranges(counts: NDArray[np.float64], deviation: float, n_records: float) -> 
     ]
 
 
-def _zoomed_in(exchanges: _Exchanges, ranges: list[Range]) -> Generator[SurveyQuery, IntVector, None]:
+def _zoomed_in(exchanges: _Exchanges, ranges: dict[int, Range]) -> Generator[SurveyQuery, IntVector, None]:
     """Zoom into the ranges that are worth it; a label's once in any case, for its bounds scale the noise."""
-    label = exchanges.questions.n_columns
+    label = exchanges.questions.label_index
 
     def takes(index: int, zoom: Zoom) -> bool:
         # A feature's bounds may be wide, but not narrow.
@@ -243,13 +324,13 @@ def _zoomed_in(exchanges: _Exchanges, ranges: list[Range]) -> Generator[SurveyQu
     def ask(number: int, query: ZoomCounts) -> ZoomCounts:
         return exchanges.ask(query, ZOOM_SHARE, f"zoom {number}")
 
-    columns = [index for index, own in enumerate(ranges) if is_away_from_zero(own) or (index == label and own.is_seen)]
+    columns = [index for index, own in ranges.items() if is_away_from_zero(own) or (index == label and own.is_seen)]
     yield from zooms(columns, ranges, ask, takes)
 
 
 def zooms(
     wanted: list[int],
-    ranges: list[Range] | dict[int, Range],
+    ranges: dict[int, Range],
     ask: Callable[[int, ZoomCounts], ZoomCounts],
     takes: Callable[[int, Zoom], bool],
 ) -> Generator[SurveyQuery, IntVector, None]:

@@ -2,6 +2,7 @@
 
     query        a record adds                                                            squared norm, in units
     RecordCount  one                                                                      1
+    KindCounts   per column one to its numbers, dates, truth values, texts or missing cells   1 per column
     OctaveCounts per column one to an octave, and a half to the count of non-whole values 5/4 per column
     ZoomCounts   per column one to one of 128 even bins of a range that was released      1 per column
     ValueCounts  one to a whole number from -128 to 1023                                  1
@@ -16,10 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,18 +51,41 @@ _NAME_DOMAIN = b"hedgerow survey of names 1\0"
 Reals = NDArray[np.float64]
 
 
+NUMBER, DATE, TRUTH, TEXT, ABSENT = range(5)
+"""What a cell can be: a number, a date or moment, true or false, another text, or missing, which is what is none."""
+N_KINDS = 5
+
+
+class Column(Protocol):
+    """One column of a site's table, cell by cell."""
+
+    @property
+    def kinds(self) -> NDArray[np.int8]:
+        """Int8 [n], what each cell is: `NUMBER` to `ABSENT`."""
+
+    @property
+    def numbers(self) -> NDArray[np.floating]:
+        """Float [n], NaN where a cell is not a number; of a column declared to be of dates, the days."""
+
+    @property
+    def days(self) -> NDArray[np.float64]:
+        """Float64 [n], days since 1970-01-01, NaN where a cell is not a date."""
+
+    @property
+    def texts(self) -> tuple[Sequence[str], NDArray[np.intp]]:
+        """The distinct texts of all cells, those of numbers too, and which of them each has: intp [n], -1 for none."""
+
+
 @dataclass(frozen=True, eq=False)
 class RawSite:
     """A site's rows as a survey sees them.
 
     Attributes:
-        columns: numbers, float [n_all] each, NaN where missing; a label that is a number is among them.
-        texts: the label as text [n_all], None where missing; or None where it is not text.
+        columns: in the order of the questions; a label that is asked for is the last. Float arrays [n_all] are numbers.
         rows: intp [n], which of them are this site's; None for all.
     """
 
-    columns: Sequence[NDArray[np.floating]]
-    texts: NDArray[np.object_] | None = None
+    columns: Sequence[Column | NDArray[np.floating]]
     rows: NDArray[np.intp] | None = None
     n_all: int = 0
 
@@ -70,18 +93,34 @@ class RawSite:
     def n_records(self) -> int:
         return self.n_all if self.rows is None else len(self.rows)
 
-    def column(self, index: int) -> Reals:
-        """One column without its missing cells: float64 [at most n]."""
-        cells = self.columns[index]
-        own = np.asarray(cells if self.rows is None else cells[self.rows], dtype=np.float64)
-        return np.asarray(own[~np.isnan(own)])
+    def own(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Those of a column's values that are of this site's rows."""
+        return values if self.rows is None else values[self.rows]
 
-    def label_texts(self) -> list[str]:
-        """The texts of the label that are there."""
-        if self.texts is None:
-            raise ValueError("these rows have no text for a label")
-        own = self.texts if self.rows is None else self.texts[self.rows]
-        return [text for text in own.tolist() if text is not None]
+    def numbers(self, index: int) -> Reals:
+        """One column: float64 [n], NaN where there is none. From len(columns) on, the columns are read as dates."""
+        if index >= len(self.columns):
+            return np.asarray(self.own(self.cells(index - len(self.columns)).days), dtype=np.float64)
+        column = self.columns[index]
+        return np.asarray(self.own(column if isinstance(column, np.ndarray) else column.numbers), dtype=np.float64)
+
+    def column(self, index: int) -> Reals:
+        """`numbers` without the missing cells: float64 [at most n]."""
+        own = self.numbers(index)
+        return own[~np.isnan(own)]
+
+    def cells(self, index: int) -> Column:
+        """A column that was given cell by cell."""
+        column = self.columns[index]
+        if isinstance(column, np.ndarray):
+            raise ValueError("these rows have nothing but numbers here")
+        return column
+
+    def text_counts(self, index: int) -> list[tuple[str, int]]:
+        """The distinct texts of a column, and how many rows have each."""
+        texts, codes = self.cells(index).texts
+        counts = np.bincount(self.own(codes) + 1, minlength=len(texts) + 1)[1:]
+        return [(text, count) for text, count in zip(texts, counts.tolist(), strict=True) if count]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,6 +172,36 @@ class RecordCount(SurveyQuery):
     def totals(self, released: Reals) -> Reals:
         """See `SurveyQuery.totals`."""
         return released
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KindCounts(SurveyQuery):
+    """Per column the cells of each kind, `NUMBER` to `ABSENT`: int64 [n_columns N_KINDS].
+
+    In each column a record adds `UNIT` to exactly one of them: a squared norm of exactly n_columns UNIT**2.
+
+    Attributes:
+        columns: their indices in `RawSite.columns`.
+    """
+
+    columns: tuple[int, ...]
+
+    def answer(self, site: RawSite) -> IntVector:
+        """See `Query.answer`."""
+        kinds = [site.own(site.cells(index).kinds) for index in self.columns]
+        return np.concatenate([np.bincount(own, minlength=N_KINDS) * UNIT for own in kinds]).astype(np.int64)
+
+    def norm_squared(self) -> int:
+        """See `SurveyQuery.norm_squared`."""
+        return len(self.columns) * UNIT * UNIT
+
+    def expected_length(self) -> int:
+        """See `SurveyQuery.expected_length`."""
+        return len(self.columns) * N_KINDS
+
+    def totals(self, released: Reals) -> Reals:
+        """See `SurveyQuery.totals`."""
+        return np.asarray(released.reshape(len(self.columns), -1).sum(axis=1))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -258,7 +327,7 @@ class NameVotes(SurveyQuery):
     def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
         votes = np.zeros((N_BUCKETS, N_BITS), dtype=np.int64)
-        for text, count in Counter(site.label_texts()).items():
+        for text, count in site.text_counts(-1):
             own = votes_of(text)
             if own is not None:
                 votes[bucket_of(text)] += own * count
@@ -348,7 +417,6 @@ def _encoded(text: str) -> bytes:
 # Queries about all columns of a table at once, numbers and texts alike: what `hedgerow.survey.statistics` asks.
 #
 #     query       a record adds                                                     squared norm, in units
-#     KindCounts  per column one to its numbers, its texts or its missing cells     1 per column
 #     TextVotes   per column votes for or against each bit of its text              128 per column
 #     CellCounts  per column one to one public bin of its cell                      1 per column
 #     JointCounts per column one to one public bin of its cell and its label's      1 per column
@@ -358,50 +426,6 @@ def _encoded(text: str) -> bytes:
 # training".
 
 Places = NDArray[np.intp]
-N_KINDS = 3
-"""Numbers, texts, missing cells."""
-
-
-class Column(Protocol):
-    """One column of a site's table, cell by cell."""
-
-    @property
-    def numbers(self) -> NDArray[np.float64]:
-        """Float64 [n], NaN where a cell is not a number."""
-
-    @property
-    def is_text(self) -> NDArray[np.bool_]:
-        """Bool [n], where a cell is there and no number."""
-
-    @property
-    def texts(self) -> tuple[Sequence[str], NDArray[np.intp]]:
-        """The distinct texts of all cells, those of numbers too, and which of them each has: intp [n], -1 for none."""
-
-
-@dataclass(frozen=True, eq=False)
-class TableSite(RawSite):
-    """A site's rows with all their columns; `RawSite.columns` and `texts` are not used.
-
-    Attributes:
-        cells: the columns, in the order of the questions.
-    """
-
-    cells: Sequence[Column] = ()
-
-    def column(self, index: int) -> Reals:
-        """See `RawSite.column`."""
-        own = self.own(self.cells[index].numbers)
-        return np.asarray(own[~np.isnan(own)])
-
-    def own(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Those of a column's values that are of this site's rows."""
-        return values if self.rows is None else values[self.rows]
-
-    def text_counts(self, index: int) -> list[tuple[str, int]]:
-        """The distinct texts of a column, and how many rows have each."""
-        texts, codes = self.cells[index].texts
-        counts = np.bincount(self.own(codes) + 1, minlength=len(texts) + 1)[1:]
-        return [(text, count) for text, count in zip(texts, counts.tolist(), strict=True) if count]
 
 
 @dataclass(frozen=True)
@@ -417,9 +441,9 @@ class NumberBins:
     def n_bins(self) -> int:
         return len(self.edges) + 1
 
-    def places(self, site: TableSite, index: int) -> Places:
+    def places(self, site: RawSite, index: int) -> Places:
         """The bin of each cell of a column: intp [n], -1 for a cell without a number."""
-        numbers = site.own(site.cells[index].numbers)
+        numbers = site.numbers(index)
         places = np.searchsorted(np.array(self.edges), numbers, side="right")
         return np.asarray(np.where(np.isnan(numbers), -1, places), dtype=np.intp)
 
@@ -435,9 +459,9 @@ class TextBins:
     def n_bins(self) -> int:
         return len(self.categories) + self.n_others
 
-    def places(self, site: TableSite, index: int) -> Places:
+    def places(self, site: RawSite, index: int) -> Places:
         """The bin of each cell of a column: intp [n], -1 for a missing cell, or one that no bin is for."""
-        texts, codes = site.cells[index].texts
+        texts, codes = site.cells(index).texts
         place_of = {text: place for place, text in enumerate(self.categories)}
         table = [place_of.get(text, self._other(text)) for text in texts]
         return np.asarray(np.array([*table, -1], dtype=np.intp)[site.own(codes)])
@@ -450,37 +474,6 @@ Bins = NumberBins | TextBins
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class KindCounts(SurveyQuery):
-    """Per column how many cells are numbers, texts, missing: int64 [3 n_columns].
-
-    In each column a record adds `UNIT` to one of the three: a squared norm of exactly n_columns UNIT**2.
-    """
-
-    n_columns: int
-
-    def answer(self, site: TableSite) -> IntVector:
-        """See `Query.answer`."""
-        parts = []
-        for column in site.cells:
-            numbers, is_text = site.own(column.numbers), site.own(column.is_text)
-            kinds = np.where(is_text, 1, np.where(np.isnan(numbers), 2, 0))
-            parts.append(np.bincount(kinds, minlength=N_KINDS) * UNIT)
-        return np.concatenate(parts).astype(np.int64)
-
-    def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
-        return self.n_columns * UNIT * UNIT
-
-    def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
-        return self.n_columns * N_KINDS
-
-    def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
-        return np.asarray(released.reshape(self.n_columns, -1).sum(axis=1))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class TextVotes(NameVotes):
     """`NameVotes` of several columns, one after the other: int64 [n_columns N_BUCKETS N_BITS].
 
@@ -488,12 +481,12 @@ class TextVotes(NameVotes):
     norm of at most n_columns N_BITS UNIT**2, which texts of N_BYTES have.
 
     Attributes:
-        columns: their indices in `TableSite.cells`.
+        columns: their indices in `RawSite.columns`.
     """
 
     columns: tuple[int, ...]
 
-    def answer(self, site: TableSite) -> IntVector:  # type: ignore[override]
+    def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
         votes = np.zeros((len(self.columns), N_BUCKETS, N_BITS), dtype=np.int64)
         for own, index in zip(votes, self.columns, strict=True):
@@ -520,7 +513,7 @@ class CellCounts(SurveyQuery):
     n_columns UNIT**2, which a record without missing cells has.
 
     Attributes:
-        columns: their indices in `TableSite.cells`.
+        columns: their indices in `RawSite.columns`.
         bins: of each.
     """
 
@@ -532,7 +525,7 @@ class CellCounts(SurveyQuery):
         """Counts of each bin."""
         return 1
 
-    def answer(self, site: TableSite) -> IntVector:
+    def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
         parts = []
         for index, bins in zip(self.columns, self.bins, strict=True):
@@ -571,7 +564,7 @@ class JointCounts(CellCounts):
     at most n_columns UNIT**2.
 
     Attributes:
-        label: the label's index in `TableSite.cells`.
+        label: the label's index in `RawSite.columns`.
         classes: the bins of the label, without others.
     """
 
@@ -583,7 +576,7 @@ class JointCounts(CellCounts):
         """See `CellCounts.n_labels`."""
         return self.classes.n_bins
 
-    def answer(self, site: TableSite) -> IntVector:
+    def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
         labels, parts = self.classes.places(site, self.label), []
         for index, bins in zip(self.columns, self.bins, strict=True):

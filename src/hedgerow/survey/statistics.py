@@ -47,6 +47,8 @@ from hedgerow.survey.program import (
     zooms,
 )
 from hedgerow.survey.queries import (
+    ABSENT,
+    DATE,
     HIGHEST_OCTAVE,
     LOWEST_OCTAVE,
     N_BITS,
@@ -54,6 +56,7 @@ from hedgerow.survey.queries import (
     N_KINDS,
     N_OCTAVES,
     N_ZOOM,
+    NUMBER,
     UNIT,
     ZERO,
     Bins,
@@ -119,7 +122,7 @@ class TableQuestions:
     """What statistics are asked for, and at what price.
 
     Attributes:
-        columns: all columns, in the order of `TableSite.cells`.
+        columns: all columns, in the order of `RawSite.columns`.
         epsilon, delta, accountant: of all these releases together; epsilon may be infinite.
         label: the column whose shares of classes are asked for by bin of each other; "" for none.
         rows_per_unit: rows of one unit of privacy at most.
@@ -261,18 +264,22 @@ def survey_table(questions: TableQuestions, excess: float = 1.0) -> StatisticsPr
 
 def _kinds(questions: TableQuestions, budget: _Budget, n_records: Noisy) -> Generator[SurveyQuery, IntVector, _Known]:
     """What kind each column is, and how much of it is missing."""
-    query = budget.ask("kinds", blank(KindCounts, n_columns=len(questions.columns)))
+    query = budget.ask("kinds", blank(KindCounts, columns=tuple(range(len(questions.columns)))))
     counts = in_records((yield query), UNIT).reshape(-1, N_KINDS)
+    # What is neither a number nor missing are three counts.
+    spread = math.sqrt(N_KINDS - 2)
     deviation, said = deviation_of(query), budget.said(query)
     known = _Known([], [], [], [])
     total = max(n_records.value, 1.0)
-    for column, (numbers, texts, missing) in zip(questions.columns, counts, strict=True):
-        more = counted(float(max(numbers, texts)), deviation)
+    for column, own in zip(questions.columns, counts, strict=True):
+        numbers, missing = float(own[DATE if column.is_date else NUMBER]), float(own[ABSENT])
+        texts = float(own.sum()) - numbers - missing
+        more = counted(max(numbers, texts), deviation * (1 if numbers >= texts else spread))
         found = "unknown" if not more.is_shown else "number" if numbers >= texts else "text"
         known.kinds.append(found if found == "unknown" else column.kind or found)
-        known.odd.append(counted(float(texts), said).over(total))
-        known.present.append(float(numbers))
-        known.missing.append(counted(float(missing), said).over(total))
+        known.odd.append(counted(texts, said * spread).over(total))
+        known.present.append(numbers)
+        known.missing.append(counted(missing, said).over(total))
     return known
 
 

@@ -1,0 +1,216 @@
+"""The door for foreign columns: numpy, pandas, polars, Arrow, DuckDB, lists, Decimals, dates.
+
+Here each becomes an Arrow array, or a list of its cells, once; behind it `hedgerow.data.columns` reads all alike. What
+a cell becomes depends on that cell alone. A typed column (numpy, Arrow) is taken as a whole, where its type makes each
+cell's result the same as by itself; a column of objects, such as a database gives, is gone through cell by cell. A
+column of another library is taken as Arrow if the library hands it over so, else cell by cell; never as what it makes
+of it for numpy, which is floating-point numbers as soon as one of its whole numbers is missing. Where a program
+has made such numbers itself before Hedgerow sees the column, the whole numbers beyond 2^53 are lost.
+
+A column's type tells how its cells are written, and nothing else: one cell may have decided it (pandas makes text of a
+column of numbers with one "<18"), so what a column *is* never follows from it, but where it is a database's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hedgerow.errors import DataError
+
+_PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+_LONGEST_FAULT = 120
+
+
+def collected(table: Any) -> Any:
+    """The table itself, or the Arrow table that it gives once it is computed.
+
+    Raises:
+        DataError: two columns have one name, or the library refuses.
+    """
+    if isinstance(table, np.ndarray | list | tuple | Mapping | pa.Table):
+        return table
+    if isinstance(table, pa.RecordBatch):
+        return pa.Table.from_batches([table])
+    try:
+        from narwhals.stable import v2 as narwhals
+    except ModuleNotFoundError:
+        return table
+    try:
+        known = narwhals.from_native(table, pass_through=True)
+        return known.collect(backend="pyarrow").to_native() if isinstance(known, narwhals.LazyFrame) else table
+    except Exception as fault:  # whatever a library raises
+        named_once(list(getattr(table, "columns", ())))
+        raise _unread("the table", "", fault) from fault
+
+
+def as_columns(table: Any) -> Mapping[str, Any]:
+    """A table's columns by their names; a mapping is returned as it is. Raises DataError as `collected`."""
+    table = collected(table)
+    if isinstance(table, Mapping):
+        return table
+    if isinstance(table, pa.Table):
+        named_once(table.column_names)
+        return {name: table.column(index) for index, name in enumerate(table.column_names)}
+    named_once(list(table.columns))
+    return {str(name): table[name] for name in table.columns}
+
+
+def named_once(names: Sequence[Any]) -> None:
+    """Raise DataError where two columns have one name."""
+    twice = [str(name) for name in names if names.count(name) > 1]
+    if twice:
+        raise DataError("data-duplicate-column", source="the table", column=twice[0])
+
+
+def arrow_of(column: Any, source: str, name: str) -> Any:
+    """An Arrow array of a column that has a type of its own, a list of a column of objects.
+
+    Raises:
+        DataError: it is of a type that cannot be read, whatever its library says of that; it names the column.
+    """
+    try:
+        return _plain(column)
+    except Exception as fault:  # whatever a library raises
+        raise _unread(source, name, fault, getattr(column, "dtype", None)) from fault
+
+
+def _unread(source: str, name: str, fault: Exception, kind: Any = None) -> DataError:
+    said = str(fault) if kind is None else f"{kind}: {fault}"
+    return DataError("data-column-type", source=source, column=name, found=" ".join(said.split())[:_LONGEST_FAULT])
+
+
+def listed_categories(column: Any) -> list[Any]:
+    """The categories that a column's type lists (pandas' category, polars' Enum, Arrow's dictionary); none without.
+
+    Raises:
+        DataError: as `arrow_of`.
+    """
+    kind = column.type if isinstance(column, pa.Array | pa.ChunkedArray) else getattr(column, "dtype", None)
+    if isinstance(kind, pa.DictionaryType):
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        return list(dict.fromkeys(value for chunk in chunks for value in chunk.dictionary.to_pylist()))
+    listed: Any = getattr(kind, "categories", None) if type(kind).__name__ in ("CategoricalDtype", "Enum") else None
+    return [value.item() if isinstance(value, np.generic) else value for value in ([] if listed is None else listed)]
+
+
+def kind_of_type(kind: pa.DataType) -> str | None:
+    """What the schema of a database says of a column: "number", "text", "date", "moment" (a time); None for others."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    if pa.types.is_boolean(kind) or is_text(kind):
+        return "text"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "date"
+    return "moment" if is_moment(kind) else None
+
+
+def _plain(column: Any) -> Any:
+    if not isinstance(column, np.ndarray | pa.Array | pa.ChunkedArray | list | tuple):
+        column = _of_library(column)
+    if isinstance(column, np.ndarray):
+        return of_numpy(column)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+        column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.Array):
+        return _of_one_kind(list(column))
+    if isinstance(column, pa.ExtensionArray):
+        if column.type.extension_name == "arrow.uuid":
+            # Its storage is sixteen bytes, which are no text.
+            return column.to_pylist()
+        column = column.storage
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    return column.to_pylist() if pa.types.is_union(column.type) else column
+
+
+def _of_library(column: Any) -> Any:
+    """A column of another library as an array of numpy or Arrow, or a list; see the head of this file."""
+    kind: Any = getattr(column, "dtype", None)
+    if isinstance(kind, np.dtype):
+        return np.asarray(column)
+    coded = getattr(column, "cat", column)
+    if hasattr(kind, "categories") and hasattr(coded, "codes"):
+        return _of_codes(_plain(kind.categories), np.asarray(coded.codes))
+    found = _by_arrow(column)
+    if found is not None:
+        return found
+    return list(column) if hasattr(column, "__iter__") else np.asarray(column, dtype=object)
+
+
+def _of_codes(categories: Any, codes: NDArray[Any]) -> Any:
+    """pandas' categories, by its code of each cell; -1 for a missing one."""
+    if isinstance(categories, pa.Array):
+        return categories.take(pa.array(codes, pa.int64(), mask=codes < 0))
+    return [None if code < 0 else categories[code] for code in codes.tolist()]
+
+
+def _by_arrow(column: Any) -> Any:
+    """The Arrow array that a library's column can be; None where it cannot, or would be of a type of that library."""
+    try:
+        if hasattr(column, "to_arrow"):
+            found = column.to_arrow()
+        elif hasattr(column, "__arrow_c_stream__"):
+            found = pa.chunked_array(column)
+        elif hasattr(column, "__arrow_array__") or hasattr(column, "__arrow_c_array__"):
+            found = pa.array(column)
+        else:
+            return None
+    except Exception:  # whatever a library raises: its cells can be gone through one by one
+        return None
+    is_plain = isinstance(found, pa.Array | pa.ChunkedArray) and not isinstance(found.type, pa.BaseExtensionType)
+    return found if is_plain else None
+
+
+def _of_one_kind(values: list[Any]) -> Any:
+    """An Arrow array of objects that are all of one of the plainest types, or missing; else the list as it is.
+
+    This is for speed only: of these types, what a cell becomes is the same in both.
+    """
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) == 1 and (kind := _PLAINEST.get(kinds.pop())) is not None:
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
+            return values
+    return values
+
+
+def of_numpy(column: NDArray[Any]) -> Any:
+    """The Arrow array of a numpy array, or the list of its cells where those are objects."""
+    kind = column.dtype.kind
+    if isinstance(column, np.ma.MaskedArray) or kind == "O" or (kind == "f" and column.dtype.itemsize > 8):
+        return _of_one_kind((column.astype(np.float64) if kind == "f" else column).tolist())
+    if kind == "f" and column.dtype.itemsize < 4:
+        column = column.astype(np.float64)
+    if kind in "TUS":
+        return _of_one_kind(column.tolist())
+    if kind == "M" and np.datetime_data(column.dtype)[0] not in ("D", "s", "ms", "us", "ns"):
+        column = column.astype("datetime64[s]")
+    return pa.array(column.astype(column.dtype.newbyteorder("=")), from_pandas=True)
+
+
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is one of text, or of bytes that may be text."""
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
+            pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
+        )
+    )  # fmt: skip
+
+
+def is_moment(kind: Any) -> bool:
+    """Whether an Arrow type is one of dates or times."""
+    return bool(pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind))

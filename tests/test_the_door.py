@@ -1,0 +1,249 @@
+"""What a fit asks, and what stands in its model, follows from declarations and releases: never from one cell."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import math
+import warnings
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
+from hedgerow.data.arrow import arrow_of
+from hedgerow.data.columns import AsMissing, Place
+from hedgerow.data.raw_cells import RawColumn
+from hedgerow.data.units import feature_of
+from hedgerow.errors import HedgerowError
+from hedgerow.estimators import base
+from hedgerow.local.survey import Surveyed
+from hedgerow.models.model import NoValuesWarning
+from hedgerow.plan.plan import Feature
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.server.release import Releaser
+from hedgerow.survey.program import Questions, survey
+from hedgerow.survey.queries import ABSENT, DATE, NUMBER, TEXT, TRUTH, RawSite, SurveyNode
+
+N = 60
+COLUMNS: dict[str, list[Any]] = {
+    "age": [20 + number % 50 for number in range(N)],
+    "smoker": [number % 3 == 0 for number in range(N)],
+    "ward": [f"ward {number % 4}" for number in range(N)],
+    "seen": [datetime.date(2020, 1, 1 + number % 28) for number in range(N)],
+    "dose": [number / 8 for number in range(N)],
+}
+ODD = st.one_of(
+    st.sampled_from(
+        [
+            None, "<18", "", "NA", 1.5, math.nan, math.inf, 2**70, True, "true", "2020-01-31", "7", b"x",
+            Decimal("1.50"),
+            datetime.date(2021, 1, 1), datetime.datetime(2021, 1, 1, 8), "Huntington disease", (1, 2),
+        ]
+    ),
+    st.text(max_size=4),
+)  # fmt: skip
+
+
+def by_csv(columns: dict[str, list[Any]]) -> Any:
+    text = io.StringIO()
+    frame = pd.DataFrame({name: pd.Series(own, dtype=object) for name, own in columns.items()})
+    frame.to_csv(text, index=False)
+    return pd.read_csv(io.StringIO(text.getvalue()))
+
+
+def by_category(columns: dict[str, list[Any]]) -> Any:
+    frame = pd.DataFrame(columns)
+    return frame.astype({"ward": "category", "age": "category"})
+
+
+CONTAINERS: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
+    "pandas": pd.DataFrame,
+    "read_csv": by_csv,
+    "category": by_category,
+    "nullable": lambda columns: pd.DataFrame(columns).convert_dtypes(),
+    "polars": lambda columns: pl.DataFrame(columns, strict=False),
+    "arrow": lambda columns: pa.Table.from_pandas(by_csv(columns)),
+    "object array": lambda columns: np.array([*columns.values()], dtype=object).T,
+    "lists": lambda columns: [list(row) for row in zip(*columns.values(), strict=True)],
+}
+
+
+class Taken(Exception):
+    """Raised in the place of a training, with its plan."""
+
+
+class Played:
+    """A survey whose releases are those of the first table, whatever the rows of later ones are."""
+
+    def __init__(self) -> None:
+        self.sums: list[Any] = []
+        self.asked: list[dict[str, Any]] = []
+
+    def __call__(self, questions: Questions, sites: dict[str, RawSite], noise: Any) -> Any:
+        program, releaser, is_first = survey(questions), Releaser(SeededNoise(3)), not self.sums
+        self.asked = []
+        query = next(program)
+        while True:
+            self.asked.append({**vars(query), "kind": type(query).__name__})
+            answer = sum(SurveyNode(name, own).answer(query) for name, own in sites.items())
+            if is_first:
+                self.sums.append(answer)
+            try:
+                query = program.send(releaser.release(query, self.sums[len(self.asked) - 1]))
+            except StopIteration as finished:
+                return Surveyed(finished.value, releaser.ledger)
+
+
+def outcome(model: Any, X: Any, y: Any, played: Played) -> tuple[Any, ...]:
+    """What was asked, and the plan that the model file will hold; the classes beside it."""
+    with warnings.catch_warnings(), pytest.raises(Taken) as taken:
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    classes = getattr(model, "classes_", np.empty(0))
+    return played.asked, taken.value.args[0].to_dict(), classes.dtype, classes.tolist()
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, N - 1), column=st.sampled_from([*COLUMNS, "y"]), cell=ODD, how=st.sampled_from("+-="))
+def test_one_row_changes_neither_what_is_asked_nor_what_the_plan_says(
+    container: str, at: int, column: str, cell: Any, how: str
+) -> None:
+    """One row is added, dropped or changed: with the same releases, questions, plan and classes are the same."""
+    names = [*COLUMNS, "y"]
+    table = {**COLUMNS, "y": [number % 2 for number in range(N)]}
+    row = {name: cell if name == column else table[name][at] for name in names}
+    start, rest = (at, at) if how == "+" else (at, at + 1)
+    other = {name: [*table[name][:start], *([row[name]] if how != "-" else []), *table[name][rest:]] for name in names}
+    played = Played()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "survey_sites", played)
+        patch.setattr(base, "train", lambda plan, *_, **__: (_ for _ in ()).throw(Taken(plan)))
+        found = []
+        for own in (table, other):
+            labels = own["y"] if container in ("object array", "lists") else pd.Series(own["y"])
+            columns = {name: own[name] for name in COLUMNS}
+            try:
+                X = CONTAINERS[container](columns)
+            except Exception:
+                return  # The library has no such table.
+            found.append(outcome(DPGBDTClassifier(epsilon=50.0, random_state=1), X, labels, played))
+    assert found[0] == found[1]
+    kinds = [asked["kind"] for asked in found[0][0]]
+    assert kinds[:3] == ["RecordCount", "KindCounts", "OctaveCounts"]
+
+
+@given(cells=st.lists(st.one_of(ODD, st.integers(), st.floats(), st.booleans(), st.dates()), max_size=6), cell=ODD)
+@settings(max_examples=150, deadline=None)
+def test_one_cell_has_one_code_for_survey_and_training(cells: list[Any], cell: Any) -> None:
+    """By itself or among others, in a list, an array or a column of pandas, and for whoever reads it."""
+    place = Place("a table", "a column")
+    number = Feature(name="a column", type="numeric", min=0, max=1)
+    day = Feature(name="a column", type="date", min=0, max=1)
+    objects = np.empty(len(cells) + 1, dtype=object)
+    objects[:] = [*cells, cell]
+    for column in ([*cells, cell], objects, pd.Series(objects, dtype=object)):
+        both, alone = (RawColumn([arrow_of(own, "a table", "a column")], place) for own in (column, column[-1:]))
+        assert both.kinds[-1] == alone.kinds[0]
+        for feature, among, by_itself in ((number, both.numbers, alone.numbers), (day, both.days, alone.days)):
+            with np.errstate(over="ignore"):
+                expected = np.float32(by_itself[0])
+                np.testing.assert_equal(np.float32(among[-1]), expected)
+            np.testing.assert_equal(feature_of(column, feature, place, AsMissing())[-1], expected)
+        assert both.kinds[-1] != NUMBER or not np.isnan(both.numbers[-1])
+        assert both.kinds[-1] != DATE or not np.isnan(both.days[-1])
+
+
+def test_what_cells_are() -> None:
+    """Each of one kind, whatever type of Python writes it; what is none of them is missing."""
+    cells = [1, 0.5, "7", " 1e3 ", Decimal("2"), True, "False", "2020-01-31", datetime.date(2020, 1, 1), "<18", "07:30"]
+    nothing = [None, math.nan, "NA", "", (1, 2), 1j, b"\xff", pd.NA, pd.NaT]
+    expected = [NUMBER] * 5 + [TRUTH] * 2 + [DATE] * 2 + [TEXT] * 2 + [ABSENT] * len(nothing)
+    assert RawColumn([[*cells, *nothing]], Place("a table", "a column")).kinds.tolist() == expected
+
+
+ROWS = 3000
+NUMBERS = np.random.default_rng(0).integers(18, 90, ROWS)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series([Decimal(int(own)) for own in NUMBERS]), pd.Series(NUMBERS.astype(str)),
+        pd.Series(["<18", *NUMBERS[1:]]),
+        pd.Series([None, *NUMBERS[1:]]), pd.Series([None, *NUMBERS[1:]], dtype=object),
+        pd.Series(NUMBERS).astype("category"), pd.Series(NUMBERS, dtype="Int64"),
+        pd.Series(NUMBERS, dtype="int64[pyarrow]"),
+        pd.Series(NUMBERS, dtype=pd.SparseDtype(int)), pd.Series(NUMBERS.astype("uint64")),
+    ],
+    ids=["Decimal", "texts", "one text", "a blank", "an object", "category", "Int64", "arrow", "sparse", "uint64"],
+)  # fmt: skip
+def test_a_column_of_numbers_is_one_however_it_is_written(column: Any) -> None:
+    """In training and in prediction; so is the label's, and no type of a library decides."""
+    y = (NUMBERS > 50).astype(int)
+    table = pd.DataFrame({"age": column})
+    model = DPGBDTClassifier(epsilon=20, n_trees=20, max_depth=2, classes=[0, 1]).fit(table, y)
+    assert model.columns_ == {"age": ("numeric", "found")}
+    assert model.score(pd.DataFrame({"age": NUMBERS.astype(str)}), y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ([0, 1], [0, 1]), ([0.0, 1.0], [0, 1]), (["0", "1"], [0, 1]), ([Decimal(0), Decimal(1)], [0, 1]),
+        ([False, True], [False, True]), (["False", "true"], [False, True]), (["no", "yes"], ["no", "yes"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("odd", [None, "?", 0.5, True])
+def test_one_odd_label_changes_no_class(labels: list[Any], classes: list[Any], odd: Any) -> None:
+    """What labels are is found like what a column is; a row of no class is left out."""
+    X = np.arange(ROWS, dtype=float)[:, None]
+    y: list[Any] = [labels[int(row >= ROWS // 2)] for row in range(ROWS - 1)]
+    model = DPGBDTClassifier(epsilon=30, bounds=(0, ROWS), n_trees=3, max_depth=2).fit(X, [*y, odd])
+    assert model.classes_.tolist() == classes
+    assert model.model_.plan.label.origin == "found"
+
+
+def test_what_no_library_reads_names_its_column() -> None:
+    """Two columns of one name, complex numbers, durations: an error of Hedgerow's, never one from inside a library."""
+    age, y = np.arange(40), np.arange(40) % 2
+    tables: dict[str, Any] = {
+        "age": pd.DataFrame(np.c_[age, age], columns=["age", "age"]),
+        "wave": pd.DataFrame({"age": age, "wave": age * 1j}),
+        "since": pd.DataFrame({"age": age, "since": pd.to_timedelta(age, "D")}),
+        "nested": pa.table({"age": age, "nested": [{"a": 1}] * 40}),
+    }
+    for name, table in tables.items():
+        with pytest.raises(HedgerowError, match=name):
+            DPGBDTClassifier(epsilon=50).fit(table, y)
+
+
+def test_a_column_without_a_listed_cell_is_told() -> None:
+    """Codes whose leading zeros a reader took away are categories that the model does not know."""
+    codes = np.array(["001", "002"] * 30)
+    y, told = np.arange(60) % 2, {"n_records": 60, "n_trees": 2, "classes": [0, 1]}
+    model = DPLinearClassifier(categories={"code": ["001", "002"]}, classes=[0, 1], n_records=60)
+    model.fit(pd.DataFrame({"code": codes}), y)
+    with pytest.warns(NoValuesWarning, match="'code'"):
+        model.predict(pd.DataFrame({"code": codes.astype(int)}))
+    numbers = DPGBDTClassifier(bounds={"age": (0, 60)}, **told).fit(pd.DataFrame({"age": np.arange(60)}), y)
+    with pytest.warns(NoValuesWarning, match="'age'"):
+        numbers.predict(pd.DataFrame({"age": ["<18"] * 60}))
+    assert numbers.predict(pd.DataFrame({"age": ["<18", *range(59)]})).shape == (60,)
+
+
+def test_regressions_take_columns_as_they_are_found() -> None:
+    """Dates that a reader left as text are dates, and truth values with a blank are categories."""
+    days = pd.date_range("2020-01-01", periods=ROWS, freq="D")
+    table = pd.DataFrame({"day": days.strftime("%Y-%m-%d"), "ill": pd.Series([None, *([True, False] * ROWS)][:ROWS])})
+    model = DPGBDTRegressor(epsilon=30, n_trees=5, label_bounds=(0, ROWS)).fit(table, np.arange(ROWS))
+    assert model.columns_ == {"day": ("date", "found"), "ill": ("categorical", "found")}
