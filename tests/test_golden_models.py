@@ -108,7 +108,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
                 "hessian_scale": 1.0,
             }
         },
-        "98b4fdf905b5532f00bc7899",
+        "2bf8e8274972484711b916fb",
     ),
     "boosting, time to an event, linear start": (
         "survival",
@@ -122,7 +122,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
                 "hessian_scale": 1.0,
             }
         },
-        "ec88adbfbacea20d104112d1",
+        "6978bba18d698afb2422be8d",
     ),
     "greedy, hist": (
         "binary",

@@ -61,7 +61,7 @@ from hedgerow.methods.adassp.program import (
     real_gram,
 )
 from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
-from hedgerow.methods.line import ODDS_BINS, ODDS_REACH, ODDS_STEP
+from hedgerow.methods.line import ODDS_BINS, ODDS_REACH, ODDS_STEP, ODDS_SURE
 from hedgerow.methods.start import WIDEST, Start
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
@@ -97,8 +97,6 @@ BASELINE_DOUBT = 1.0
 SLOPE, SLOPE_DOUBT = 0.7, 0.25
 """Of scores, before anything is known, and one standard deviation: what was seen of made and real sets."""
 LEAST_SLOPE, MOST_SLOPE = 0.2, 2.0
-_DEVIATIONS = 2.0
-"""A bin counts if its records are more than so many deviations of noise: else empty ones would add up."""
 _HALVINGS = 16
 
 
@@ -193,7 +191,7 @@ def mended_hazards(table: LifeTable, released: IntVector, sigma: float) -> tuple
         middle = float((number - ODDS_REACH) * ODDS_STEP >> STEP_BITS)
         n_records = float(released[number]) / RECORD_NORM
         events = float(released[ODDS_BINS + number]) / RECORD_NORM + n_records / 2
-        if n_records > _DEVIATIONS * noise:
+        if n_records > ODDS_SURE * noise:
             # Cut off at 0 and at all, events would lean towards the middle where there are few, and the slope to 0.
             bins.append(_Bin(middle, events, n_records))
     if len(bins) < 2:

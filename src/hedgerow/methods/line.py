@@ -444,7 +444,7 @@ ODDS_PRIOR = (1 / 2.0**2, 1 / 0.35**2)
 """How sure it is before any release that scores need no shift, and no stretch: 1 / variance of each. Of a rare class
 the shift may be large."""
 ODDS_SURE = 3.0
-"""A bin counts from so many deviations of noise on its records on."""
+"""A bin counts from so many deviations of noise on its records on: else empty ones would add up."""
 _ODDS_ROUNDS, _LONGEST_STEP = 40, 1.0
 _LEAST_SPREAD = 1e-9
 """Of the two parameters, as a share of all that is known of them: one bin alone tells only one of them."""
