@@ -18,7 +18,14 @@ import pytest
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import build_parser, main
 from hedgerow.cli.survey import _card, _say_what_next, categories_text, sparkline
+from hedgerow.errors import PlanError
+from hedgerow.local.survey import survey_sites
+from hedgerow.plan.plan import parse_plan
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.server.release import Outcome
 from hedgerow.survey.program import Range
+from hedgerow.survey.queries import RawSite
+from hedgerow.survey.requests import parse_open_plan
 from hedgerow.survey.statistics import Column, Group, Noisy
 
 Run = Callable[..., Any]
@@ -271,6 +278,30 @@ def test_what_is_not_shown_does_not_look_like_none() -> None:
     assert card.count('class="hidden"') == card.count("not shown, most likely below 14") == 1
     assert card.count('class="bar"') == 2 and card.count('class="end"') == 1 and "below them" in card
     assert _card(text).count('class="hidden"') == 1
+
+
+def test_over_nodes_a_plan_waits_for_its_classes_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sites have paid for the other bounds: they are written, and what is missing is one line."""
+    features = "".join(f'[[features]]\nname = "{one}"\ntype = "numeric"\n' for one in "ab")
+    head = 'version = 1\nname = "p"\n[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[label]\nname = "y"\ntype = "binary"\n'
+    out, asked = tmp_path / "plan.toml", tmp_path / "open.toml"
+    asked.write_text(head + features, encoding="ascii")
+    rows = RawSite([np.full(3000, 5.0), np.full(3000, -1.0)], np.full(3000, "no", dtype=object), None, 3000)
+    found = survey_sites(parse_open_plan(head + features).questions, {"north": rows}, SeededNoise(1))
+    made: Any = {"plan": None, "ensemble": None, "report": SimpleNamespace(epsilon=0.25, seeded=False)}
+    outcome = Outcome(**made, ledger=found.ledger, findings=found.findings)
+    session = SimpleNamespace(run=SimpleNamespace(run_id=b"r", survivors=[]))
+    monkeypatch.setattr("hedgerow.cli.coordinator.serve", lambda *_: (outcome, session))
+    party = ["--roster", "r.toml", "--identity", "i.json", "--listen", "0.0.0.0:7501", "--out", str(out)]
+    assert main(["plan", "init", str(asked), "--federated", *party]) == 12
+    assert "(survey-no-plan, exit code 12)" in capsys.readouterr().err
+    with pytest.raises(PlanError, match="classes"):
+        parse_plan(out.read_text(encoding="utf-8"))
+    plan = parse_plan(re.sub(r"# classes = .*", "classes = [0, 1]", out.read_text(encoding="utf-8")))
+    assert 5 <= (plan.features[0].max or 0) < 8 and plan.label.origin == "declared"
+    assert len(plan.prepared) == len(found.ledger)
 
 
 def test_cells_that_are_no_numbers_are_seen_in_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -298,6 +298,9 @@ def test_classes_that_cannot_be_found_are_refused_by_name() -> None:
     with pytest.raises(DataError, match="stands out") as refused:
         DPGBDTClassifier(bounds=[(-3, 3)], n_records=3000).fit(X, 5000 + (X[:, 0] > 0))
     assert refused.value.code == "data-one-class"
+    # Both have paid for the search: what it cost is a part of the promise, and what helps costs nothing.
+    assert 0 < float(re.findall(r"cost epsilon ([\d.]+)", refused.value.remedy)[0]) < 1
+    assert "classes=[0, 1]" in refused.value.remedy
 
 
 def test_pure_promises_are_refused_by_name() -> None:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hedgerow.cli.inputs import adapted_sites, adapted_table, check_can_write, l
 from hedgerow.cli.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.owner import whose_rows
 from hedgerow.cli.progress import sites_of, survey_facts
-from hedgerow.cli.survey import PlanFile, private_draft
+from hedgerow.cli.survey import PlanFile, no_classes, private_draft
 from hedgerow.data.drafts import draft_plan, plan_toml, read_codebook, summarise, toml_section, usable_columns
 from hedgerow.data.sources import Location, column_names
 from hedgerow.errors import DataError, HedgerowError, UsageError
@@ -142,7 +143,7 @@ def init_federated(arguments: argparse.Namespace) -> None:
     """Ask the sites, write the plan, say what was found and what it cost."""
     # Extras: only a party that dials or listens needs grpc, only one that reads tables needs pyarrow.
     from hedgerow.cli.coordinator import serve
-    from hedgerow.data.drafts import plan_toml
+    from hedgerow.data.drafts import plan_toml, toml_without_classes
 
     _check(arguments)
     asked = open_plan_of(arguments)
@@ -153,9 +154,16 @@ def init_federated(arguments: argparse.Namespace) -> None:
     file = PlanFile(out, Path(arguments.journal or f"{out}.survey.journal"), arguments.new_run, arguments.json)
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     outcome, session = serve(arguments, task.plan, noise, file, task)
+    found = outcome.findings
+    lacks_classes = False
+    if asked.label_asked in ("values", "texts") and isinstance(found, Findings) and len(found.classes) < 2:
+        lacks_classes, outcome = True, replace(outcome, findings=replace(found, classes=(0, 1)))
     plan = plan_found_by(asked, outcome, session.run.run_id)
-    file.save(plan_toml(plan))
-    _print_survey(arguments, plan, outcome, session, asked)
+    file.save(toml_without_classes(plan) if lacks_classes else plan_toml(plan))
+    if not (lacks_classes and arguments.json):
+        _print_survey(arguments, plan, replace(outcome, findings=found), session, asked)
+    if lacks_classes:
+        raise no_classes(plan.label.name, outcome.report.epsilon, out)
 
 
 def plan_found_by(asked: OpenPlan, outcome: Outcome, run: bytes) -> Plan:

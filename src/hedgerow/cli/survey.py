@@ -134,12 +134,17 @@ def _require_plan(arguments: argparse.Namespace, found: TableSurvey, plan: Plan 
     """Raise NothingFoundError where a plan was wished for and is not finished. Args: kept: what there is of it."""
     if plan is not None or not arguments.label:
         return
-    n_classes = len(getattr(found.statistics, "classes", ()))
-    missing = f"fewer than two classes of the label {arguments.label!r} stand out of the noise, and it is no quantity"
-    if n_classes > 1:
-        missing = "no column stands out of the noise but the label"
+    if len(getattr(found.statistics, "classes", ())) < 2:
+        raise no_classes(arguments.label, found.report.epsilon, kept)
+    missing = "no column stands out of the noise but the label"
+    raise NothingFoundError("survey-no-plan", missing=missing, spent=found.report.epsilon, kept="")
+
+
+def no_classes(label: str, spent: float, kept: Path | None) -> NothingFoundError:
+    """That a label's classes were not found. Args: kept: the plan that waits for them."""
+    missing = f"fewer than two classes of the label {label!r} stand out of the noise, and it is no quantity"
     said = f"Write the classes into {kept}: all else there is paid for, and trains. " if kept is not None else ""
-    raise NothingFoundError("survey-no-plan", missing=missing, spent=found.report.epsilon, kept=said)
+    return NothingFoundError("survey-no-plan", missing=missing, spent=spent, kept=said)
 
 
 def private_draft(arguments: argparse.Namespace, out: Path | None) -> tuple[str, Callable[[], None]]:
@@ -350,7 +355,7 @@ _WRAPPED = ("categories", "lowest", "highest")
 
 def _table(*columns: str, first: str = "column") -> Table:
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(first, overflow="fold", style="green", max_width=18)
+    table.add_column(first, overflow="fold", style="green", min_width=8, max_width=18)
     for name in columns:
         table.add_column(name, overflow="fold", no_wrap=name not in _WRAPPED)
     return table

@@ -41,7 +41,7 @@ from hedgerow.data.sources import column_names, column_types, opened, place_of, 
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.fields import ISO_DATE, day_of, days_between, iso_of, shown
-from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, Plan
+from hedgerow.plan.plan import DECLARED, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, Plan
 from hedgerow.plan.registry import label_kinds
 
 
@@ -54,6 +54,12 @@ def plan_toml(plan: Plan) -> str:
     parts += [toml_section("[features]", feature) for feature in table["features"]]
     parts += [toml_section("[prepared]", release) for release in table.get("prepared", ())]
     return "\n".join(parts)
+
+
+def toml_without_classes(plan: Plan) -> str:
+    """`plan_toml` but for the label's classes, which are yet to be written in."""
+    text = plan_toml(replace(plan, label=replace(plan.label, origin=DECLARED)))
+    return text.replace(f"\nclasses = {toml_value(plan.label.classes)}", f"\n{OPEN_CLASSES}", 1)
 
 
 def toml_section(name: str, values: Mapping[str, Any], *, commented: bool = False) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from hedgerow.data.drafts import OPEN_CLASSES, Entry, plan_toml
+from hedgerow.data.drafts import Entry, plan_toml, toml_without_classes
 from hedgerow.data.raw_cells import RawTable, bounded_tables, read_raw, types_of
 from hedgerow.data.sources import Location, opened
 from hedgerow.data.tables import require_columns
@@ -386,15 +386,18 @@ def usual_epsilon(report: PrivacyReport) -> float:
     return max(USUAL_EPSILON, 2 * (report.epsilon_requested or 0.0))
 
 
+_PREAMBLE = (
+    "# A plan of Hedgerow: the one public file that all parties agree on.\n"
+    "# Its bounds, categories, classes and number of records were found by noisy sums, which [[prepared]] names\n"
+    "# below: privacy.epsilon is for them and the training together, and must stay above what they have cost.\n"
+    "# They protect this plan's unit, by its kind of noise: a plan with another unit or noise is refused.\n"
+    "# Correct by hand what you know better from a code book.\n"
+)
+
+
 def plan_text(plan: Plan) -> str:
     """The plan's TOML, with a word on where it comes from."""
-    return (
-        "# A plan of Hedgerow: the one public file that all parties agree on.\n"
-        "# Its bounds, categories, classes and number of records were found by noisy sums, which [[prepared]] names\n"
-        "# below: privacy.epsilon is for them and the training together, and must stay above what they have cost.\n"
-        "# They protect this plan's unit, by its kind of noise: a plan with another unit or noise is refused.\n"
-        "# Correct by hand what you know better from a code book.\n" + plan_toml(plan)
-    )
+    return _PREAMBLE + plan_toml(plan)
 
 
 def open_plan_text(survey: TableSurvey, n_sites: int, epsilon: float | None = None) -> str:
@@ -409,7 +412,7 @@ def open_plan_text(survey: TableSurvey, n_sites: int, epsilon: float | None = No
     plan = drafted_plan(survey, n_sites, epsilon, trial)
     if plan is None:
         return ""
-    return plan_text(plan).replace('\nclasses = ["0", "1"]', f"\n{OPEN_CLASSES}", 1)
+    return _PREAMBLE + toml_without_classes(plan)
 
 
 def _label_of(statistics: TableStatistics) -> dict[str, Any] | None:

@@ -53,7 +53,7 @@ class SurvivalCounts(SurveyQuery):
     time: int
     event: int
     ends: tuple[float, ...]
-    codes: tuple[str, ...]
+    codes: tuple[str, ...] = _EVENT_TEXTS
     by: int | None
     groups: tuple[str, ...]
 

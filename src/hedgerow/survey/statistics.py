@@ -779,7 +779,9 @@ def short(value: float) -> str:
     """A number in few digits."""
     if abs(value) <= _TINY:
         return "0"
-    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e15 else f"{value:.4g}"
+    if abs(value) < 10_000:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.6g}"
 
 
 def two_digits(value: float) -> str:
