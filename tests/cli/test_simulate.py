@@ -124,6 +124,19 @@ def test_simulate_rehearses_a_plan(study: Path, hedgerow: Run) -> None:
     assert "500 made-up rows over 1 site," in said and "the plan's" in said and "no noise" in said
 
 
+def test_a_plan_for_people_is_rehearsed_with_the_noise_for_people(
+    tmp_path: Path, wards: ModuleType, hedgerow: Run
+) -> None:
+    """The noise that hides a person's many rows is in the rehearsal; without it a plan would look far too good."""
+    areas = []
+    for unit in ({}, {"unit": "patient", "max_rows_per_unit": 400}):
+        privacy = {"n_records": 2000, "epsilon": 4, **unit}
+        (tmp_path / "plan.toml").write_text(wards.plan_text(3, privacy=privacy, model={"n_trees": 20}))
+        done = hedgerow("simulate", tmp_path / "plan.toml", "--sites", 3, "--json")
+        areas.append(next(score["auc"] for score in done["scores"] if score["epsilon"] == 4))
+    assert areas[0] > areas[1] + 0.05
+
+
 @pytest.mark.parametrize("noise", ["server", "distributed", "local"])
 @pytest.mark.parametrize("algorithm", sorted(METHODS))
 def test_every_plan_is_rehearsed(

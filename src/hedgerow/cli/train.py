@@ -115,7 +115,7 @@ def simulate(arguments: argparse.Namespace) -> None:
     n_rows = arguments.rows or plan.privacy.n_records
     plan = replace(
         plan,
-        privacy=replace(plan.privacy, n_records=n_rows, unit="record", max_rows_per_unit=1, sites_per_unit=1),
+        privacy=replace(plan.privacy, n_records=n_rows),
         federation=replace(plan.federation, min_sites=min(plan.federation.min_sites, arguments.sites)),
     ).with_structure_seed(arguments.seed)
     rows = made_records(plan, n_rows, arguments.seed)

@@ -61,6 +61,7 @@ _CAUSES = {
     "data-label-missing": "no label",
     "data-label-outside": "a label that the plan does not have",
     "data-unit-missing": "no identifier",
+    "privacy.max_rows_per_unit": "more rows of a unit than the plan uses",
 }
 
 
@@ -369,8 +370,8 @@ class ContributionReport:
 
     def text(self) -> str:
         """How many rows are used, and why not the others, for the site's owner only."""
-        own = f" Of these, {self.n_dropped:,} rows left out by privacy.max_rows_per_unit." if self.n_dropped else ""
-        return self.rows.text() + own
+        dropped = {"privacy.max_rows_per_unit": self.n_dropped} if self.n_dropped else {}
+        return RowCount(self.n_rows - self.n_dropped, {**self.unfit, **dropped}).text()
 
 
 def rows_within_bound(
