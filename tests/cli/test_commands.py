@@ -86,7 +86,7 @@ def test_rows_beyond_the_unit_are_left_out(
     done = json.loads(printed.out)
     assert "left_out" not in printed.out
     said = " ".join(printed.err.split())
-    assert said.count("250 rows left out") == said.count("Private") == 3
+    assert said.count("250 of 500 rows used") == said.count("Private") == 3
     assert done["report"]["unit"] == "patient"
     _, report = read_site_data(study / "north.csv", read_plan(str(plan)))
     assert (report.n_dropped, report.unfit) == (250, {})
