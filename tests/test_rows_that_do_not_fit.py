@@ -328,6 +328,30 @@ def test_a_prediction_drops_no_row(text_of: TextOf, tmp_path: Path, run: Run, ro
     assert (tmp_path / "out.csv").read_text() == "older" and not list(tmp_path.glob("*.part"))
 
 
+ODD_LINES = [
+    ('5,b,"6 inches', True), ('5,b,6" and 7"', True), ('5,b,"a"b,"', False), ('5,"b,fine', False), ('"5,b,fine', False),
+    ('5,b,""', True), ("5,b,\x00", True), ("5,b,a\rb", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "fits"), ODD_LINES)
+def test_a_prediction_for_each_line(text_of: TextOf, tmp_path: Path, run: Run, line: str, fits: bool) -> None:
+    """A stray quotation mark takes no other line's prediction away; a line that has none is named."""
+    (tmp_path / "plan.toml").write_text(text_of())
+    site = table(tmp_path / "north.csv", [*GOOD])
+    assert run("train", tmp_path / "plan.toml", "--site", site, "--out", tmp_path / "m.json", "--seed", 1)[0] == 0
+    rows = [f"{20 + number},{'ab'[number % 2]},fine" for number in range(50)]
+    found = []
+    for lines in (rows, [*rows[:10], line, *rows[10:]]):
+        asked = table(tmp_path / "ask.csv", lines, header="age,ward,note")
+        code, out, err = run("predict", tmp_path / "m.json", asked)
+        if lines != rows and not fits:
+            assert code == 4 and "data row 11" in err.replace("\n        ", " ") and not out
+            return
+        found.append(out.splitlines())
+    assert found[1][:11] == found[0][:11] and found[1][12:] == found[0][11:] and len(found[1]) == 52
+
+
 # Loss of rows ---------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from hedgerow.cli.inputs import named_sites, read_plan
 from hedgerow.cli.main import main
-from hedgerow.cli.output import PRIVATE
+from hedgerow.cli.output import PRIVATE, PRIVATE_MARK
 from hedgerow.cli.privacy import model_facts, trees_text
 from hedgerow.data.site_data import read_site_data
 from hedgerow.methods.registry import resolve
@@ -126,7 +126,7 @@ def test_exact_figures_of_private_rows_are_marked(model: Path, study: Path, tmp_
                 ("check", study / "plan.toml", table)]  # fmt: skip
     for command in commands:
         said = hedgerow(*command, "--json")
-        assert (said["private"], said["note"]) == (True, PRIVATE)
+        assert {name: said[name] for name in PRIVATE_MARK} == PRIVATE_MARK
     for command in (commands[0], commands[3]):
         assert PRIVATE in " ".join(hedgerow(*command).split())
 
@@ -179,7 +179,7 @@ def test_regression(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run
     out = tmp_path / "model.json"
     hedgerow("train", tmp_path / "plan.toml", *sites, "--out", out, "--json")
     scores = hedgerow("evaluate", out, study / "test.csv", "--json")
-    assert set(scores) == {"model", "data", "n_records", "rmse", "r2"}
+    assert set(scores) == {"model", "data", *PRIVATE_MARK, "n_records", "rmse", "r2"}
     assert 20 < scores["rmse"] < 35
     values = hedgerow("predict", out, study / "test.csv", "--json")["predictions"]
     assert all(0 <= value <= 100 for value in values)

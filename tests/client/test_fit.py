@@ -24,7 +24,6 @@ from hedgerow.data.drafts import looks_like_identifier
 from hedgerow.data.fit import table_fit
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import adapted, opened, place_of
-from hedgerow.data.units import RowCount
 from hedgerow.errors import DataError, PolicyRefusal
 from hedgerow.plan.plan import Plan
 
@@ -276,15 +275,19 @@ def test_thousands_are_asked_about(write_file: WriteFile, cells: list[str], is_a
     assert found.mending == ([] if line is None else [line])
 
 
-@pytest.mark.parametrize(("cells", "is_asked"), [(["1.045", "2.310"], True), (["1.045", "93.2"], False)])
-def test_points_before_three_digits_are_asked_about_beside_decimal_commas(
-    write_file: WriteFile, cells: list[str], is_asked: bool
+@pytest.mark.parametrize(
+    ("cells", "is_asked", "mending"),
+    [(["1.045", "2.310"], True, []), (["1.045", "93.2"], False, ['decimal = "point"']), (["1.045", "93,2"], True, [])],
+)
+def test_points_before_three_digits_are_no_numbers_beside_decimal_commas(
+    write_file: WriteFile, cells: list[str], is_asked: bool, mending: list[str]
 ) -> None:
-    """A file with semicolons may write a thousand as 1.045; it is read as the other files' 1.045 is."""
+    """A file with semicolons may write a thousand as 1.045: that is not read as one and a bit, unless points are."""
     table = "age;ill\n" + "".join(f"{cell};1\n" for cell in cells)
     plan = plan_with(feature("age", type="numeric", min=0, max=2000))
     found = table_fit(str(write_file("a.csv", table.encode())), plan)
-    assert ("thousands" in found.columns[0].coding) is is_asked and not found.mending
+    assert ("thousands" in found.columns[0].coding, found.mending) == (is_asked, mending)
+    assert found.rows.left_out == {"data-wrong-type": sum("." in cell[-4:-3] for cell in cells)}
 
 
 def test_cells_in_another_encoding_are_read_by_its_name(write_file: WriteFile) -> None:
@@ -301,7 +304,7 @@ def test_one_field_more_in_every_row_is_explained(write_file: WriteFile, row: st
     """R's names of rows, and a separator at the end of each line, leave every row out."""
     plan = plan_with(feature("age", type="numeric", min=0, max=110))
     found = table_fit(str(write_file("a.csv", f"age,ill\n{row}\n{row}\n".encode())), plan)
-    assert found.rows == RowCount(0, {"data-ragged-row": 2})
+    assert (found.rows.n_used, found.rows.left_out) == (0, {"data-ragged-row": 2})
     assert "row.names" in dict(found.about)["rows"] and "ends with a separator" in dict(found.about)["rows"]
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hedgerow.data.lines
 import hedgerow.data.tables
 from hedgerow.data.tables import CsvTable
+from hedgerow.errors import DataError
 
 SEPARATORS = ",;\t|"
 NAMES = ["a", "b", "c"]
@@ -117,6 +118,30 @@ def test_each_line_is_a_record_by_itself(
     checked(read(folder / name, content, block=block), [line[:-1] for line in lines], separator)
 
 
+@given(LINES, BLOCKS)
+def test_a_strict_reading_has_a_record_for_each_line_or_names_the_first(
+    folder: Path, lines: list[bytes], block: int
+) -> None:
+    """As predictions are made: a row for each line that is not blank, or the first that has none is named."""
+    kinds = [expected([line], ",")[1] for line in lines]
+    ragged = [kind["ragged"] for kind in kinds if not kind["blank"]]
+    (place := folder / "h.csv").write_bytes(b"\n".join([b"a,b,c", *lines, b""]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hedgerow.data.tables, "_BLOCK_BYTES", block)
+        table, n_rows, fault = CsvTable(str(place)), 0, None
+        try:
+            n_rows = sum(len(batch[0]) for batch in table.batches(NAMES, 3, None))
+        except DataError as error:
+            fault = error
+    if any(ragged):
+        assert fault is not None and fault.code == "data-ragged-row"
+        assert f"data row {ragged.index(1) + 1}:" in fault.what
+    elif ragged:
+        assert fault is None and n_rows == len(ragged) == len(lines) - table.lines.n_blank
+    else:
+        assert fault is not None and fault.code == "data-empty"
+
+
 @given(LINES, st.sampled_from(SEPARATORS), BLOCKS)
 def test_each_line_of_a_national_encoding_is_a_record(
     folder: Path, lines: list[bytes], separator: str, block: int
@@ -168,9 +193,12 @@ OPENING = st.lists(
     st.sampled_from([b'"', b'""', b",", b'"x', b'x"', b'","', b'p,"', b'p,1,"q', b'r"', b"p,1,a", b'",1', b'",1,2']),
     max_size=4,
 ).map(b"".join)
+CHAIN = [b'%d,,"' % number for number in range(8)]
+"""Each may end a cell and begin another: taken in pairs, one line more would part all pairs behind it."""
 
 
 @given(st.lists(OPENING, max_size=9), OPENING, st.integers(0, 9), st.integers(1, 3), BLOCKS)
+@example(CHAIN, b'9,,"', 0, 1, 130)
 def test_with_line_breaks_one_line_has_a_say_in_few_records(
     folder: Path, lines: list[bytes], line: bytes, at: int, k: int, block: int
 ) -> None:
@@ -183,6 +211,7 @@ def test_with_line_breaks_one_line_has_a_say_in_few_records(
 
 
 @given(st.lists(OPENING, max_size=9), st.integers(1, 3), st.sampled_from([2, 7, 16]))
+@example(CHAIN, 1, 7)
 def test_blocks_have_no_say_in_records(folder: Path, lines: list[bytes], k: int, block: int) -> None:
     """Where a file is cut for reading changes nothing, also where cells go on over lines."""
     content = b"\n".join([b"a,b,c", *lines, b""])

@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import json
 import math
+import os
+from types import ModuleType
 from typing import Any
 
 import mpmath
@@ -15,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.errors import PrivacyError
+from hedgerow.local.forecast import forecast
+from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_renyi, get_accountant, sampled_divergence
 from hedgerow.privacy.calibration import mu_of
@@ -33,6 +37,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
 )
 from hedgerow.privacy.ledger import Ledger, Release, prepared_ledger
+from hedgerow.privacy.noise import SystemNoise
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 
@@ -226,3 +231,14 @@ def test_a_report_says_what_one_line_amounts_to_where_cells_may_hold_line_breaks
     assert "privacy.line_breaks" in found.text()
     without = report(GaussianEvent(5.0), public=PublicInputs(()))
     assert "epsilon_of_one_line" not in without.to_dict() and "line_breaks" not in without.text()
+
+
+@pytest.mark.parametrize("accountant", ["gdp", "rdp"])
+def test_a_plan_says_beforehand_what_its_report_will_say(factory: ModuleType, accountant: str) -> None:
+    """Who approves a run sees what several rows of a person amount to; where people are protected there is nothing."""
+    plan = factory.make_plan(privacy={"accountant": accountant}, model={"n_trees": 4})
+    report = train(plan, {"one": factory.make_data(plan, 30, 1)}, noise=SystemNoise(os.urandom)).report
+    expected = forecast(plan).epsilon_by_rows
+    assert expected == pytest.approx({count: report.epsilon_of_rows(count) for count in (2, 3, 5)}, rel=1e-4)
+    people = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, unit="who", max_rows_per_unit=2))
+    assert not forecast(people).epsilon_by_rows

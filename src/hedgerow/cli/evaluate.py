@@ -31,7 +31,7 @@ from hedgerow.cli.output import (
 from hedgerow.cli.progress import sites_of, status
 from hedgerow.client.node import available_threads, use_threads
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
-from hedgerow.data.sources import Location, file_of, is_url, read_records
+from hedgerow.data.sources import Location, file_of, is_url, opened, read_records
 from hedgerow.data.units import MOST_LEFT_OUT, Records, RowCount, RowsLeftOut
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
@@ -86,8 +86,9 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     Raises LostRowsError; DataError.
     """
     left_out: RowsLeftOut = {}
-    found = list(read_records(table, plan, with_label=with_label, with_unit=False, left_out=left_out))
-    rows = RowCount(sum(records.n_records for records in found), left_out)
+    source = opened(table, plan.privacy.line_breaks)
+    found = list(read_records(source, plan, with_label=with_label, with_unit=False, left_out=left_out))
+    rows = RowCount(sum(records.n_records for records in found), left_out, getattr(source, "lines", None))
     name = "The query's result" if is_url(table) else Path(file_of(table)).name
     rows.require(name, MOST_LEFT_OUT if allowed is None else allowed)
     if left_out and (allowed is None or (not with_label and "data-ragged-row" in left_out)):

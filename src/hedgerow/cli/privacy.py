@@ -92,8 +92,11 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     ]  # fmt: skip
     if privacy.accountant in ("pure", "pld"):
         facts.insert(2, ("spends", f"epsilon {number(expected.epsilon_promised, 6)} by {privacy.accountant}"))
+    if expected.epsilon_by_rows:
+        said = ", ".join(f"{count} rows {number(own, 3)}" for count, own in expected.epsilon_by_rows.items())
+        facts.append(("a person", f"with several records is promised less, by epsilon: {said}; privacy.unit mends it"))
     facts += [("warning", warning) for warning in _warnings(plan)]
-    if privacy.bounds_from_data:
+    if plan.reads_rows:
         facts.append(("warning", "bounds were read off private data: the guarantee is void"))
     if plan.reads_quantiles:
         facts.append(("warning", "split candidates are read off private data: the guarantee is void"))

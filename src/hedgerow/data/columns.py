@@ -118,6 +118,7 @@ _NUMBER_WITHOUT_LEADING_ZEROS = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII
 )
 _SURE_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_PERHAPS_THOUSANDS = r"^[+-]?[1-9][0-9]{0,2}\.[0-9]{3}$"
 _WITH_DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]*(?:[eE][+-]?[0-9]+)?)$"
 _PERHAPS_NUMBER = r"[0-9]|[nN][aA][nN]|[iI][nN][fF]"
 _MIDNIGHT = " 00:00:00"
@@ -510,6 +511,8 @@ def _numbers_of_texts(column: Any, has_decimal_commas: bool) -> tuple[NDArray[np
     texts, undecodable = _decoded(column)
     texts = pc.utf8_trim_whitespace(texts)
     if has_decimal_commas:
+        # 1.045 may be a thousand there, and is no number; with decimal=point it is one.
+        texts = pc.replace_substring_regex(texts, pattern=_PERHAPS_THOUSANDS, replacement="?")
         texts = pc.replace_substring_regex(texts, pattern=_WITH_DECIMAL_COMMA, replacement=r"\1.\2")
     texts = pc.if_else(_is_missing(texts), pa.scalar(None, pa.string()), texts)
     try:

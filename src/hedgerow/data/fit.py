@@ -156,7 +156,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
         about = [(plan.label.name, doubt), *about]
     columns = [count.finished() for count in counts]
     ignored = [name for name in table.names() if name not in names]
-    rows = RowCount(n_used, left_out)
+    rows = RowCount(n_used, left_out, getattr(table, "lines", None))
     return TableFit(rows, columns, ignored, [*_of_lines(table, rows), *about], mending)
 
 
@@ -257,11 +257,14 @@ class _Counted:
         """Cells that cannot be read, and how often each is there: of 1,000 texts at most."""
         self.n_undecodable = 0
         self.used: set[int] = set()
+        self.shows_points = False
+        """Whether a point in one of the first cells cannot be a mark of thousands."""
+        self.is_decided = False
+        """Whether it is clear what a mark before three digits is."""
         self._only: float | None = None
         self._watched: set[str] | None = set()
         self._n_watched = 0
         self._sentinels: dict[float, int] = {}
-        self._points: set[bool] = set()
 
     @classmethod
     def of(cls, name: str, plan: Plan) -> _Counted:
@@ -320,7 +323,7 @@ class _Counted:
                     "coded 1 and 2 where the plan has 0 and 1: which of them is the event? If 2 is: "
                     f'recode.{_key(name)} = {{1 = "0", 2 = "1"}} here, or classes or event_codes = [1, 2] in the plan'
                 )
-        if self.found.kind == "numeric" and (self._points == {True} or is_thousands_or_decimals(odd)):
+        if self.found.kind == "numeric" and not self.is_decided and any(map(_THOUSANDS.fullmatch, odd)):
             yield (
                 "marks before three digits: thousands or decimals? Marks of thousands are not read: export the numbers "
                 "without them. A decimal mark is declared behind the file's name (docs/data.md)"
@@ -348,12 +351,10 @@ class _Counted:
         except DataError:
             self._watched = None
             return
+        self.shows_points |= any("." in text and _THOUSANDS.fullmatch(text) is None for text in texts)
         self._n_watched += len(texts)
         self._watched.update(texts)
         point = "," if place.has_decimal_commas else "."
-        if place.has_decimal_commas:
-            # As numbers 1.045 and 1045 differ, and the file says neither.
-            self._points |= {re.fullmatch(_THOUSANDS, text) is not None for text in texts if "." in text}
         has_fractions = any(point in text for text in texts)
         if len(self._watched) < self._n_watched or has_fractions:
             self._watched = None
@@ -397,7 +398,8 @@ _MISSING_CODES = {
 SENTINELS = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0, 99999.0)
 """Numbers that many write for "no value"."""
 _ENCODINGS = ("cp1252", "cp850", "mac-roman", "cp1250")
-_THOUSANDS = r"[+-]?[1-9][0-9]{0,2}([.,' \u00a0\u202f][0-9]{3})+([.,][0-9]+)?"
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,' \u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
+_DECIMAL_COMMA = re.compile("[+-]?[0-9]*,[0-9]+")
 _LIMIT = re.compile(r"[<>]=?\s*([0-9]+([.,][0-9]+)?)")
 
 
@@ -419,14 +421,14 @@ def _of_lines(table: Any, rows: RowCount) -> Iterator[tuple[str, str]]:
     n_ragged = rows.left_out.get("data-ragged-row", 0)
     if not n_ragged:
         return
-    lines, said = getattr(table, "lines", None), "a separator or a quotation mark in a cell that is not quoted"
-    if n_ragged > _MOST * rows.n_rows and set(getattr(lines, "n_fields", ())) == {len(table.names()) + 1}:
+    said, lines = "a separator or a quotation mark in a cell that is not quoted", rows.lines
+    if n_ragged > _MOST * rows.n_rows and lines is not None and set(lines.n_fields) == {len(table.names()) + 1}:
         said = (
             "one field more than the header. Either each row has a name in front, as R writes it: export it without "
             "(row.names = FALSE), or give its column a name in the header. Or each ends with a separator: take it "
             "away, or put one at the header's end"
         )
-    elif getattr(lines, "n_unclosed", 0):
+    elif lines is not None and lines.n_unclosed:
         said += "; a line break in a quoted cell, which a plan has to declare (docs/data.md)"
     yield "rows", f"{n_ragged:,} with another number of fields than the header: {said}"
 
@@ -450,9 +452,11 @@ def _tried(location: Location, plan: Plan, counts: Sequence[_Counted]) -> tuple[
     if any(count.n_undecodable for count in counts) and take(*(replace(own, encoding=word) for word in _ENCODINGS)):
         declared = f"The same behind the file's name: #encoding={own.encoding}"
         about.append(("encoding", f"cells that are not UTF-8, and that {own.encoding} reads. {declared}"))
-    numeric = [count.odd for count in counts if count.found.kind == "numeric"]
-    if is_decimal_comma(numeric) and take(replace(own, decimal="comma")):
-        about.append(("numbers", "decimal commas"))
+    numeric = [count for count in counts if count.found.kind == "numeric"]
+    if (mark := _decimal_mark(numeric)) and take(replace(own, decimal=mark)):
+        about.append(("numbers", f"a decimal {mark}"))
+        for count in numeric:
+            count.is_decided = True
     for count in counts:
         found, odd = count.found, count.odd | count.found.unlisted
         if found.kind in ("hashed", "identifier") or not odd:
@@ -572,20 +576,18 @@ def _renames(missing: Iterable[str], present: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def is_thousands_or_decimals(texts: Iterable[str]) -> bool:
-    """Whether some texts are numbers only with marks of thousands, and none shows that its mark is a decimal one."""
-    shaped = [text for text in texts if re.fullmatch(_THOUSANDS, text)]
-    return bool(shaped) and not any(_is_decimal(text) for text in texts)
-
-
-def is_decimal_comma(columns: Iterable[Iterable[str]]) -> bool:
-    """Whether commas are decimal marks: in each column that has some, one of them cannot be a mark of thousands."""
-    with_commas = [texts for texts in columns if any(re.fullmatch(r"[+-]?[0-9]*,[0-9]+", text) for text in texts)]
-    return bool(with_commas) and all(any(map(_is_decimal, texts)) for texts in with_commas)
+def _decimal_mark(columns: Sequence[_Counted]) -> str:
+    """The word for the decimal mark, where each column with numbers that are not read shows that its mark is one."""
+    with_commas = [own for own in columns if any(map(_DECIMAL_COMMA.fullmatch, own.odd))]
+    if with_commas:
+        clear = [own for own in with_commas if any(map(_DECIMAL_COMMA.fullmatch, filter(_is_decimal, own.odd)))]
+        return "comma" if len(clear) == len(with_commas) else ""
+    with_points = [own for own in columns if any("." in text and _THOUSANDS.fullmatch(text) for text in own.odd)]
+    return "point" if with_points and all(own.shows_points for own in with_points) else ""
 
 
 def _is_decimal(text: str) -> bool:
-    return re.fullmatch(r"[+-]?[0-9]*,[0-9]+", text) is not None and re.fullmatch(_THOUSANDS, text) is None
+    return _THOUSANDS.fullmatch(text) is None
 
 
 def _inline(pairs: Mapping[str, str]) -> str:

@@ -8,7 +8,8 @@ others count as. The rules:
                   out; or what a first line such as "sep=;" says, as spreadsheets write it. A header that another one
                   cuts into more than half as many is refused
     decimal mark  a comma where the separator is a semicolon, else a point. Where it is a comma, "3,5" is 3.5, and
-                  "3.5" still is, for each cell is read by itself; a cell with both, such as "1.234,5", is no number
+                  "3.5" still is, for each cell is read by itself; a cell with both, such as "1.234,5", is no number,
+                  nor is "1.045" there, which may be a thousand
     encoding      UTF-8, or UTF-16 if the file begins with its mark; the others have none, so they have to be declared
     line's end    LF, with or without a CR before it; where the header ends in a CR alone, as old systems write, that
 

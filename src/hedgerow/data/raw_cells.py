@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import kind_of_type
 from hedgerow.data.columns import Place
+from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import Location, opened, place_of
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_within_bound
@@ -115,13 +116,14 @@ class RawTable:
     n_rows: int
     left_out: RowsLeftOut = field(default_factory=dict)
     unit: tuple[NDArray[np.intp], NDArray[np.str_]] | None = None
+    lines: LineCounts | None = None
 
     @property
     def rows(self) -> RowCount:
         """How many rows are used: not those that do not say whom they are about."""
         n_used, left_out = self.n_rows if self.unit is None else len(self.unit[0]), dict(self.left_out)
         count_left_out(left_out, "data-unit-missing", self.n_rows - n_used)
-        return RowCount(n_used, left_out)
+        return RowCount(n_used, left_out, self.lines)
 
 
 def read_raw(location: Location, columns: Sequence[AskedColumn], unit: str = "record") -> RawTable:
@@ -148,7 +150,7 @@ def read_raw(location: Location, columns: Sequence[AskedColumn], unit: str = "re
         for index, name in enumerate(names)
     ]
     found = None if unit == "record" else raw.pop().identifiers()
-    return RawTable(tuple(raw), sum(len(batch[0]) for batch in batches), left_out, found)
+    return RawTable(tuple(raw), sum(len(batch[0]) for batch in batches), left_out, found, getattr(table, "lines", None))
 
 
 def bounded_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, RawSite]:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.data.sources import read_records
+from hedgerow.data.lines import LineCounts
+from hedgerow.data.sources import opened, read_records
 from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, count_beyond, rows_within_bound
 from hedgerow.errors import DataError
 from hedgerow.losses.tables import SCORE_UNIT
@@ -123,12 +124,14 @@ class SiteRows:
         unit: text [n], each row's identifier; None where the plan protects records.
         unfit: rows that were left out because they do not fit the plan, by what is wrong with them.
         beyond: rows whose value of a feature is clamped, or not listed, by the feature's name.
+        lines: of its file, if the rows are lines.
     """
 
     data: SiteData
     unit: NDArray[np.str_] | None
     unfit: RowsLeftOut = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
+    lines: LineCounts | None = None
 
 
 def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None) -> SiteRows:
@@ -208,9 +211,9 @@ def _bounded(rows: SiteRows, plan: Plan) -> tuple[NDArray[np.str_] | None, SiteD
     """One site's identifiers and rows that stay, and what was left out."""
     data, unit, n_rows = rows.data, rows.unit, rows.data.n_records
     if unit is None:
-        return None, data, ContributionReport(n_rows, n_rows, 0, rows.unfit, rows.beyond)
+        return None, data, ContributionReport(n_rows, n_rows, 0, rows.unfit, rows.beyond, rows.lines)
     kept, report = rows_within_bound(unit, plan.privacy.max_rows_per_unit, _key(plan))
-    report = replace(report, unfit=rows.unfit, beyond=rows.beyond)
+    report = replace(report, unfit=rows.unfit, beyond=rows.beyond, lines=rows.lines)
     return (unit, data, report) if not report.n_dropped else (unit[kept], data.only(kept), report)
 
 
@@ -236,7 +239,9 @@ def read_site_data(
 def read_site_rows(path: str | os.PathLike[str], plan: Plan, *, strict: bool = False) -> SiteRows:
     """All rows of a table, for `bounded_sites`; arguments and errors as in `read_site_data`."""
     left_out: RowsLeftOut | None = None if strict else {}
-    return site_rows_from_records(read_records(path, plan, left_out=left_out), plan, left_out)
+    table = opened(path, plan.privacy.line_breaks)
+    rows = site_rows_from_records(read_records(table, plan, left_out=left_out), plan, left_out)
+    return replace(rows, lines=getattr(table, "lines", None))
 
 
 def read_sites_data(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import as_columns
 from hedgerow.data.columns import Place, missing_columns, shown
+from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError
 from hedgerow.losses.survival import event_words, survival_codes
 from hedgerow.plan.plan import Feature, Label, Plan
@@ -65,6 +67,10 @@ _CAUSES = {
 }
 
 
+class LostRowsWarning(UserWarning):
+    """More than a tenth of the rows are left out, or no row is used. It has exact counts: for the rows' owner."""
+
+
 @dataclass(frozen=True)
 class RowCount:
     """How many rows of a table are used: exact and private, for its owner's screen and log only.
@@ -72,10 +78,12 @@ class RowCount:
     Attributes:
         n_used: rows that fit the plan.
         left_out: the others, by the code that says why.
+        lines: of the file, if the rows are lines.
     """
 
     n_used: int
     left_out: Mapping[str, int] = field(default_factory=dict)
+    lines: LineCounts | None = None
 
     @property
     def n_rows(self) -> int:
@@ -92,6 +100,10 @@ class RowCount:
         found = sorted(self.left_out.items())
         causes = [f"{n_rows:,} {code} ({_CAUSES.get(code, 'see docs/errors.md')})" for code, n_rows in found]
         said = f" Left out: {'; '.join(causes)}." if causes else ""
+        if self.lines is not None:
+            odd = ((self.lines.n_blank, "blank"), (self.lines.n_joined, "of a cell that goes on"))
+            also = [f"{count:,} {what}" for count, what in odd if count]
+            said += f" Lines: {self.lines.n_lines:,}{', of which ' * bool(also)}{', '.join(also)}."
         return f"{self.n_used:,} of {self.n_rows:,} rows used.{said}"
 
     def require(self, source: object, allowed: float = MOST_LEFT_OUT, *, needs_row: bool = True) -> None:
@@ -102,6 +114,11 @@ class RowCount:
         most = math.ceil(self.share_left_out * 100) / 100
         way = f" If these rows are to be left out, allow that share: --allow-loss {most:g}." if can_be_allowed else ""
         raise LostRowsError("rows-left-out", source=source, rows=self.text(), allowed=way)
+
+    def warn(self, stacklevel: int = 2) -> None:
+        """The same as a warning, for who calls from Python: LostRowsWarning."""
+        if self.share_left_out > MOST_LEFT_OUT:
+            warnings.warn(self.text(), LostRowsWarning, stacklevel=stacklevel + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,6 +358,7 @@ class ContributionReport:
         n_dropped: of these, rows left out because their unit had more than the bound.
         unfit: rows left out because they do not fit the plan, by the code of the error that says why.
         beyond: rows whose value of a feature is clamped, or not listed, by the feature's name.
+        lines: as those of a `RowCount`.
     """
 
     n_units: int
@@ -348,6 +366,7 @@ class ContributionReport:
     n_dropped: int
     unfit: Mapping[str, int] = field(default_factory=dict)
     beyond: Mapping[str, int] = field(default_factory=dict)
+    lines: LineCounts | None = None
 
     @property
     def warning(self) -> str:
@@ -366,7 +385,7 @@ class ContributionReport:
     @property
     def rows(self) -> RowCount:
         """How many of how many rows fit; those beyond the bound do."""
-        return RowCount(self.n_rows, self.unfit)
+        return RowCount(self.n_rows, self.unfit, self.lines)
 
     def text(self) -> str:
         """How many rows are used, and why not the others, for the site's owner only."""

@@ -34,7 +34,7 @@ from hedgerow.data.arrow import arrow_of, as_columns, collected, listed_categori
 from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, texts_of_cells
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import SiteData
-from hedgerow.data.units import MANY, ContributionReport, count_beyond, feature_of, rows_within_bound
+from hedgerow.data.units import MANY, ContributionReport, RowCount, count_beyond, feature_of, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
@@ -669,8 +669,11 @@ class PrivateTrees(BaseEstimator):
     def _site_data(self, plan: Plan, table: Table, y: NDArray[Any], rows: Rows) -> dict[str, SiteData]:
         """Each site's rows as its node holds them, without those that are of no class that was found."""
         labels = self._encoded(y, plan)
+        kept = self._kept(labels)
+        n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
+        RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn(stacklevel=5)
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True)
-        return split_sites(encoded, labels, rows, self._kept(labels))
+        return split_sites(encoded, labels, rows, kept)
 
     def _shown(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
         """What shows how far a training is, where that is asked for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,10 @@ from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.plan.plan import Model, Plan
 from hedgerow.privacy.accountants import get_accountant, mu_of
 from hedgerow.privacy.calibration import noise_of
+from hedgerow.privacy.cost import for_rows
+from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import prepared_events
+from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
 from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
@@ -92,6 +95,7 @@ class Forecast:
         epsilon_gdp, epsilon_rdp: what all releases together cost at the plan's delta, by these accountants; those that
             the plan was prepared by count with them.
         epsilon_promised: the same by the plan's own accountant.
+        epsilon_by_rows: where a plan protects a record, what they cost whoever has so many rows, as a report says it.
     """
 
     settings: Settings
@@ -103,6 +107,7 @@ class Forecast:
     epsilon_gdp: float
     epsilon_rdp: float
     epsilon_promised: float
+    epsilon_by_rows: Mapping[int, float]
 
 
 def forecast(plan: Plan) -> Forecast:
@@ -133,7 +138,16 @@ def forecast(plan: Plan) -> Forecast:
         epsilon_gdp=get_accountant("gdp").epsilon(events, plan.privacy.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
         epsilon_promised=get_accountant(plan.privacy.accountant).epsilon(events, plan.privacy.delta),
+        epsilon_by_rows=_by_rows(plan, events),
     )
+
+
+def _by_rows(plan: Plan, events: Sequence[Event]) -> dict[int, float]:
+    if plan.privacy.unit != "record":
+        return {}
+    account = get_accountant("gdp" if plan.privacy.accountant == "pld" else plan.privacy.accountant)
+    several = {count: [for_rows(event, count) for event in events] for count in ROWS_OF_ONE_PERSON if count > 1}
+    return {count: account.epsilon(own, plan.privacy.delta) for count, own in several.items()}
 
 
 def _most_numbers(queries: Sequence[Query], settings: Settings) -> list[int]:
