@@ -157,10 +157,11 @@ def _fault_of(error: Exception) -> HedgerowError | None:
 
 _EXIT_CODES = """\
 exit codes:
-  0 done              4 data           8 protocol        70 a fault of Hedgerow's own
-  1 other error       5 model file     9 secure sum     130 interrupted
-  2 command line      6 site policy   10 the machine    137 killed, 143 told to end (SIGTERM)
-  3 plan              7 privacy       (docs/errors.md lists every error)
+  0 done              4 data           8 protocol        12 hidden by the noise
+  1 other error       5 model file     9 secure sum      70 a fault of Hedgerow's own
+  2 command line      6 site policy   10 the machine    130 interrupted
+  3 plan              7 privacy       11 rows left out  137 killed, 143 told to end (SIGTERM)
+(docs/errors.md lists every error)
 """
 
 
