@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.cli.node import loader
+from hedgerow.cli.node import arrivals_of, loader, raw_loader
 from hedgerow.client.node import Node
 from hedgerow.client.policy import parse_policy
 from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
@@ -27,6 +27,8 @@ from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.survey.requests import OpenTable
+from hedgerow.survey.statistics import AskedColumn
 
 HEADER = "person,age,ward,ill"
 GOOD = [f"p{number % 7},{20 + number},{'ab'[number % 2]},{number % 2}" for number in range(40)]
@@ -416,3 +418,29 @@ def test_the_rarer_of_two_codes_is_not_left_out_in_silence(scene: Path) -> None:
     table(Path("coded.csv"), rows)
     train = ["train", "plan.toml", "--site", "coded.csv", "--seed", "1", "--out", "new.json"]
     assert main(train) == 11 and main([*train, "--allow-loss", "0.05"]) == 0
+
+
+def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(
+    scene: Path, plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that runs refuses nothing for its rows: its owner is told, and sums of zero are what peers see."""
+    said = list[tuple[str, str]]()
+
+    def tell(text: str, *, level: str = "INFO") -> None:
+        said.append((level, text.partition(" (")[0]))
+
+    empty, odd = table(Path("empty.csv"), []), table(Path("odd.csv"), ["p1,old,a,1"] * 3)
+    arrivals = arrivals_of(str(scene), tell=tell)
+    assert arrivals is not None
+    assert [arrivals.read(path, plan_of({})).n_records for path in (empty, odd, Path("few.csv"))] == [0, 0, 40]
+    monkeypatch.setattr("hedgerow.cli.node.note", tell)
+    asked = OpenTable.of([AskedColumn("age")], "", {"epsilon": 1.0, "delta": 1e-6})
+    raw_loader("odd.csv", None)(asked)
+    raw_loader(str(table(Path("r.csv"), [f"{row},x" for row in GOOD])), None)(asked)
+    assert said == [
+        ("WARNING", "empty.csv: 0 of 0 rows used. Lines: 0."),
+        ("WARNING", "odd.csv: 0 of 3 rows used. Left out: 3 data-wrong-type"),
+        ("INFO", "few.csv: 40 of 42 rows used. Left out: 2 data-wrong-type"),
+        ("INFO", "odd.csv, for a survey: 3 of 3 rows used. Lines: 3."),
+        ("WARNING", "r.csv, for a survey: 0 of 40 rows used. Left out: 40 data-ragged-row"),
+    ]

@@ -40,7 +40,7 @@ from hedgerow.data.fit import TableFit
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.data.sources import Location, adapted, column_names, file_of, is_url, opened
-from hedgerow.data.units import MOST_LEFT_OUT, ContributionReport
+from hedgerow.data.units import MOST_LEFT_OUT, ContributionReport, RowCount
 from hedgerow.errors import (
     AggregationError,
     EnvironmentFault,
@@ -142,7 +142,13 @@ def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Cal
     if data is None:
         return no_raw_rows
     place = data if query is None else f"{data}#{query}"
-    return lambda asked: read_raw_site(adapted(place, own), asked)
+    name = "The query's result" if is_url(place) else Path(file_of(place)).name
+
+    def tell_owner(rows: RowCount) -> None:
+        said = f"{name}, for a survey: {rows.text()} (private: for this site only)"
+        note(said, level="WARNING" if rows.share_left_out > MOST_LEFT_OUT else "INFO")
+
+    return lambda asked: read_raw_site(adapted(place, own), asked, tell_owner)
 
 
 def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:

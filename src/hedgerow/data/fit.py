@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,22 +174,16 @@ def _used(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLe
     return np.empty(0, dtype=np.int32) if used is None else used
 
 
-def _of_label(label: Label, name: str) -> Feature:
-    """What a column of a time to an event holds: times from 0 on, without an end, or whether the event was seen."""
-    if name == label.event:
-        return Feature(name=name, type="categorical", categories=event_words(label))
-    return Feature(name=name, type="numeric", min=0.0, max=_LATEST)
-
-
 Item = Feature | Label | None
 
 
 def _item_of(name: str, plan: Plan) -> Item:
-    """What the plan says of a column; None for the unit."""
-    found = next((feature for feature in plan.features if feature.name == name), None)
-    if found is None and name in plan.label.columns:
-        return _of_label(plan.label, name) if plan.label.is_survival else plan.label
-    return found
+    """What the plan says of a column; None for the unit. A time to an event begins at 0 and has no end."""
+    if name == plan.label.event:
+        return Feature(name=name, type="categorical", categories=event_words(plan.label))
+    if name == plan.label.name:
+        return Feature(name=name, type="numeric", min=0.0, max=_LATEST) if plan.label.is_survival else plan.label
+    return next((feature for feature in plan.features if feature.name == name), None)
 
 
 class _Cells(NamedTuple):
@@ -264,7 +260,7 @@ class _Counted:
         self._only: float | None = None
         self._watched: set[str] | None = set()
         self._n_watched = 0
-        self._sentinels: dict[float, int] = {}
+        self._sentinels = Counter[float]()
 
     @classmethod
     def of(cls, name: str, plan: Plan) -> _Counted:
@@ -296,7 +292,7 @@ class _Counted:
             low, high = (item.min or 0.0, item.max or 0.0) if isinstance(item, Feature) else item.bounds
             found.n_below += int(np.count_nonzero(there < low))
             found.n_above += int(np.count_nonzero(there > high))
-            self._count_sentinels(there, low, high)
+            self._sentinels.update(there[np.isin(there, SENTINELS) & ((there < low) | (there > high))].tolist())
             there = np.clip(there, low, high)
         self._compare(there.astype(np.float64))
 
@@ -313,7 +309,7 @@ class _Counted:
         name, odd = self.found.name, self.odd | self.found.unlisted
         if name in map(str.strip, odd):
             yield "the header stands among the rows again, which are left out"
-        codes = [f"{value:g}" for value, count in self._sentinels.items() if count > 1]
+        codes = [f"{value:g}" for value, count in sorted(self._sentinels.items()) if count > 1]
         if codes:
             yield f"codes for missing values? If so: missing.{_key(name)} = [{', '.join(codes)}]"
         # Of an event's words, 0 and 1 are one way to write it.
@@ -328,12 +324,6 @@ class _Counted:
                 "marks before three digits: thousands or decimals? Marks of thousands are not read: export the numbers "
                 "without them. A decimal mark is declared behind the file's name (docs/data.md)"
             )
-
-    def _count_sentinels(self, numbers: NDArray[np.float64], low: float, high: float) -> None:
-        for value in SENTINELS:
-            n_cells = 0 if low <= value <= high else int(np.count_nonzero(numbers == value))
-            if n_cells:
-                self._sentinels[value] = self._sentinels.get(value, 0) + n_cells
 
     def _compare(self, values: NDArray[np.float64]) -> None:
         if not len(values) or not self.found.is_constant:
@@ -520,11 +510,12 @@ def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
     names, gain = needed_columns(plan), 0
     tables = [opened(adapted(place, own), plan.privacy.line_breaks) for own in (before, after)]
     places = [place_of(table) for table in tables]
-    for pairs in _in_step(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
-        for name, columns in zip(names, pairs, strict=True):
+    for pair in zip_longest(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
+        if None in pair or len(pair[0][0]) != len(pair[1][0]):
+            # The rows themselves are others.
+            return 0
+        for name, columns in zip(names, zip(*pair, strict=True), strict=True):
             item = _item_of(name, plan)
-            if len(columns[0]) != len(columns[1]):
-                return 0
             old, new = (
                 _cells(column, item, replace(own, column=name)) for column, own in zip(columns, places, strict=True)
             )
@@ -533,19 +524,6 @@ def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
                 return 0
             gain += int(np.count_nonzero(new.is_read & ~old.is_read))
     return gain
-
-
-def _in_step(one: Iterator[Sequence[Any]], other: Iterator[Sequence[Any]]) -> Iterator[list[tuple[Any, Any]]]:
-    """The columns of two readings of one table, in chunks of the same rows; at the end what only one of them has."""
-    left, right = next(one, None), next(other, None)
-    while left is not None and right is not None:
-        n_rows = min(len(left[0]), len(right[0]))
-        yield [(a[:n_rows], b[:n_rows]) for a, b in zip(left, right, strict=True)]
-        left = [a[n_rows:] for a in left] if len(left[0]) > n_rows else next(one, None)
-        right = [b[n_rows:] for b in right] if len(right[0]) > n_rows else next(other, None)
-    rest = left or right
-    if rest is not None:
-        yield [(a, a[:0]) for a in rest]
 
 
 def header_advice(location: Location, plan: Plan) -> list[str]:
@@ -568,11 +546,10 @@ def _renames(missing: Iterable[str], present: Sequence[str]) -> dict[str, str]:
     """The table's name and the plan's of columns that a table may have under another name."""
     found: dict[str, str] = {}
     for name in missing:
-        words, others = set(words_of(name)), [other for other in present if other not in found]
-        alike = [other for other in others if _plain(other) == _plain(name)]
-        alike = alike or [other for other in others if words and words <= set(words_of(other))]
-        if len(alike) == 1:
-            found[alike[0]] = name
+        alike = [other for other in present if other not in found and _plain(other) == _plain(name)]
+        words = set(words_of(name))
+        alike = alike or [other for other in present if other not in found and words and words <= set(words_of(other))]
+        found |= {alike[0]: name} if len(alike) == 1 else {}
     return found
 
 

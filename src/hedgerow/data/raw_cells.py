@@ -197,10 +197,14 @@ def types_of(location: Location) -> dict[str, str]:
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def read_raw_site(location: str | os.PathLike[str], asked: Asked) -> RawSite:
+def read_raw_site(
+    location: str | os.PathLike[str], asked: Asked, tell: Callable[[RowCount], object] = lambda rows: None
+) -> RawSite:
     """A site's raw rows for a survey, with at most `max_rows_per_unit` of each unit.
 
     Rows that cannot be read at all, and such without an identifier of their unit, are left out.
+
+    Args: tell: is given how many rows are used, for the site's owner.
 
     Raises:
         DataError: the table cannot be read, lacks a column, or has a column of a type that Hedgerow does not read.
@@ -214,7 +218,9 @@ def read_raw_site(location: str | os.PathLike[str], asked: Asked) -> RawSite:
         # Where nothing but the number of records is asked for, any column tells how many rows there are.
         names = asked.columns or ("" if label else asked.trial.feature_names[:1])
         columns = (*(declared_column(features[name]) for name in names), *label)
-    return bounded_tables({"": read_raw(location, columns, privacy.unit)}, asked)[""]
+    table = read_raw(location, columns, privacy.unit)
+    tell(table.rows)
+    return bounded_tables({"": table}, asked)[""]
 
 
 def digest_of_raw(rows: RawSite) -> bytes:
