@@ -168,5 +168,5 @@ def _said(column: PublicColumn) -> str:
     elif "max" in about:
         values = f"its bounds {about.get('min', 0.0):g} to {about['max']:g}"
     else:
-        values = "its kind"
-    return f"{column.name} ({column.kind or 'found'}) and {values}, {_ORIGINS[column.origin]}"
+        return f"{column.name}; its type and values, {_ORIGINS[column.origin]}"
+    return f"{column.name} ({column.kind}) and {values}, {_ORIGINS[column.origin]}"

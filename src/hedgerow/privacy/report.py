@@ -418,7 +418,7 @@ class PrivacyReport(PrivacyContext):
             return f"beyond {self.max_rows_per_unit} at a site are left out, so more of them change nothing"
         amounts = {count: self.epsilon_of_rows(count) for count in ROWS_OF_ONE_PERSON}
         said = "; ".join(
-            f"{count} row{'' if count == 1 else 's'}: {_number(epsilon, 3)} ({_number(_factor(epsilon), 3)})"
+            f"{count} row{'' if count == 1 else 's'}: {_number(epsilon, 3)} ({_factor_text(epsilon)})"
             for count, epsilon in amounts.items()
         )
         return f"epsilon, and the factor of the odds, for one person with {said}"
@@ -596,6 +596,14 @@ def _number(value: float, digits: int = 6) -> str:
 def _factor(epsilon: float) -> float:
     """By how much odds may change."""
     return math.exp(epsilon) if epsilon < 700 else math.inf
+
+
+def _factor_text(epsilon: float) -> str:
+    """The same for a person, rounded up."""
+    factor = _factor(epsilon)
+    if factor >= 1e6:
+        return "over 1,000,000"
+    return f"{math.ceil(factor):,}" if factor >= 1000 else _number(factor, 3)
 
 
 def _jsonable(epsilon: float) -> float | str:
