@@ -26,7 +26,7 @@ from hedgerow.privacy.ledger import prepared_ledger, prepared_tables
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
 from hedgerow.server.release import PlainAggregation
-from hedgerow.survey.program import Findings, Questions, Range
+from hedgerow.survey.program import STANDS_OUT_FAR, WINDOWS, Findings, Questions, Range, _octave_thresholds
 from hedgerow.survey.queries import RawSite
 
 N = 20_000
@@ -101,6 +101,13 @@ def test_values_that_single_precision_does_not_hold_are_told(values: list[float]
         assert own.doubt in dict(survey_facts(found, ("x",)))["x"]
         with pytest.warns(FewRecordsWarning, match="In x: .*single precision"):
             warn_of_few_records(Questions(epsilon=1.0, delta=1e-6, n_columns=1), found, {"x": (0, own)}, ())
+
+
+def test_noise_alone_makes_a_far_octave_in_one_column_of_eleven_thousand() -> None:
+    """By the tail of the normal distribution over all windows, as docs/privacy.md says it."""
+    far = _octave_thresholds() == STANDS_OUT_FAR
+    windows = sum(np.lib.stride_tricks.sliding_window_view(far, width).any(axis=1).sum() for width in WINDOWS)
+    assert far.sum() == 502 and windows * math.erfc(STANDS_OUT_FAR / math.sqrt(2)) / 2 < 1 / 11_000
 
 
 @pytest.mark.parametrize("seed", range(5))
