@@ -390,7 +390,7 @@ class ContributionReport:
     def text(self) -> str:
         """How many rows are used, and why not the others, for the site's owner only."""
         dropped = {"privacy.max_rows_per_unit": self.n_dropped} if self.n_dropped else {}
-        return RowCount(self.n_rows - self.n_dropped, {**self.unfit, **dropped}).text()
+        return RowCount(self.n_rows - self.n_dropped, {**self.unfit, **dropped}, self.lines).text()
 
 
 def rows_within_bound(
