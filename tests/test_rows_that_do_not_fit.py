@@ -354,6 +354,23 @@ def test_a_prediction_for_each_line(text_of: TextOf, tmp_path: Path, run: Run, l
     assert found[1][:11] == found[0][:11] and found[1][12:] == found[0][11:] and len(found[1]) == 52
 
 
+def test_lines_are_counted_beside_rows(text_of: TextOf, tmp_path: Path, run: Run) -> None:
+    """Blank lines are no rows, and said; so are lines within cells, where the plan takes them."""
+    (tmp_path / "plan.toml").write_text(text_of({"line_breaks": 1}))
+    rows: list[str | bytes] = ["", *[f"{row},note" for row in GOOD], "", 'p1,30,a,1,"two\nlines"']
+    site = table(tmp_path / "north.csv", rows, f"{HEADER},x")
+    commands = (
+        ("train", tmp_path / "plan.toml", "--site", site, "--out", tmp_path / "m.json", "--seed", 1),
+        ("predict", tmp_path / "m.json", site, "--out", tmp_path / "p.csv"),
+        ("check", tmp_path / "plan.toml", site),
+    )
+    for command in commands:
+        code, out, err = run(*command)
+        said = " ".join((out + err).split())
+        assert code == 0 and all(word in said for word in ("41 of 41 rows", " 44", "2 blank", "1 of a cell")), said
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 42
+
+
 # Loss of rows ---------------------------------------------------------------------------------------------------------
 
 

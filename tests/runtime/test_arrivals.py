@@ -90,7 +90,7 @@ def test_files_join_the_run_in_the_exchange_in_which_they_come(
     late, sampling = streaming(federation, factory, folder)
     acts: dict[int, Callable[[], None]] = {
         2: lambda: put(folder, {"a.csv": "0 4", ".b.csv": "no"}),
-        5: lambda: put(folder, {"0.csv": f"4 {N_LATE}", "note.txt": "no"}),
+        5: lambda: put(folder, {"0.csv": f"4 {N_LATE}", "note.md": "no"}),
     }
     if dies:
         acts |= {4: lambda: restart(federation), 7: lambda: restart(federation)}
@@ -302,7 +302,7 @@ def test_tables_are_read_as_a_sites_own(factory: ModuleType, tmp_path: Path) -> 
 def test_a_folder_lists_what_can_be_read(tmp_path: Path) -> None:
     """The endings are those of any table of a site; what is still being written begins with a point."""
     endings = ("csv", "csv.gz", "parquet", "pq", "PQ")
-    for name in (*(f"table.{ending}" for ending in endings), ".table.csv", "table.txt"):
+    for name in (*(f"table.{ending}" for ending in endings), ".table.csv", "table.md"):
         (tmp_path / name).touch()
     listed = ArrivalFolder(tmp_path, lambda path, plan: None).names()  # type: ignore[arg-type,return-value]
     assert listed == sorted(f"table.{ending}" for ending in endings)

@@ -94,7 +94,7 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     if left_out and (allowed is None or (not with_label and "data-ragged-row" in left_out)):
         # Where such a row stands is not known, so that predictions could not be told apart.
         return list(read_records(table, plan, with_label=with_label, with_unit=False))
-    if left_out:
+    if rows.has_gaps:
         note(f"Private: {name}: {rows.text()}")
     return found
 
@@ -342,6 +342,6 @@ def read_sites(
         if doubt := doubt_of_times(fates, plan.label.intervals, plan.label.name):
             warn(f"Private, for the owners of the tables only: {doubt}.")
     for name, report in reports.items():
-        if not quiet or report.unfit or report.n_dropped or report.warning:
+        if not quiet or report.rows.has_gaps or report.n_dropped or report.warning:
             note(" ".join(filter(None, (f"Private, for the site {name} only: {report.text()}", report.warning))))
     return {name: own for name, (own, _) in bounded.items()}

@@ -126,17 +126,20 @@ class RawTable:
         return RowCount(n_used, left_out, self.lines)
 
 
-def read_raw(location: Location, columns: Sequence[AskedColumn], unit: str = "record") -> RawTable:
+def read_raw(
+    location: Location, columns: Sequence[AskedColumn], unit: str = "record", line_breaks: int = 0
+) -> RawTable:
     """The named columns of a table.
 
     Args:
         columns: of which names, and what is declared of dates, count.
         unit: the column that says whom a row is about; "record" for none.
+        line_breaks: see `Privacy`.
 
     Raises:
         DataError: the table cannot be read, or lacks a column; never because of what stands in a cell.
     """
-    table = opened(location)
+    table = opened(location, line_breaks)
     layouts = {column.name: column.layout for column in columns if column.is_date}
     # A date that another table's schema declares may be text here.
     dates = {*layouts, *(name for name, kind in types_of(location).items() if kind == "date")}
@@ -218,7 +221,7 @@ def read_raw_site(
         # Where nothing but the number of records is asked for, any column tells how many rows there are.
         names = asked.columns or ("" if label else asked.trial.feature_names[:1])
         columns = (*(declared_column(features[name]) for name in names), *label)
-    table = read_raw(location, columns, privacy.unit)
+    table = read_raw(location, columns, privacy.unit, privacy.line_breaks)
     tell(table.rows)
     return bounded_tables({"": table}, asked)[""]
 

@@ -95,6 +95,11 @@ class RowCount:
         """Of all rows; 1 where no row is used, also of none."""
         return sum(self.left_out.values()) / self.n_rows if self.n_used else 1.0
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a row is left out, or a line is no row."""
+        return bool(self.left_out) or (self.lines is not None and self.lines.n_lines != self.n_rows)
+
     def text(self) -> str:
         """How many of how many, and why not the others."""
         found = sorted(self.left_out.items())
