@@ -10,25 +10,27 @@ import argparse
 import dataclasses
 import math
 import os
+import re
 import secrets
 import select
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan, says_yes
 from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, print_json, width, wrapped
-from hedgerow.data.drafts import repeating, usable_columns
+from hedgerow.data.drafts import looks_like_identifier, usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, counted, header_advice, table_fit
-from hedgerow.data.sources import Location, column_names, is_url
+from hedgerow.data.sources import Location, column_names, is_url, opened
 from hedgerow.data.units import MANY, MOST_LEFT_OUT, needed_columns
 from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.fields import shown
-from hedgerow.plan.plan import Plan, who_sees
+from hedgerow.plan.plan import MAX_CATEGORIES, Plan, who_sees
 from hedgerow.transport.interface import is_worth_a_line
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ _WIDEST_NAME = 32
 _WORST = 4
 """Columns that a line names for one reason."""
 _MOST_LINES = 12
+_WATCHED_ROWS = 65_536
+"""In which values that repeat are looked for."""
 Seen = Callable[[str, TableFit], object]
 Tell = Callable[..., object]
 """Takes a line for the owner of the site, and no one else; with `level="WARNING"` what must not be passed over."""
@@ -118,7 +122,7 @@ def _print_fit(found: TableFit) -> None:
 def whose_rows(place: Location, names: Sequence[str]) -> str:
     """What a table's owner is asked where values of columns repeat as people's do; "" where none do."""
     said = [f"{name} ({n_values:,} values, {n_different:,} different)"
-            for name, (n_values, n_different) in repeating(place, names).items()]  # fmt: skip
+            for name, (n_values, n_different) in _repeating(place, names).items()]  # fmt: skip
     if not said:
         return ""
     return (
@@ -126,6 +130,28 @@ def whose_rows(place: Location, names: Sequence[str]) -> str:
         "weaker for whoever has several: name it as unit, with max_rows_per_unit, under [privacy], and leave it out of "
         "the features."
     )
+
+
+def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Columns that may tell whose a row is, of people who have several: values, and how many different ones.
+
+    They are called as identifiers are, or have hundreds of values most of which occur again. The first rows are read.
+
+    Raises:
+        DataError: the table cannot be read, or has no rows.
+    """
+    # What does not fit is left out: its rows decide nothing here.
+    batch: Sequence[Any] = next(iter(opened(place).batches(names, _WATCHED_ROWS, {})), ()) if names else ()
+    found = {}
+    for name, column in zip(names, batch, strict=bool(batch)):
+        cells = column if isinstance(column, list) else column.to_pylist()
+        counts = Counter(str(cell) for cell in cells if cell not in (None, "", b""))
+        again = sum(count > 1 for count in counts.values())
+        is_quantity = any(re.search(r"[.,]|^.?.?[0-9]{4}-[0-9]{2}-", cell) for cell in counts)
+        is_like_one = len(counts) > MAX_CATEGORIES and 2 * again >= len(counts) and not is_quantity
+        if again and (is_like_one or looks_like_identifier(name)):
+            found[name] = (counts.total(), len(counts))
+    return found
 
 
 def look(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | None = None) -> None:

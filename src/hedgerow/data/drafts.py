@@ -24,7 +24,6 @@ import math
 import os
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -649,28 +648,3 @@ def looks_like_identifier(name: str) -> bool:
         or not _IDENTIFIERS.isdisjoint(words)
         or (not _NUMBERED.isdisjoint(words) and not _NUMBER.isdisjoint(words))
     )
-
-
-_WATCHED_ROWS = 65_536
-
-
-def repeating(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Columns that may tell whose a row is, of people who have several: values, and how many different ones.
-
-    They are called as identifiers are, or have hundreds of values most of which occur again. The first rows are read.
-
-    Raises:
-        DataError: the table cannot be read, or has no rows.
-    """
-    # What does not fit is left out: its rows decide nothing here.
-    batch: Sequence[Any] = next(iter(opened(path).batches(names, _WATCHED_ROWS, {})), ()) if names else ()
-    found = {}
-    for name, column in zip(names, batch, strict=bool(batch)):
-        cells = column if isinstance(column, list) else column.to_pylist()
-        counts = Counter(str(cell) for cell in cells if cell not in (None, "", b""))
-        again = sum(count > 1 for count in counts.values())
-        is_quantity = any(re.search(r"[.,]|^.?.?[0-9]{4}-[0-9]{2}-", cell) for cell in counts)
-        is_like_one = len(counts) > MAX_CATEGORIES and 2 * again >= len(counts) and not is_quantity
-        if again and (is_like_one or looks_like_identifier(name)):
-            found[name] = (counts.total(), len(counts))
-    return found
