@@ -49,8 +49,8 @@ QUERIES: list[SurveyQuery] = [
     CellCounts(**BLANK, columns=(0, 1), bins=BINS),
     CellCounts(**BLANK, columns=(0, 1), bins=(BINS[0], TextBins((), 16))),
     JointCounts(**BLANK, columns=(0, 1), bins=BINS, label=1, classes=TextBins(("a", "b"), 0)),
-    SurvivalCounts(**BLANK, time=0, event=1, ends=(0.5, 2.5), by=None, groups=("",)),
-    SurvivalCounts(**BLANK, time=0, event=1, ends=(0.5, 2.5), by=1, groups=("a", "1")),
+    SurvivalCounts(**BLANK, time=0, event=1, codes=("0", "1"), ends=(0.5, 2.5), by=None, groups=("",)),
+    SurvivalCounts(**BLANK, time=0, event=1, codes=("0", "1"), ends=(0.5, 2.5), by=1, groups=("a", "1")),
 ]
 CELLS = (
     "1",
