@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
@@ -194,10 +195,9 @@ def types_of(location: Location) -> dict[str, str]:
     table = opened(location)
     names, types = table.names(), table.types()
     names = [name for name in names if names.count(name) == 1]
-    if not getattr(table, "is_typed", False):
-        return {name: "" for name in names if name}
-    found = {name: kind_of_type(types[name]) for name in names if name}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    is_typed = getattr(table, "is_typed", False)
+    found = {name: "" if pa.types.is_null(types[name]) else kind_of_type(types[name]) for name in names if name}
+    return {name: kind if is_typed else "" for name, kind in found.items() if kind is not None}
 
 
 def read_raw_site(

@@ -46,7 +46,8 @@ class Table(Protocol):
         first_row: what its first row is called there.
         has_decimal_commas: whether text such as "3,5" is a number; a table that does not say has none.
 
-    A table whose columns have types of their own, whatever their cells are, has `is_typed = True` as well; one whose
+    A table whose columns have types of their own, whatever their cells are, has `is_typed = True` as well: a database's
+    schema, but not a Parquet file, for whoever wrote it may have inferred its types from the cells. One whose
     rows are lines has `lines`, see `CsvTable`.
     """
 
@@ -273,7 +274,6 @@ class ParquetTable:
     """A Parquet file; see `Table`."""
 
     first_row = 1
-    is_typed = True
 
     def __init__(self, location: str) -> None:
         self._file = existing_file(location)

@@ -43,6 +43,7 @@ from hedgerow.survey.program import (
     deviation_of,
     in_records,
     is_away_from_zero,
+    kind_of_counts,
     range_of_octaves,
     zooms,
 )
@@ -230,6 +231,11 @@ class _Known:
     categories: dict[int, tuple[str, ...]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     bins: dict[int, Bins] = field(default_factory=dict)
+    dates: set[int] = field(default_factory=set)
+
+    def place(self, index: int) -> int:
+        """Where a column is read: those that were found to be of dates, as dates (`RawSite.numbers`)."""
+        return index + len(self.kinds) * (index in self.dates)
 
     def of_kind(self, kind: str) -> list[int]:
         return [index for index, own in enumerate(self.kinds) if own == kind]
@@ -258,7 +264,10 @@ def survey_table(questions: TableQuestions, excess: float = 1.0) -> StatisticsPr
     if known.classes:
         columns = yield from _rates(questions, budget, known, columns)
     asked = zip(columns, questions.columns, strict=True)
-    columns = [dated(column, own.layout) if own.is_date else column for column, own in asked]
+    columns = [
+        dated(column, own.layout) if own.is_date or index in known.dates else column
+        for index, (column, own) in enumerate(asked)
+    ]
     return TableStatistics(n_records, tuple(columns), questions.label, known.classes)
 
 
@@ -272,10 +281,13 @@ def _kinds(questions: TableQuestions, budget: _Budget, n_records: Noisy) -> Gene
     known = _Known([], [], [], [])
     total = max(n_records.value, 1.0)
     for column, own in zip(questions.columns, counts, strict=True):
-        numbers, missing = float(own[DATE if column.is_date else NUMBER]), float(own[ABSENT])
+        is_date = column.is_date or (column.kind == "" and kind_of_counts(own, deviation) == DATE)
+        numbers, missing = float(own[DATE if is_date else NUMBER]), float(own[ABSENT])
         texts = float(own.sum()) - numbers - missing
         more = counted(max(numbers, texts), deviation * (1 if numbers >= texts else spread))
         found = "unknown" if not more.is_shown else "number" if numbers >= texts else "text"
+        if is_date and not column.is_date and found == "number":
+            known.dates.add(len(known.kinds))
         known.kinds.append(found if found == "unknown" else column.kind or found)
         known.odd.append(counted(texts, said * spread).over(total))
         known.present.append(numbers)
@@ -299,7 +311,7 @@ def _bounds(
     if not wanted:
         budget.skip("octaves", "zoom 0", "zoom 1", "zoom 2")
         return
-    query = budget.ask("octaves", blank(OctaveCounts, columns=tuple(wanted)))
+    query = budget.ask("octaves", blank(OctaveCounts, columns=tuple(map(known.place, wanted))))
     counts, deviation = in_records((yield query), UNIT).reshape(-1, N_OCTAVES + 1), deviation_of(query)
     for index, own in zip(wanted, counts, strict=True):
         found = range_of_octaves(own[:N_OCTAVES], 2 * float(own[N_OCTAVES]), deviation, n_records.value)
@@ -311,7 +323,8 @@ def _bounds(
     def ask(number: int, query: ZoomCounts) -> ZoomCounts:
         return budget.ask(f"zoom {number}", query)
 
-    def takes(index: int, zoom: Zoom) -> bool:
+    def takes(place: int, zoom: Zoom) -> bool:
+        index = place % len(known.kinds)
         if zoom.after == zoom.before:
             return False
         if not holds_most(zoom.before, zoom.after, zoom.counts, zoom.deviation, known.present[index]):
@@ -319,8 +332,9 @@ def _bounds(
         known.densities[index] = density_of_zoom(zoom.before, zoom.counts, zoom.after, zoom.deviation)
         return True
 
-    away = [index for index in wanted if is_away_from_zero(known.ranges[index])]
-    yield from zooms(away, known.ranges, ask, takes)
+    places = {known.place(index): known.ranges[index] for index in wanted}
+    yield from zooms([place for place, own in places.items() if is_away_from_zero(own)], places, ask, takes)
+    known.ranges |= {place % len(known.kinds): own for place, own in places.items()}
 
 
 def _names(questions: TableQuestions, budget: _Budget, known: _Known) -> Generator[SurveyQuery, IntVector, None]:
@@ -346,7 +360,7 @@ def _classes(questions: TableQuestions, budget: _Budget, known: _Known) -> Gener
         return
     classes: tuple[str, ...] = known.categories.get(label, ())
     own = known.ranges.get(label)
-    if known.kinds[label] == "number" and own is not None and own.is_whole:
+    if known.kinds[label] == "number" and own is not None and own.is_whole and label not in known.dates:
         query = budget.ask("values", blank(ValueCounts, column=label))
         classes = tuple(map(str, classes_of_values(in_records((yield query), UNIT), deviation_of(query))))
     known.classes = classes if 2 <= len(classes) <= MAX_CLASSES else ()
@@ -368,7 +382,7 @@ def _cells(
     found: dict[int, tuple[Counts, float]] = {}
     if order:
         bins = tuple(known.bins[index] for index in order)
-        query = budget.ask("cells", blank(CellCounts, columns=tuple(order), bins=bins))
+        query = budget.ask("cells", blank(CellCounts, columns=tuple(map(known.place, order)), bins=bins))
         counts = query.by_column(in_records((yield query), UNIT))
         found = {index: (own[:, 0], budget.said(query)) for index, own in zip(order, counts, strict=True)}
     columns = []
@@ -408,7 +422,7 @@ def _rates(
         "rates",
         blank(
             JointCounts,
-            columns=tuple(order),
+            columns=tuple(map(known.place, order)),
             bins=tuple(bins[index] for index in order),
             label=label,
             classes=TextBins(known.classes, 0),
