@@ -215,6 +215,7 @@ def test_hashed_columns_are_refused_by_name() -> None:
     random = np.random.default_rng(0)
     table = pandas.DataFrame({"town": random.choice(["a", "b", "c"], 400), "age": random.uniform(0, 90, 400)})
     fitted = DPGBDTClassifier(
+        epsilon=30,
         bounds={"age": (0, 90), "town": "private"},
         classes=[0, 1],
         n_records=400,
