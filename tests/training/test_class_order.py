@@ -54,7 +54,7 @@ def models(draw: st.DrawFn) -> dict[str, Any]:
     }
     named = draw(st.sets(st.sampled_from(sorted(free)), max_size=4)) - {"batch_size"}
     own = {name: free[name] for name in named | ({"batch_size"} if "n_trees" in named else set())}
-    usual = {"calibration": "auto", "n_trees": "auto", "max_depth": "auto"}
+    usual = {"calibration": "auto", "n_trees": 40, "max_depth": "auto"}
     return {**usual, **own, "structure_seed": draw(st.integers(0, 99))}
 
 
@@ -72,7 +72,7 @@ def scores(factory: ModuleType, plan: Plan, sites: list[SiteData], noise: Seeded
     return np.concatenate([ensemble.scores(site.codes)[0] for site in sites])
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     model=models(),
     level=st.sampled_from([0.0, -1.5, -4.0, 5.0]),
