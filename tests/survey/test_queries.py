@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.client.policy import _declared_raw
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import RemoteProtocolError
@@ -193,3 +197,23 @@ def test_a_planned_survey_names_every_release() -> None:
             query = program.send(np.zeros(query.length, dtype=np.int64))
     assert [type(query) for query in asked] == [RecordCount, OctaveCounts, ValueCounts]
     assert len(planned_survey(questions)) == 6
+
+
+def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_contents(
+    site_of: Callable[..., RawSite],
+) -> None:
+    """A survey uses no more rows than the roster says, whichever order they are in; its owner is told."""
+    columns = [[str(row) for row in range(30)], ["a", "", "b"] * 10]
+    order = np.random.default_rng(1).permutation(30).tolist()
+    told: list[str] = []
+    setup: Any = SimpleNamespace(max_rows=20, tell=told.append)
+    used = []
+    for raw in (site_of(columns), site_of([[own[row] for row in order] for own in columns])):
+        own = _declared_raw(setup, raw)
+        assert own.n_records == 20
+        used.append((sorted(own.numbers(0).tolist()), own.text_counts(1)))
+    assert used[0][0] == used[1][0] and sorted(used[0][1]) == sorted(used[1][1]) and len(told) == 2
+    with_numbers = RawSite([np.arange(30.0)], n_all=30)
+    assert _declared_raw(setup, with_numbers).n_records == 20
+    enough: Any = SimpleNamespace(max_rows=30, tell=told.append)
+    assert _declared_raw(enough, with_numbers) is with_numbers

@@ -41,9 +41,11 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hedgerow.client.budget import MOST_UNUSED_DRAWS, BudgetBook
 from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource, used_rows
@@ -75,7 +77,7 @@ from hedgerow.protocol.messages import EvaluationInvitation, Invitation, SurveyI
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.messages import NodePolicy, Roster
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.survey.queries import RawSite, SurveyNode
+from hedgerow.survey.queries import Column, RawSite, SurveyNode
 from hedgerow.survey.requests import Asked
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import spoken
@@ -501,9 +503,18 @@ def _declared_raw(setup: NodeSetup, raw: RawSite) -> RawSite:
     if not tell_of_more(setup, raw.n_records):
         return raw
     rows = np.arange(raw.n_all) if raw.rows is None else raw.rows
-    texts = () if raw.texts is None else ([crc32(str(text).encode()) for text in raw.texts[rows]],)
-    columns = (*(column[rows] for column in raw.columns), *(np.array(words, dtype=np.uint64) for words in texts))
-    return replace(raw, rows=rows[used_rows(columns, len(rows), setup.max_rows)])
+    words = [word[rows] for column in raw.columns for word in _words(column)]
+    return replace(raw, rows=rows[used_rows(words, len(rows), setup.max_rows)])
+
+
+def _words(column: Column | NDArray[np.floating]) -> list[NDArray[Any]]:
+    """What a column holds, as numbers, each [n_all]."""
+    if isinstance(column, np.ndarray):
+        return [column]
+    texts, codes = column.texts
+    # The last one is for cells without a text, whose code is -1.
+    hashes = np.array([*(crc32(str(text).encode()) for text in texts), 0], dtype=np.uint64)
+    return [column.kinds, hashes[codes]]
 
 
 def answering_node(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
