@@ -52,6 +52,16 @@ def test_a_draft_takes_what_the_book_says(book: bytes, write_file: WriteFile) ->
     assert 'Left out: "patient_id"' in draft and '# unit = "patient_id"' in draft
 
 
+@pytest.mark.parametrize("rest", [b"sex,categorical\n", b"x" * 200_000])
+def test_a_quotation_mark_that_is_never_closed_is_named(rest: bytes, write_file: WriteFile) -> None:
+    """Else the rows behind it would be missing from the book, and nobody told."""
+    path = write_file("book.csv", b'name,type,unit\nage,numeric,"two\nlines"\ndose,"numeric,mg\n' + rest)
+    with pytest.raises(UsageError) as caught:
+        read_codebook(str(path))
+    assert caught.value.code == "codebook-field" and "row 3" in caught.value.what
+    assert list(read_codebook(str(write_file("b.csv", path.read_bytes().split(b"dose")[0])))) == ["age"]
+
+
 def test_redcap_fields_become_the_columns_of_its_exports(write_file: WriteFile) -> None:
     """A checkbox is a column for each choice, a date has bounds; free texts have none that a plan could take."""
     entries = read_codebook(str(write_file("book.csv", REDCAP)))

@@ -529,15 +529,17 @@ def read_codebook(location: str) -> dict[str, Entry]:
     else:
         raise UsageError("codebook-header", path=place, present=", ".join(header.names))
     found: dict[str, Entry] = {}
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=header.separator)
-    for count, cells in enumerate(rows, start=1):
-        if rows.line_num <= header.n_lines or not cells:
-            continue
-        row = dict(zip(names, (cell.strip() for cell in cells), strict=False))
-        try:
-            found.update(read(row, header.has_decimal_commas))
-        except ValueError as fault:
-            raise UsageError("codebook-field", path=place, row=count, fault=fault) from None
+    # Its cells hold line breaks, and it is public: but a mark that is not closed takes no row away in silence.
+    rows, count = csv.reader(io.StringIO(text, newline=""), delimiter=header.separator, strict=True), 0
+    try:
+        for cells in rows:
+            count += 1
+            if rows.line_num > header.n_lines and cells:
+                row = dict(zip(names, (cell.strip() for cell in cells), strict=False))
+                found.update(read(row, header.has_decimal_commas))
+    except (csv.Error, ValueError) as fault:
+        row_number = count + isinstance(fault, csv.Error)
+        raise UsageError("codebook-field", path=place, row=row_number, fault=fault) from None
     return found
 
 
