@@ -18,15 +18,13 @@ import pytest
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import build_parser, main
 from hedgerow.cli.survey import _card, _say_what_next, categories_text, sparkline
-from hedgerow.data.columns import Place
-from hedgerow.data.raw_cells import RawColumn
+from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.errors import PlanError
 from hedgerow.local.survey import survey_sites
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Outcome
 from hedgerow.survey.program import Range
-from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import parse_open_plan
 from hedgerow.survey.statistics import Column, Group, Noisy
 
@@ -284,6 +282,21 @@ def test_what_is_not_shown_does_not_look_like_none() -> None:
     assert _card(text).count('class="hidden"') == 1
 
 
+def test_rows_of_classes_that_were_not_found_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan of those that stand out leaves the others' rows out: about how many follows from the same sums."""
+    draw = np.random.default_rng(1)
+    table, out = tmp_path / "a.csv", ["--seed", "1", "--out", str(tmp_path / "found")]
+    for rare, is_told in (list("cdefghijklmnopqrst"), True), (["a"], False):
+        names = draw.choice(["a", "b", *rare], 6000, p=[0.5, 0.4, *[0.1 / len(rare)] * len(rare)])
+        table.write_text("x,y\n" + "".join(f"{place % 7},{name}\n" for place, name in enumerate(names)))
+        assert main(["survey", str(table), "--label", "y", "--epsilon", "0.7", *out]) == 0
+        assert read_plan(str(tmp_path / "found" / "plan.toml")).label.classes == ("a", "b")
+        said = " ".join(capsys.readouterr().err.split())
+        found = re.findall(r"About ([\d,]+) ± \d+ rows have other values of y", said)
+        assert [abs(int(count.replace(",", "")) - 600) < 150 for count in found] == [True] * is_told
+        (tmp_path / "found" / "plan.toml").unlink()
+
+
 def test_over_nodes_a_plan_waits_for_its_classes_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,9 +305,10 @@ def test_over_nodes_a_plan_waits_for_its_classes_as_well(
     head = 'version = 1\nname = "p"\n[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[label]\nname = "y"\ntype = "binary"\n'
     out, asked = tmp_path / "plan.toml", tmp_path / "open.toml"
     asked.write_text(head + features, encoding="ascii")
-    label = RawColumn([["no"] * 3000], Place("a table", "ill"))
-    rows = RawSite([np.full(3000, 5.0), np.full(3000, -1.0), label], None, 3000)
-    found = survey_sites(parse_open_plan(head + features).questions, {"north": rows}, SeededNoise(1))
+    (tmp_path / "north.csv").write_text("a,b,y\n" + "5,-1,no\n" * 3000, encoding="ascii")
+    plan_asked = parse_open_plan(head + features)
+    rows = read_raw_site(tmp_path / "north.csv", plan_asked)
+    found = survey_sites(plan_asked.questions, {"north": rows}, SeededNoise(1))
     made: Any = {"plan": None, "ensemble": None, "report": SimpleNamespace(epsilon=0.25, seeded=False)}
     outcome = Outcome(**made, ledger=found.ledger, findings=found.findings)
     session = SimpleNamespace(run=SimpleNamespace(run_id=b"r", survivors=[]))

@@ -57,6 +57,7 @@ from hedgerow.survey.statistics import (
     Group,
     Noisy,
     TableStatistics,
+    counted,
     short,
     two_digits,
 )
@@ -517,9 +518,20 @@ def _say_of_cells(column: Column) -> None:
 
 
 def _say_of_the_label(found: TableSurvey, plan: Plan) -> None:
-    """Of whole numbers that were taken for classes: they may be counts, of which larger ones were not found."""
+    """Of classes that were found there may be more; and whole numbers that were taken for classes may be counts."""
     label, columns = plan.label, found.statistics.columns if isinstance(found.statistics, TableStatistics) else ()
-    if len(label.classes) > 2 and any(own.name == label.name and own.kind == "number" for own in columns):
+    own = next((column for column in columns if column.name == label.name), None)
+    if own is None:
+        return
+    others = [group.count for group in own.groups if group.name not in label.classes]
+    if label.classes and len(own.groups) == len(others) + len(label.classes) and others:
+        rest = counted(sum(each.value for each in others), others[0].deviation, len(others))
+        if rest.is_shown:
+            warn(
+                f"About {count_text(rest)} rows have other values of {label.name} than {listed(label.classes)}, each "
+                "too rare to stand out: a training by this plan leaves them out, unless label.classes has theirs too."
+            )
+    if len(label.classes) > 2 and own.kind == "number":
         note(
             f"It predicts which of {len(label.classes)} classes {label.name} is: {listed(label.classes)}. Where these "
             'are counts or amounts, change its [label]: type = "count" and max, or "regression", min and max, in place '
