@@ -148,7 +148,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "dp-xgboost": (
         "binary",
         {"model": {"algorithm": "dp-xgboost"}, "privacy": {"accountant": "pure"}},
-        "fc76b6569750f44b65865ff9",
+        "a89b1e1015aaabe4ca413c82",
     ),
     "dp-xgboost, numbers": (
         "regression",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from types import ModuleType
@@ -95,22 +96,26 @@ def test_swapped_classes_have_each_other_s_chances(
     assert np.abs(chances + others - 1).max() <= 1e-6
 
 
+DRAWN = {"split_method": "partially_random", "interaction": "cyclical", "interaction_size": 2}
+GREEDY = {"split_method": "hist", "interaction": "cyclical", "interaction_size": "all", "joint_clip": "none"}
+
+
 @pytest.mark.parametrize(
-    "model",
+    ("model", "promised"),
     [
-        {"algorithm": "s-gbdt"},
-        {"split_method": "partially_random", "interaction": "cyclical", "interaction_size": 2},
-        {"split_method": "hist", "interaction": "cyclical", "interaction_size": "all", "joint_clip": "none"},
+        *itertools.product([{"algorithm": "s-gbdt"}, DRAWN, GREEDY], [math.inf, 5.0]),
+        ({"algorithm": "dp-xgboost"}, math.inf),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("promised", [math.inf, 5.0])
 def test_published_methods_do_not_care_either(factory: ModuleType, model: dict[str, Any], promised: float) -> None:
-    """S-GBDT, and trees whose splits are chosen by noisy sums."""
-    plan = factory.make_plan("binary", {"n_trees": 6, **model}, {"epsilon": promised, "n_records": 2_000})
-    if "algorithm" in model:
+    """S-GBDT, DP-XGBoost, and trees whose splits are chosen by noisy sums."""
+    algorithm = model.get("algorithm", "")
+    privacy = {"epsilon": promised, "n_records": 2_000, "accountant": "pure" if algorithm == "dp-xgboost" else "gdp"}
+    plan = factory.make_plan("binary", {"n_trees": 6, **model}, privacy)
+    if algorithm:
         # Of all rows: a sample is another one each time.
-        plan = Plan.from_dict({**plan.to_dict(), "s_gbdt": {"subsampling_ratio": 1.0, "extra_rounds": 0}})
+        plan = Plan.from_dict({**plan.to_dict(), algorithm.replace("-", "_"): {"subsampling_ratio": 1.0}})
     data = rare(factory, plan, 500, -2.0, 3)
     found = scores(factory, plan, [data], SeededNoise(1))
     other = scores(factory, plan, [replace(data, labels=1 - data.labels)], MirroredNoise(1))

@@ -188,9 +188,7 @@ def test_scores_are_the_gains_of_the_paper(factory: ModuleType, seed: int, ridge
     total = Node("one", rows, plan, resolve(plan)).answer(dataclasses.replace(query, update=None))
     ((places, scores),) = candidate_scores(query, total)
     width = query.is_candidate.shape[2]
-    # A score of 0 is in the step from 0 to 1/256, whose middle the loss's table takes.
-    at_zero = [Fraction(1), Fraction(math.trunc((1 / 512 - 1) * GRADIENT_UNIT), GRADIENT_UNIT)]
-    gradients = [at_zero[label] for label in rows.labels.tolist()]
+    gradients = [1 - 2 * label for label in rows.labels.tolist()]
     for place, score in zip(places.tolist(), scores.tolist(), strict=True):
         slot, position = divmod(place, width)
         bins = query.bin_of_code[slot][rows.codes[slot]].tolist()

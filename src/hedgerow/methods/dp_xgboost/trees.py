@@ -109,7 +109,7 @@ def dp_xgboost_loss(is_regression: bool, filters: bool, count_weight: float) -> 
     if is_regression:
         empty = np.empty((0, STEPS, 2), dtype=np.int16)
         return Loss("squared", 1, 2, scales, empty, norm_squared, unit, count)
-    score = (np.arange(STEPS) - STEPS // 2 + 0.5) / (SCORE_UNIT >> STEP_BITS)
+    score = (np.arange(STEPS + 1) - STEPS // 2) / (SCORE_UNIT >> STEP_BITS)
     gradient = np.stack([score + 1, score - 1])
     statistics = np.stack([np.trunc(np.clip(gradient, -1, 1) * unit), np.full(gradient.shape, float(count))], axis=-1)
     if filters:
