@@ -145,7 +145,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     """
     names, left_out, n_used, fates = needed_columns(plan), RowsLeftOut(), 0, np.zeros(plan.label.n_codes, dtype=np.intp)
     table = opened(location, plan.privacy.line_breaks)
-    counts, place = [_Counted.of(name, plan) for name in names], place_of(table)
+    counts, place = [_Counted(name, plan) for name in names], place_of(table)
     for batch in table.batches(names, chunk_rows, left_out):
         for count, column in zip(counts, batch, strict=True):
             count.add(column, place)
@@ -222,7 +222,7 @@ def _cells(column: Any, item: Item, place: Place) -> _Cells:
         elif isinstance(item, Feature) and item.is_hashed and item.buckets is not None:
             values = encoders.bucket_indices(column, item.buckets, place, unfit)
             missing, unlisted = (values == encoders.MISSING) & ~bad, none
-        elif _is_listed(item):
+        elif _listed(item):
             values = encoders.category_indices(column, _listed(item), place, unfit)
             missing, unlisted = ((values == mark) & ~bad for mark in (encoders.MISSING, encoders.UNKNOWN))
         else:
@@ -235,10 +235,6 @@ def _cells(column: Any, item: Item, place: Place) -> _Cells:
     return _Cells(values, missing, unlisted, bad & ~missing, int(np.count_nonzero(undecodable)))
 
 
-def _is_listed(item: Item) -> bool:
-    return item.is_categorical if isinstance(item, Feature) else item is not None and not item.is_numeric
-
-
 def _listed(item: Item) -> Sequence[str]:
     """The texts that the plan lists for a column; none for numbers and identifiers."""
     return item.categories if isinstance(item, Feature) else () if item is None else item.classes
@@ -247,28 +243,21 @@ def _listed(item: Item) -> Sequence[str]:
 class _Counted:
     """One column while its chunks come."""
 
-    def __init__(self, name: str, role: str, kind: str, item: Item) -> None:
-        self.found, self.item = ColumnFit(name, role, kind), item
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.item = item = _item_of(name, plan)
+        kind = item.type if isinstance(item, Feature) else "categorical" if _listed(item) else "numeric"
+        role = "label" if name in plan.label.columns else "feature"
+        self.found = ColumnFit(name, "unit", "identifier") if item is None else ColumnFit(name, role, kind)
         self.odd: dict[str, int] = {}
         """Cells that cannot be read, and how often each is there: of 1,000 texts at most."""
         self.n_undecodable = 0
         self.used: set[int] = set()
-        self.shows_points = False
-        """Whether a point in one of the first cells cannot be a mark of thousands."""
-        self.is_decided = False
-        """Whether it is clear what a mark before three digits is."""
+        # Whether a point in one of the first cells cannot be a mark of thousands, and whether all marks are clear.
+        self.shows_points = self.is_decided = False
         self._only: float | None = None
         self._watched: set[str] | None = set()
         self._n_watched = 0
         self._sentinels = Counter[float]()
-
-    @classmethod
-    def of(cls, name: str, plan: Plan) -> _Counted:
-        item = _item_of(name, plan)
-        kind = item.type if isinstance(item, Feature) else "categorical" if _is_listed(item) else "numeric"
-        if item is None:
-            return cls(name, "unit", "identifier", None)
-        return cls(name, "label" if name in plan.label.columns else "feature", kind, item)
 
     def add(self, column: Any, table: Place) -> None:
         """Count one chunk."""
@@ -467,7 +456,7 @@ def _meanings(odd: Mapping[str, int], item: Item) -> Iterator[tuple[str, dict[st
         "codes for missing values?",
         {text: None for text in sorted(odd) if text not in meant and text.casefold() in _MISSING_CODES},
     )
-    if not _is_listed(item):
+    if not _listed(item):
         limits = {text: found[1] for text in sorted(odd) if (found := _LIMIT.fullmatch(text))}
         yield "limits of detection? The line counts such a cell as its limit", dict(limits)
 
