@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pytest
 from hedgerow.cli.main import main
 from hedgerow.cli.node import arrivals_of, loader, raw_loader
 from hedgerow.client.node import Node
-from hedgerow.client.policy import parse_policy
+from hedgerow.client.policy import NodeSetup, _declared_raw, parse_policy
 from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import records_from_columns
@@ -461,3 +461,16 @@ def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(
         ("INFO", "odd.csv, for a survey: 3 of 3 rows used. Lines: 3."),
         ("WARNING", "r.csv, for a survey: 0 of 40 rows used. Left out: 40 data-ragged-row"),
     ]
+
+
+def test_a_survey_of_more_rows_than_are_declared_uses_as_many(scene: Path) -> None:
+    """Which rows are used follows from what stands in each, so that their order decides nothing."""
+    asked = OpenTable.of([AskedColumn("age"), AskedColumn("ward")], "", {"epsilon": 1.0, "delta": 1e-6})
+    said = list[str]()
+    setup = cast(NodeSetup, SimpleNamespace(max_rows=10, tell=said.append))
+    used = []
+    for rows in (GOOD, GOOD[::-1]):
+        raw = _declared_raw(setup, raw_loader(str(table(Path("rows.csv"), [*rows])), None)(asked))
+        used.append({float(value) for value in raw.numbers(0)})
+        assert raw.n_records == 10
+    assert used[0] == used[1] and len(used[0]) == 10 and len(said) == 2
