@@ -71,6 +71,7 @@ CONTAINERS: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
     "category": by_category,
     "nullable": lambda columns: pd.DataFrame(columns).convert_dtypes(),
     "polars": lambda columns: pl.DataFrame(columns, strict=False),
+    "polars objects": lambda columns: pl.DataFrame([pl.Series(name, own, pl.Object) for name, own in columns.items()]),
     "arrow": lambda columns: pa.Table.from_pandas(by_csv(columns)),
     "object array": lambda columns: np.array([*columns.values()], dtype=object).T,
     "lists": lambda columns: [list(row) for row in zip(*columns.values(), strict=True)],

@@ -158,6 +158,9 @@ def _of_codes(categories: Any, codes: NDArray[Any]) -> Any:
 def _by_arrow(column: Any) -> Any:
     """The Arrow array that a library's column can be; None where it cannot, or would be of a type of that library."""
     try:
+        if str(getattr(column, "dtype", "")) == "Object":
+            # polars hands over the addresses of its objects.
+            return None
         if hasattr(column, "to_arrow"):
             found = column.to_arrow()
         elif hasattr(column, "__arrow_c_stream__"):
