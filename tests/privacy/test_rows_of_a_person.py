@@ -242,3 +242,18 @@ def test_a_plan_says_beforehand_what_its_report_will_say(factory: ModuleType, ac
     assert expected == pytest.approx({count: report.epsilon_of_rows(count) for count in (2, 3, 5)}, rel=1e-4)
     people = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, unit="who", max_rows_per_unit=2))
     assert not forecast(people).epsilon_by_rows
+
+
+@pytest.mark.parametrize("event", [EVENTS[7], EVENTS[8]], ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize("n_rows", [2, 3, 5])
+def test_of_samples_the_bound_for_groups_is_taken_where_it_says_less(event: Event, n_rows: int) -> None:
+    """No report of samples says more than what holds for groups of rows under any mechanism, nor less than one row."""
+    found = report(event).epsilon_of_rows(n_rows)
+    for part in np.geomspace(1e-5, 1e-9, 30):
+        epsilon = get_accountant("gdp").epsilon([event], float(part))
+        if part * math.expm1(n_rows * epsilon) / math.expm1(epsilon) <= 1e-5:
+            assert found <= n_rows * epsilon * (1 + 1e-2)
+            break
+    else:
+        pytest.fail("no part of delta is small enough")
+    assert found > report(event).epsilon

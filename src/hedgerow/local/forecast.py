@@ -10,9 +10,8 @@ import numpy as np
 
 from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.plan.plan import Model, Plan
-from hedgerow.privacy.accountants import get_accountant, mu_of
+from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant, mu_of
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.privacy.cost import for_rows
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import prepared_events
 from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
@@ -145,9 +144,8 @@ def forecast(plan: Plan) -> Forecast:
 def _by_rows(plan: Plan, events: Sequence[Event]) -> dict[int, float]:
     if plan.privacy.unit != "record":
         return {}
-    account = get_accountant("gdp" if plan.privacy.accountant == "pld" else plan.privacy.accountant)
-    several = {count: [for_rows(event, count) for event in events] for count in ROWS_OF_ONE_PERSON if count > 1}
-    return {count: account.epsilon(own, plan.privacy.delta) for count, own in several.items()}
+    accountant, delta = plan.privacy.accountant, plan.privacy.delta
+    return {count: epsilon_of_rows(accountant, events, delta, count) for count in ROWS_OF_ONE_PERSON if count > 1}
 
 
 def _most_numbers(queries: Sequence[Query], settings: Settings) -> list[int]:

@@ -66,6 +66,7 @@ from hedgerow.privacy.cost import (
     amplified_epsilon,
     cost_of,
     epsilon_pure,
+    for_rows,
     sum_slack,
 )
 from hedgerow.privacy.events import (
@@ -621,6 +622,11 @@ def get_accountant(name: str) -> Accountant:
     return _ACCOUNTANTS[name]
 
 
+_GROUP_STEPS = 60
+_LARGEST_EXPONENT = 600.0
+"""Exponentials of more leave the range of doubles."""
+
+
 @dataclass(frozen=True)
 class Account:
     """What events cost: `epsilon`, the accountant that found it, and why it is another one than was asked."""
@@ -648,3 +654,35 @@ def account_of(name: str, events: Iterable[Event], delta: float) -> Account:
             raise
         why = f'"{name}" needs the extra hedgerow[{name}], which is not installed here'
         return Account(fallback.epsilon(events, delta), "gdp", why)
+
+
+def epsilon_of_rows(name: str, events: Iterable[Event], delta: float, n_rows: int) -> float:
+    """What events amount to at delta for whoever has so many of the rows, where they are of one row; rounded up.
+
+    Exact for Gaussian releases, mu of n rows being n times that of one; else a bound (`for_rows`). Over samples that
+    one is often large, and the general one for groups is taken where it is less: what is (e, d)-DP for a row is
+    (n e, d (exp(n e) - 1) / (exp(e) - 1))-DP for n rows (Vadhan 2017, Complexity of Differential Privacy, lemma 2.2).
+
+    Args:
+        name: of the accountant; in place of privacy loss distributions, which take seconds, `gdp` bounds several rows.
+        n_rows: >= 2.
+
+    Raises PrivacyError as `account_of`.
+    """
+    events, name = list(events), "gdp" if name == "pld" else name
+    found = account_of(name, [for_rows(event, n_rows) for event in events], delta).epsilon
+    return min(found, _epsilon_of_group(name, events, delta, n_rows)) if has_samples(events) else found
+
+
+def _epsilon_of_group(name: str, events: list[Event], delta: float, n_rows: int) -> float:
+    part = delta
+    for _ in range(_GROUP_STEPS):
+        epsilon = account_of(name, events, part).epsilon
+        if not 0 < n_rows * epsilon < _LARGEST_EXPONENT:
+            break
+        factor = math.expm1(n_rows * epsilon) / math.expm1(epsilon) * ROUND_UP
+        if part * factor <= delta:
+            return n_rows * epsilon * ROUND_UP
+        # A little less than it takes, for epsilon is larger there.
+        part = 0.999 * delta / factor
+    return math.inf

@@ -15,8 +15,13 @@ from typing import Any
 
 from hedgerow.errors import PrivacyError
 from hedgerow.plan.plan import Plan, named
-from hedgerow.privacy.accountants import Account, account_of, get_accountant, least_epsilon_pld
-from hedgerow.privacy.cost import for_rows
+from hedgerow.privacy.accountants import (
+    Account,
+    account_of,
+    epsilon_of_rows,
+    get_accountant,
+    least_epsilon_pld,
+)
 from hedgerow.privacy.events import (
     DiscreteGaussianSumEvent,
     Event,
@@ -173,12 +178,11 @@ class PrivacyReport(PrivacyContext):
     def epsilon_of_rows(self, n_rows: int) -> float:
         """What the releases amount to for whoever has `n_rows` of their rows, where the unit is a record; rounded up.
 
-        It is exact for Gaussian releases, mu of n rows being n times that of one; else a bound (`for_rows`). By the
-        accountant of the plan, but for privacy loss distributions, which take seconds: `gdp` bounds those.
+        It is exact for Gaussian releases, else a bound: `hedgerow.privacy.accountants.epsilon_of_rows`.
         """
         if n_rows == 1:
             return self.epsilon
-        return self._epsilon_of([for_rows(event, n_rows) for event in self.ledger.events()])
+        return max(self.epsilon, epsilon_of_rows(self.accountant, self.ledger.events(), self.delta, n_rows))
 
     @property
     def epsilon_of_two_runs(self) -> float:
