@@ -16,7 +16,10 @@ from hedgerow.client.policy import _declared_raw
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import RemoteProtocolError
+from hedgerow.local.survey import survey_sites
 from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.privacy.cost import cost_of
+from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
 from hedgerow.survey.program import Questions, planned_survey, survey
 from hedgerow.survey.queries import (
@@ -217,3 +220,25 @@ def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_co
     assert _declared_raw(setup, with_numbers).n_records == 20
     enough: Any = SimpleNamespace(max_rows=30, tell=told.append)
     assert _declared_raw(enough, with_numbers) is with_numbers
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n_columns=st.integers(0, 2), n_unknown=st.integers(0, 3), n_records=st.sampled_from([None, 40]), data=st.data(),
+    label=st.sampled_from(["", "bounds", "values", "texts", "classes"]), epsilon=st.sampled_from([0.5, 40.0]),
+)  # fmt: skip
+def test_a_survey_asks_no_more_than_it_plans(
+    n_columns: int, n_unknown: int, n_records: int | None, label: str, epsilon: float, data: st.DataObject
+) -> None:
+    """Whatever columns turn out to be, releases and their cost stay within what was planned before any of them."""
+    questions = Questions(
+        epsilon=epsilon, delta=1e-6, n_columns=n_columns, n_unknown=n_unknown, n_records=n_records, label=label
+    )
+    if questions.is_empty:
+        return
+    cells = st.sampled_from([1, 2.5, 1e6, "a", "2020-01-01", True, None])
+    columns = [RawColumn([[data.draw(cells)] * 40], Place("rows", "x")) for _ in range(questions.label_index + 1)]
+    made = survey_sites(questions, {"site": RawSite(columns, None, 40)}, SeededNoise(1))
+    planned = planned_survey(questions)
+    assert len(made.ledger) <= len(planned) == questions.n_exchanges
+    assert cost_of(list(made.ledger.events())).gdp_weight <= cost_of(planned).gdp_weight * (1 + 1e-9)
