@@ -369,6 +369,7 @@ def test_lines_are_counted_beside_rows(text_of: TextOf, tmp_path: Path, run: Run
         said = " ".join((out + err).split())
         assert code == 0 and all(word in said for word in ("41 of 41 rows", " 44", "2 blank", "1 of a cell")), said
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 42
+    assert "privacy.line_breaks" in run("privacy", tmp_path / "plan.toml")[1]
 
 
 # Loss of rows ---------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
+from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import warnings_of
 from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.training.settings import Settings
@@ -95,6 +96,8 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     if expected.epsilon_by_rows:
         said = ", ".join(f"{count} rows {number(own, 3)}" for count, own in expected.epsilon_by_rows.items())
         facts.append(("a person", f"with several records is promised less, by epsilon: {said}; privacy.unit mends it"))
+    if (count := PublicInputs.of(plan).records_of_a_line) > 1:
+        facts.append(("one line", f"of a CSV may touch {count} records (privacy.line_breaks); the promise is for one"))
     facts += [("warning", warning) for warning in _warnings(plan)]
     if plan.reads_rows:
         facts.append(("warning", "bounds were read off private data: the guarantee is void"))
