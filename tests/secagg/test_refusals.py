@@ -98,7 +98,7 @@ def other_spec() -> None:
 def too_few_neighbours() -> None:
     lab = sparse_lab()
     weaker = replace(lab.view.guarantees, min_survivors=1)
-    lab.view = replace(lab.view, guarantees=weaker)
+    lab.view = replace(lab.view, guarantees=weaker, by_node=dict.fromkeys(lab.view.by_node, weaker))
     lab.session.nodes["site-0"] = replace(lab.node(0), view=lab.view)
     near = lab.view.peers(0)
     keep = tuple(sorted({*range(40)} - set(near[lab.view.guarantees.threshold - 1 :])))

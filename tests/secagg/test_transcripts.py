@@ -4,7 +4,8 @@ The hashes were recorded with the version that derived every key and wrote every
 faster since must still give the same bytes, draw the same randomness in the same order, and refuse nothing new. When a
 stored slot got a field more, the hash of its manifest, and when the aggregator began to store the sum of the vectors in
 place of each, those with stored states in them were recorded anew; nothing else in them had changed. All were recorded
-anew for version 4, in which bundles sign a hash of the slot keys; what is drawn, and in which order, stayed the same.
+anew for version 4, in which bundles sign a hash of the slot keys and parameters say how many groups of sites there are;
+what is drawn, and in which order, stayed the same.
 """
 
 from __future__ import annotations
@@ -103,12 +104,12 @@ def test_whole_rounds_keep_their_bytes():
     found["drops"] = hashed(a_round(session, spec, late=["site-2"], mute=["site-5"]))
     found["one vector"] = hashed(a_round(session, session.spec("third", VECTORS[1:])))
     assert found == {
-        "record": "a3fcba411658182fc012cfd9028a954f",
+        "record": "b565eb0c8d1ccac923caee97eab4f544",
         "set-up draws": "a4cf330f7fe9684369e79f1b7903c1aa",
-        "all": "7eeb8ac920fa3a292109f9a47cb63a7e",
+        "all": "7af709afcea14612316d7d1faceac013",
         "draws": "0f1d2412451c1b2103abcda09081e1c6",
-        "drops": "ce095095b071d5e6bc95e7be7675fc47",
-        "one vector": "fee892eb965d43fde6abb4ffa293f5aa",
+        "drops": "a924fecbb59a3667b57ec24d3da84351",
+        "one vector": "3fbd22751d5c63dbf31cf45fc9fb3aab",
     }
 
 
@@ -133,7 +134,7 @@ def test_a_sparse_round_with_an_echo_keeps_its_bytes():
     release = aggregator.release()[1]
     sums = [release.sums["leaves"].tobytes()]
     parts = (uploads, requests.values(), echoes, [certificate], answers, states, [aggregator.to_bytes()], sums)
-    assert hashed(hashed(part).encode() for part in parts) == "131710e78dd9eac62ac3f59954f6b010"
+    assert hashed(hashed(part).encode() for part in parts) == "ed9fe65de7b0739d0973b744e09f3886"
 
 
 def test_a_set_up_keeps_its_bytes():
@@ -144,8 +145,8 @@ def test_a_set_up_keeps_its_bytes():
         parts = [*made.messages, *(node.to_bytes() for node in made.nodes), *made.drawn.values()]
         found[stage] = hashed([*parts, *made.deliveries.values(), made.key_list])
     assert found == {
-        "keys": "966fdb4b74554e323f004b3c1a55898e",
-        "nonces": "6ae095f98cc9fd3ad265a198cc7adb84",
-        "shares": "cd25f6f1bc11725085764b7fc91d5ae3",
-        "ready": "808a7417c9abc4821e90493ae7f64a06",
+        "keys": "872f0e294d37864e439fdac4072f158d",
+        "nonces": "b165815584fb2eb986a614d2995c86e3",
+        "shares": "0a31767a8f3e8a40425badf5ed514002",
+        "ready": "da0c9d95565a986f7efd7d19897de13c",
     }

@@ -26,6 +26,7 @@ from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import warnings_of
+from hedgerow.protocol.groups import noise_factor as middle_noise
 from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import spoken
@@ -174,7 +175,13 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
         return []
     if isinstance(expected.settings, DpXgboostSettings):
         return [("of the sites", "this algorithm has no noise of the sites")]
-    cost = _distributed_cost(plan, n_sites)
+    cost, n_groups = _distributed_cost(plan, n_sites), plan.federation.groups
+    groups = []
+    if n_groups:
+        times = middle_noise(n_groups)
+        like = number(epsilon_of_mu(mu_of(plan.privacy.epsilon, plan.privacy.delta) / times, plan.privacy.delta), 3)
+        said = f"{n_groups}: the middle of their sums has {times:.2f} times one sum's noise, as at epsilon {like}"
+        groups = [("groups of sites", f"{said}. One hostile site spoils one of them (docs/poisoning.md)")]
     measured = ""
     if is_measured(plan):
         epsilon, factor, adult, bank = measured_case(plan.privacy.epsilon, cost["factor"])
@@ -183,6 +190,7 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
             f"{bank:.3f} (Bank) of AUC (docs/runs/noise_modes.txt). "
         )
     return [
+        *groups,
         ("of the sites", f"at {n_sites} sites {cost['factor']:.2f} times the noise ({cost['factor_without_echo']:.2f} "
          f"without the echo exchange): that of the coordinator at epsilon {number(cost['like_server_epsilon'], 3)}. "
          f"{measured}--sites N is for your number")
@@ -192,6 +200,8 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
 def _distributed_cost(plan: Plan, n_sites: int) -> dict[str, Any]:
     """What noise of so many sites costs against that of the coordinator, for the same promise."""
     privacy, least = plan.privacy, plan.federation.min_sites
+    if plan.federation.groups:
+        n_sites = max(SMALLEST_COHORT, n_sites // plan.federation.groups)
     # A plan with noise of the coordinator would have the echo exchange with noise of the sites.
     has_echo = bool(plan.federation.echo) or privacy.noise != "distributed"
     factor = noise_factor(n_sites, has_echo=has_echo, min_survivors=least)

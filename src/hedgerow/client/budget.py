@@ -35,7 +35,8 @@ create table if not exists invitations (
 );
 create table if not exists draws (
     site text, plan_digest text, run_id text, attempt integer, primary key (site, plan_digest, run_id, attempt)
-)"""
+);
+create table if not exists groups (about text primary key, members text not null)"""
 _WITH_TIMES = "alter table runs add column begun text not null default ''"
 _UPGRADES = {
     # Its lines were a run's, whichever node had reserved it: they are no one's until a node that was in it claims one.
@@ -324,6 +325,19 @@ class BudgetBook:
                 (*place, attempt, *place),
             )
         )
+
+    def require_group(self, about: str, members: bytes) -> None:
+        """Write down in which group of sites rows are summed, before the first sum; raises PolicyRefusal for another.
+
+        Here and not in a node's database, for it has to outlast that. Sums of other groups over the same rows, exact
+        ones above all, would show single sites' by their differences.
+
+        Args: about: of the rows, or of one run of them; members: a digest of the group.
+        """
+        self._database.write(("insert or ignore into groups values (?, ?)", (about, members.hex())))
+        ((found,),) = self._database.rows("select members from groups where about = ?", (about,))
+        if found != members.hex():
+            raise PolicyRefusal("group-changed")
 
     def draws(self, plan_digest: str) -> list[bytes]:
         """The run of every set-up of a plan in which this node has revealed its nonce: once for each set-up."""

@@ -27,6 +27,7 @@ from hedgerow.client.policy import (
     task_of,
 )
 from hedgerow.client.state import JOINING, OPEN, NodeStep, NodeStore, Question, StoredRun
+from hedgerow.codec import digest
 from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
@@ -70,11 +71,11 @@ from hedgerow.secagg.masks import LEAST_COLLUDERS, draw_shares
 from hedgerow.secagg.messages import MAX_ATTEMPTS, EpochParameters, Kind, NoiseMode, Roster, RoundSpec
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
-from hedgerow.secagg.view import Cohort, EpochView
+from hedgerow.secagg.view import Cohort, EpochView, parts_of, size_beside
 from hedgerow.survey.requests import Found, OpenPlan
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.plausibility import SumFacts
+from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 _KINDS = {TrainingTask: "training", EvaluationTask: "evaluation", SurveyTask: "survey"}
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -652,7 +653,7 @@ class NodeRun:
         self._setup, (self._store, self._book), self.node = setup, files, node
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.run_id, self.task = stored.run_id, stored.task
-        self.replica, self._checks = Replica(stored.task), checks_of(stored.task)
+        self.replica, self._checks = Replica(stored.task), dict[int, ReleaseChecks]()
         self.participant = stored.participant
         self.enrolment: Enrolment | None = None
         self.origin: tuple[bytes, int] | None = None
@@ -661,7 +662,7 @@ class NodeRun:
         self._last_masked = self._store.last_masked(stored.run_id)
         # The answer to a round's query, with its number. It changes the node's scores, and so is computed once.
         self._vector: tuple[int, IntVector] | None = None
-        self._has_told = False
+        self._has_told = self._has_group = False
         # Rounds of the local model whose answer may have left with other noise, before a restart.
         self._redrawn = set[int]()
         if setup.arrivals is not None and isinstance(node, Node):
@@ -756,10 +757,11 @@ class NodeRun:
             if not 1 <= parameters.attempt <= MAX_ATTEMPTS:
                 raise refuse(Code.STALE_ATTEMPT, f"The seed is of attempt {parameters.attempt}.", "coordinator")
             self._require_fitting(parameters)
-            policy.require(parameters, len(roster.sites))
+            everybody, node = range(len(roster.sites)), roster.node_of(self._setup.identity.public)
+            policy.require(parameters, size_beside(roster, everybody, parameters.wishes.n_groups, node))
 
         view = EpochView.from_record(record, require)
-        policy.require(view.parameters, view.guarantees.n_nodes)
+        policy.require(view.parameters, min(of.n_nodes for of in view.by_node.values()))
         if self.origin is not None and self.origin[0] != view.digest:
             raise RemoteProtocolError("structure-seed")
         origin = self._origin_in(view)
@@ -772,6 +774,8 @@ class NodeRun:
             raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
         if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < LEAST_COLLUDERS:
             raise refuse(Code.PARAMETERS_REFUSED, "Another site's own share of noise is counted.", "coordinator")
+        if parameters.wishes.n_groups != self.plan.federation.groups:
+            raise refuse(Code.PARAMETERS_REFUSED, "They have other groups of sites than the plan.", "coordinator")
         least = self.plan.federation.min_sites
         if parameters.wishes.min_survivors < least:
             said = f"A sum may be over fewer sites than the {least} that the plan asks for."
@@ -792,7 +796,7 @@ class NodeRun:
         if not self.plan.has_joint_structure or self.origin is not None:
             return None
         if not view.can_seed_trees:
-            there, n_sites = view.guarantees.n_nodes, len(view.roster.sites)
+            there, n_sites = len(view.bundles), len(view.roster.sites)
             said = f"{there} of {n_sites} sites drew the seed of the trees; {origin_members(n_sites)} are needed."
             raise refuse(Code.COHORT_TOO_SMALL, said, "coordinator")
         return view.digest, view.public_seed
@@ -817,12 +821,28 @@ class NodeRun:
             raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
         self._setup.policy.check_query(query)
         self._book.require_reserved(self.run_id)
-        cohort = Cohort.of(participant.view)
+        self._require_group()
+        cohort = Cohort.of(participant.view, participant.node)
         step, cost = self._mask(participant, cohort, query, request.signed_spec)
         if fresh and not step.persist:
             # The repeated vector is of an earlier round than the one that these releases lead to.
             raise refuse(Code.SLOT_REUSED, "Its spec was answered, and comes with new releases.", "coordinator")
         return self._taken(step, NodeStep(releases=fresh, spent=(request.round, cost), masked=cohort))
+
+    def _require_group(self) -> None:
+        """Raises PolicyRefusal (code "group-changed") for sums over another group of sites than before.
+
+        With noise of the sites that is asked within a run; where the coordinator sees exact sums, of the data set.
+        """
+        n_groups, roster = self.replica.n_groups, self._setup.roster
+        if not n_groups or self._has_group:
+            return
+        own = roster.node_of(self._setup.identity.public)
+        part = next(part for part in parts_of(roster, range(len(roster.sites)), n_groups) if own in part)
+        members = digest("group-members", *sorted(roster.sites[node].key for node in part))
+        is_exact = mode_of(self.plan) is NoiseMode.SERVER
+        self._book.require_group(f"data {self._setup.policy.data_set}" if is_exact else self.run_id.hex(), members)
+        self._has_group = True
 
     def _mask(
         self, participant: Participant, cohort: Cohort, query: Query, signed_spec: bytes
@@ -957,7 +977,7 @@ class NodeRun:
             RemoteProtocolError: it is no release of this round, or none of sums over records.
         """
         query = self.replica.query
-        if query is not None and release.shape == (query.release_length,) and release.dtype == np.int64:
+        if query is not None and release.shape == (self.replica.release_length,) and release.dtype == np.int64:
             self._require_plausible(query, release)
         if query is not None and not self._holds_answer():
             self.node.finish(query)
@@ -986,11 +1006,19 @@ class NodeRun:
         Whose vectors were in a sum is not known here, nor how many shares of noise: more of it is allowed for, and
         totals of rounds are not compared.
         """
-        mode, n_sites = mode_of(self.plan), len(self._setup.roster.sites)
+        roster = self._setup.roster
+        groups = parts_of(roster, range(len(roster.sites)), self.replica.n_groups)
+        for number, row in enumerate(self.replica.rows_of(release)):
+            # A group that sat out has none.
+            if len(groups) == 1 or row.any():
+                checks = self._checks.setdefault(number, checks_of(self.task))
+                self._require_sum(query, row, checks, [roster.sites[node].max_rows for node in groups[number]])
+
+    def _require_sum(self, query: Query, release: IntVector, checks: ReleaseChecks, declared: list[int]) -> None:
+        mode, n_sites = mode_of(self.plan), len(declared)
         noise = noise_of(query, 1 if mode is NoiseMode.DISTRIBUTED else None, is_local=mode is NoiseMode.LOCAL)
         entry_bound = least_entry_bound(query, self.plan, noise.variance, n_sites, is_known=False)
-        n_rows = most_rows(self.plan, [site.max_rows for site in self._setup.roster.sites])
-        facts = SumFacts(n_rows, entry_bound, noise, n_sites)
-        fault = self._checks.fault_in(query, release, facts)
+        facts = SumFacts(most_rows(self.plan, declared), entry_bound, noise, n_sites)
+        fault = checks.fault_in(query, release, facts)
         if fault:
             raise RemoteProtocolError("release-implausible", round=query.purpose.round, fault=fault)

@@ -35,7 +35,7 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, report_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.rounds import VECTOR_ID, clipped, mode_of, round_in
-from hedgerow.secagg.guarantees import default_wishes
+from hedgerow.secagg.guarantees import dealt, default_wishes
 from hedgerow.secagg.masks import LEAST_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession
@@ -44,6 +44,7 @@ from hedgerow.server.coordinator import MAX_SLOTS, check_words, cohort_of
 from hedgerow.server.release import (
     Aggregation,
     Answering,
+    GroupedAggregation,
     PlainAggregation,
     Progress,
     answer_of,
@@ -179,7 +180,8 @@ def train(
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
     aggregation = build_aggregation(plan, answering, settings.n_exchanges(plan), noise)
     # The seed that the sites have drawn; without masks there is no one to draw it with but this process.
-    seed = aggregation.public_seed if isinstance(aggregation, MaskedAggregation) else secrets.randbits(63)
+    drawing = aggregation.groups[0] if isinstance(aggregation, GroupedAggregation) else aggregation
+    seed = drawing.public_seed if isinstance(drawing, MaskedAggregation) else secrets.randbits(63)
     as_run = plan.with_structure_seed(seed)
     outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, progress)
     return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
@@ -219,12 +221,25 @@ def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, 
     Masks are used where the plan wants them and can hide something: the exact sum over two sites tells each of them the
     other's vector, and the sum over one is its vector. Noise from the sites always travels under masks.
     """
+    if plan.federation.groups:
+        return _grouped(plan, nodes, n_exchanges, noise)
     is_distributed = plan.privacy.noise == "distributed"
     if is_distributed and len(nodes) < 2:
         raise UsageError("one-site")
     if is_distributed or (plan.federation.secure_aggregation and len(nodes) >= SMALLEST_MASKED_COHORT):
         return MaskedAggregation(nodes, plan, n_exchanges, os.urandom, noise)
     return PlainAggregation(nodes)
+
+
+def _grouped(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> GroupedAggregation:
+    """Each group of sites by itself; they are dealt by their names, for sites of one process have no keys."""
+    n_groups = plan.federation.groups
+    if len(nodes) < n_groups:
+        raise UsageError("too-few-sites", n_sites=len(nodes), wanted=n_groups)
+    of = dealt([node.site.encode() for node in nodes], n_groups)
+    alone = plan.with_one_sum()
+    parts = [[node for node, group in zip(nodes, of, strict=True) if group == number] for number in range(n_groups)]
+    return GroupedAggregation([build_aggregation(alone, part, n_exchanges, noise) for part in parts])
 
 
 def without_secure_aggregation(plan: Plan) -> Plan:
@@ -288,7 +303,7 @@ def evaluate_federated(
         UsageError: fewer sites than the plan asks for.
         PrivacyError: for epsilon or delta out of range, or when the promise cannot be kept.
     """
-    plan = model.plan
+    plan = model.plan.with_one_sum()
     delta = plan.privacy.delta if delta is None else delta
     if epsilon != math.inf:
         check_epsilon(epsilon)

@@ -17,6 +17,7 @@ from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.calibration import noise_of
+from hedgerow.protocol.groups import combined, length_of, rows_of_groups
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.survey.program import SurveyProgram
 from hedgerow.survey.requests import Found, TableProgram
@@ -37,11 +38,13 @@ class Replica:
         query: what it asks now; None when it has finished.
         n_releases: releases it was given; also the number of the round that it stands in.
         history: 32-byte digest of the task as it is run and of all releases so far, in order.
+        n_groups: of sites, whose sums a release holds; 0 for one sum over all.
         plan: the task's as it is run, with the seed that the sites have drawn once `begin` was called.
     """
 
     def __init__(self, task: Task) -> None:
         self.plan, self._task = task.plan, task
+        self.n_groups = task.run_plan.federation.groups
         self._program: Program | EvaluationProgram | SurveyProgram | TableProgram | None = None
         self._origin = b""
         self._result: Ensemble | Evaluation | Found | None = None
@@ -130,10 +133,11 @@ class Replica:
             RemoteProtocolError: it cannot be this release: another length, larger than any sum with noise, or too many.
         """
         query = self.query
-        fits = query is not None and release.shape == (query.release_length,) and release.dtype == np.int64
+        fits = query is not None and release.shape == (self.release_length,) and release.dtype == np.int64
         if self._program is None or query is None or not fits:
             raise RemoteProtocolError("release-unfit", why="one came that nothing was asked for, or of another length")
-        largest = max(int(release.max()), -int(release.min()))
+        rows = self.rows_of(release)
+        largest = max(int(rows.max()), -int(rows.min()))
         # The noise is worked out only for a release that is beyond any sum without it.
         if largest > self._limit(query, 0.0) and largest > self._limit(query, noise_of(query).sigma):
             raise RemoteProtocolError("release-unfit", why="its numbers are beyond any sum over the plan's records")
@@ -143,9 +147,27 @@ class Replica:
         self.history = hasher.digest()
         self.n_releases += 1
         try:
-            self.query = self._program.send(release)
+            self.query = self._program.send(combined(release, self.n_groups) if self.n_groups else release)
         except StopIteration as finished:
             self.query, self._result = None, finished.value
+
+    @property
+    def release_length(self) -> int:
+        """Entries of the release that it waits for; 0 once it has finished."""
+        return 0 if self.query is None else length_of(self.query, self.n_groups)
+
+    def rows_of(self, release: IntVector) -> IntVector:
+        """The sums in a release: int64 [n, length], one or one for each group, 0 for a group that sat out.
+
+        Raises:
+            RemoteProtocolError: code "release-unfit"; it has no weights, or too few groups.
+        """
+        if not self.n_groups:
+            return release[None]
+        try:
+            return np.ascontiguousarray(rows_of_groups(release, self.n_groups)[:, 1:])
+        except ValueError as fault:
+            raise RemoteProtocolError("release-unfit", why=str(fault)) from fault
 
     def end_early(self) -> bool:
         """End the program at the releases so far; returns whether they make a model.
@@ -203,6 +225,14 @@ def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
     return hasher.digest()
 
 
+def _zeros(replica: Replica) -> IntVector:
+    """A release of zeros."""
+    zeros, groups = np.zeros(replica.release_length, dtype=np.int64), replica.n_groups
+    if groups:
+        zeros.reshape(groups, -1)[:, 0] = 1
+    return zeros
+
+
 def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:
     """Carry out the first exchanges of a task with sums of zero, so that its code is loaded; nothing of it is kept.
 
@@ -221,7 +251,7 @@ def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None)
                 if replica.query is None:
                     return
                 answer(replica.query)
-                replica.feed(np.zeros(replica.query.release_length, dtype=np.int64))
+                replica.feed(_zeros(replica))
         finally:
             replica.close()
     except HedgerowError:

@@ -128,7 +128,7 @@ class EvaluationTask:
     @cached_property
     def run_plan(self) -> Plan:
         """See `TrainingTask.run_plan`: the model's plan, with this evaluation's noise."""
-        plan = self.plan
+        plan = self.plan.with_one_sum()
         if plan.privacy.noise == self.noise:
             return plan
         # With the echo exchange distributed noise needs less of it; a plan with other noise did not have to ask.

@@ -271,7 +271,8 @@ class Federation:
 
     With `echo`, the nodes compare what the coordinator told each of them before they unmask: one more exchange a round.
     A plan that does not say has it with distributed noise, of which less is needed then, and not with other noise.
-    With `salvage`, a training that cannot go on ends with the model of the rounds that were released.
+    With `salvage`, a training that cannot go on ends with the model of the rounds that were released. With `groups`, an
+    odd number, each round is so many sums over disjoint groups of sites, and the middle values count; 0 is one sum.
     """
 
     min_sites: int = checked(integer(1, 100_000), 1)
@@ -281,6 +282,7 @@ class Federation:
     round_timeout: float = checked(number(0, 1e7, exclusive=True), 60.0)
     idle_timeout: float = checked(number(0, 1e7, exclusive=True), 3600.0)
     salvage: bool = checked(boolean, True)
+    groups: int = checked(integer(0, 63), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,6 +387,8 @@ class Plan:
             del table["privacy"]["line_breaks"]
         if self.federation.salvage:
             del table["federation"]["salvage"]
+        if not self.federation.groups:
+            del table["federation"]["groups"]
         if self.label.origin == DECLARED:
             del table["label"]["origin"]
         for name in ("start", "shrinkage", "calibration"):
@@ -413,6 +417,12 @@ class Plan:
     def has_joint_structure(self) -> bool:
         """Whether the seed of the trees' structure is still to be drawn by the sites."""
         return isinstance(self.model.structure_seed, str)
+
+    def with_one_sum(self) -> Plan:
+        """The plan without groups of sites: how evaluations sum, and one group by itself."""
+        if not self.federation.groups:
+            return self
+        return dataclasses.replace(self, federation=dataclasses.replace(self.federation, groups=0))
 
     def with_structure_seed(self, seed: int) -> Plan:
         """The plan as it is run, with the seed that the sites have drawn; a plan with its own seed stays as it is."""
@@ -678,6 +688,7 @@ def check_consistency(plan: Plan) -> None:
         raise refuse("label.type", plan.label.type, f'{words} with "{plan.model.algorithm}"')
     rules.check(plan)
     _check_constraints(plan, rules)
+    _check_groups(plan, rules)
     if plan.reads_quantiles and plan.model.weight_update == "averaging":
         raise refuse("model.split_candidates", "quantile", 'candidates without quantiles for "averaging"')
     size = plan.model.interaction_size
@@ -688,6 +699,22 @@ def check_consistency(plan: Plan) -> None:
     batch, trees = plan.model.batch_size, plan.model.n_trees
     if isinstance(batch, int) and isinstance(trees, int) and batch > trees:
         raise refuse("model.batch_size", batch, f"at most model.n_trees = {trees}")
+
+
+def _check_groups(plan: Plan, rules: PlanRules) -> None:
+    """Groups are of plain sums with Gaussian noise: choices, samples, streams and exact counts have one sum."""
+    n_groups = plan.federation.groups
+    if not n_groups:
+        return
+    if n_groups % 2 == 0 or n_groups == 1:
+        raise refuse("federation.groups", n_groups, "an odd number from 3 on, or none")
+    if not rules.is_grouped or plan.reads_quantiles:
+        what = "split_candidates" if rules.is_grouped else f"{plan.model.algorithm}"
+        raise refuse("federation.groups", n_groups, f'none with "{what}", whose releases are no plain sums over leaves')
+    if plan.privacy.noise == "local":
+        raise refuse("federation.groups", n_groups, 'none with privacy.noise = "local"')
+    if plan.privacy.sites_per_unit > 1:
+        raise refuse("federation.groups", n_groups, "none where privacy.sites_per_unit is above 1")
 
 
 def _check_label(label: Label) -> None:

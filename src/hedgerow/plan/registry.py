@@ -40,6 +40,7 @@ class LabelKind:
 
     Attributes:
         type: as `label.type` has it.
+        is_grouped: whether all that it releases are noisy sums of which a middle value can be taken entry by entry.
         check: raises PlanError for a label of this type that contradicts itself.
         hint: what a draft says of it, as in '"binary" with two classes'.
     """
@@ -70,6 +71,7 @@ class PlanRules:
     is_pure: bool = False
     is_constrained: bool = False
     counts_prepared: bool = False
+    is_grouped: bool = False
     check: Callable[[Any], None] = lambda plan: None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from hedgerow.codec import BlobByNode, Blobs, Bytes, Choice
 from hedgerow.crypto import DTYPES, Identity, Words
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.masks import Release, check_vectors, shares_in, sum_of, unmask
+from hedgerow.secagg.masks import Release, check_vectors, shares_in, sums_names, sums_of, unmask
 from hedgerow.secagg.messages import (
     SEED_SHARE,
     SLOT_KEY_SHARE,
@@ -40,7 +40,7 @@ from hedgerow.secagg.messages import (
     split_signed,
 )
 from hedgerow.secagg.transitions import Code, Complaints, Event, Party, Refusal, State, advance, refuse, untraced
-from hedgerow.secagg.view import EpochView, site_key
+from hedgerow.secagg.view import EpochView, is_enough, site_key, survivors_of
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -50,7 +50,7 @@ class AggregatorState(StoredState):
     Attributes:
         uploads: MaskedVectors, in the order of their nodes; without entries once these are summed.
         manifest: as it was signed; empty as long as vectors come.
-        totals: the masked sums, in the order of the spec's vectors.
+        totals: the masked sums, in the order of the spec's vectors, those of one group after the other's.
         echoes: signatures.
         answers: as they were signed.
     """
@@ -128,24 +128,29 @@ class Aggregator:
         """Returns whom to ask for shares: of these survivors the fewest that open the sum, quick ones first.
 
         Each node of a complete graph holds a share of every secret, so any threshold of them open the sum. An echo
-        is asked of all, and on a sparse graph each secret has holders of its own: all are asked there. When one of the
-        fewest does not answer, or what they answer does not fit, ask the others as well: it is the same manifest.
+        is asked of all, and on a sparse graph, or in groups, each secret has holders of its own: all are asked there.
+        When one of the fewest does not answer, or what they answer does not fit, ask the others as well: it is the same
+        manifest.
         """
         there = tuple(node for node in self.uploads if node in among)
         guarantees = self.view.guarantees
-        return there if guarantees.has_echo or guarantees.is_sparse else there[: guarantees.threshold]
+        is_asked_of_all = guarantees.has_echo or guarantees.is_sparse or len(self.view.parts) > 1
+        return there if is_asked_of_all else there[: guarantees.threshold]
 
     def close_vectors(
         self, coordinator: Identity, holders: Collection[int] | None = None
     ) -> tuple[Aggregator, dict[int, bytes]]:
         """Returns the next state, and the requests to survivors, or to those among `holders` only.
 
+        A group of which too few came sits the round out: its vectors are in no manifest, and never opened.
+
         Raises Abandoned TOO_FEW_UPLOADS (the slot is burned).
         """
         guarantees = self.view.guarantees
-        survivors = tuple(sorted(self.uploads))
-        if self.state is State.COLLECTING_VECTORS and len(survivors) < guarantees.min_survivors:
-            raise refuse(Code.TOO_FEW_UPLOADS, f"{len(survivors)} of {guarantees.min_survivors}.")
+        survivors = survivors_of(self.view, self.uploads)
+        if self.state is State.COLLECTING_VECTORS and not is_enough(self.view, self.uploads):
+            raise refuse(Code.TOO_FEW_UPLOADS, f"{len(self.uploads)} of {guarantees.min_survivors}.")
+        kept = {node: self.uploads[node] for node in self.uploads if node in survivors}
         event = Event.CLOSE_FOR_ECHO if guarantees.has_echo else Event.CLOSE
         state = advance(Party.AGGREGATOR, self.state, event)
         hashes = tuple(header_hash(self.uploads[node].header) for node in survivors)
@@ -154,8 +159,9 @@ class Aggregator:
             self,
             state=state,
             manifest=manifest,
-            uploads={node: MaskedVector(upload.header, upload.sealed, b"") for node, upload in self.uploads.items()},
-            totals=sum_of(self.spec, self.uploads),
+            uploads={node: MaskedVector(upload.header, upload.sealed, b"") for node, upload in kept.items()},
+            headers={node: header for node, header in self.headers.items() if node in kept},
+            totals=sums_of(self.view, self.spec, kept),
         )
         return following, following.requests(holders)
 
@@ -171,26 +177,37 @@ class Aggregator:
             requests[holder] = UnmaskRequest(self.manifest, headers, sealed).to_bytes()
         return requests
 
-    def close_echoes(self) -> tuple[Aggregator, bytes]:
-        """Returns the next state and the echo certificate for all survivors; raises Abandoned TOO_FEW_ANSWERS."""
-        quorum = self.view.guarantees.quorum
-        if self.state is State.COLLECTING_ECHOES and len(self.echoes) < quorum:
-            raise refuse(Code.TOO_FEW_ANSWERS, f"{len(self.echoes)} echoes of {quorum}.")
+    def _n_echoes(self, part: Collection[int]) -> int:
+        return sum(node in self.echoes for node in part)
+
+    def close_echoes(self, *, is_last: bool = False) -> tuple[Aggregator, bytes]:
+        """Returns the next state and the echo certificate for all survivors; raises Abandoned TOO_FEW_ANSWERS.
+
+        Args: is_last: whether no more are waited for; then most groups are enough.
+        """
+        parts = [part for part in self.view.parts if not self.uploads.keys().isdisjoint(part)]
+        lacking = [part for part in parts if self._n_echoes(part) < self.view.by_node[part[0]].quorum]
+        left = {node for part in parts if part not in lacking for node in part}
+        # A group of which too few have echoed sits the round out: its nodes answer nothing.
+        if self.state is State.COLLECTING_ECHOES and lacking and not (is_last and is_enough(self.view, left)):
+            quorum = self.view.by_node[lacking[0][0]].quorum
+            raise refuse(Code.TOO_FEW_ANSWERS, f"{self._n_echoes(lacking[0])} echoes of {quorum}.")
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         nodes = tuple(sorted(self.echoes))
         certificate = EchoCertificate(manifest_hash(self.manifest), nodes, tuple(self.echoes[n] for n in nodes))
         return replace(self, state=state), certificate.to_bytes()
 
-    def release(self) -> tuple[Aggregator, Release]:
+    def release(self, *, is_last: bool = False) -> tuple[Aggregator, Release]:
         """Returns the final state and the exact sums over the survivors (noise is the caller's where it is central).
 
-        Whether a sum is within its bound is not asked here, see `masks.require_within`.
+        With `is_last` a group whose sum cannot be opened sits the round out, if most groups' can. Whether a sum is
+        within its bound is not asked here, see `masks.require_within`.
 
         Raises Abandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE.
         """
         state = advance(Party.AGGREGATOR, self.state, Event.RELEASE)
         return replace(self, state=state), unmask(
-            self.view, self.spec, self.context, self.headers, self.totals, self.shares
+            self.view, self.spec, self.context, self.headers, self.totals, self.shares, is_last=is_last
         )
 
     def to_bytes(self) -> bytes:
@@ -198,13 +215,12 @@ class Aggregator:
 
         Of the vectors it holds only the sums: one in place of two hundred.
         """
-        vectors = [vector.vector_id for vector in self.spec.vectors]
         return AggregatorState(
             self.state,
             self.signed_spec,
             tuple(self.uploads[node].to_bytes() for node in sorted(self.uploads)),
             self.manifest,
-            tuple(self.totals[vector].tobytes() for vector in vectors) if self.totals else (),
+            tuple(total.tobytes() for total in self.totals.values()),
             self.echoes,
             self.answers,
         ).to_bytes()
@@ -218,7 +234,8 @@ class Aggregator:
             uploads = [MaskedVector.from_bytes(message) for message in stored.uploads]
             parsed = [Header.from_signed(upload.header) for upload in uploads]
             spec = RoundSpec.from_signed(stored.signed_spec)
-            sums = _sums_from(spec, stored.totals) if stored.totals or manifest else {}
+            names = list(sums_names(view, spec, [header.node for header in parsed]))
+            sums = _sums_from(spec, names, stored.totals) if stored.totals or manifest else {}
             is_collecting = stored.state is State.COLLECTING_VECTORS
             if bool(manifest) == is_collecting and stored.state is not State.ABANDONED:
                 raise ValueError("a manifest is there exactly when the collection of vectors is closed")
@@ -300,12 +317,13 @@ def _about(view: EpochView, node: int) -> list[int]:
     return sorted((*view.peers(node), node))
 
 
-def _sums_from(spec: RoundSpec, stored: Sequence[bytes]) -> dict[str, Words]:
+def _sums_from(spec: RoundSpec, names: Sequence[str], stored: Sequence[bytes]) -> dict[str, Words]:
     """Returns the sums that were stored; raises ValueError for others than the spec's."""
+    vectors = list(spec.vectors) * (len(names) // len(spec.vectors))
     sums = {
-        vector.vector_id: np.frombuffer(content, DTYPES[vector.width])
-        for vector, content in zip(spec.vectors, stored, strict=True)
+        name: np.frombuffer(content, DTYPES[vector.width])
+        for name, vector, content in zip(names, vectors, stored, strict=True)
     }
-    if any(len(sums[vector.vector_id]) != vector.length for vector in spec.vectors):
+    if any(len(sums[name]) != vector.length for name, vector in zip(names, vectors, strict=True)):
         raise ValueError("a sum is not as long as its vector")
     return sums

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Choice, Hash, digest
 from hedgerow.crypto import OVERHEAD_BYTES, SHARE_BYTES, PrimitiveFault, SecretKey, parse_share, seal, split, unseal
-from hedgerow.secagg.guarantees import derive
+from hedgerow.secagg.guarantees import derive, least_groups
 from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
 from hedgerow.secagg.messages import (
     MAX_ATTEMPTS,
@@ -59,10 +59,12 @@ from hedgerow.secagg.view import (
     EpochView,
     agree,
     check_slot_keys,
+    parts_of,
     read_acknowledgement,
     read_key_list,
     read_nonce,
     site_key,
+    size_beside,
     split_slot_keys,
 )
 
@@ -115,8 +117,9 @@ class Enrolment(StoredState):
             raise refuse(Code.ROSTER_MISMATCH, peer="coordinator")
         if not last_attempt < proposed.attempt <= MAX_ATTEMPTS:
             raise refuse(Code.STALE_ATTEMPT, f"Attempt {proposed.attempt} after {last_attempt}.", "coordinator")
-        context.policy.require(proposed, len(context.roster.sites))
         node = context.roster.node_of(context.identity.public)
+        everybody, n_groups = range(len(context.roster.sites)), proposed.wishes.n_groups
+        context.policy.require(proposed, size_beside(context.roster, everybody, n_groups, node))
         link, channel, nonce = entropy(32), entropy(32), entropy(HASH_BYTES)
         slot_keys = b"".join(SecretKey(secret).public for secret in SlotChain(link).secrets(proposed.n_slots))
         commitment = nonce_commitment(nonce, node, proposed.hash())
@@ -132,7 +135,8 @@ class Enrolment(StoredState):
         own = Advertisement.from_bytes(self.advertisement)
         if self.node not in bundles or bundles[self.node] != KeyBundle.from_signed(own.bundle):
             raise refuse(Code.OWN_BUNDLE_ALTERED, peer="coordinator")
-        context.policy.require(self.parameters, len(bundles))
+        size = size_beside(context.roster, tuple(bundles), self.parameters.wishes.n_groups, self.node)
+        context.policy.require(self.parameters, size)
         reveal = NonceReveal(self.parameters.hash(), self.node, digest("key-list", key_list), self.nonce)
         return self._step(state, reveal.to_signed(context.identity), "nonce-revealed", key_list=key_list)
 
@@ -146,7 +150,7 @@ class Enrolment(StoredState):
         agreed = self._agreed(context, delivered.nonce_list)
         bundles, view, holders = agreed.bundles, agreed.view, agreed.graph.neighbours[self.node]
         slot_keys = self._slot_keys_of(holders, bundles, delivered.slot_keys)
-        runs = self._split_slot_keys((*holders, self.node), agreed.guarantees.threshold, entropy)
+        runs = self._split_slot_keys((*holders, self.node), agreed.by_node[self.node].threshold, entropy)
         channels = self._channels_to(holders, bundles)
         sealed = tuple(
             seal(setup_share_key(channels[holder], self.node, holder), runs[holder], view, entropy)
@@ -226,7 +230,7 @@ class Enrolment(StoredState):
     def _agreed(self, context: NodeContext, nonce_list: bytes) -> Agreement:
         """Returns what the lists say, if the owner's policy allows it; raises Refusal."""
         agreed = agree(context.roster, self.parameters, self.key_list, nonce_list)
-        context.policy.require(self.parameters, len(agreed.bundles))
+        context.policy.require(self.parameters, agreed.by_node[self.node].n_nodes)
         return agreed
 
     def _slot_keys_of(
@@ -324,7 +328,7 @@ class EpochSetup:
     def close_keys(self) -> tuple[EpochSetup, bytes]:
         """Returns the next state and the list of key bundles for all; raises Abandoned TOO_FEW_READY."""
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
-        self._require_enough(len(self.advertisements), len(self.advertisements))
+        self._require_enough(self.advertisements)
         messages = [self._advertised(node).bundle for node in sorted(self.advertisements)]
         key_list = signed_list(Kind.KEY_LIST, self.parameters.hash(), messages)
         read_key_list(key_list, self.parameters, self.roster)
@@ -351,7 +355,7 @@ class EpochSetup:
     def close_shares(self) -> tuple[EpochSetup, dict[int, bytes]]:
         """Returns the next state and, for each node, the delivery of the shares meant for it."""
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
-        self._require_enough(len(self.shares), len(self.advertisements))
+        self._require_enough(self.shares)
         boxes: dict[int, list[tuple[int, bytes]]] = {node: [] for node in self.advertisements}
         for sender in sorted(self.shares):
             message = ShareMessage.from_signed(self.shares[sender])
@@ -397,7 +401,7 @@ class EpochSetup:
             if worst < 0 or not missing[worst]:
                 break
             ready.remove(worst)
-        self._require_enough(len(ready), len(self.advertisements))
+        self._require_enough(ready)
         messages = tuple(self.acknowledgements[node] for node in sorted(ready))
         ready_list = ReadyList(agreed.view, messages).to_bytes()
         lists = (self.key_list, self.nonce_list, ready_list)
@@ -418,10 +422,15 @@ class EpochSetup:
     def _slot_keys_of(self, nodes: Iterable[int]) -> dict[int, bytes]:
         return {node: self._advertised(node).slot_keys for node in nodes}
 
-    def _require_enough(self, count: int, members: int) -> None:
-        least = derive(members, self.parameters.wishes).min_survivors if members else 1
-        if count < least:
-            raise refuse(Code.TOO_FEW_READY, f"{count} nodes, of {least} needed.")
+    def _require_enough(self, there: Collection[int]) -> None:
+        """Raises Abandoned TOO_FEW_READY unless these are enough, in most groups where there are any."""
+        wishes, n_open, needed = self.parameters.wishes, 0, 1
+        for part in parts_of(self.roster, self.advertisements, wishes.n_groups):
+            least = derive(len(part), wishes).min_survivors if part else 1
+            needed = max(needed, least)
+            n_open += sum(node in there for node in part) >= least
+        if n_open < least_groups(wishes.n_groups):
+            raise refuse(Code.TOO_FEW_READY, f"{len(there)} nodes, of {needed} needed.")
 
     def _agreed(self) -> Agreement:
         return agree(self.roster, self.parameters, self.key_list, self.nonce_list)

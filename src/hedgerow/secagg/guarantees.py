@@ -13,7 +13,9 @@ n members, c of them colluding with the coordinator, threshold t, at least u sur
   in an honest node, so the manifest is unique and the group is u - c. On a sparse graph, where a node sees only its
   neighbours' headers, q is at least u.
 
-Who shares masks and secrets with whom: everyone with everyone, or a random Harary graph for large cohorts.
+Who shares masks and secrets with whom: everyone with everyone, or a random Harary graph for large cohorts. With groups
+of sites everyone with everyone of its group, and with no one else: each group is a cohort of its own, for which all of
+the above holds with its own n, and the same c.
 
 Source: Bell, Bonawitz, Gascón, Lepoint, Raykova 2020, "Secure single-server aggregation with (poly)logarithmic
 overhead". The degree and the threshold follow the derivation of google-parfait/federated-compute
@@ -22,8 +24,8 @@ overhead". The degree and the threshold follow the derivation of google-parfait/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb
 from typing import Annotated
@@ -82,7 +84,8 @@ class Wishes(Record):
     """What an epoch's parameters ask for; zero means "by default".
 
     Args: n_colluders: colluding nodes to withstand; min_survivors: least nodes in a sum; threshold: shares to rebuild a
-        secret; max_drops: nodes that may drop out of a sparse cohort; is_sparse, has_echo: graph and echo exchange.
+        secret; max_drops: nodes that may drop out of a sparse cohort; is_sparse, has_echo: graph and echo exchange;
+        n_groups: of sites, each with a sum of its own; all other numbers are then of every group. 0 for one sum.
     """
 
     n_colluders: NodeCount
@@ -91,6 +94,7 @@ class Wishes(Record):
     max_drops: NodeCount = 0
     is_sparse: YesNo = False
     has_echo: YesNo = False
+    n_groups: NodeCount = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +117,13 @@ class Guarantees:
 
 
 def derive(n_nodes: int, wishes: Wishes) -> Guarantees:
-    """Returns the guarantees for `n_nodes` members; raises Refusal PARAMETERS_REFUSED where the inequalities fail."""
+    """Returns the guarantees of a sum among `n_nodes` members, of a group where there are any.
+
+    Raises Refusal PARAMETERS_REFUSED where the inequalities fail.
+    """
     c = wishes.n_colluders
+    if wishes.n_groups and (wishes.is_sparse or wishes.n_groups % 2 == 0):
+        raise refuse(Code.PARAMETERS_REFUSED, "Groups have complete graphs, and an odd number.")
     if not 0 <= c < n_nodes:
         raise refuse(Code.PARAMETERS_REFUSED, f"{c} colluders among {n_nodes} nodes.")
     quorum = echo_quorum(n_nodes, c) if wishes.has_echo else 0
@@ -221,6 +230,28 @@ def _most_dropped(n_nodes: int, n_drops: int, degree: int) -> int:
     return most
 
 
+def weakest(each: Collection[Guarantees]) -> Guarantees:
+    """Returns what is promised of every group: the least honest group, among as many nodes as the largest has."""
+    return replace(min(each, key=lambda of: of.honest_group), n_nodes=max(of.n_nodes for of in each))
+
+
+def least_groups(n_groups: int) -> int:
+    """Returns how many groups must open for a round to count: more than half; 1 without groups."""
+    return n_groups // 2 + 1
+
+
+def dealt(keys: Sequence[bytes], n_groups: int) -> tuple[int, ...]:
+    """Returns the group of each site, by the order of the hashes of their keys: a public function of the roster alone.
+
+    Sizes differ by one at most. Who chooses a key may choose its group; what is promised holds for any grouping.
+    """
+    order = sorted(range(len(keys)), key=lambda site: digest("group", keys[site]))
+    groups = [0] * len(keys)
+    for place, site in enumerate(order):
+        groups[site] = place % max(1, n_groups)
+    return tuple(groups)
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """Neighbours of every member (numbers in increasing order, self excluded); symmetric."""
@@ -230,7 +261,13 @@ class Graph:
 
 def complete(members: tuple[int, ...]) -> Graph:
     """Returns the graph in which every member neighbours every other."""
-    return Graph({node: tuple(other for other in members if other != node) for node in members})
+    return complete_parts((members,))
+
+
+def complete_parts(parts: Iterable[tuple[int, ...]]) -> Graph:
+    """Returns the graph in which every member neighbours every other of its part, and none of another."""
+    near = {node: tuple(other for other in part if other != node) for part in parts for node in part}
+    return Graph({node: near[node] for node in sorted(near)})
 
 
 def _uniform_below(limit: int, words: Iterator[int]) -> int:

@@ -18,7 +18,7 @@ Aggregation" (arXiv 2102.06387). What a sum of such shares costs beside one Gaus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -64,8 +64,8 @@ from hedgerow.secagg.messages import (
     sealed_hash,
     sealed_share_context,
 )
-from hedgerow.secagg.transitions import Code, Entropy, refuse
-from hedgerow.secagg.view import EpochView
+from hedgerow.secagg.transitions import Abandoned, Code, Entropy, refuse
+from hedgerow.secagg.view import EpochView, is_enough
 
 WIDTHS = (32, 64)
 MAX_BOUND = 2**63 - 1
@@ -251,7 +251,7 @@ def mask_upload(
     payload = b"".join(words[vector.vector_id].tobytes() for vector in spec.vectors)
     payload_hash = sha256(payload).digest()
     holders = (*peers, node)
-    shares = split(seed, [holder + 1 for holder in holders], keys.view.guarantees.threshold, entropy)
+    shares = split(seed, [holder + 1 for holder in holders], keys.view.by_node[node].threshold, entropy)
     sealed = tuple(
         seal(
             seed_share_key(keys.channels[peer], node, peer, context.slot),
@@ -377,6 +377,28 @@ def sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Wo
     return totals
 
 
+def name_in(view: EpochView, vector_id: str, part: int) -> str:
+    """Returns the name of a part's sum of a vector: the vector's own where there is one part."""
+    return f"{vector_id}/{part}" if len(view.parts) > 1 else vector_id
+
+
+def sums_names(view: EpochView, spec: RoundSpec, uploads: Collection[int]) -> Iterator[str]:
+    """Yields the names in `sums_of` these nodes' uploads, in its order."""
+    for part, members in enumerate(view.parts):
+        if not set(members).isdisjoint(uploads):
+            yield from (name_in(view, vector.vector_id, part) for vector in spec.vectors)
+
+
+def sums_of(view: EpochView, spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
+    """Returns the masked sums of all parts that have uploads, by `name_in`."""
+    sums = dict[str, Words]()
+    for part, members in enumerate(view.parts):
+        there = {node: uploads[node] for node in members if node in uploads}
+        if there:
+            sums |= {name_in(view, name, part): total for name, total in sum_of(spec, there).items()}
+    return sums
+
+
 def _seed_test(node: int, context: RoundContext, commitment: bytes) -> Callable[[bytes], bool]:
     """Returns the test of a rebuilt seed against the commitment in the signed header."""
     return lambda seed: seed_commitment(seed, node, context) == commitment
@@ -394,23 +416,57 @@ def unmask(
     headers: Mapping[int, Header],
     totals: Mapping[str, Words],
     shares: Mapping[int, Mapping[int, int | None]],
+    *,
+    is_last: bool = False,
 ) -> Release:
     """Returns the exact sums over the uploads; raises Abandoned and releases nothing when a secret cannot be rebuilt.
 
-    The sums are not looked at: they may still be without noise.
+    The sums are not looked at: they may still be without noise. With groups each has its own, by `name_in`; with
+    `is_last` those that cannot be opened are left out, if enough others can.
 
     Args: headers: of the uploads, by node; totals: `sum_of` them, which is left as it is; shares: `shares_in` each
         holder's answer.
     """
     about = _shares_by_node(view, shares)
-    reconstructor = Reconstructor(view.guarantees.threshold)
+    sums: dict[str, Integers] = {}
+    opened, suspects, faults = list[int](), set[int](), list[Abandoned]()
+    for part, members in enumerate(view.parts):
+        there = {node: headers[node] for node in members if node in headers}
+        if not there:
+            continue
+        reconstructor = Reconstructor(view.by_node[members[0]].threshold)
+        try:
+            found = _unmask_part(view, spec, context, (part, there), totals, (about, reconstructor))
+        except Abandoned as fault:
+            faults.append(fault)
+            continue
+        finally:
+            suspects |= reconstructor.suspects
+        sums |= found
+        opened += there
+    if faults and not (is_last and is_enough(view, opened)):
+        raise faults[0]
+    return Release(sums, tuple(sorted(opened)), tuple(sorted(suspects)))
+
+
+def _unmask_part(
+    view: EpochView,
+    spec: RoundSpec,
+    context: RoundContext,
+    of: tuple[int, Mapping[int, Header]],
+    totals: Mapping[str, Words],
+    secrets: tuple[Mapping[int, Mapping[int, int | None]], Reconstructor],
+) -> dict[str, Integers]:
+    """Returns the exact sums of one part. Args: of: its number, and its headers; secrets: their shares by node."""
+    part, headers = of
+    about, reconstructor = secrets
     plus: list[bytes] = []
     minus: list[bytes] = []
     for node, header in headers.items():
         seed = reconstructor.recover(node, about[node], _seed_test(node, context, header.seed_commitment))
         minus.append(self_mask_secret(seed, node, context))
-    for node in view.ready:
-        if node in headers:
+    for node in view.parts[part]:
+        if node in headers or not view.is_ready(node):
             continue
         survivors = tuple(peer for peer in view.peers(node) if peer in headers)
         if not survivors:
@@ -423,7 +479,6 @@ def unmask(
         added, subtracted = signed_pair_secrets(keys, survivors)
         plus += added
         minus += subtracted
-    words = {name: total.copy() for name, total in totals.items()}
+    words = {v.vector_id: totals[name_in(view, v.vector_id, part)].copy() for v in spec.vectors}
     add_masks(spec, context, words, plus, minus)
-    sums = {vector.vector_id: decode(words[vector.vector_id]) for vector in spec.vectors}
-    return Release(sums, tuple(sorted(headers)), tuple(sorted(reconstructor.suspects)))
+    return {name_in(view, v.vector_id, part): decode(words[v.vector_id]) for v in spec.vectors}

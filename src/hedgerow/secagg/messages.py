@@ -185,6 +185,7 @@ HASHES = {
     "graph-seed": "the nonces, in the order of their nodes",
     "structure-seed": "the nonces, in the order of their nodes",
     "graph-order": "the graph's seed",
+    "group": "the identity key of a site, by whose hash it is dealt to a group",
     "epoch": "the view; each ready node (u16)",
     "spec": "a RoundSpec without its signature",
     "seed-commitment": "RoundContext; node (u32); the seed of its own mask",

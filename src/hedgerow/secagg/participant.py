@@ -110,10 +110,11 @@ def check_manifest(
     listed = dict(zip(manifest.survivors, manifest.headers, strict=True))
     if listed.get(node) != own_header:
         raise refuse(Code.SELF_OMITTED, peer="coordinator")
-    guarantees = view.guarantees
-    if len(listed) < guarantees.min_survivors:
-        raise refuse(Code.TOO_FEW_SURVIVORS, f"{len(listed)} of {guarantees.min_survivors}.", "coordinator")
-    surviving = sum(peer in listed for peer in view.peers(node))
+    guarantees, surviving = view.by_node[node], sum(peer in listed for peer in view.peers(node))
+    # On a sparse graph all that are listed count; else those of this node's own sum, all of whom are its neighbours.
+    n_listed = len(listed) if guarantees.is_sparse else 1 + surviving
+    if n_listed < guarantees.min_survivors:
+        raise refuse(Code.TOO_FEW_SURVIVORS, f"{n_listed} of {guarantees.min_survivors}.", "coordinator")
     if guarantees.is_sparse and surviving < guarantees.threshold:
         raise refuse(Code.TOO_FEW_NEIGHBOURS, f"{surviving} of {guarantees.threshold}.", "coordinator")
 
@@ -364,8 +365,11 @@ class Participant:
                 )  # fmt: skip
             except PrimitiveFault as error:
                 raise refuse(Code.BAD_SIGNATURE, "In an ECHO.", node) from error
-        if len(certified.nodes) < self.view.guarantees.quorum:
-            raise refuse(Code.TOO_FEW_ECHOES, f"{len(certified.nodes)} of {self.view.guarantees.quorum}.")
+        promised = self.view.by_node[self.node]
+        own = {self.node, *self.view.graph.neighbours[self.node]}
+        n_echoes = len(certified.nodes) if promised.is_sparse else sum(node in own for node in certified.nodes)
+        if n_echoes < promised.quorum:
+            raise refuse(Code.TOO_FEW_ECHOES, f"{n_echoes} of {promised.quorum}.")
         if self.state is State.SHARES_ANSWERED:
             return Step(self, self.open.answer)
         following = replace(self, state=state, sequence=self.sequence + 1)

@@ -8,13 +8,23 @@ Whose answers could open a sum: no node lets two sums of one round be opened, an
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from hedgerow.codec import BlobByNode, Bytes, digest
 from hedgerow.crypto import KEY_BYTES, is_low_order
-from hedgerow.secagg.guarantees import Graph, Guarantees, complete, derive, harary, origin_members
+from hedgerow.secagg.guarantees import (
+    Graph,
+    Guarantees,
+    complete_parts,
+    dealt,
+    derive,
+    harary,
+    least_groups,
+    origin_members,
+    weakest,
+)
 from hedgerow.secagg.keys import nonce_commitment
 from hedgerow.secagg.messages import (
     Acknowledgement,
@@ -168,13 +178,32 @@ def nonce_seed(label: str, nonces: Mapping[int, bytes]) -> bytes:
     return digest(label, *(nonces[node] for node in sorted(nonces)))
 
 
+def parts_of(roster: Roster, members: Collection[int], n_groups: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the members of each group, in increasing order; all of them in one part without groups."""
+    if not n_groups:
+        return (tuple(members),)
+    of = dealt([site.key for site in roster.sites], n_groups)
+    return tuple(tuple(node for node in sorted(members) if of[node] == group) for group in range(n_groups))
+
+
+def size_beside(roster: Roster, members: Collection[int], n_groups: int, node: int) -> int:
+    """Returns how many of the members are in the group of a node, itself among them; all of them without groups."""
+    return next((len(part) for part in parts_of(roster, members, n_groups) if node in part), 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the lists of keys and nonces say, before anyone is ready; `view` (32 bytes) is their hash."""
+    """What the lists of keys and nonces say, before anyone is ready; `view` (32 bytes) is their hash.
+
+    `parts` are the members of each group, in the order of the groups; one part without any. `by_node` is what is
+    promised of the sum that a node is in, `guarantees` what is of every sum.
+    """
 
     bundles: Mapping[int, KeyBundle]
     nonces: Mapping[int, bytes]
     guarantees: Guarantees
+    by_node: Mapping[int, Guarantees]
+    parts: tuple[tuple[int, ...], ...]
     graph: Graph
     view: bytes
 
@@ -187,10 +216,17 @@ def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_li
         raise refuse(Code.ROSTER_MISMATCH, "The parameters are for another roster.", "coordinator")
     bundles = read_key_list(key_list, parameters, roster)
     nonces = read_nonce_list(nonce_list, parameters, roster, bundles, key_list)
-    guarantees = derive(len(bundles), parameters.wishes)
+    parts = parts_of(roster, bundles, parameters.wishes.n_groups)
+    there = [part for part in parts if part]
+    if len(there) < least_groups(parameters.wishes.n_groups):
+        raise refuse(Code.COHORT_TOO_SMALL, f"Members of {len(there)} groups only.")
+    promised = [derive(len(part), parameters.wishes) for part in there]
+    by_node = {node: of for part, of in zip(there, promised, strict=True) for node in part}
+    guarantees = weakest(promised)
     members, degree = tuple(bundles), guarantees.degree
-    graph = harary(members, degree, nonce_seed("graph-seed", nonces)) if degree else complete(members)
-    return Agreement(bundles, nonces, guarantees, graph, view_hash(parameters.hash(), key_list, nonce_list))
+    graph = harary(members, degree, nonce_seed("graph-seed", nonces)) if degree else complete_parts(parts)
+    view = view_hash(parameters.hash(), key_list, nonce_list)
+    return Agreement(bundles, nonces, guarantees, by_node, parts, graph, view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +267,14 @@ class EpochView:
     `record` is the canonical bytes from which `from_record` rebuilds the view; `structure_seed` is the seed for the
     trees' public randomness, from the same committed nonces as the graph. `slot_keys` are those that this party was
     given, each node's one after another: a node has its ready neighbours', the aggregator those of all ready nodes.
-    They are not in the record.
+    They are not in the record. `parts`, `by_node` and `guarantees` are as in `Agreement`.
     """
 
     roster: Roster
     parameters: EpochParameters
     guarantees: Guarantees
+    by_node: Mapping[int, Guarantees] = field(repr=False)
+    parts: tuple[tuple[int, ...], ...]
     graph: Graph
     ready: tuple[int, ...]
     bundles: Mapping[int, KeyBundle]
@@ -255,7 +293,7 @@ class EpochView:
         """Returns the view, everything checked, without slot keys; raises Refusal."""
         agreed = agree(roster, parameters, key_list, nonce_list)
         ready = read_ready_list(ready_list, roster, agreed.view, agreed.graph)
-        if len(ready) < agreed.guarantees.min_survivors:
+        if not is_enough(agreed, ready):
             raise refuse(Code.COHORT_TOO_SMALL, f"{len(ready)} ready, {agreed.guarantees.min_survivors} needed.")
         ready_set, peers = frozenset(ready), agreed.graph.neighbours
         if len(ready) < len(peers):
@@ -264,6 +302,8 @@ class EpochView:
             roster=roster,
             parameters=parameters,
             guarantees=agreed.guarantees,
+            by_node=agreed.by_node,
+            parts=agreed.parts,
             graph=agreed.graph,
             ready=ready,
             bundles=agreed.bundles,
@@ -324,7 +364,7 @@ class EpochView:
     @property
     def can_seed_trees(self) -> bool:
         """Whether so many of the roster's sites are members that neither a few nor the coordinator chose the seed."""
-        return self.guarantees.n_nodes >= origin_members(len(self.roster.sites))
+        return len(self.bundles) >= origin_members(len(self.roster.sites))
 
     @property
     def noise(self) -> NoiseMode:
@@ -338,6 +378,20 @@ class EpochView:
     def peers(self, node: int) -> tuple[int, ...]:
         """Returns the ready neighbours of a node, in increasing order, itself excluded."""
         return self._peers[node]
+
+
+def survivors_of(of: Agreement | EpochView, nodes: Collection[int]) -> tuple[int, ...]:
+    """Returns those of the nodes whose sum has as many of them as it needs, in increasing order."""
+    there = set(nodes)
+    parts = ([node for node in part if node in there] for part in of.parts)
+    return tuple(sorted(n for part in parts if part and len(part) >= of.by_node[part[0]].min_survivors for n in part))
+
+
+def is_enough(of: Agreement | EpochView, nodes: Collection[int]) -> bool:
+    """Whether these nodes are enough for a round: for its sum, or for those of more than half of the groups."""
+    there = set(survivors_of(of, nodes))
+    n_groups = len(of.parts) if len(of.parts) > 1 else 0
+    return sum(not there.isdisjoint(part) for part in of.parts) >= least_groups(n_groups)
 
 
 @dataclass(frozen=True)
@@ -357,9 +411,12 @@ class Cohort:
     n_colluders: int
 
     @classmethod
-    def of(cls, view: EpochView) -> Cohort:
-        """The cohort of an epoch."""
-        return cls.promised(frozenset(view.graph.neighbours), view.guarantees, view.digest)
+    def of(cls, view: EpochView, node: int | None = None) -> Cohort:
+        """The cohort of an epoch: with groups, that of the node's own."""
+        if node is None:
+            return cls.promised(frozenset(view.graph.neighbours), view.guarantees, view.digest)
+        part = next(part for part in view.parts if node in part)
+        return cls.promised(frozenset(part), view.by_node[node], view.digest)
 
     @classmethod
     def promised(cls, members: frozenset[int], guarantees: Guarantees, epoch: bytes = b"") -> Cohort:

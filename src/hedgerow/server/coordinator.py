@@ -24,7 +24,7 @@ run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
@@ -50,6 +50,7 @@ from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import Ledger, prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
+from hedgerow.protocol.groups import packed
 from hedgerow.protocol.messages import (
     FROM_NODES,
     Abandoned,
@@ -81,8 +82,9 @@ from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
 from hedgerow.rounds import VECTOR_ID, mode_of, release_bound, require_words, round_in, rows_of
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
-from hedgerow.secagg.guarantees import default_wishes, derive
-from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, wrapped
+from hedgerow.secagg.guarantees import SPARSE_ABOVE, default_wishes, derive, least_groups
+from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, name_in, wrapped
+from hedgerow.secagg.masks import Release as OpenedSums
 from hedgerow.secagg.messages import (
     MAX_ATTEMPTS,
     EchoCertificate,
@@ -93,10 +95,18 @@ from hedgerow.secagg.messages import (
     manifest_hash,
 )
 from hedgerow.secagg.transitions import Abandoned as SumAbandoned
-from hedgerow.secagg.transitions import Code, Entropy, State, refuse
-from hedgerow.secagg.view import Cohort, EpochView
+from hedgerow.secagg.transitions import Code, Entropy, Refusal, State, refuse
+from hedgerow.secagg.view import Cohort, EpochView, is_enough, parts_of
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
-from hedgerow.server.release import EvaluatedModel, Outcome, Releaser, Summed, checked_report, require_plausible
+from hedgerow.server.release import (
+    EvaluatedModel,
+    GroupedChecks,
+    Outcome,
+    Releaser,
+    Summed,
+    checked_report,
+    require_plausible,
+)
 from hedgerow.server.sites import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS, Asked, Consent, Link, Place, SiteRecord, Sites
 from hedgerow.survey.requests import Found
 from hedgerow.training.settings import Settings
@@ -142,6 +152,25 @@ def check_rounds(task: Task, n_sites: int) -> None:
         )
 
 
+def check_groups(task: Task, roster: Roster) -> None:
+    """Raise PlanError (code "plan-groups-too-small") for a roster whose groups could not lose a site.
+
+    In each the promise to colluders holds as it does for a federation of its size; and a group needs a site more than
+    its sums do, or every site that is away for a moment would cost its group the round.
+    """
+    plan = task.run_plan
+    n_groups = plan.federation.groups
+    if not n_groups:
+        return
+    size = len(roster.sites) // n_groups
+    with suppress(Refusal):
+        parameters = parameters_of(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, max(size, 1))
+        if derive(size, parameters.wishes).min_survivors < size:
+            return
+    raise PlanError("plan-groups-too-small", n_groups=n_groups, n_sites=len(roster.sites), size=size,
+                    least=plan.federation.min_sites)  # fmt: skip
+
+
 def check_words(task: Task, n_sites: int) -> None:
     """Raise PlanError (code "plan-sums-too-large") when some sum of a task would not fit any word.
 
@@ -179,7 +208,8 @@ def check_releases(task: Task, n_sites: int) -> None:
             raise ModelError("model-too-long-to-send", megabytes=-(-len(task.model) >> 20), most=RELEASES_BYTES >> 20)
         return
     plan, settings = task.plan, task.settings
-    entries, n_bytes = settings.n_released(plan), WIDTHS[-1] // 8
+    copies = max(1, plan.federation.groups)
+    entries, n_bytes = copies * (settings.n_released(plan) + task.n_exchanges), WIDTHS[-1] // 8
     if plan.model.algorithm == "boosting":
         n_bytes = min(n_bytes, _bytes_of_an_entry(plan, settings, n_sites))
     _require_sendable(entries, n_bytes, task.n_exchanges)
@@ -422,6 +452,7 @@ class Run:
             self.ledger = prepared_ledger(self.plan)
         self.replica = Replica(self.task)
         self.checks: ReleaseChecks = checks_of(self.task)
+        self.grouped = GroupedChecks(lambda: checks_of(self.task))
         self.sites = Sites(self.setup.roster, self.plan)
 
     @property
@@ -443,6 +474,11 @@ class Run:
     def slot(self) -> Aggregator | None:
         """The slot that is open, if one is."""
         return self.stage.slot if isinstance(self.stage, InSlot) else None
+
+    def parts(self, sites: Collection[str]) -> tuple[tuple[int, ...], ...]:
+        """The nodes of these sites, by the groups of the roster; one part without groups."""
+        nodes = [self.sites[site].node for site in sites]
+        return parts_of(self.setup.roster, nodes, self.plan.federation.groups)
 
     # What happens ----------------------------------------------------------------------------------------------------
 
@@ -587,7 +623,18 @@ def members_of_next(run: Run) -> set[str]:
     A node masks no round in two epochs of which both sums could be opened. Where a slot of the next query was given
     up after vectors of it had come, an epoch without those who came since may do.
     """
-    members, least = run.sites.agreeing(), run.sites.least
+    members = run.sites.agreeing()
+    if not run.plan.federation.groups:
+        return _members_of_next(run, members, run.sites.least)
+    parts = [{run.sites.name(node) for node in part} for part in run.parts(members)]
+    there = [found for part in parts if len(found := _members_of_next(run, part, run.sites.least_of_sum)) == len(part)
+             and len(found) >= run.sites.least_of_sum]
+    is_most = len(there) >= least_groups(run.plan.federation.groups)
+    return set[str]().union(*there) if is_most else set()
+
+
+def _members_of_next(run: Run, members: set[str], least: int) -> set[str]:
+    """Those of the sites of one sum; see `members_of_next`."""
     if len(members) < least:
         return members
     burnt = [slot for slot in _burnt_of_round(run) if slot.masked]
@@ -607,7 +654,8 @@ def explains_refusal(run: Run, site: SiteRecord, code: str) -> bool:
     """
     if code != Code.PURPOSE_ANSWERED.value or run.view is None:
         return False
-    now, is_local = Cohort.of(run.view), run.plan.privacy.noise == "local"
+    now = Cohort.of(run.view, site.node if site.node in run.view.bundles else None)
+    is_local = run.plan.privacy.noise == "local"
     earlier = [slot.cohort for slot in _burnt_of_round(run) if site.node in slot.cohort.members]
     return any(is_local or not now.excludes(cohort) for cohort in earlier)
 
@@ -615,7 +663,7 @@ def explains_refusal(run: Run, site: SiteRecord, code: str) -> bool:
 def too_few(run: Run) -> AggregationError:
     """Why the run cannot go on with the sites that are there."""
     there = run.sites.agreeing()
-    if len(there) < run.sites.least or members_of_next(run):
+    if len(there) < run.sites.least or members_of_next(run) or not _burnt_of_round(run):
         return run.sites.too_few()
     lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _burnt_of_round(run))
     return AggregationError(
@@ -642,13 +690,17 @@ def slots_for(task: Task, n_released: int, n_members: int) -> int:
 
 
 def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
-    """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash."""
+    """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash.
+
+    Args: n_members: of the epoch; with groups, of the smallest, for what is promised holds in each.
+    """
     run_id, attempt, roster_hash = identity
     mode = mode_of(plan)
     # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
-    wishes = default_wishes(n_members, LEAST_COLLUDERS)
+    n_groups = plan.federation.groups
+    wishes = default_wishes(min(n_members, SPARSE_ABOVE) if n_groups else n_members, LEAST_COLLUDERS)
     least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or bool(plan.federation.echo)
-    wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
+    wishes = replace(wishes, min_survivors=least, has_echo=has_echo, n_groups=n_groups)
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
 
 
@@ -670,7 +722,8 @@ def begin_setup(run: Run) -> None:
     run.attempt += 1
     n_slots = slots_for(run.task, len(run.releases), len(members))
     identity = (run.run_id, run.attempt, run.setup.roster.hash())
-    parameters = parameters_of(run.plan, identity, n_slots, len(members))
+    nodes = [len(part) for part in run.parts(members) if part]
+    parameters = parameters_of(run.plan, identity, n_slots, min(nodes))
     run.journal.save_attempt(run.attempt)
     run.sites.begin_epoch(members)
     run.enter(SettingUp(EpochSetup(run.setup.roster, parameters)))
@@ -810,7 +863,8 @@ def _following(run: Run, between: BetweenSlots) -> tuple[Following, list[SiteRec
     if sites.is_any_returning:
         return Following.WAIT, present
     there = {site.name for site in present}
-    is_full, is_short = between.next_slot >= view.parameters.n_slots, len(there) < view.guarantees.min_survivors
+    is_full = between.next_slot >= view.parameters.n_slots
+    is_short = not is_enough(view, [site.node for site in present])
     ready = members_of_next(run)
     comes_back = {name for name in ready - there if sites[name].conduct.lost_epochs >= MOST_LOST_EPOCHS}
     # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
@@ -856,9 +910,10 @@ def close_vectors(run: Run, now: InSlot) -> None:
 def _burn(run: Run, now: InSlot, fault: SumAbandoned) -> None:
     """Give a slot up: no manifest was sent, so nothing of it can ever be opened, and its purpose may have another."""
     slot, n_released = now.slot, run.replica.n_releases
-    burnt = BurntSlot(n_released, Cohort.of(slot.view), frozenset(slot.uploads))
-    run.journal.burn_slot(burnt)
-    run.burnt.append(burnt)
+    for part in filter(None, slot.view.parts):
+        burnt = BurntSlot(n_released, Cohort.of(slot.view, part[0]), frozenset(slot.uploads).intersection(part))
+        run.journal.burn_slot(burnt)
+        run.burnt.append(burnt)
     for site in run.sites:
         # A site that was asked for its vector has used up its time, gone or not.
         is_lacking = site.spec is not Asked.NO and site.node not in slot.uploads
@@ -874,7 +929,7 @@ def _burn(run: Run, now: InSlot, fault: SumAbandoned) -> None:
 def close_echoes(run: Run, now: InSlot) -> None:
     """Send the certificate of the echoes; wait for sites when there are too few."""
     try:
-        slot, certificate = now.slot.close_echoes()
+        slot, certificate = now.slot.close_echoes(is_last=True)
     except SumAbandoned:
         run.stall()
         return
@@ -915,20 +970,14 @@ def release(run: Run, now: InSlot) -> None:
     try:
         _, opened = slot.release()
     except SumAbandoned as fault:
-        _wait_for_shares(run, slot, fault)
-        return
-    cohort = cohort_of(run.plan, slot.view)
-    releaser = Releaser(run.setup.noise, is_local=run.plan.privacy.noise == "local")
-    released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
-    if not query.is_choice:
-        released = wrapped(released, slot.spec.vectors[0].width)
-    (entry,) = releaser.ledger.releases
+        found = _wait_for_shares(run, slot, fault)
+        if found is None:
+            return
+        opened = found
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
-    line = JournalledRelease(released, entry, survivors)
+    line, judge = (_release_groups if run.replica.n_groups else _release_one)(run, slot, query, opened)
     try:
-        declared = tuple(run.setup.roster.max_rows_of(name) for name in survivors)
-        summed = Summed(cohort, slot.view.guarantees.n_nodes, survivors, declared)
-        require_plausible(run.checks, query, run.plan, released, summed)
+        line = judge()
     except SumAbandoned as fault:
         # That the run ends is told to all, so what it follows from is a release like any other: it is written down
         # with its cost, and the run given up, in one write.
@@ -943,14 +992,74 @@ def release(run: Run, now: InSlot) -> None:
     open_round(run, between, line)
 
 
-def _wait_for_shares(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
-    """A sum did not open: ask the others, or wait, where more shares may help; else raise the fault."""
+def _release_one(
+    run: Run, slot: Aggregator, query: Query, opened: OpenedSums
+) -> tuple[JournalledRelease, Callable[[], JournalledRelease]]:
+    """The release of one sum over all sites, charged, and what looks at it: raises as `require_plausible`."""
+    cohort = cohort_of(run.plan, slot.view)
+    releaser = Releaser(run.setup.noise, is_local=run.plan.privacy.noise == "local")
+    released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
+    if not query.is_choice:
+        released = wrapped(released, slot.spec.vectors[0].width)
+    (entry,) = releaser.ledger.releases
+    summed = _summed(run, slot, opened.survivors)
+    line = JournalledRelease(released, entry, summed.sites or ())
+
+    def judge() -> JournalledRelease:
+        require_plausible(run.checks, query, run.plan, released, summed)
+        return line
+
+    return line, judge
+
+
+def _release_groups(
+    run: Run, slot: Aggregator, query: Query, opened: OpenedSums
+) -> tuple[JournalledRelease, Callable[[], JournalledRelease]]:
+    """As `_release_one`, of the sums of groups; one that no records add up to sits the round out, and all are told."""
+    view, n_groups = slot.view, run.replica.n_groups
+    there = {group: opened.sums[name] for group in range(n_groups)
+             if (name := name_in(view, VECTOR_ID, group)) in opened.sums}  # fmt: skip
+    releaser = Releaser(run.setup.noise)
+    noisy = releaser.release_groups(query, there, cohort_of(run.plan, view))
+    noisy = {group: wrapped(total, slot.spec.vectors[0].width) for group, total in noisy.items()}
+    (entry,) = releaser.ledger.releases
+    summed = {g: _summed(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}
+    survivors = tuple(run.sites.name(node) for node in opened.survivors)
+    whole = packed(noisy, {group: summed[group].weight for group in noisy}, query.length, n_groups)
+
+    def judge() -> JournalledRelease:
+        released, faults = run.grouped.packed(query, run.plan, noisy, summed)
+        for group in faults:
+            for name in summed[group].sites or ():
+                run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")
+        return JournalledRelease(released, entry, survivors)
+
+    return JournalledRelease(whole, entry, survivors), judge
+
+
+def _summed(run: Run, slot: Aggregator, nodes: Sequence[int]) -> Summed:
+    """What is public of the sum over these nodes, one or more."""
+    names = tuple(run.sites.name(node) for node in nodes)
+    declared = tuple(run.setup.roster.max_rows_of(name) for name in names)
+    return Summed(cohort_of(run.plan, slot.view), slot.view.by_node[nodes[0]].n_nodes, names, declared)
+
+
+def _wait_for_shares(run: Run, slot: Aggregator, fault: SumAbandoned) -> OpenedSums | None:
+    """A sum did not open: ask the others, or wait, where more shares may help; else raise the fault.
+
+    Returns the sums of the other groups where these are enough, and nobody is left to be asked.
+    """
     if fault.reason not in _MORE_SHARES_MAY_HELP:
         raise fault
     # The same manifest is repeated to a site that returns; there is never a second one.
-    if not ask_others(run, slot):
-        _judge_dealer(run, slot, fault)
-        run.stall()
+    if ask_others(run, slot):
+        return None
+    if run.replica.n_groups:
+        with suppress(SumAbandoned):
+            return slot.release(is_last=True)[1]
+    _judge_dealer(run, slot, fault)
+    run.stall()
+    return None
 
 
 def _judge_dealer(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
@@ -967,10 +1076,11 @@ def _judge_dealer(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
     given = {node for node in holders & slot.shares.keys() if slot.shares[node].get(dealer) is not None}
     withheld, left = slot.shares.keys() & holders - given - {dealer}, holders - slot.answers.keys()
     n_liars, is_wrong = max(1, guarantees.n_colluders), fault.reason is Code.SECRET_UNRECOVERABLE
-    if not is_wrong and len(given | left) >= guarantees.threshold:
+    threshold = slot.view.by_node[dealer].threshold
+    if not is_wrong and len(given | left) >= threshold:
         return
     site = run.sites.of(dealer)
-    if (is_wrong and len(given) >= guarantees.threshold + n_liars) or (not is_wrong and len(withheld) > n_liars):
+    if (is_wrong and len(given) >= threshold + n_liars) or (not is_wrong and len(withheld) > n_liars):
         run.tell(RunEventKind.COMPLAINT, site.name, Code.SECRET_UNRECOVERABLE.value)
         run.leave_out(site, Code.SECRET_UNRECOVERABLE.value)
         raise refuse(Code.SECRET_UNRECOVERABLE, f"It is the secret of {site.name}, which dealt wrong shares.", dealer)
@@ -1079,6 +1189,7 @@ class RunSession:
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         self.run = run = Run(setup, journal)
+        check_groups(run.task, setup.roster)
         check_words(run.task, len(setup.roster.sites))
         check_rounds(run.task, len(setup.roster.sites))
         check_releases(run.task, len(setup.roster.sites))

@@ -8,7 +8,7 @@ program out where all sums are taken in this process; `hedgerow.server.coordinat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -21,16 +21,18 @@ from hedgerow.methods.registry import resolve
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
-from hedgerow.privacy.calibration import noise_of
+from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release, prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
+from hedgerow.protocol.groups import combined, packed
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.stream import Salvage
 from hedgerow.rounds import least_entry_bound, most_rows, release_bound
+from hedgerow.secagg.guarantees import least_groups
 from hedgerow.secagg.masks import require_within
-from hedgerow.secagg.transitions import Code, refuse
+from hedgerow.secagg.transitions import Abandoned, Code, refuse
 from hedgerow.survey.requests import Found
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
@@ -88,6 +90,32 @@ class PlainAggregation:
         return total
 
 
+class GroupedAggregation:
+    """Sums over disjoint groups of sites.
+
+    Args: groups: an aggregation of each.
+    """
+
+    def __init__(self, groups: Sequence[Aggregation]) -> None:
+        self.groups = tuple(groups)
+        self.n_nodes = sum(group.n_nodes for group in groups)
+
+    @property
+    def cohort(self) -> NoiseCohort | None:
+        """Of the group that is promised least; see `Aggregation.cohort`."""
+        cohorts = [group.cohort for group in self.groups]
+        return min((each for each in cohorts if each is not None), key=lambda each: each.n_shares, default=None)
+
+    @property
+    def sites(self) -> tuple[str, ...] | None:
+        """See `Aggregation.sites`."""
+        return tuple(site for group in self.groups for site in group.sites or ())
+
+    def sum_of(self, query: Query) -> IntVector:
+        """There is no one sum over all groups: raises ValueError."""
+        raise ValueError("groups are summed one by one")
+
+
 def answer_of(node: Answering, query: Query) -> IntVector:
     """A node's answer, if it is int64 [query.length]; RemoteProtocolError otherwise."""
     vector = node.answer(query)
@@ -130,6 +158,25 @@ class Releaser:
         Raises:
             PrivacyError: when this purpose was released before.
         """
+        noise = self._enter(query, cohort)
+        return self._noisy(query, total, noise, str(query.purpose))
+
+    def release_groups(
+        self, query: Query, totals: Mapping[int, IntVector], cohort: NoiseCohort | None = None
+    ) -> dict[int, IntVector]:
+        """The noisy sums of disjoint groups, each with its whole noise; one event in the ledger.
+
+        A record is in one group, so one group's sum is all that depends on it (parallel composition).
+
+        Args and raises: as `release`.
+        """
+        noise = self._enter(query, cohort)
+        return {
+            group: self._noisy(query, total, noise, f"{query.purpose}/group {group}") for group, total in totals.items()
+        }
+
+    def _enter(self, query: Query, cohort: NoiseCohort | None) -> QueryNoise:
+        """Charge a release, and say what noise it has."""
         purpose = str(query.purpose)
         noise = noise_of(query, None if cohort is None else cohort.n_shares, is_local=self._is_local)
         pure = query.pure if isinstance(query, PureQuery) else None
@@ -147,6 +194,9 @@ class Releaser:
         )
         # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
         self.ledger = self.ledger.append(entry)
+        return noise
+
+    def _noisy(self, query: Query, total: IntVector, noise: QueryNoise, purpose: str) -> IntVector:
         if isinstance(query, Choice):
             return self._chosen(query, total, purpose)
         if noise.central_sigma == 0:
@@ -181,6 +231,40 @@ class Summed:
     n_nodes: int
     sites: tuple[str, ...] | None
     declared: tuple[int, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        """Of a group's sum beside those of other groups: declared rows, or sites where some declare none."""
+        return sum(self.declared) if self.declared and all(self.declared) else len(self.sites or ()) or self.n_nodes
+
+
+class GroupedChecks:
+    """The checks of a run's releases over groups: each group's sums are compared with its own."""
+
+    def __init__(self, checks: Callable[[], ReleaseChecks]) -> None:
+        self._make = checks
+        self._by_group: dict[int, ReleaseChecks] = {}
+
+    def packed(
+        self, query: Query, plan: Plan, sums: Mapping[int, IntVector], summed: Mapping[int, Summed]
+    ) -> tuple[IntVector, dict[int, Abandoned]]:
+        """The release of these noisy sums, and why some groups sit it out, whose sums no records can add up to.
+
+        Raises:
+            Abandoned: as `require_plausible`, where too few groups are left.
+        """
+        faults: dict[int, Abandoned] = {}
+        for group, released in sums.items():
+            checks = self._by_group.setdefault(group, self._make())
+            try:
+                require_plausible(checks, query, plan, released, summed[group])
+            except Abandoned as fault:
+                faults[group] = fault
+        good = {group: released for group, released in sums.items() if group not in faults}
+        n_groups = plan.federation.groups
+        if len(good) < least_groups(n_groups):
+            raise next(iter(faults.values()), refuse(Code.TOO_FEW_UPLOADS, f"{len(good)} groups of {n_groups}."))
+        return packed(good, {group: summed[group].weight for group in good}, query.length, n_groups), faults
 
 
 def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
@@ -303,13 +387,21 @@ def _carried_out(
 ) -> Result:
     """Answer each of the program's queries with a release, and return its result."""
     checks = ReleaseChecks(lambda: resolve(plan).loss(plan))
+    grouped = GroupedChecks(lambda: ReleaseChecks(lambda: resolve(plan).loss(plan)))
     try:
         query = next(program)
         while True:
-            total = aggregation.sum_of(query)
-            released = releaser.release(query, total, aggregation.cohort)
-            summed = Summed(aggregation.cohort, aggregation.n_nodes, aggregation.sites)
-            require_plausible(checks, query, plan, released, summed)
+            parts = aggregation.groups if isinstance(aggregation, GroupedAggregation) else ()
+            if parts:
+                totals = {group: part.sum_of(query) for group, part in enumerate(parts)}
+                noisy = releaser.release_groups(query, totals, aggregation.cohort)
+                sums = {group: Summed(part.cohort, part.n_nodes, part.sites) for group, part in enumerate(parts)}
+                released = combined(grouped.packed(query, plan, noisy, sums)[0], len(parts))
+            else:
+                total = aggregation.sum_of(query)
+                released = releaser.release(query, total, aggregation.cohort)
+                summed = Summed(aggregation.cohort, aggregation.n_nodes, aggregation.sites)
+                require_plausible(checks, query, plan, released, summed)
             if progress is not None:
                 progress(query, releaser.ledger)
             query = program.send(released)

@@ -9,7 +9,7 @@ from enum import Enum
 
 from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
-from hedgerow.secagg.guarantees import default_colluders, origin_members
+from hedgerow.secagg.guarantees import default_colluders, least_groups, origin_members
 from hedgerow.secagg.messages import Roster
 from hedgerow.secagg.transitions import Code
 
@@ -387,8 +387,14 @@ class Sites:
     @property
     def least(self) -> int:
         """Sites without which no epoch is set up."""
+        least = self.least_of_sum * least_groups(self._plan.federation.groups)
+        return max(least, origin_members(len(self)) if self.draws_seed else 0)
+
+    @property
+    def least_of_sum(self) -> int:
+        """Sites without which there is no sum, of a group where there are any."""
         smallest = SMALLEST_NOISED_COHORT if self._plan.privacy.noise == "distributed" else SMALLEST_COHORT
-        return max(self._plan.federation.min_sites, smallest, origin_members(len(self)) if self.draws_seed else 0)
+        return max(self._plan.federation.min_sites, smallest)
 
     def too_few(self) -> AggregationError:
         """The error for a run that cannot begin or go on for want of sites."""

@@ -57,4 +57,5 @@ METHOD = Method(
     check=check,
     parts=_parts,
     counts_prepared=True,
+    is_grouped=True,
 )

@@ -1,0 +1,72 @@
+"""Sums over groups of sites: what a round releases of several, and the one vector that a program makes of it.
+
+With G groups (`federation.groups`) a round is G sums over disjoint groups of the roster's sites, each with its whole
+noise. Released are all G noisy sums, as G rows of one vector:
+
+    | weight | entries of the noisy sum, as many as the query asks for |
+
+The weight is what the sites in the sum declare as their largest numbers of rows, or how many sites there are where some
+declare none; 0, with entries of 0, is of a group that sits the round out. What follows is post-processing, which every
+party computes alike, in integers: each sum is scaled to the weight of all (x W // w, rounded down), and of the G
+values of an entry the middle one counts, with 0 for a group that sat out. One hostile site spoils one group's values;
+as long as most groups are honest, the middle one lies between two honest ones, or an honest one and 0. More than half
+have to be there: else the middle value would be 0 everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from hedgerow.protocol.queries import IntVector, Query
+
+_WEIGHT_BITS = 31
+_NOISE = {0: 1.0, 3: 2.01, 5: 2.68, 7: 3.21}
+
+
+def noise_factor(n_groups: int) -> float:
+    """The standard deviation of the middle of G groups' scaled noise, in units of one group's (which is a sum's).
+
+    G times the deviation of the median of G normal numbers: 2.01 at 3, 2.68 at 5, 3.21 at 7; sqrt(pi G / 2) beyond.
+    """
+    return _NOISE.get(n_groups, math.sqrt(math.pi * n_groups / 2))
+
+
+def length_of(query: Query, n_groups: int) -> int:
+    """Entries of a query's release over so many groups; 0 for one sum over all sites."""
+    return n_groups * (1 + query.length) if n_groups else query.release_length
+
+
+def packed(sums: Mapping[int, IntVector], weights: Mapping[int, int], length: int, n_groups: int) -> IntVector:
+    """The release of a round: int64 [n_groups (1 + length)].
+
+    Args: sums: the noisy ones, by group, each int64 [length]; weights: > 0, of the groups that have one.
+    """
+    rows = np.zeros((n_groups, 1 + length), dtype=np.int64)
+    for group, total in sums.items():
+        rows[group, 0], rows[group, 1:] = weights[group], total
+    return rows.reshape(-1)
+
+
+def rows_of_groups(release: IntVector, n_groups: int) -> IntVector:
+    """The release by groups: int64 [n_groups, 1 + length], weights first; ValueError for what is none."""
+    rows = release.reshape(n_groups, -1)
+    there = rows[:, 0] > 0
+    if (rows[:, 0] < 0).any() or rows[~there].any() or there.sum() <= n_groups // 2:
+        raise ValueError("weights below zero, or too few groups")
+    return rows
+
+
+def combined(release: IntVector, n_groups: int) -> IntVector:
+    """The one vector that a program is given: int64 [length]; raises as `rows_of_groups`."""
+    rows = rows_of_groups(release, n_groups)
+    weights = rows[:, 0]
+    # Weights are declared numbers of rows, 2^48 at most each: so few bits keep all products within 64.
+    shift = max(0, int(weights.max()).bit_length() + n_groups.bit_length() - _WEIGHT_BITS)
+    weights = np.where(weights > 0, np.maximum(weights >> shift, 1), 1)
+    whole = int(weights[rows[:, 0] > 0].sum())
+    quotients, rests = np.divmod(rows[:, 1:], weights[:, None])
+    scaled = quotients * whole + rests * whole // weights[:, None]
+    return np.ascontiguousarray(np.sort(scaled, axis=0)[n_groups // 2])

@@ -1,0 +1,340 @@
+"""Groups of sites: each round is a secure sum for each group, and the middle values are what the program is given."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hedgerow.client.node import Node
+from hedgerow.client.node_session import NodeRun
+from hedgerow.crypto import Identity
+from hedgerow.errors import AggregationError, PlanError, RemoteProtocolError
+from hedgerow.local.training import build_aggregation, train
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.protocol.groups import combined, noise_factor, packed, rows_of_groups
+from hedgerow.protocol.messages import MessageKind, Payload, decode
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.secagg.guarantees import Wishes, dealt, derive
+from hedgerow.secagg.messages import Manifest, UnmaskRequest
+from hedgerow.server.coordinator import RunEventKind
+from hedgerow.server.release import GroupedAggregation, PlainAggregation, run_program
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+N_SITES, N_GROUPS = 12, 3
+
+
+def key(name: str) -> Identity:
+    """A signing key of this name, as the federation's own are made."""
+    return Identity(hashlib.sha256(name.encode()).digest())
+
+
+def plan_of(factory: ModuleType, n_groups: int = N_GROUPS, noise: str = "server", **model: Any) -> Plan:
+    """A small plan over groups, whose trees' seed is drawn by the sites unless `model` says otherwise."""
+    own = {"n_trees": 3, "max_depth": 2, "batch_size": 1, **model}
+    plan: Plan = factory.make_plan(model=own, privacy={"n_records": 1200, "epsilon": 8.0, "noise": noise})
+    table = plan.to_dict()
+    return Plan.from_dict({**table, "federation": {**table["federation"], "groups": n_groups}})
+
+
+def parts_of(federation: Federation) -> list[set[str]]:
+    """The names in each group, as every party computes them."""
+    of = dealt([site.key for site in federation.roster.sites], N_GROUPS)
+    return [
+        {site.name for site, group in zip(federation.roster.sites, of, strict=True) if group == number}
+        for number in range(N_GROUPS)
+    ]
+
+
+def expected(federation: Federation, plan: Plan) -> bytes:
+    """The model of the same groups, whose sums are added in the clear."""
+    settings = resolve(plan)
+    sums = [
+        PlainAggregation([Node(site, federation.data[site], plan, settings) for site in sorted(part)])
+        for part in parts_of(federation)
+    ]
+    return ensemble_bytes(
+        run_program(plan, program_for(plan, settings), GroupedAggregation(sums), SeededNoise(1)).ensemble
+    )
+
+
+# What a round over groups makes -------------------------------------------------------------------------------------
+
+
+def test_a_federation_over_masks_makes_the_model_of_its_groups(federate: Builder, factory: ModuleType) -> None:
+    """Each group is summed under masks by itself, and every node computes the same middle values from the releases."""
+    federation: Federation = federate(N_SITES, plan_of(factory))
+    outcome = federation.run()
+    assert ensemble_bytes(outcome.ensemble) == expected(federation, outcome.plan)
+    assert all(party.session.ensemble is not None for party in federation.parties.values())
+    # One event a round, with the noise of one sum.
+    assert federation.session is not None
+    alone = train(outcome.plan.with_one_sum(), {"a": federation.data["site-0"]}, noise=SeededNoise(1))
+    assert len(outcome.ledger) == len(alone.ledger)
+    assert next(outcome.ledger.events()).to_dict() == next(alone.ledger.events()).to_dict()
+
+
+def test_no_mask_or_share_crosses_groups(federate: Builder, factory: ModuleType) -> None:
+    """A node's neighbours are those of its group; what is promised is derived from the group's size."""
+    federation: Federation = federate(N_SITES, plan_of(factory))
+    federation.run()
+    view = federation.session.run.view if federation.session is not None else None
+    assert view is not None
+    names = [{federation.roster.sites[node].name for node in part} for part in view.parts]
+    assert names == parts_of(federation)
+    for part in view.parts:
+        for node in part:
+            assert set(view.peers(node)) == set(part) - {node}
+            assert view.by_node[node] == derive(len(part), view.parameters.wishes)
+
+
+def test_how_rows_lie_within_a_group_changes_nothing(factory: ModuleType) -> None:
+    """Partition invariance holds within a fixed grouping."""
+    plan = plan_of(factory, structure_seed=5)
+    rows = factory.make_data(plan, 1200, 7)
+    settings, found = resolve(plan), set()
+    for n_sites in (1, 4):
+        groups = []
+        for group in range(N_GROUPS):
+            own = np.flatnonzero(np.arange(1200) % N_GROUPS == group)
+            parts = [factory.take(rows, own[number::n_sites]) for number in range(n_sites)]
+            groups.append(PlainAggregation([Node(f"s{i}", part, plan, settings) for i, part in enumerate(parts)]))
+        outcome = run_program(plan, program_for(plan, settings), GroupedAggregation(groups), SeededNoise(2))
+        found.add(ensemble_bytes(outcome.ensemble))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_group_that_lacks_sites_sits_out_and_is_not_opened(
+    federate: Builder, factory: ModuleType, echo: bool
+) -> None:
+    """Two sites of one group fall silent: the round goes on with the others, no manifest lists any of that group, and
+    the run ends with a model that all who are there have.
+    """
+    plan = plan_of(factory, structure_seed=5)
+    plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=echo))
+    federation: Federation = federate(N_SITES, plan)
+    gone = sorted(parts_of(federation)[1])
+    quiet: set[str] = set()
+
+    def begin(event: Any) -> None:
+        if event.kind is RunEventKind.RELEASED and not quiet:
+            quiet.update(gone[:2])
+            for name in gone[:2]:
+                federation.parties[name].kill()
+
+    federation.on_event = begin
+    outcome = federation.run()
+    assert outcome.ensemble.n_trees == 3 and federation.session is not None
+    opened = [set(names) for names in federation.session.run.survivors]
+    assert len(opened[0]) == N_SITES and all(names.isdisjoint(gone) for names in opened[1:])
+    rows = [rows_of_groups(release, N_GROUPS) for release in federation.session.run.releases]
+    assert [(row[1] == 0).all() for row in rows] == [False, True, True]
+    for _, message in federation.sent:
+        payload = decode(message)
+        if isinstance(payload, Payload) and payload.kind is MessageKind.UNMASK:
+            manifest = Manifest.from_signed(UnmaskRequest.from_bytes(payload.content).manifest)
+            listed = {federation.roster.sites[node].name for node in manifest.survivors}
+            assert all(not listed & part or len(listed & part) >= 3 for part in parts_of(federation))
+
+
+def test_a_run_waits_where_too_few_groups_are_there(federate: Builder, factory: ModuleType) -> None:
+    """With one group of three the middle value would be 0: nothing is opened."""
+    federation: Federation = federate(N_SITES, plan_of(factory, structure_seed=5), must_start=False)
+    for name in sorted(parts_of(federation)[0]):
+        federation.parties[name].start()
+    with pytest.raises(AggregationError):
+        federation.run()
+    assert federation.session is not None and not federation.session.run.releases
+
+
+def test_a_coordinator_that_was_killed_goes_on_with_its_groups(
+    federate: Builder, factory: ModuleType, killed: type[Exception]
+) -> None:
+    """Wherever it was killed: the same sums are opened, of the same sites, once."""
+    plan = plan_of(factory, structure_seed=5, n_trees=2)
+    whole: Federation = federate(N_SITES, plan, name="whole")
+    model = ensemble_bytes(whole.run().ensemble)
+    for kill_after in (4, 5, 6, 7, 8):
+        federation: Federation = federate(N_SITES, plan, name=f"killed-{kill_after}")
+        with pytest.raises(killed):
+            federation.run(kill_after)
+        assert ensemble_bytes(federation.run().ensemble) == model
+
+
+def test_noise_of_the_sites_is_whole_in_every_group(federate: Builder, factory: ModuleType) -> None:
+    """(n, c, h) are those of a group, with all colluders in it: that is what is charged, and what the report says."""
+    plan = plan_of(factory, noise="distributed", structure_seed=5, n_trees=1)
+    federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
+    outcome = federation.run()
+    promised = derive(4, Wishes(1, min_survivors=1, has_echo=True))
+    for release in outcome.ledger:
+        assert release.cohort is not None
+        assert (release.cohort.n_sites, release.cohort.n_shares) == (4, promised.honest_group)
+
+
+@pytest.mark.parametrize("noise", ["server", "distributed"])
+def test_rows_are_summed_in_one_group_only(federate: Builder, factory: ModuleType, noise: str) -> None:
+    """A site whose keys changed deals all anew. With noise of the coordinator no node sums its rows in another group,
+    in whatever run and with whatever database; with noise of the sites a new run may have other groups.
+    """
+    plan = plan_of(factory, noise=noise, structure_seed=5, n_trees=1)
+    federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
+    federation.run()
+    before = parts_of(federation)
+    (federation.folder / federation.journal).unlink()
+    # A key that deals some of the others anew.
+    for number in range(20):
+        renewed = key(f"renewed {number}")
+        sites = (dataclasses.replace(federation.roster.sites[0], key=renewed.public), *federation.roster.sites[1:])
+        roster = dataclasses.replace(federation.roster, sites=sites)
+        federation.roster, old = roster, federation.roster
+        moved = {name for part in before for name in part - {"site-0"} if part not in parts_of(federation)}
+        if moved:
+            break
+        federation.roster = old
+    for name, party in federation.parties.items():
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, roster=roster)
+        if name == "site-0":
+            party.setup = dataclasses.replace(party.setup, identity=renewed)
+        party.start()
+    if noise == "distributed":
+        assert federation.run().ensemble.n_trees == 1
+        return
+    with pytest.raises(AggregationError):
+        federation.run()
+    for name in moved:
+        assert [failure.code for failure in federation.parties[name].failures] == ["group-changed"]
+
+
+# A site that lies ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [-5, 400])
+def test_one_site_spoils_its_group_and_no_more(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """What no records add up to costs its group the round, not the others the run; its group is named to all."""
+    plan = plan_of(factory, structure_seed=5)
+    federation: Federation = federate(N_SITES, plan)
+    liar, honest = "site-3", NodeRun._answer
+
+    def answer(self: NodeRun, query: Query) -> IntVector:
+        sums = honest(self, query)
+        return sums * times if self is federation.parties[liar].session._run else sums
+
+    monkeypatch.setattr(NodeRun, "_answer", answer)
+    outcome = federation.run()
+    assert outcome.ensemble.n_trees == 3
+    named = {event.site for event in federation.events if event.code == "group-out-of-line"}
+    assert named == next(part for part in parts_of(federation) if liar in part)
+    assert not [failure for party in federation.parties.values() for failure in party.failures]
+
+
+@given(st.data())
+def test_the_middle_lies_between_honest_groups(data: st.DataObject) -> None:
+    """Whatever fewer than half of the groups send, each entry lies between two honest ones, a group that sat out
+    counting as 0; the rounding is floor(x W / w), exactly.
+    """
+    n_groups = data.draw(st.sampled_from([3, 5]))
+    whole = st.integers(-(2**40), 2**40)
+    sums = {g: np.array(data.draw(st.lists(whole, min_size=2, max_size=2))) for g in range(n_groups)}
+    weights = {g: data.draw(st.integers(1, 2**20)) for g in range(n_groups)}
+    n_lying = data.draw(st.integers(0, n_groups // 2))
+    sat_out = data.draw(st.integers(0, n_groups // 2))
+    there = {g: sums[g] for g in range(n_groups - sat_out)}
+    found = combined(packed(there, weights, 2, n_groups), n_groups)
+    total = sum(weights[g] for g in there)
+    scaled = [[int(x) * total // weights[g] for x in sums[g]] for g in there] + [[0, 0]] * sat_out
+    assert found.tolist() == [sorted(column)[n_groups // 2] for column in zip(*scaled, strict=True)]
+    kept = scaled[n_lying:]
+    for place, value in enumerate(found.tolist()):
+        assert min(row[place] for row in kept) <= value <= max(row[place] for row in kept)
+
+
+@pytest.mark.parametrize("n_groups", [3, 5, 7, 9])
+def test_the_noise_of_the_middle_is_what_programs_reckon_with(n_groups: int) -> None:
+    """2.01 times a sum's at three groups, where the mean's would be 1.73."""
+    drawn = np.random.default_rng(1).normal(0, 1 << 30, size=(n_groups, 1, 40_000)).astype(np.int64)
+    sums = {group: drawn[group, 0] for group in range(n_groups)}
+    found = combined(packed(sums, dict.fromkeys(sums, 1), 40_000, n_groups), n_groups)
+    assert float(found.std()) / (1 << 30) == pytest.approx(noise_factor(n_groups), rel=0.03)
+
+
+# What is refused ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "changes"),
+    [
+        ("federation", {"groups": 4}),
+        ("federation", {"groups": 1}),
+        ("privacy", {"noise": "local"}),
+        ("model", {"split_candidates": "quantile"}),
+        ("model", {"algorithm": "s-gbdt"}),
+        ("model", {"algorithm": "adassp"}),
+    ],
+)
+def test_what_is_no_plain_sum_has_no_groups(factory: ModuleType, section: str, changes: dict[str, Any]) -> None:
+    """Samples, choices, local noise and exact counts are refused by the plan's own check, and by name."""
+    table = plan_of(factory).to_dict()
+    if "algorithm" in changes:
+        table["model"] = {}
+    with pytest.raises(PlanError) as caught:
+        Plan.from_dict({**table, section: {**table[section], **changes}})
+    assert "groups" in caught.value.what
+
+
+def test_plans_without_groups_are_written_as_before(factory: ModuleType) -> None:
+    """Their digests are what they were."""
+    table = factory.make_plan().to_dict()
+    assert "groups" not in table["federation"]
+    assert plan_of(factory, 0).digest == Plan.from_dict(plan_of(factory, 0).to_dict()).digest
+    assert Plan.from_dict(plan_of(factory).to_dict()) == plan_of(factory)
+
+
+def test_groups_that_could_lose_no_site_are_refused_before_anyone_is_invited(
+    federate: Builder, factory: ModuleType
+) -> None:
+    """Each site that is away would cost its group the round."""
+    federation: Federation = federate(9, plan_of(factory, structure_seed=5))
+    with pytest.raises(PlanError) as caught:
+        federation.run()
+    assert caught.value.code == "plan-groups-too-small"
+
+
+def test_a_release_of_too_few_groups_is_refused_by_every_replica(factory: ModuleType) -> None:
+    """A coordinator cannot leave most groups out, nor give one that sat out a number."""
+    task = TrainingTask(plan_of(factory, structure_seed=5))
+    for rows in ({0: 1}, {0: 1, 1: -1, 2: 1}):
+        replica = Replica(task)
+        release = np.zeros((N_GROUPS, replica.release_length // N_GROUPS), dtype=np.int64)
+        for group, weight in rows.items():
+            release[group, 0] = weight
+        with pytest.raises(RemoteProtocolError) as caught:
+            replica.feed(release.reshape(-1))
+        assert caught.value.code == "release-unfit"
+
+
+def test_evaluations_have_one_sum(factory: ModuleType) -> None:
+    """The middle of counts would be no count: a model of groups is evaluated over all sites at once."""
+    plan = plan_of(factory, structure_seed=5)
+    nodes = [Node(f"s{i}", factory.make_data(plan, 50, i), plan, resolve(plan)) for i in range(6)]
+    assert isinstance(build_aggregation(plan, nodes, 3, SeededNoise(1)), GroupedAggregation)
+    model = train(plan, {f"s{i}": factory.make_data(plan, 50, i) for i in range(6)}, noise=SeededNoise(1))
+    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), 1.0, 1e-6, len(model.ledger), "server")
+    assert task.run_plan.federation.groups == 0 and Replica(task).n_groups == 0
