@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -14,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import build_parser, main
-from hedgerow.cli.survey import _card, _say_what_next, categories_text, sparkline
+from hedgerow.cli.survey import _card, _say_what_next, categories_text, print_statistics, sparkline
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.errors import PlanError
 from hedgerow.local.survey import survey_sites
@@ -26,7 +28,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Outcome
 from hedgerow.survey.program import Range
 from hedgerow.survey.requests import parse_open_plan
-from hedgerow.survey.statistics import Column, Group, Noisy
+from hedgerow.survey.statistics import Column, Group, Noisy, Quantile, TableStatistics
 
 Run = Callable[..., Any]
 
@@ -280,6 +282,20 @@ def test_what_is_not_shown_does_not_look_like_none() -> None:
     assert card.count('class="hidden"') == card.count("not shown, most likely below 14") == 1
     assert card.count('class="bar"') == 2 and card.count('class="end"') == 1 and "below them" in card
     assert _card(text).count('class="hidden"') == 1
+
+
+def test_wide_numbers_take_no_columns_name_away() -> None:
+    """Each line of a survey's table says whose it is, however many digits its numbers have, on 80 columns too."""
+    wide, count = -1.23456e37, Noisy(1000.0, 1.0)
+    column = Column(
+        "age", count, "number", Range(-1e38, 1e38), mean=Noisy(wide, 1e36),
+        quantiles=tuple(Quantile(share, wide, wide, wide) for share in (0.05, 0.5, 0.95)),
+        groups=(Group("", -1e38, 1e38, count),) * 3,
+    )  # fmt: skip
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_statistics(console, TableStatistics(count, (column,)), ["site"])
+    text = console.export_text()
+    assert " age " in text and "\u2026" not in text
 
 
 def test_rows_of_classes_that_were_not_found_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
-from hedgerow.data.drafts import draft_plan
+from hedgerow.data.drafts import draft_plan, summarise
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import concatenate
 from hedgerow.errors import DataError, PlanError, UsageError
@@ -55,6 +55,33 @@ def test_what_cells_suggest_is_on_the_owners_screen_alone(
     said = " ".join(capsys.readouterr().err.split())
     assert "age: numeric, whole numbers; city: categorical; weight: numeric; sick: categorical" in said
     assert out.read_text(encoding="utf-8") == draft_plan(write_file("header.csv", b"age,city,weight,sick\n"), "sick")
+
+
+@pytest.mark.parametrize("odd", ["<18", "unknown", "2020-01-31", "", "1e400", "\u00fc"])
+def test_one_cell_decides_nothing_of_what_cells_suggest(odd: str, write_file: WriteFile) -> None:
+    """A column is what most of its cells are, also where its owner says that they are public."""
+    days = [f"2021-{number % 12 + 1:02d}-05" for number in range(60)]
+    columns = {"number": range(20, 80), "date": days, "word": ["a", "b"] * 30}
+    rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    rows.insert(30, ",".join([odd] * 3))
+    path = write_file("a.csv", "\n".join([",".join(columns), *rows, ""]).encode())
+    kinds = [own.suggests.split(",")[0] for own in summarise(path, list(columns)).values()]
+    assert kinds == ["numeric", "date", "categorical"]
+    plan = draft_plan(path, "word", bounds_are_public=True)
+    assert [own["type"] for own in tomllib.loads(plan)["features"]] == ["numeric", "date"]
+
+
+@pytest.mark.parametrize(
+    ("written", "is_asked"),
+    [
+        ("{} kg", True), ("{} %", True), ("$ {}.50", True), ('"{},5"', True), ("1'{}", True), ("{} mg/l", True),
+        ("13/05/19{}", True), ("CHF {}", True), ("E{}.9", False), ("{}-99", False), ("ward {}", False), ("{}", False),
+    ],
+)  # fmt: skip
+def test_numbers_in_another_writing_are_asked_about(written: str, is_asked: bool, write_file: WriteFile) -> None:
+    """Numbers with units or other marks are texts to a plan: their owner hears of it, and is not told to list them."""
+    path = write_file("a.csv", "\n".join(["x", *(written.format(n) for n in range(20, 80)), ""]).encode())
+    assert ("another writing" in summarise(path, ["x"])["x"].suggests) == is_asked
 
 
 def test_a_header_alone_is_enough(write_file: WriteFile) -> None:

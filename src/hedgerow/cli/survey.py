@@ -351,14 +351,15 @@ def _print_curves(console: Console, found: SurvivalCurves) -> None:
     console.print(Text(meaning + "\n", style="dim"))
 
 
-_WRAPPED = ("categories", "lowest", "highest")
+_UNBROKEN = ("missing", "text", "histogram", "by bin")
+"""Columns that are never broken over lines. All others are, the widest first: none goes away for another's width."""
 
 
 def _table(*columns: str, first: str = "column") -> Table:
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(first, overflow="fold", style="green", min_width=8, max_width=18)
     for name in columns:
-        table.add_column(name, overflow="fold", no_wrap=name not in _WRAPPED)
+        table.add_column(name, overflow="fold", no_wrap=name in _UNBROKEN)
     return table
 
 

@@ -24,24 +24,25 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place, listed
 from hedgerow.data.lines import declared, header_of, without_declaration
-from hedgerow.data.sources import column_names, column_types, opened, place_of, read_columns
+from hedgerow.data.sources import column_names, opened, place_of, read_columns
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.fields import ISO_DATE, day_of, days_between, iso_of, shown
 from hedgerow.plan.plan import DECLARED, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, Plan
 from hedgerow.plan.registry import label_kinds
+from hedgerow.survey.queries import ABSENT, DATE, N_KINDS, NUMBER
 
 
 def plan_toml(plan: Plan) -> str:
@@ -106,25 +107,50 @@ MAX_CLASSES = 20
 
 @dataclass
 class Summary:
-    """One column, over all chunks.
+    """One column, over all chunks. What it is its most cells say, never one of them.
 
     Attributes:
-        is_numeric: every value that is not missing is a number.
-        is_integer: and each is integral.
-        is_date: every value that is not missing is a date of ISO 8601; low and high are days then.
-        has_values: some value is not missing.
-        low, high: the smallest and largest finite number.
-        values: the distinct texts, until there are more than `MAX_CATEGORIES` of them.
+        kinds: cells of each kind, int64 [N_KINDS].
+        is_whole: whether every number is integral.
+        spans: the smallest and largest finite number, and of days.
+        values: the distinct texts and the number of each, NaN for none, until there are more than `MAX_CATEGORIES`.
     """
 
     name: str
-    is_numeric: bool = True
-    is_integer: bool = True
-    is_date: bool = True
-    has_values: bool = False
-    low: float = math.inf
-    high: float = -math.inf
-    values: set[str] = field(default_factory=set)
+    kinds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(N_KINDS, dtype=np.int64))
+    is_whole: bool = True
+    spans: dict[int, tuple[float, float]] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def n_values(self) -> int:
+        """Cells that are not missing."""
+        return int(self.kinds.sum() - self.kinds[ABSENT])
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether most are numbers. A column of nothing says nothing; numbers are the commoner case."""
+        return bool(2 * self.kinds[NUMBER] > self.n_values) or not self.n_values
+
+    @property
+    def is_date(self) -> bool:
+        """Whether most are dates of ISO 8601."""
+        return bool(2 * self.kinds[DATE] > self.n_values)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is of whole numbers."""
+        return self.is_numeric and self.is_whole and self.n_values > 0
+
+    @property
+    def low(self) -> float:
+        """The smallest of its numbers, or days."""
+        return self.spans[DATE if self.is_date else NUMBER][0]
+
+    @property
+    def high(self) -> float:
+        """The largest."""
+        return self.spans[DATE if self.is_date else NUMBER][1]
 
     @property
     def has_too_many_values(self) -> bool:
@@ -133,55 +159,52 @@ class Summary:
     @property
     def suggests(self) -> str:
         """The type that its cells suggest; not to be shown but to their owner."""
-        if self.is_numeric:
-            return "numeric, whole numbers" if self.is_integer else "numeric"
-        return "date" if self.is_date else "categorical"
+        if not (self.is_numeric or self.is_date):
+            written = number_like(self.values)
+            return "numbers or dates in another writing? They are read as text" if written else "categorical"
+        kind = "date" if self.is_date else "numeric, whole numbers" if self.is_integer else "numeric"
+        n_others = self.n_values - int(self.kinds[DATE if self.is_date else NUMBER])
+        return kind + (f", but for {n_others:,} cells" if n_others else "")
 
     def sorted_values(self) -> list[str]:
         """The distinct values: numbers by size, text by alphabet."""
-        return sorted(self.values, key=float) if self.is_numeric else sorted(self.values)
+        numbers = [text for text, number in self.values.items() if not math.isnan(number)]
+        return sorted(numbers, key=self.values.__getitem__) if self.is_numeric else sorted(self.values)
 
 
 def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
     """Read the named columns once, in bounded memory; raises DataError where the file cannot be read or has no rows."""
-    kinds, table = column_types(path), place_of(opened(path))
-    summaries = {name: Summary(name) for name in names}
+    table, summaries = place_of(opened(path)), {name: Summary(name) for name in names}
     for batch in read_columns(path, names):
         for name, column in zip(names, batch, strict=True):
-            _add(summaries[name], column, kinds[name], replace(table, column=name))
-    for summary in summaries.values():
-        # A column of nothing says nothing about its type; numbers are the commoner case.
-        summary.is_integer &= summary.is_numeric and summary.has_values
-        summary.is_date &= not summary.is_numeric and summary.has_values
+            _add(summaries[name], column, replace(table, column=name))
     return summaries
 
 
-def _add(summary: Summary, column: Any, kind: Any, place: Place) -> None:
-    if pa.types.is_boolean(kind):
-        summary.is_numeric = False
-    if summary.is_numeric:
-        try:
-            numbers = encoders.numbers(column, place)
-        except DataError:
-            summary.is_numeric = False
-        else:
-            finite = numbers[np.isfinite(numbers)]
-            if finite.size:
-                summary.low = min(summary.low, float(finite.min()))
-                summary.high = max(summary.high, float(finite.max()))
-                summary.is_integer &= bool(np.all(finite == np.floor(finite)))
+def _add(summary: Summary, column: Any, place: Place) -> None:
+    summary.kinds += np.bincount(encoders.kinds(column, place), minlength=N_KINDS)
     distinct = encoders.distinct_texts(column, place)
-    if summary.is_date and not summary.is_numeric:
-        try:
-            found = encoders.days(distinct, None, place)
-        except DataError:
-            summary.is_date = False
-        else:
-            summary.low = min(summary.low, *found.tolist())
-            summary.high = max(summary.high, *found.tolist())
-    summary.has_values |= len(distinct) > 0
+    numbers = encoders.numbers(distinct, place, encoders.AsMissing())
+    days = encoders.days(distinct, None, place, encoders.AsMissing())
+    for kind, found in ((NUMBER, numbers), (DATE, days)):
+        low, high = summary.spans.get(kind, (math.inf, -math.inf))
+        finite = found[np.isfinite(found)].tolist()
+        summary.spans[kind] = (min(low, *finite, math.inf), max(high, *finite, -math.inf))
+    summary.is_whole &= not np.isfinite(numbers[numbers != np.floor(numbers)]).any()
     if not summary.has_too_many_values:
-        summary.values.update(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist())
+        summary.values.update(zip(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist(), numbers.tolist(), strict=False))
+
+
+_OTHERWISE = re.compile(
+    r"[^\w\s]{0,2}\s?([A-Z]{3}\s)?[0-9][0-9.,'\u2019 \u00a0\u2009\u202f]*\s?[^\W\d_]{0,4}[^\w\s]{0,3}[^\W\d_]{0,3}|"
+    r"[0-9]{1,4}([./-])[0-9]{1,2}\2[0-9]{2,4}.*"
+)
+
+
+def number_like(texts: Iterable[str]) -> bool:
+    """Whether most of many texts look like numbers or dates in another writing: 70 kg, 12 %, 1,045.50, 13/05/2020."""
+    found = [_OTHERWISE.fullmatch(text) is not None for text in texts]
+    return len(found) > MAX_CLASSES and 2 * sum(found) > len(found)
 
 
 _USUAL_EPSILON = 1.0
@@ -411,11 +434,12 @@ def _label(name: str, summary: Summary | None, entry: Entry) -> str:
         return "\n".join([*lines, *_classes(list(entry.categories))])
     if entry.kind == "numeric":
         return "\n".join([*lines, 'type = "regression"', *_open_bounds(entry)])
-    if summary is not None and summary.is_numeric and len(summary.values) > (MAX_CLASSES if summary.is_integer else 2):
+    values = [] if summary is None else summary.sorted_values()
+    if summary is not None and summary.is_numeric and len(values) > (MAX_CLASSES if summary.is_integer else 2):
         others = _comment(f"Or {_labels_but('regression')}.") if summary.is_integer else []
         return "\n".join([*lines, *others, 'type = "regression"', *_bounds(summary, entry, widen=False)])
-    if summary is not None and 2 <= len(summary.values) <= MAX_CATEGORIES:
-        return "\n".join([*lines, *_classes(summary.sorted_values())])
+    if 2 <= len(values) <= MAX_CATEGORIES:
+        return "\n".join([*lines, *_classes(values)])
     if summary is not None:
         return "\n".join([*lines, *_comment(f"Or {_labels_but('binary')}."), 'type = "binary"', OPEN_CLASSES])
     kinds = _comment(f"One of {_labels_but('')}.")
