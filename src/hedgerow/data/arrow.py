@@ -13,6 +13,7 @@ column of numbers with one "<18"), so what a column *is* never follows from it, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,9 +64,9 @@ def as_columns(table: Any) -> Mapping[str, Any]:
 
 def named_once(names: Sequence[Any]) -> None:
     """Raise DataError where two columns have one name."""
-    twice = [str(name) for name in names if names.count(name) > 1]
-    if twice:
-        raise DataError("data-duplicate-column", source="the table", column=twice[0])
+    name, count = next(iter(Counter(map(str, names)).most_common(1)), ("", 0))
+    if count > 1:
+        raise DataError("data-duplicate-column", source="the table", column=name)
 
 
 def arrow_of(column: Any, source: str, name: str) -> Any:
