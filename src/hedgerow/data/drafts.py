@@ -273,14 +273,15 @@ def draft_plan(
     unusable = len(names) - len(usable)
     if unusable:
         sections.append(
-            f"# Left out: {unusable} column(s) whose name is empty, longer than a line, or another one's too."
+            f"# Left out: {unusable} column(s) whose name is empty, has a line break or another mark that is not\n"
+            "# seen, or is another one's too. Rename those that you need."
         )
     return "\n\n".join(sections) + "\n"
 
 
 def usable_columns(names: Sequence[str]) -> list[str]:
     """The columns that can stand in a plan by their names."""
-    return [name for name in names if name.strip() and not {"\n", "\r"} & set(name) and names.count(name) == 1]
+    return [name for name in names if name.strip() and shown(name) == name and names.count(name) == 1]
 
 
 def _is_identifier(name: str, book: Mapping[str, Entry]) -> bool:
