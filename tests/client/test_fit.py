@@ -99,12 +99,12 @@ def test_measurements_are_no_identifiers(write_file: WriteFile) -> None:
 
 
 def test_the_command_says_what_to_look_at(places: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """One line a column, then findings in words; no cell of the table is printed."""
+    """One line a column, then findings in words; of cells those that are not read, and on the owner's screen alone."""
     assert main(["check", *places]) == 0
     out, err = capsys.readouterr()
     assert "Private" in out and "too narrow" in out and "looks like an identifier" in out and "code book" in err
     assert "77%" in out and "left" in out
-    assert "old" not in out + err
+    assert "'old' 1" in out and "old" not in err
     assert main(["check", *places, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["columns"][0]["n_above"] == 59
 
@@ -194,7 +194,7 @@ def test_another_coding_is_named_with_the_lines_that_mend_it(write_file: WriteFi
 
 
 TEXTS = st.sampled_from(
-    [*"12.-Mfx", "", "12", "7.5", "1,5", "1,045", "0,5", "1.045", "<5", "-999", "Male", "yes", "No"]
+    [*"12.-Mfx", "", "12", "-1", "7.5", "1,5", "1,045", "0,5", "1.045", "<5", "-999", "n.a.", "Male", "yes", "No"]
 )
 CELLS = st.one_of(TEXTS, TEXTS.map(lambda text: f"{text} "), st.just("Männlich"))
 HEADERS = ("age", "sex", "crp", "ill")
@@ -263,6 +263,9 @@ def cell_of(plan: Plan, column: Any, place: Place) -> float | None:
         (['"1,045"', '"12,5"'], False, 'decimal = "comma"'),
         (['"1,045,000"', '"7"'], True, None),
         (["1 045", "7"], True, None),
+        (["1\u2019045", "7"], True, None),
+        ([*(f"{number}.{number:03d}" for number in range(1, 30)), "7"], True, None),
+        ([*(f"{number}.{number:03d}" for number in range(1, 30)), "0.500"], False, None),
         (["7", "8"], False, None),
     ],
 )
@@ -324,10 +327,20 @@ def test_the_command_prints_the_lines_and_what_is_not_listed(
     assert "'F' 10, 'M' 10, 'X' 10" in out and 'recode.sex = {F = "female", M = "male"}' in out
 
 
-@pytest.mark.parametrize(("rows", "is_asked"), [("12", True), ("112", True), ("012", False), ("123", False)])
+ONE_AND_TWO = 'recode.status = {1 = "0", 2 = "1"}'
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (["1", "2"], ONE_AND_TWO), (["1", "1", "2"], ONE_AND_TWO), (["0", "1", "2"], ""), (["1", "2", "3"], ""),
+        (["1.0", "2.0"], ONE_AND_TWO), ([*["1", "2"] * 20, "9", "0"], ONE_AND_TWO),
+        (["-1", "1"], 'recode.status = {-1 = "0"}'), (["-1", "-1"], 'recode.status = {-1 = "0"}'), (["-1", "0"], ""),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("kind", ["binary", "survival"])
-def test_one_and_two_for_no_and_yes_is_asked_about(
-    write_file: WriteFile, kind: str, rows: str, is_asked: bool
+def test_other_numbers_for_no_and_yes_are_asked_about(
+    write_file: WriteFile, kind: str, rows: list[str], line: str
 ) -> None:
     """Where 1 is listed and means something else, as in R's survival package, only a person knows."""
     label: dict[str, Any] = {"name": "status", "type": "binary", "classes": ["0", "1"]}
@@ -337,7 +350,49 @@ def test_one_and_two_for_no_and_yes_is_asked_about(
     table = "age,ward,same,visit,time,status\n" + "".join(f"30,a,0,{at},5,{row}\n" for at, row in enumerate(rows))
     found = table_fit(str(write_file("a.csv", table.encode())), plan)
     assert not found.mending
-    assert ('recode.status = {1 = "0", 2 = "1"}' in found.columns[-1].coding) is is_asked
+    assert ("recode" in found.columns[-1].coding, line in found.columns[-1].coding) == (bool(line), True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "line"),
+    [
+        ("survival", ["alive", "dead"], '{alive = "0", dead = "1"}'), ("binary", ["alive", "dead"], ""),
+        ("survival", ["Censored", "Death"], '{Censored = "0", Death = "1"}'), ("binary", ["y", "Yes"], ""),
+        ("survival", ["-1", "yes"], ""), ("binary", ["y", "no"], '{no = "0", y = "1"}'),
+    ],
+)  # fmt: skip
+def test_no_line_makes_one_class_of_two_codes(write_file: WriteFile, kind: str, words: list[str], line: str) -> None:
+    """A label whose codes all become one class is worse than rows that are left out; a fate is one of events alone."""
+    label: dict[str, Any] = {"name": "status", "type": "binary", "classes": ["0", "1"]}
+    if kind == "survival":
+        label = {"name": "time", "type": "survival", "event": "status", "intervals": [10, 20]}
+    plan = Plan.from_dict({**tomllib.loads(PLAN), "label": label})
+    table = "age,ward,same,visit,time,status\n" + "".join(f"30,a,0,{at},5,{word}\n" for at, word in enumerate(words))
+    found = table_fit(str(write_file("a.csv", table.encode())), plan)
+    assert found.mending == ([f"recode.status = {line}"] if line else [])
+
+
+@pytest.mark.parametrize(
+    ("odd", "listed"),
+    [("A-", "A+"), ("1-5", "15"), ("1.5", "15"), ("<5", ">5"), ("-1", "1"), ("5+", "5"), ("50%", "50")],
+)
+def test_signs_and_marks_keep_texts_apart(odd: str, listed: str, write_file: WriteFile) -> None:
+    """A blood group, a range or a number is not another one; hyphens and points within words tell none apart."""
+    for text, other, is_one in ((odd, listed, False), ("Non smoker", "non-smoker", True), ("'dr.'", "Dr", True)):
+        plan = plan_with(feature("ward", type="categorical", categories=[other, "xyz"]))
+        found = table_fit(str(write_file("a.csv", f"ward,ill\n{text},1\nxyz,0\n".encode())), plan)
+        assert bool(found.mending) is is_one
+
+
+def test_cells_that_are_not_read_are_shown_to_their_owner(
+    write_file: WriteFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no explanation fits, the texts themselves tell: units, signs of per cent, another minus."""
+    cells = ["70 kg", "12 %", "\u22125", "n.a."]
+    table = "age,ward,same,visit,ill\n" + "".join(f"{cell},a,0,{at},1\n" for at, cell in enumerate(cells))
+    assert main(["check", str(write_file("p.toml", PLAN.encode())), str(write_file("a.csv", table.encode()))]) == 0
+    out = capsys.readouterr().out
+    assert all(f"{cell!r} 1" in " ".join(out.split()) for cell in cells) and 'missing.age = ["n.a."]' in out
 
 
 @pytest.mark.parametrize(

@@ -94,14 +94,12 @@ def _print_fit(found: TableFit) -> None:
     if findings := found.findings():
         print("\nTo look at")
         print_facts(findings)
-    unlisted = [
-        (column.name, counted(column.unlisted, column.n_unlisted - sum(column.unlisted.values())))
-        for column in found.columns
-        if column.unlisted
-    ]
-    if unlisted:
-        print("\nNot listed, and how often")
-        print_facts(unlisted)
+    for title, name in (("Not listed", "unlisted"), ("Not read", "unread")):
+        texts = {own.name: (getattr(own, name), own.n_unlisted if name == "unlisted" else own.n_unreadable)
+                 for own in found.columns if getattr(own, name)}  # fmt: skip
+        if texts:
+            print(f"\n{title}, and how often")
+            print_facts([(name, counted(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])
     if found.mending:
         title = (
             "Tried on this table: with these lines of this site's own file (docs/data.md) more of its cells are read, "

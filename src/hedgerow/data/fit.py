@@ -35,6 +35,8 @@ from hedgerow.plan.plan import Feature, Label, Plan
 _ALL_MISSING = 0.5
 _WATCHED_ROWS = 10_000
 """The first rows of a column, in which an identifier's values all differ."""
+_FEWEST_POINTS = 20
+"""Different numbers with a point before three digits, and none with another, that may be thousands."""
 _MOST_TEXTS = 1_000
 """Distinct odd texts of a column that are counted apart."""
 _LATEST = 3e38
@@ -58,6 +60,7 @@ class ColumnFit:
         is_constant: whether all values that are there are one for the model.
         looks_like_id: whether its name is an identifier's, or its first values all differ as an identifier's do.
         unlisted: texts that the plan does not list, and how often each is there: of 1,000 at most.
+        unread: the same of cells that cannot be read.
         coding: what another coding at this site would explain, in words; "" for nothing.
     """
 
@@ -73,6 +76,7 @@ class ColumnFit:
     is_constant: bool = True
     looks_like_id: bool = False
     unlisted: dict[str, int] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
     coding: str = ""
 
     @property
@@ -248,16 +252,20 @@ class _Counted:
         kind = item.type if isinstance(item, Feature) else "categorical" if _listed(item) else "numeric"
         role = "label" if name in plan.label.columns else "feature"
         self.found = ColumnFit(name, "unit", "identifier") if item is None else ColumnFit(name, role, kind)
-        self.odd: dict[str, int] = {}
-        """Cells that cannot be read, and how often each is there: of 1,000 texts at most."""
         self.n_undecodable = 0
-        self.used: set[int] = set()
-        # Whether a point in one of the first cells cannot be a mark of thousands, and whether all marks are clear.
-        self.shows_points = self.is_decided = False
+        self.used = Counter[int]()
+        # Whether a point in one of the first cells cannot be a mark of thousands, whether all points there may be one,
+        # and whether all marks are clear.
+        self.shows_points = self.has_points_only = self.is_decided = False
         self._only: float | None = None
         self._watched: set[str] | None = set()
         self._n_watched = 0
         self._sentinels = Counter[float]()
+
+    @property
+    def odd(self) -> dict[str, int]:
+        """Texts that are not read as the plan has them, and how often each is there."""
+        return self.found.unread | self.found.unlisted
 
     def add(self, column: Any, table: Place) -> None:
         """Count one chunk."""
@@ -273,9 +281,9 @@ class _Counted:
             return
         there = cells.values[~cells.is_missing & ~cells.is_unreadable]
         _count_texts(column, cells.is_unlisted, place, found.unlisted)
-        _count_texts(column, cells.is_unreadable, place, self.odd)
+        _count_texts(column, cells.is_unreadable, place, found.unread)
         if found.kind in ("categorical", "hashed"):
-            self.used.update(np.unique(there[there >= 0]).tolist())
+            self.used.update(there[there >= 0].tolist())
         elif cells.is_read.any():
             item = self.item
             low, high = (item.min or 0.0, item.max or 0.0) if isinstance(item, Feature) else item.bounds
@@ -295,24 +303,37 @@ class _Counted:
 
     def _questions(self) -> Iterator[str]:
         """What its cells may mean, where nothing but a person can tell."""
-        name, odd = self.found.name, self.odd | self.found.unlisted
+        name, odd = self.found.name, self.odd
         if name in map(str.strip, odd):
             yield "the header stands among the rows again, which are left out"
         codes = [f"{value:g}" for value, count in sorted(self._sentinels.items()) if count > 1]
         if codes:
             yield f"codes for missing values? If so: missing.{_key(name)} = [{', '.join(codes)}]"
-        # Of an event's words, 0 and 1 are one way to write it.
-        if self.found.role == "label" and set(self.found.unlisted) == {"2"} and {"0", "1"} <= set(_listed(self.item)):
-            if {_listed(self.item)[index] for index in self.used} <= {"1"}:
-                yield (
-                    "coded 1 and 2 where the plan has 0 and 1: which of them is the event? If 2 is: "
-                    f'recode.{_key(name)} = {{1 = "0", 2 = "1"}} here, or classes or event_codes = [1, 2] in the plan'
-                )
-        if self.found.kind == "numeric" and not self.is_decided and any(map(_THOUSANDS.fullmatch, odd)):
+        if self.found.role == "label" and (two := self._two_codes()):
+            yield two
+        has_marks = self.has_points_only or any(map(_THOUSANDS.fullmatch, odd))
+        if self.found.kind == "numeric" and has_marks and not self.is_decided:
             yield (
                 "marks before three digits: thousands or decimals? Marks of thousands are not read: export the numbers "
                 "without them. A decimal mark is declared behind the file's name (docs/data.md)"
             )
+
+    def _two_codes(self) -> str:
+        """What is asked where a label has 0 and 1 in the plan, and 1 and another number in the table; else ""."""
+        listed, odd, n_odd = _listed(self.item), self.found.unlisted, sum(self.found.unlisted.values())
+        code = max(odd, key=odd.__getitem__, default="")
+        # Of an event's words, 0 and 1 are one way to write it.
+        n_others = sum(count for index, count in self.used.items() if listed[index] != "1")
+        is_one = {"0", "1"} <= set(listed) and odd.get(code, 0) >= _MOST * n_odd and n_others <= (1 - _MOST) * n_odd
+        code = code.removesuffix(".0")
+        if not is_one or code not in ("-1", "2"):
+            return ""
+        low, high = sorted(("1", code))
+        pairs = '{-1 = "0"}' if low == "-1" else '{1 = "0", 2 = "1"}'
+        return (
+            f"coded {low} and {high} where the plan has 0 and 1: which of them is the event? If {high} is: "
+            f"recode.{_key(self.found.name)} = {pairs} here, or classes or event_codes = [{low}, {high}] in the plan"
+        )
 
     def _compare(self, values: NDArray[np.float64]) -> None:
         if not len(values) or not self.found.is_constant:
@@ -330,7 +351,9 @@ class _Counted:
         except DataError:
             self._watched = None
             return
-        self.shows_points |= any("." in text and _THOUSANDS.fullmatch(text) is None for text in texts)
+        pointed = {text for text in texts if "." in text}
+        self.shows_points |= any(_THOUSANDS.fullmatch(text) is None for text in pointed)
+        self.has_points_only = not self.shows_points and (self.has_points_only or len(pointed) >= _FEWEST_POINTS)
         self._n_watched += len(texts)
         self._watched.update(texts)
         point = "," if place.has_decimal_commas else "."
@@ -370,14 +393,19 @@ _MEANINGS = (
     "1 y yes true t ja j oui o si sí positive pos",
     "0 n no false f nein non negative neg",
 )
+_FATES = (
+    "1 dead died deceased death event tot verstorben gestorben décédé décès muerto fallecido",
+    "0 alive living censored lost lebend lebt zensiert vivant vivo",
+)
+"""Of an event: a label of two classes may be "survived" as well."""
 _MISSING_CODES = {
     ".", "..", "-", "--", "?", "*", "#", "#n/a", "#na", "none", "nil", "missing", "miss", "unknown", "unk", "nd",
-    "n.d.", "k.a.", "k. a.", "not available", "not done", "not known", "fehlend", "unbekannt",
+    "n.d.", "n.a.", "n. a.", "k.a.", "k. a.", "not available", "not done", "not known", "fehlend", "unbekannt",
 }  # fmt: skip
 SENTINELS = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0, 99999.0)
 """Numbers that many write for "no value"."""
 _ENCODINGS = ("cp1252", "cp850", "mac-roman", "cp1250")
-_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,' \u00a0\u202f][0-9]{3})+([.,][0-9]+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,'\u2019 \u00a0\u2009\u202f][0-9]{3})+([.,][0-9]+)?")
 _DECIMAL_COMMA = re.compile("[+-]?[0-9]*,[0-9]+")
 _LIMIT = re.compile(r"[<>]=?\s*([0-9]+([.,][0-9]+)?)")
 
@@ -437,20 +465,28 @@ def _tried(location: Location, plan: Plan, counts: Sequence[_Counted]) -> tuple[
         for count in numeric:
             count.is_decided = True
     for count in counts:
-        found, odd = count.found, count.odd | count.found.unlisted
+        found, odd = count.found, count.odd
         if found.kind in ("hashed", "identifier") or not odd:
             continue
         for said, pairs in _meanings(odd, count.item):
-            if pairs and take(_recoded(own, found.name, pairs)):
+            if pairs and not _unites(count, pairs) and take(_recoded(own, found.name, pairs)):
                 found.coding = "; ".join(filter(None, (found.coding, said)))
     return about, lines_of(own, before)
+
+
+def _unites(count: _Counted, pairs: Mapping[str, str | None]) -> bool:
+    """Whether a line makes one class of several codes of a label, while no cell is of another class."""
+    used = {_listed(count.item)[index] for index in count.used}
+    new = [own for own in pairs.values() if own is not None]
+    is_label = count.found.role == "label" and bool(_listed(count.item))
+    return is_label and len(used | set(new)) < min(2, len(used) + len(new))
 
 
 def _meanings(odd: Mapping[str, int], item: Item) -> Iterator[tuple[str, dict[str, str | None]]]:
     """What texts that are not read may stand for, with words for it; None for no value."""
     listed = _listed(item)
-    words = ("0", "1") if listed == EVENT_WORDS else listed
-    meant = {text: own for text in sorted(odd) if (own := _meant(text, words)) is not None}
+    words, groups = (("0", "1"), (*_MEANINGS, *_FATES)) if listed == EVENT_WORDS else (listed, _MEANINGS)
+    meant = {text: own for text in sorted(odd) if (own := _meant(text, words, groups)) is not None}
     yield "another coding at this site?", dict(meant)
     yield (
         "codes for missing values?",
@@ -564,17 +600,26 @@ def _plain(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
-def _meant(text: str, listed: Sequence[str]) -> str | None:
+def _meant(text: str, listed: Sequence[str], meanings: Sequence[str]) -> str | None:
     """The one listed text that another one clearly stands for."""
-    own = _plain(text)
+    own = _word(text)
     if not own:
         return None
-    groups = [set(group.split()) for group in _MEANINGS if own in group.split()]
+    groups = [set(group.split()) for group in meanings if own in group.split()]
     for fitting in (
-        [each for each in listed if _plain(each) == own],
-        [each for each in listed if any(_plain(each) in group for group in groups)],
-        [each for each in listed if own.isalpha() and _plain(each).startswith(own)],
+        [each for each in listed if _word(each) == own],
+        [each for each in listed if any(_word(each) in group for group in groups)],
+        [each for each in listed if own.isalpha() and _word(each).startswith(own)],
     ):
         if fitting:
             return fitting[0] if len(fitting) == 1 else None
     return None
+
+
+def _word(text: str) -> str:
+    """A text without what does not tell two apart: case, spaces, quotation marks, hyphens and points between letters.
+
+    Signs and marks that may stay: -1 is not 1, A- is not A+, 1-5 is not 15.
+    """
+    plain = re.sub(r"(?<=[^\W\d_])[-.](?=[^\W\d_])|[\s_]", "", text.casefold())
+    return plain.strip("\"'").rstrip(".")

@@ -53,7 +53,7 @@ MOST_INTERVALS = 64
 EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes")
 """What the column of an event may say, besides false and true, where a plan does not say it; by turns, it was not seen,
 or it was."""
-NEARLY_ALL, LEAST_TIMES = 0.95, 20
+NEARLY_ALL, LEAST_TIMES = 0.8, 20
 """Of so many records or more, a larger share outside all intervals but one looks like another unit of time."""
 HESSIAN_SCALE = 1.0
 LINEAR_CLIP = 0.8
@@ -107,9 +107,10 @@ def doubt_of_times(counts: ArrayLike, intervals: ArrayLike, name: str) -> str:
         return ""
     share, is_late = min(max(within, beyond) / total, 1.0), beyond > within
     where = f"beyond the last interval, {ends[-1]:g}" if is_late else f"within the first interval, to {ends[0]:g}"
+    way = '"days to years"' if is_late else "365.25, where they are years and the intervals days"
     return (
         f"{share:.0%} of the times lie {where}. Are they in another unit than the intervals, as days are beside years? "
-        f'If so, give other intervals, or for a table scale.{name} = "days to years", or a factor, in a [data] table'
+        f"If so, give other intervals, or for a table in a [data] table scale.{name} = {way}, or another factor"
     )
 
 
