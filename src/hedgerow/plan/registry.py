@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hedgerow.errors import UsageError
-
 Section = TypeVar("Section")
 Member = TypeVar("Member")
 
@@ -30,6 +28,9 @@ class Registry(dict[str, Member]):
 
     def __setitem__(self, name: str, member: Member) -> None:
         if name in self:
+            # Not above: `import hedgerow` makes the two empty lists, and loads nothing else.
+            from hedgerow.errors import UsageError
+
             raise UsageError("name-taken", kind=self._kind, name=name)
         super().__setitem__(name, member)
 
