@@ -222,7 +222,8 @@ def test_endings_of_tables_in_lines(ending: str, write_file: WriteFile) -> None:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.csv.gz"])
 @pytest.mark.parametrize(
-    "content", [b"PK\x03\x04\x14\x00", b"\xd0\xcf\x11\xe0\xa1", gzip.compress(b"a,b\n", mtime=0), b"PAR1\x15", b"%PDF-1.7"]
+    "content",
+    [b"PK\x03\x04\x14\x00", b"\xd0\xcf\x11\xe0\xa1", gzip.compress(b"a,b\n", mtime=0), b"PAR1\x15", b"%PDF-1.7"],
 )
 def test_a_file_of_another_kind_is_called_so(name: str, content: bytes, write_file: WriteFile) -> None:
     """A workbook that was renamed is no question of encodings."""
