@@ -30,8 +30,9 @@ from hedgerow.models.model import NoValuesWarning
 from hedgerow.plan.plan import Feature
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
+from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT, TRUTH
 from hedgerow.survey.program import Questions, survey
-from hedgerow.survey.queries import ABSENT, DATE, NUMBER, TEXT, TRUTH, RawSite, SurveyNode
+from hedgerow.survey.queries import RawSite, SurveyNode
 
 N = 60
 COLUMNS: dict[str, list[Any]] = {

@@ -12,7 +12,7 @@ import pytest
 from hedgerow.data.raw_cells import read_raw, types_of
 from hedgerow.data.sources import column_names, column_types, read_columns
 from hedgerow.errors import DataError, UsageError
-from hedgerow.survey.queries import TEXT
+from hedgerow.survey.kinds import TEXT
 from hedgerow.survey.statistics import AskedColumn
 
 duckdb = pytest.importorskip("duckdb")

@@ -12,7 +12,7 @@ from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLi
 from hedgerow.data.arrow import as_columns
 from hedgerow.data.columns import Place, kinds
 from hedgerow.errors import UsageError
-from hedgerow.survey.queries import NUMBER, TEXT, TRUTH
+from hedgerow.survey.kinds import NUMBER, TEXT, TRUTH
 
 LIBRARIES = ["arrow", "record batch", "pandas", "polars", "polars lazy", "duckdb"]
 

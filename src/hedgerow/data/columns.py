@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from hedgerow.data.arrow import arrow_of, is_moment, is_text, of_numpy
 from hedgerow.errors import DataError
 from hedgerow.plan.fields import DATE_PARTS, ISO_DATE, day_of
-from hedgerow.survey.queries import ABSENT, DATE, NUMBER, TEXT, TRUTH
+from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT, TRUTH
 
 _SHOWN_CHARACTERS = 40
 _SHOWN_NAMES = 12
@@ -201,7 +201,7 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
 
 
 def kinds(column: Any, place: Place) -> NDArray[np.int8]:
-    """What each cell is by itself: int8 [n], `NUMBER` to `ABSENT` of `hedgerow.survey.queries`.
+    """What each cell is by itself: int8 [n], `NUMBER` to `ABSENT` of `hedgerow.survey.kinds`.
 
     Numbers and dates (of ISO 8601) are what `numbers` and `days` read; what is neither these nor text is `ABSENT`.
 

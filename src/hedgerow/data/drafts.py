@@ -42,7 +42,7 @@ from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.fields import ISO_DATE, day_of, days_between, iso_of, shown
 from hedgerow.plan.plan import DECLARED, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, Plan
 from hedgerow.plan.registry import label_kinds
-from hedgerow.survey.queries import ABSENT, DATE, N_KINDS, NUMBER
+from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
 
 
 def plan_toml(plan: Plan) -> str:

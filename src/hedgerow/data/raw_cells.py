@@ -26,7 +26,8 @@ from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import Location, opened, place_of
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_within_bound
-from hedgerow.survey.queries import ABSENT, DATE, NUMBER, TEXT, RawSite
+from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT
+from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import Asked, OpenTable, declared_column
 from hedgerow.survey.statistics import AskedColumn
 

@@ -62,7 +62,7 @@ from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.accountants import account_of
-from hedgerow.survey.queries import DATE, TRUTH
+from hedgerow.survey.kinds import DATE, TRUTH
 
 
 class DPGBDTClassifier(ClassifierMixin, PrivateTrees):

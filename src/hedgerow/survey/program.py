@@ -28,20 +28,15 @@ from hedgerow.plan.plan import LARGEST_BOUND
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma, noise_of
 from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.protocol.queries import IntVector, Purpose
+from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER, TEXT, TRUTH
 from hedgerow.survey.queries import (
-    ABSENT,
-    DATE,
     HIGHEST_OCTAVE,
     LOWEST_OCTAVE,
     LOWEST_VALUE,
     N_BITS,
     N_BUCKETS,
-    N_KINDS,
     N_OCTAVES,
     N_ZOOM,
-    NUMBER,
-    TEXT,
-    TRUTH,
     UNIT,
     ZERO,
     KindCounts,

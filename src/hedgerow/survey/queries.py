@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.survey.kinds import N_KINDS
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 UNIT = RECORD_NORM
@@ -49,11 +50,6 @@ N_BITS = 8 * N_BYTES
 _NAME_DOMAIN = b"hedgerow survey of names 1\0"
 
 Reals = NDArray[np.float64]
-
-
-NUMBER, DATE, TRUTH, TEXT, ABSENT = range(5)
-"""What a cell can be: a number, a date or moment, true or false, another text, or missing, which is what is none."""
-N_KINDS = 5
 
 
 class Column(Protocol):

@@ -32,6 +32,7 @@ from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas, noise_of
 from hedgerow.privacy.events import Event
 from hedgerow.protocol.queries import IntVector, Purpose
+from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
 from hedgerow.survey.program import (
     Counts,
     Kind,
@@ -48,16 +49,12 @@ from hedgerow.survey.program import (
     zooms,
 )
 from hedgerow.survey.queries import (
-    ABSENT,
-    DATE,
     HIGHEST_OCTAVE,
     LOWEST_OCTAVE,
     N_BITS,
     N_BUCKETS,
-    N_KINDS,
     N_OCTAVES,
     N_ZOOM,
-    NUMBER,
     UNIT,
     ZERO,
     Bins,
