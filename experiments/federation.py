@@ -27,13 +27,13 @@ from hedgerow.client.node import warm_up
 from hedgerow.client.node_session import NodeSession, run_node
 from hedgerow.client.policy import NodeSetup, Policy
 from hedgerow.client.state import NodeStore
-from hedgerow.data.drafts import plan_toml
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.training import train
 from hedgerow.methods.replica import rehearse
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import RunState
 from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator

@@ -11,8 +11,8 @@ import pytest
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import main
-from hedgerow.data.drafts import plan_toml
 from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plan.toml import plan_toml
 from hedgerow.training.presets import PRESETS, apply_preset
 
 Run = Callable[..., Any]

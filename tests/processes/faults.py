@@ -51,13 +51,13 @@ from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import main as command
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.node import Node, warm_up
-from hedgerow.data.drafts import plan_toml
 from hedgerow.data.site_data import read_site_data
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import Hello, MessageKind, encode
 from hedgerow.protocol.queries import IntVector, Query

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hedgerow.data.drafts import plan_toml
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.local.survey import survey_sites
 from hedgerow.plan.plan import parse_plan
+from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.survey.requests import parse_open_plan
 

@@ -17,7 +17,6 @@ import pytest
 from hedgerow.cli.progress import survey_facts
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
-from hedgerow.data.drafts import plan_toml
 from hedgerow.data.raw_cells import digest_of_raw, read_raw, read_raw_site
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import adapted
@@ -33,6 +32,7 @@ from hedgerow.errors import (
 from hedgerow.local.survey import TableSurvey, curves_of, drafted_plan, survey_sites, survey_tables, table_survey
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, survey_task, task_from_text, task_to_text
 from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger, prepared_events
 from hedgerow.privacy.noise import SeededNoise, SystemNoise

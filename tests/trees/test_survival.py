@@ -16,7 +16,6 @@ from hedgerow import DPGBDTSurvival, tune
 from hedgerow.cli.evaluate import read_sites
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
-from hedgerow.data.drafts import plan_toml
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, HedgerowError, ModelError, PlanError, UsageError
@@ -36,6 +35,7 @@ from hedgerow.methods.line import ODDS_BINS
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import SeededNoise
 from tests.factories import make_plan
 

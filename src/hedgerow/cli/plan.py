@@ -19,12 +19,13 @@ from hedgerow.cli.output import note, number, print_facts, print_json, typed, wa
 from hedgerow.cli.owner import whose_rows
 from hedgerow.cli.progress import sites_of, survey_facts
 from hedgerow.cli.survey import PlanFile, no_classes, private_draft
-from hedgerow.data.drafts import draft_plan, plan_toml, read_codebook, summarise, toml_section, usable_columns
+from hedgerow.data.drafts import draft_plan, read_codebook, summarise, usable_columns
 from hedgerow.data.sources import Location, column_names
 from hedgerow.errors import DataError, HedgerowError, UsageError
 from hedgerow.methods.tasks import SurveyTask, TrainingTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import PLAN_VERSION, Plan
+from hedgerow.plan.toml import plan_toml, toml_section
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
@@ -143,7 +144,7 @@ def init_federated(arguments: argparse.Namespace) -> None:
     """Ask the sites, write the plan, say what was found and what it cost."""
     # Extras: only a party that dials or listens needs grpc, only one that reads tables needs pyarrow.
     from hedgerow.cli.coordinator import serve
-    from hedgerow.data.drafts import plan_toml, toml_without_classes
+    from hedgerow.plan.toml import plan_toml, toml_without_classes
 
     _check(arguments)
     asked = open_plan_of(arguments)

@@ -27,6 +27,7 @@ from hedgerow.cli.main import build_parser
 from hedgerow.cli.output import name_log, note, print_facts, print_json, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.toml import toml_value
 from hedgerow.privacy.events import scoped
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
 from hedgerow.study import (
@@ -142,10 +143,8 @@ def _proposed(arguments: argparse.Namespace, plan: Plan, before: str | None) -> 
 
 def policy_of(proposed: str, data_set: str) -> str:
     """A policy's text, out of a proposal and what the owner calls the data."""
-    # A basic string of TOML: names of data may have quotes in them. A proposal that names the data as well cannot be
-    # read: with a new name for them, their budget would begin again.
-    quoted = data_set.replace("\\", "\\\\").replace('"', '\\"')
-    return f'version = 1\ndata_set = "{quoted}"\n{proposed}'
+    # A proposal that names the data as well cannot be read: with a new name for them, their budget would begin again.
+    return f"version = 1\ndata_set = {toml_value(data_set)}\n{proposed}"
 
 
 def invite(arguments: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Draft a plan from a table's header and types, and from a code book: the text behind ``hedgerow plan init``.
 
-First stands how a plan is written as TOML, then what a table's columns hold, then the draft; then what a code book says
-of columns, and last what their names alone suggest. Types, bounds, categories, classes and the number of records are
+First stands what a table's columns hold, then the draft; then what a code book says of columns, and last what their
+names alone suggest. Types, bounds, categories, classes and the number of records are
 public inputs, so a draft leaves them open for a person to fill in from a code book; what the cells suggest is for the
 owner's screen. Only when the owner says that all this is public already is it read off the file. Training never derives
 anything public from data.
@@ -40,66 +40,10 @@ from hedgerow.data.sources import column_names, opened, place_of, read_columns
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.fields import ISO_DATE, day_of, days_between, iso_of, shown
-from hedgerow.plan.plan import DECLARED, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, Plan
+from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION
 from hedgerow.plan.registry import label_kinds
+from hedgerow.plan.toml import OPEN_CLASSES, toml_value
 from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
-
-
-def plan_toml(plan: Plan) -> str:
-    """TOML that `parse_plan` reads back to an equal plan; comments of the file it came from are not kept."""
-    table = plan.to_dict()
-    parts = [f"version = {table['version']}\nname = {quoted(table['name'])}\n"]
-    # The algorithm's own section, if the plan has one, is a table like the others.
-    parts += [toml_section(name, values) for name, values in table.items() if isinstance(values, Mapping)]
-    parts += [toml_section("[features]", feature) for feature in table["features"]]
-    parts += [toml_section("[prepared]", release) for release in table.get("prepared", ())]
-    return "\n".join(parts)
-
-
-def toml_without_classes(plan: Plan) -> str:
-    """`plan_toml` but for the label's classes, which are yet to be written in."""
-    text = plan_toml(replace(plan, label=replace(plan.label, origin=DECLARED)))
-    return text.replace(f"\nclasses = {toml_value(plan.label.classes)}", f"\n{OPEN_CLASSES}", 1)
-
-
-def toml_section(name: str, values: Mapping[str, Any], *, commented: bool = False) -> str:
-    """One TOML table; without a header when the name is empty, as comments if so wished."""
-    lines = [f"[{name}]"] if name else []
-    lines += [f"{field} = {toml_value(value)}" for field, value in values.items()]
-    return "".join(f"# {line}\n" if commented else f"{line}\n" for line in lines)
-
-
-def toml_value(value: Any) -> str:
-    """A number, a boolean, text, or a list of these, as TOML.
-
-    Raises:
-        TypeError: for anything else.
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, int | float):
-        return repr(value)
-    raise TypeError(f"{type(value).__name__} is no value of a plan")
-
-
-def quoted(text: str) -> str:
-    """A TOML basic string (TOML 1.0, section String): control characters, quotes and backslashes are escaped."""
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    if character < " " or character == "\x7f":
-        return f"\\u{ord(character):04x}"
-    return character
-
 
 MAX_CLASSES = 20
 """A numeric column with more values than this is taken for a quantity, not for classes."""
@@ -292,9 +236,9 @@ def _is_identifier(name: str, book: Mapping[str, Entry]) -> bool:
 
 def _left_out(name: str) -> str:
     return (
-        f"# Left out: {quoted(name)}, by its name or the code book an identifier or free text. It would teach a model\n"
-        "# nothing general, and much about single people. If it tells people apart, it may be privacy.unit; if it is\n"
-        "# a quantity or a category after all, give it a [[features]] table."
+        f"# Left out: {toml_value(name)}, by its name or the code book an identifier or free text. It would teach a\n"
+        "# model nothing general, and much about single people. If it tells people apart, it may be privacy.unit; if\n"
+        "# it is a quantity or a category after all, give it a [[features]] table."
     )
 
 
@@ -337,7 +281,7 @@ def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, 
         "# If one person may have several rows, protect the person: name the column that tells them apart, remove its",
         "# [[features]] table below, and say how many rows of a person may count at each site, and at how many sites a",
         "# person may have rows.",
-        f"# unit = {quoted(unit)}",
+        f"# unit = {toml_value(unit)}",
         "# max_rows_per_unit = 5",
         "# sites_per_unit = 1",
     ]
@@ -360,20 +304,20 @@ min_sites = 1"""
 
 def _feature(name: str, summary: Summary | None, entry: Entry) -> str:
     """The table of a feature; `summary` only where its cells are public."""
-    lines = ["[[features]]", f"name = {quoted(name)}"]
+    lines = ["[[features]]", f"name = {toml_value(name)}"]
     if entry.kind:
         return "\n".join([*lines, *_feature_of_book(entry)])
     if summary is None:
         return "\n".join([*lines, *_open_feature(entry)])
     if summary.is_date:
-        first, last = days_between(summary.low, summary.high)
-        return "\n".join([*lines, 'type = "date"', f"min = {quoted(iso_of(first))}", f"max = {quoted(iso_of(last))}"])
+        first, last = (toml_value(iso_of(day)) for day in days_between(summary.low, summary.high))
+        return "\n".join([*lines, 'type = "date"', f"min = {first}", f"max = {last}"])
     if summary.is_numeric:
         whole = ["integer = true"] if summary.is_integer else []
         return "\n".join([*lines, 'type = "numeric"', *whole, *_bounds(summary, entry, widen=True)])
     if summary.has_too_many_values:
         return (
-            f"# Left out: {quoted(name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
+            f"# Left out: {toml_value(name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
             "# or free text teaches a model nothing general; group rarer values to use it."
         )
     values = f"categories = {toml_value(summary.sorted_values())}" if summary.values else _OPEN_CATEGORIES
@@ -391,7 +335,7 @@ _OPEN_CATEGORIES = '# categories =   # FILL IN, a list such as ["a", "b"]; other
 
 
 def _feature_of_book(entry: Entry) -> list[str]:
-    lines = [f"type = {quoted(entry.kind)}"]
+    lines = [f"type = {toml_value(entry.kind)}"]
     if entry.kind == "categorical":
         return [*lines, f"categories = {toml_value(entry.categories)}" if entry.categories else _OPEN_CATEGORIES]
     if entry.unit:
@@ -408,7 +352,7 @@ def _open_bounds(entry: Entry) -> list[str]:
     lines = []
     for bound, given, word in (("min", entry.low, "lower"), ("max", entry.high, "higher")):
         if given is not None:
-            lines.append(f"{bound} = {quoted(iso_of(given)) if entry.kind == 'date' else _number(given)}")
+            lines.append(f"{bound} = {toml_value(iso_of(given)) if entry.kind == 'date' else _number(given)}")
         else:
             lines.append(f"# {bound} =   # FILL IN; {word} values are clamped")
     return lines
@@ -425,12 +369,9 @@ def _bounds(summary: Summary, entry: Entry, *, widen: bool) -> list[str]:
     return ["# The column holds one value only.", f"min = {_number(low)}", f"max = {_number(low + 1)}"]
 
 
-OPEN_CLASSES = "# classes =   # FILL IN, the positive class last, such as [0, 1]"
-
-
 def _label(name: str, summary: Summary | None, entry: Entry) -> str:
     """The table of a label; `summary` only where its cells are public."""
-    lines = ["[label]", f"name = {quoted(name)}"]
+    lines = ["[label]", f"name = {toml_value(name)}"]
     if len(entry.categories) > 1:
         return "\n".join([*lines, *_classes(list(entry.categories))])
     if entry.kind == "numeric":
@@ -452,9 +393,9 @@ def _time(label: str, event: str, entry: Entry) -> str:
     return "\n".join(
         [
             "[label]",
-            f"name = {quoted(label)}",
+            f"name = {toml_value(label)}",
             'type = "survival"',
-            f"event = {quoted(event)}",
+            f"event = {toml_value(event)}",
             "# What it says of who was lost from sight, and then of whose event was seen: without this line 0, no or",
             "# false, and 1, yes or true; R's package survival has [1, 2]. Rows with anything else are left out.",
             f"event_codes = {codes}" if codes else "# event_codes =   # FILL IN, such as [0, 1] or [1, 2]",
@@ -482,11 +423,7 @@ def _labels_but(kind: str) -> str:
 
 def _number(value: float) -> str:
     """A TOML number; integral values without a decimal point."""
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if float(value).is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return repr(float(value))
+    return toml_value(int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value))
 
 
 _REDCAP = {

@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
-from hedgerow.data.drafts import looks_like_identifier, quoted, words_of
+from hedgerow.data.drafts import looks_like_identifier, words_of
 from hedgerow.data.lines import SEPARATORS
 from hedgerow.data.sources import AdaptedLocation, Location, adapted, column_names, opened, place_of
 from hedgerow.data.units import MANY, RowCount, RowsLeftOut, count_left_out, needed_columns, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, event_words
 from hedgerow.plan.plan import Feature, Label, Plan
+from hedgerow.plan.toml import toml_key, toml_value
 
 _ALL_MISSING = 0.5
 _WATCHED_ROWS = 10_000
@@ -308,7 +309,7 @@ class _Counted:
             yield "the header stands among the rows again, which are left out"
         codes = [f"{value:g}" for value, count in sorted(self._sentinels.items()) if count > 1]
         if codes:
-            yield f"codes for missing values? If so: missing.{_key(name)} = [{', '.join(codes)}]"
+            yield f"codes for missing values? If so: missing.{toml_key(name)} = [{', '.join(codes)}]"
         if self.found.role == "label" and (two := self._two_codes()):
             yield two
         has_marks = self.has_points_only or any(map(_THOUSANDS.fullmatch, odd))
@@ -332,7 +333,8 @@ class _Counted:
         pairs = '{-1 = "0"}' if low == "-1" else '{1 = "0", 2 = "1"}'
         return (
             f"coded {low} and {high} where the plan has 0 and 1: which of them is the event? If {high} is: "
-            f"recode.{_key(self.found.name)} = {pairs} here, or classes or event_codes = [{low}, {high}] in the plan"
+            f"recode.{toml_key(self.found.name)} = {pairs} here, or classes or event_codes = [{low}, {high}] in "
+            "the plan"
         )
 
     def _compare(self, values: NDArray[np.float64]) -> None:
@@ -408,11 +410,6 @@ _ENCODINGS = ("cp1252", "cp850", "mac-roman", "cp1250")
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,'\u2019 \u00a0\u2009\u202f][0-9]{3})+([.,][0-9]+)?")
 _DECIMAL_COMMA = re.compile("[+-]?[0-9]*,[0-9]+")
 _LIMIT = re.compile(r"[<>]=?\s*([0-9]+([.,][0-9]+)?)")
-
-
-def _key(name: str) -> str:
-    """A name as TOML has it."""
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else quoted(name)
 
 
 def counted(counts: Mapping[str, int], n_others: int = 0) -> str:
@@ -517,16 +514,16 @@ def lines_of(own: Adapter, before: Adapter = PLAIN) -> list[str]:
     Columns' dates and scales are left out: nothing here suggests them.
     """
     lines = [
-        f"{part} = {quoted(word)}"
+        f"{part} = {toml_value(word)}"
         for part in ("separator", "encoding", "decimal")
         if (word := getattr(own, part)) != getattr(before, part)
     ]
-    lines += [f"rename = {_inline(dict(own.rename))}"] if own.rename != before.rename else []
+    lines += [f"rename = {toml_value(dict(own.rename))}"] if own.rename != before.rename else []
     new = [(name, pairs) for name, pairs in own.recode if pairs != dict(before.recode).get(name)]
-    lines += [f"recode.{_key(name)} = {_inline(dict(pairs))}" for name, pairs in new]
+    lines += [f"recode.{toml_key(name)} = {toml_value(dict(pairs))}" for name, pairs in new]
     for name, codes in own.missing:
         if codes != dict(before.missing).get(name):
-            lines.append(f"missing{'.' * bool(name)}{_key(name) if name else ''} = [{', '.join(map(quoted, codes))}]")
+            lines.append(f"missing{'.' * bool(name)}{toml_key(name) if name else ''} = {toml_value(codes)}")
     return lines
 
 
@@ -590,10 +587,6 @@ def _decimal_mark(columns: Sequence[_Counted]) -> str:
 
 def _is_decimal(text: str) -> bool:
     return _THOUSANDS.fullmatch(text) is None
-
-
-def _inline(pairs: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{_key(old)} = {quoted(new)}" for old, new in pairs.items()) + "}"
 
 
 def _plain(text: str) -> str:

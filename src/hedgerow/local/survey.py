@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from hedgerow.data.drafts import Entry, plan_toml, toml_without_classes
+from hedgerow.data.drafts import Entry
 from hedgerow.data.raw_cells import RawTable, bounded_tables, read_raw, types_of
 from hedgerow.data.sources import Location, opened
 from hedgerow.data.tables import require_columns
@@ -20,6 +20,7 @@ from hedgerow.local.training import build_aggregation
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
 from hedgerow.plan.plan import DECLARED, FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
+from hedgerow.plan.toml import plan_toml, toml_without_classes
 from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.public import PublicColumn, PublicInputs, units_of

@@ -1,0 +1,53 @@
+"""How a plan is written as TOML 1.0."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hedgerow.plan.plan import DECLARED, Plan
+
+OPEN_CLASSES = "# classes =   # FILL IN, the positive class last, such as [0, 1]"
+
+
+def plan_toml(plan: Plan) -> str:
+    """TOML that `parse_plan` reads back to an equal plan; comments of the file it came from are not kept."""
+    table = plan.to_dict()
+    parts = [f"version = {table['version']}\nname = {toml_value(table['name'])}\n"]
+    # The algorithm's own section, if the plan has one, is a table like the others.
+    parts += [toml_section(name, values) for name, values in table.items() if isinstance(values, Mapping)]
+    parts += [toml_section("[features]", feature) for feature in table["features"]]
+    parts += [toml_section("[prepared]", release) for release in table.get("prepared", ())]
+    return "\n".join(parts)
+
+
+def toml_without_classes(plan: Plan) -> str:
+    """`plan_toml` but for the label's classes, which are yet to be written in."""
+    text = plan_toml(replace(plan, label=replace(plan.label, origin=DECLARED)))
+    return text.replace(f"\nclasses = {toml_value(plan.label.classes)}", f"\n{OPEN_CLASSES}", 1)
+
+
+def toml_section(name: str, values: Mapping[str, Any], *, commented: bool = False) -> str:
+    """One TOML table; without a header when the name is empty, as comments if so wished."""
+    lines = [f"[{name}]"] if name else []
+    lines += [f"{field} = {toml_value(value)}" for field, value in values.items()]
+    return "".join(f"# {line}\n" if commented else f"{line}\n" for line in lines)
+
+
+def toml_value(value: Any) -> str:
+    """A number, a boolean, text, a list of these, or a table of texts in one line, as TOML."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{toml_key(name)} = {toml_value(own)}" for name, own in value.items()) + "}"
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    # Of all else, TOML's notation is JSON's, but that it wants one more character escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_key(name: str) -> str:
+    """A key, in quotation marks where it needs them."""
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else toml_value(name)
