@@ -284,6 +284,17 @@ def test_what_is_not_shown_does_not_look_like_none() -> None:
     assert _card(text).count('class="hidden"') == 1
 
 
+def test_numbers_in_another_writing_are_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers with units are texts, of which a plan keeps hashes: the table's owner hears of it, and no one else."""
+    rows = [f"{n % 50} kg,{n % 50},E{n % 50}.1,{n % 2}" for n in range(600)]
+    (tmp_path / "v.csv").write_text("\n".join(["weight,age,code,y", *rows]) + "\n", encoding="ascii")
+    asked = ["survey", str(tmp_path / "v.csv"), "--label", "y", "--epsilon", "5", "--seed", "1", "--out", str(tmp_path)]
+    assert main(asked) == 0
+    printed = capsys.readouterr()
+    assert "Read as text: 'weight'." in " ".join(printed.err.split()) and "Read as text" not in printed.out
+    assert all(b"Read as text" not in file.read_bytes() for file in tmp_path.iterdir())
+
+
 def test_wide_numbers_take_no_columns_name_away() -> None:
     """Each line of a survey's table says whose it is, however many digits its numbers have, on 80 columns too."""
     wide, count = -1.23456e37, Noisy(1000.0, 1.0)

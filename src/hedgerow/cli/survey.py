@@ -20,7 +20,7 @@ from rich.text import Text
 from hedgerow.cli.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, status
-from hedgerow.data.drafts import read_codebook
+from hedgerow.data.drafts import ask_of_texts, number_like, read_codebook
 from hedgerow.data.sources import column_names
 from hedgerow.data.units import MOST_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
@@ -185,7 +185,12 @@ def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[Ta
     _say_unread(tables.unread)
     asked = curves or _open_table(arguments, tables.columns)
     with status("Adding up", quiet=arguments.json):
-        return survey_tables(asked, tables.tables, _noise(arguments)), list(tables.tables)
+        found = survey_tables(asked, tables.tables, _noise(arguments))
+    hashed = {own.name for own in getattr(found.statistics, "columns", ()) if own.is_hashed}
+    read = [own for table in tables.tables.values() for own in table.columns if own.place.column in hashed]
+    if question := ask_of_texts({own.place.column for own in read if number_like(own.texts[0])}):
+        note(f"Private, for the owners of the tables only: {question}")
+    return found, list(tables.tables)
 
 
 def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import os
 import re
@@ -139,6 +140,7 @@ def _add(summary: Summary, column: Any, place: Place) -> None:
         summary.values.update(zip(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist(), numbers.tolist(), strict=False))
 
 
+_MOST_TEXTS = 1_000
 _OTHERWISE = re.compile(
     r"[^\w\s]{0,2}\s?([A-Z]{3}\s)?[0-9][0-9.,'\u2019 \u00a0\u2009\u202f]*\s?[^\W\d_]{0,4}[^\w\s]{0,3}[^\W\d_]{0,3}|"
     r"[0-9]{1,4}([./-])[0-9]{1,2}\2[0-9]{2,4}.*"
@@ -147,8 +149,17 @@ _OTHERWISE = re.compile(
 
 def number_like(texts: Iterable[str]) -> bool:
     """Whether most of many texts look like numbers or dates in another writing: 70 kg, 12 %, 1,045.50, 13/05/2020."""
-    found = [_OTHERWISE.fullmatch(text) is not None for text in texts]
+    found = [_OTHERWISE.fullmatch(text) is not None for text in itertools.islice(texts, _MOST_TEXTS)]
     return len(found) > MAX_CLASSES and 2 * sum(found) > len(found)
+
+
+def ask_of_texts(names: Iterable[str]) -> str:
+    """What the owner of columns is asked whose texts are `number_like`; "" for no column."""
+    said = listed(sorted(names))
+    return said and (
+        f"Read as text: {said}. Most of the cells look like numbers or dates in another writing (units, marks of "
+        "thousands, decimal commas, days first). If they are, convert them, or declare how they are written."
+    )
 
 
 _USUAL_EPSILON = 1.0
