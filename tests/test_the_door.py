@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sklearn.exceptions import DataConversionWarning
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
 from hedgerow.data.arrow import arrow_of
@@ -25,6 +26,7 @@ from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.units import feature_of
 from hedgerow.errors import HedgerowError
 from hedgerow.estimators import base
+from hedgerow.estimators.base import BeyondPlanWarning
 from hedgerow.local.survey import Surveyed
 from hedgerow.models.model import NoValuesWarning
 from hedgerow.plan.plan import Feature
@@ -198,6 +200,7 @@ def test_a_column_of_numbers_is_one_however_it_is_written(column: Any) -> None:
     assert model.score(pd.DataFrame({"age": NUMBERS.astype(str)}), y) > 0.9
 
 
+@pytest.mark.filterwarnings("ignore:y holds texts")
 @pytest.mark.parametrize(
     ("labels", "classes"),
     [
@@ -249,3 +252,33 @@ def test_regressions_take_columns_as_they_are_found() -> None:
     table = pd.DataFrame({"day": days.strftime("%Y-%m-%d"), "ill": pd.Series([None, *([True, False] * ROWS)][:ROWS])})
     model = DPGBDTRegressor(epsilon=30, n_trees=5, label_bounds=(0, ROWS)).fit(table, np.arange(ROWS))
     assert model.columns_ == {"day": ("date", "found"), "ill": ("categorical", "found")}
+
+
+def test_texts_that_look_like_numbers_are_told() -> None:
+    """Units, marks of thousands and days first make texts, of which a model has hashes: the caller hears of it."""
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(20, 90, 600)
+    kinds = {"kg": [f"{n} kg" for n in numbers], "day": [f"{n % 28 + 1:02d}.02.19{n}" for n in numbers]}
+    table = pd.DataFrame({**kinds, "ward": [f"ward {n}" for n in numbers], "age": numbers})
+    with pytest.warns(BeyondPlanWarning, match="Read as text: 'day', 'kg'\\."):
+        model = DPGBDTClassifier(epsilon=20.0, classes=[0, 1], n_records=600, n_trees=1).fit(table, numbers > 50)
+    assert [own[0] for own in model.columns_.values()] == ["hashed", "hashed", "hashed", "numeric"]
+
+
+def test_masked_labels_are_missing() -> None:
+    """What a masked array hides is no label: neither trained on nor taken for one."""
+    X, y = np.arange(600.0).reshape(-1, 1) % 50, np.arange(600) % 50
+    with pytest.raises(HedgerowError) as caught:
+        DPGBDTRegressor(epsilon=5.0).fit(X, np.ma.masked_array(y, mask=y < 10))
+    assert caught.value.code == "data-label-missing"
+    hidden = np.ma.masked_array(np.where(y < 3, 7, y > 20), mask=y < 3)
+    assert DPGBDTClassifier(epsilon=20.0, n_trees=1).fit(X, hidden).classes_.tolist() == [0, 1]
+
+
+def test_labels_that_are_numbers_as_texts_are_told() -> None:
+    """Predictions are numbers where classes are found so: who compares them with texts is told."""
+    X, y = np.arange(600.0).reshape(-1, 1) % 50, np.array(["0", "1"])[(np.arange(600) % 50 > 20).astype(int)]
+    with pytest.warns(DataConversionWarning, match="texts"):
+        DPGBDTClassifier(epsilon=20.0, n_trees=1).fit(X, y)
+    model = DPGBDTClassifier(epsilon=20.0, n_trees=5, classes=["0", "1"]).fit(X, y)
+    assert model.score(X, y) > 0.9

@@ -32,6 +32,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from hedgerow.client.node import has_compiled, threads_of_jobs, use_threads
 from hedgerow.data.arrow import arrow_of, as_columns, collected, listed_categories, named_once
 from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, texts_of_cells
+from hedgerow.data.drafts import ask_of_texts, number_like
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import MANY, ContributionReport, RowCount, count_beyond, feature_of, rows_within_bound
@@ -299,6 +300,10 @@ def encode_rows(
         outside = {name: count * (name not in found) + unfit[name].n_cells for name, count in counts}
     if n_rows >= FEWEST_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=outside).warning):
         warnings.warn(said, BeyondPlanWarning, stacklevel=6)
+    texts = [own.name for own in plan.features if own.is_hashed and own.origin == FOUND]
+    odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
+    if question := ask_of_texts(odd):
+        warnings.warn(question, BeyondPlanWarning, stacklevel=6)
     return codes, places
 
 

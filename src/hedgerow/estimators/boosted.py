@@ -31,7 +31,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length
 
 from hedgerow.client.node import threads_of_jobs, use_threads
-from hedgerow.data.arrow import arrow_of, collected
+from hedgerow.data.arrow import arrow_of, collected, is_text
 from hedgerow.data.columns import AsMissing, Place, category_indices, refuse, shown, texts_of_cells
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.raw_cells import RawColumn
@@ -179,6 +179,9 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             labels = RawColumn([arrow_of(cells, "y", "y")], Place("y", "y", 0))
             start = self._begin(table, len(cells), holders, "classes", labels)
             self.classes_ = self._found_classes(start)
+            own = labels.chunks[0]
+            if self.classes_.dtype.kind == "i" and isinstance(own, pa.Array) and is_text(own.type):
+                warnings.warn(_NUMBERS_AS_TEXT, DataConversionWarning, stacklevel=3)
         else:
             y, kind = _read_labels(y)
             table = self._table(X, y)
@@ -513,6 +516,10 @@ def _one_column(y: Any, X: Any) -> Any:
     Warns also where `X` has a column of the name that `y` has: the model would predict the label from itself.
     """
     y = collected(y)
+    if isinstance(y, np.ma.MaskedArray):
+        # What is masked is missing: whoever makes a plain array of it has the numbers beneath.
+        plain: Any = y.astype(np.float64 if y.dtype.kind in "iuf" else object)
+        y = plain.filled(None if plain.dtype.kind == "O" else np.nan)
     shape: tuple[int, ...] = getattr(y, "shape", ())
     if len(shape) == 2 and shape[1] == 1:
         warnings.warn(_ONE_COLUMN, DataConversionWarning, stacklevel=4)
@@ -527,6 +534,10 @@ def _one_column(y: Any, X: Any) -> Any:
     return y
 
 
+_NUMBERS_AS_TEXT = (
+    "y holds texts that are whole numbers, and the classes that are found are numbers: so are predictions, and a score "
+    "that compares them with these texts fails. Give y as numbers, or the texts as classes=[...]."
+)
 _ONE_COLUMN = (
     "A column-vector y was passed when a 1d array was expected: its one column is taken. Give the column itself, such "
     'as table["outcome"].'
