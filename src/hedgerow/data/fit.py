@@ -27,10 +27,18 @@ from hedgerow.data.columns import Place
 from hedgerow.data.drafts import looks_like_identifier, words_of
 from hedgerow.data.lines import SEPARATORS
 from hedgerow.data.sources import AdaptedLocation, Location, adapted, column_names, opened, place_of
-from hedgerow.data.units import MANY, RowCount, RowsLeftOut, count_left_out, needed_columns, records_from_columns
+from hedgerow.data.units import (
+    MANY,
+    RowCount,
+    RowsLeftOut,
+    count_left_out,
+    feature_of,
+    needed_columns,
+    records_from_columns,
+)
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, event_words
-from hedgerow.plan.plan import Feature, Label, Plan
+from hedgerow.plan.plan import Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
 
 _ALL_MISSING = 0.5
@@ -179,15 +187,16 @@ def _used(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLe
     return np.empty(0, dtype=np.int32) if used is None else used
 
 
-Item = Feature | Label | None
-
-
-def _item_of(name: str, plan: Plan) -> Item:
-    """What the plan says of a column; None for the unit. A time to an event begins at 0 and has no end."""
-    if name == plan.label.event:
-        return Feature(name=name, type="categorical", categories=event_words(plan.label))
-    if name == plan.label.name:
-        return Feature(name=name, type="numeric", min=0.0, max=_LATEST) if plan.label.is_survival else plan.label
+def _item_of(name: str, plan: Plan) -> Feature | None:
+    """What the plan says of a column, as of a feature; None for the unit. A time to an event has no end."""
+    label = plan.label
+    if name == label.event:
+        return Feature(name=name, type="categorical", categories=event_words(label))
+    if name == label.name:
+        if label.classes:
+            return Feature(name=name, type="categorical", categories=label.classes)
+        low, high = (0.0, _LATEST) if label.is_survival else label.bounds
+        return Feature(name=name, type="numeric", min=low, max=high)
     return next((feature for feature in plan.features if feature.name == name), None)
 
 
@@ -211,7 +220,7 @@ class _Cells(NamedTuple):
         return ~(self.is_unlisted | self.is_unreadable)
 
 
-def _cells(column: Any, item: Item, place: Place) -> _Cells:
+def _cells(column: Any, item: Feature | None, place: Place) -> _Cells:
     """Cells by the ordinary reading."""
     bad, none, undecodable = (np.zeros(len(column), dtype=np.bool_) for _ in range(3))
 
@@ -224,25 +233,13 @@ def _cells(column: Any, item: Item, place: Place) -> _Cells:
         if item is None:
             values = encoders.identifiers(column, place, unfit)
             missing, unlisted = bad & ~undecodable, none
-        elif isinstance(item, Feature) and item.is_hashed and item.buckets is not None:
-            values = encoders.bucket_indices(column, item.buckets, place, unfit)
-            missing, unlisted = (values == encoders.MISSING) & ~bad, none
-        elif _listed(item):
-            values = encoders.category_indices(column, _listed(item), place, unfit)
-            missing, unlisted = ((values == mark) & ~bad for mark in (encoders.MISSING, encoders.UNKNOWN))
         else:
-            is_date = isinstance(item, Feature) and item.is_date
-            layout = item.format if isinstance(item, Feature) else None
-            values = encoders.days(column, layout, place, unfit) if is_date else encoders.numbers(column, place, unfit)
-            missing, unlisted = np.isnan(values) & ~bad, none
+            values = feature_of(column, item, place, unfit)
+            is_absent = values == encoders.MISSING if item.is_categorical else np.isnan(values)
+            missing, unlisted = is_absent & ~bad, (values == encoders.UNKNOWN) & ~bad & item.is_categorical
     except DataError:  # a type that no cell of it fits
         return _Cells(np.zeros(len(column)), none, none, ~none)
     return _Cells(values, missing, unlisted, bad & ~missing, int(np.count_nonzero(undecodable)))
-
-
-def _listed(item: Item) -> Sequence[str]:
-    """The texts that the plan lists for a column; none for numbers and identifiers."""
-    return item.categories if isinstance(item, Feature) else () if item is None else item.classes
 
 
 class _Counted:
@@ -250,9 +247,9 @@ class _Counted:
 
     def __init__(self, name: str, plan: Plan) -> None:
         self.item = item = _item_of(name, plan)
-        kind = item.type if isinstance(item, Feature) else "categorical" if _listed(item) else "numeric"
         role = "label" if name in plan.label.columns else "feature"
-        self.found = ColumnFit(name, "unit", "identifier") if item is None else ColumnFit(name, role, kind)
+        self.found = ColumnFit(name, "unit", "identifier") if item is None else ColumnFit(name, role, item.type)
+        self.listed = () if item is None else item.categories
         self.n_undecodable = 0
         self.used = Counter[int]()
         # Whether a point in one of the first cells cannot be a mark of thousands, whether all points there may be one,
@@ -286,8 +283,7 @@ class _Counted:
         if found.kind in ("categorical", "hashed"):
             self.used.update(there[there >= 0].tolist())
         elif cells.is_read.any():
-            item = self.item
-            low, high = (item.min or 0.0, item.max or 0.0) if isinstance(item, Feature) else item.bounds
+            low, high = self.item.min or 0.0, self.item.max or 0.0
             found.n_below += int(np.count_nonzero(there < low))
             found.n_above += int(np.count_nonzero(there > high))
             self._sentinels.update(there[np.isin(there, SENTINELS) & ((there < low) | (there > high))].tolist())
@@ -321,7 +317,7 @@ class _Counted:
 
     def _two_codes(self) -> str:
         """What is asked where a label has 0 and 1 in the plan, and 1 and another number in the table; else ""."""
-        listed, odd, n_odd = _listed(self.item), self.found.unlisted, sum(self.found.unlisted.values())
+        listed, odd, n_odd = self.listed, self.found.unlisted, sum(self.found.unlisted.values())
         code = max(odd, key=odd.__getitem__, default="")
         # Of an event's words, 0 and 1 are one way to write it.
         n_others = sum(count for index, count in self.used.items() if listed[index] != "1")
@@ -349,7 +345,7 @@ class _Counted:
             return
         first = column[:_WATCHED_ROWS] if isinstance(column, list) else column.slice(0, _WATCHED_ROWS)
         try:
-            texts = [text for text in encoders.texts_of_cells(_decodable(first), place) if text is not None]
+            texts = [text for text in encoders.texts_of_cells(first, place) if text is not None]
         except DataError:
             self._watched = None
             return
@@ -370,20 +366,9 @@ def _count_texts(column: Any, rows: NDArray[np.bool_], place: Place, counts: dic
         return
     at = np.flatnonzero(rows)
     cells = [column[index] for index in at.tolist()] if isinstance(column, list) else column.take(pa.array(at))
-    for text in encoders.texts_of_cells(_decodable(cells), place):
+    for text in encoders.texts_of_cells(cells, place):
         if text is not None and (text in counts or len(counts) < _MOST_TEXTS):
             counts[text] = counts.get(text, 0) + 1
-
-
-def _decodable(column: Any) -> Any:
-    """The cells of a column without those that are no UTF-8."""
-    if not isinstance(column, pa.Array) or not pa.types.is_binary(column.type):
-        return column
-    try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid:
-        pass
-    return pa.array([None if cell is None else cell.decode(errors="replace") for cell in column.to_pylist()])
 
 
 _MOST = 0.9
@@ -465,7 +450,7 @@ def _tried(location: Location, plan: Plan, counts: Sequence[_Counted]) -> tuple[
         found, odd = count.found, count.odd
         if found.kind in ("hashed", "identifier") or not odd:
             continue
-        for said, pairs in _meanings(odd, count.item):
+        for said, pairs in _meanings(odd, count.listed):
             if pairs and not _unites(count, pairs) and take(_recoded(own, found.name, pairs)):
                 found.coding = "; ".join(filter(None, (found.coding, said)))
     return about, lines_of(own, before)
@@ -473,15 +458,14 @@ def _tried(location: Location, plan: Plan, counts: Sequence[_Counted]) -> tuple[
 
 def _unites(count: _Counted, pairs: Mapping[str, str | None]) -> bool:
     """Whether a line makes one class of several codes of a label, while no cell is of another class."""
-    used = {_listed(count.item)[index] for index in count.used}
+    used = {count.listed[index] for index in count.used}
     new = [own for own in pairs.values() if own is not None]
-    is_label = count.found.role == "label" and bool(_listed(count.item))
+    is_label = count.found.role == "label" and bool(count.listed)
     return is_label and len(used | set(new)) < min(2, len(used) + len(new))
 
 
-def _meanings(odd: Mapping[str, int], item: Item) -> Iterator[tuple[str, dict[str, str | None]]]:
+def _meanings(odd: Mapping[str, int], listed: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
     """What texts that are not read may stand for, with words for it; None for no value."""
-    listed = _listed(item)
     words, groups = (("0", "1"), (*_MEANINGS, *_FATES)) if listed == EVENT_WORDS else (listed, _MEANINGS)
     meant = {text: own for text in sorted(odd) if (own := _meant(text, words, groups)) is not None}
     yield "another coding at this site?", dict(meant)
@@ -489,7 +473,7 @@ def _meanings(odd: Mapping[str, int], item: Item) -> Iterator[tuple[str, dict[st
         "codes for missing values?",
         {text: None for text in sorted(odd) if text not in meant and text.casefold() in _MISSING_CODES},
     )
-    if not _listed(item):
+    if not listed:
         limits = {text: found[1] for text in sorted(odd) if (found := _LIMIT.fullmatch(text))}
         yield "limits of detection? The line counts such a cell as its limit", dict(limits)
 

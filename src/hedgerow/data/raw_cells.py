@@ -25,7 +25,7 @@ from hedgerow.data.columns import Place
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import Location, opened, place_of
 from hedgerow.data.tables import require_columns
-from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_within_bound
+from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_within_bounds
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import Asked, OpenTable, declared_column
@@ -164,21 +164,10 @@ def bounded_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, Ra
     Which rows stay follows from nothing but what is asked and the unit's own rows at each site. Rows that do not say
     whom they are about are left out.
     """
-    privacy, key = asked.carrier.privacy, bytes.fromhex(asked.carrier.digest)
-    units = {name: tables[name].unit for name in sorted(tables)}
-    kept: dict[str, tuple[NDArray[np.intp], NDArray[np.str_]]] = {}
-    for name, unit in units.items():
-        if unit is not None:
-            stay, _ = rows_within_bound(unit[1], privacy.max_rows_per_unit, key)
-            kept[name] = unit[0][stay], unit[1][stay]
-    if len(kept) > 1:
-        together, _ = rows_within_bound(np.concatenate([own for _, own in kept.values()]), privacy.rows_per_unit, key)
-        ends = np.cumsum([len(rows) for rows, _ in kept.values()])
-        for (name, (rows, own)), end in zip(list(kept.items()), ends, strict=True):
-            stay = together[(together >= end - len(rows)) & (together < end)] - (end - len(rows))
-            kept[name] = rows[stay], own[stay]
+    units = {name: table.unit[1] for name, table in tables.items() if table.unit is not None}
+    kept = rows_within_bounds(units, asked.carrier.privacy, bytes.fromhex(asked.carrier.digest))
     return {
-        name: RawSite(table.columns, kept[name][0] if name in kept else None, table.n_rows)
+        name: RawSite(table.columns, table.unit[0][kept[name][0]] if table.unit is not None else None, table.n_rows)
         for name, table in tables.items()
     }
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import opened, read_records
-from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, count_beyond, rows_within_bound
+from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, count_beyond, rows_within_bounds
 from hedgerow.errors import DataError
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Label, Plan
@@ -181,7 +181,7 @@ def site_data_from_records(
     Raises:
         DataError: when there are no records (without `left_out`), or they were read without labels or identifiers.
     """
-    return _bounded(site_rows_from_records(chunks, plan, left_out), plan)[1:]
+    return bounded_sites({"": site_rows_from_records(chunks, plan, left_out)}, plan)[""]
 
 
 def bounded_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]]:
@@ -192,33 +192,15 @@ def bounded_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[
     Args:
         sites: all sites of a run, by name.
     """
-    kept = {name: _bounded(sites[name], plan) for name in sorted(sites)}
-    units = [unit for unit, _, _ in kept.values() if unit is not None]
-    if len(units) != len(kept) or len(kept) < 2:
-        return {name: kept[name][1:] for name in sites}
-    together, _ = rows_within_bound(np.concatenate(units), plan.privacy.rows_per_unit, _key(plan))
-    found, first = {}, 0
-    for name, (_, data, report) in kept.items():
-        rows = together[(together >= first) & (together < first + data.n_records)] - first
-        first += data.n_records
-        n_dropped = report.n_dropped + data.n_records - len(rows)
-        own = data if len(rows) == data.n_records else data.only(rows)
-        found[name] = own, replace(report, n_dropped=n_dropped)
-    return {name: found[name] for name in sites}
-
-
-def _bounded(rows: SiteRows, plan: Plan) -> tuple[NDArray[np.str_] | None, SiteData, ContributionReport]:
-    """One site's identifiers and rows that stay, and what was left out."""
-    data, unit, n_rows = rows.data, rows.unit, rows.data.n_records
-    if unit is None:
-        return None, data, ContributionReport(n_rows, n_rows, 0, rows.unfit, rows.beyond, rows.lines)
-    kept, report = rows_within_bound(unit, plan.privacy.max_rows_per_unit, _key(plan))
-    report = replace(report, unfit=rows.unfit, beyond=rows.beyond, lines=rows.lines)
-    return (unit, data, report) if not report.n_dropped else (unit[kept], data.only(kept), report)
-
-
-def _key(plan: Plan) -> bytes:
-    return bytes.fromhex(plan.digest)
+    units = {name: rows.unit for name, rows in sites.items() if rows.unit is not None}
+    kept = rows_within_bounds(units, plan.privacy, bytes.fromhex(plan.digest))
+    found = {}
+    for name, rows in sites.items():
+        n_rows = rows.data.n_records
+        stay, report = kept.get(name, (None, ContributionReport(n_rows, n_rows, 0)))
+        data = rows.data if stay is None or not report.n_dropped else rows.data.only(stay)
+        found[name] = data, replace(report, unfit=rows.unfit, beyond=rows.beyond, lines=rows.lines)
+    return found
 
 
 def read_site_data(
@@ -233,7 +215,7 @@ def read_site_data(
     Raises:
         DataError: the table cannot be read or lacks a column; if strict, also for a row.
     """
-    return _bounded(read_site_rows(path, plan, strict=strict), plan)[1:]
+    return bounded_sites({"": read_site_rows(path, plan, strict=strict)}, plan)[""]
 
 
 def read_site_rows(path: str | os.PathLike[str], plan: Plan, *, strict: bool = False) -> SiteRows:

@@ -35,7 +35,7 @@ from hedgerow.data.columns import Place, missing_columns, shown
 from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError
 from hedgerow.losses.survival import event_words, survival_codes
-from hedgerow.plan.plan import Feature, Label, Plan
+from hedgerow.plan.plan import Feature, Label, Plan, Privacy
 
 FeatureColumn = NDArray[np.float32] | NDArray[np.int16]
 LabelColumn = NDArray[np.int32] | NDArray[np.float64]
@@ -296,52 +296,35 @@ def feature_of(column: Any, feature: Feature, place: Place, unfit: encoders.Unfi
 def _survival(columns: list[Any], label: Label, places: list[Place], unfit: encoders.Unfit) -> LabelColumn:
     times = encoders.numbers(columns[0], places[0], unfit)
     events = encoders.category_indices(columns[1], event_words(label), places[1], unfit)
-    absent = np.where(np.isnan(times), 0, 1)
-
-    def missing(index: int) -> DataError:
-        return DataError("data-label-missing", place=places[int(absent[index])].at(index))
-
-    def negative(index: int) -> DataError:
-        return DataError("data-label-negative", place=places[0].at(index), value=f"{times[index]:g}")
-
-    def unlisted(index: int) -> DataError:
-        value = shown(encoders.value_at(columns[1], index))
-        lost, seen = (", ".join(event_words(label)[own::2]) for own in (0, 1))
-        return DataError("data-event-outside", place=places[1].at(index), value=value, lost=lost, seen=seen)
-
-    unfit(np.isnan(times) | (events == encoders.MISSING), "data-label-missing", missing)
-    unfit(times < 0, "data-label-outside", negative)
-    unfit(events == encoders.UNKNOWN, "data-label-outside", unlisted)
+    lost, seen = (", ".join(event_words(label)[own::2]) for own in (0, 1))
+    unfit(np.isnan(times), "data-label-missing", _error("data-label-missing", columns[0], places[0]))
+    unfit(events == encoders.MISSING, "data-label-missing", _error("data-label-missing", columns[1], places[1]))
+    unfit(times < 0, "data-label-outside", _error("data-label-negative", columns[0], places[0]))
+    outside = _error("data-event-outside", columns[1], places[1], lost=lost, seen=seen)
+    unfit(events == encoders.UNKNOWN, "data-label-outside", outside)
     # Rows that do not fit are left out after this.
     return survival_codes(np.where(times >= 0, times, 0.0), events % 2 == 1, label.intervals)
+
+
+def _error(entry: str, column: Any, place: Place, **facts: str) -> Callable[[int], DataError]:
+    """How to make the error of one of a column's cells; see `columns.Unfit`."""
+    return lambda index: DataError(entry, place=place.at(index), value=shown(encoders.value_at(column, index)), **facts)
 
 
 def _label(columns: list[Any], label: Label, places: list[Place], unfit: encoders.Unfit) -> LabelColumn:
     if label.is_survival:
         return _survival(columns, label, places, unfit)
     column, place = columns[0], places[0]
-
-    def missing(index: int) -> DataError:
-        return DataError("data-label-missing", place=place.at(index))
-
-    def negative(index: int) -> DataError:
-        return DataError("data-label-negative", place=place.at(index), value=f"{values[index]:g}")
-
+    missing = _error("data-label-missing", column, place)
     if label.is_numeric:
         values = encoders.numbers(column, place, unfit)
         unfit(np.isnan(values), "data-label-missing", missing)
         if label.type == "count":
-            unfit(values < 0, "data-label-outside", negative)
+            unfit(values < 0, "data-label-outside", _error("data-label-negative", column, place))
         return np.clip(values, *label.bounds)
     indices = encoders.category_indices(column, label.classes, place, unfit).astype(np.int32)
-
-    def outside(index: int) -> DataError:
-        value = encoders.value_at(column, index)
-        return DataError("data-label-outside", place=place.at(index), value=shown(value))
-
-    is_missing = indices == encoders.MISSING
-    unfit(is_missing, "data-label-missing", missing)
-    unfit(indices == encoders.UNKNOWN, "data-label-outside", outside)
+    unfit(indices == encoders.MISSING, "data-label-missing", missing)
+    unfit(indices == encoders.UNKNOWN, "data-label-outside", _error("data-label-outside", column, place))
     return indices
 
 
@@ -427,6 +410,30 @@ def rows_within_bound(
     by_ticket = np.lexsort((tickets, codes))
     rank = _rank_within_group(by_ticket, codes, counts)
     return np.flatnonzero(rank < max_rows_per_unit), report
+
+
+def rows_within_bounds(
+    units: Mapping[str, NDArray[np.str_]], privacy: Privacy, key: bytes
+) -> dict[str, tuple[NDArray[np.intp], ContributionReport]]:
+    """Choose at most `max_rows_per_unit` rows of each unit at each site, and `rows_per_unit` at all together.
+
+    Args:
+        units: text [n], one identifier per row, by the site's name.
+        key: as `rows_within_bound` takes it.
+
+    Returns:
+        What `rows_within_bound` does, by the site's name.
+    """
+    kept = {name: rows_within_bound(units[name], privacy.max_rows_per_unit, key) for name in sorted(units)}
+    if len(kept) > 1:
+        staying = np.concatenate([units[name][rows] for name, (rows, _) in kept.items()])
+        together, _ = rows_within_bound(staying, privacy.rows_per_unit, key)
+        first = 0
+        for name, (rows, report) in kept.items():
+            own = together[(together >= first) & (together < first + len(rows))] - first
+            kept[name] = rows[own], replace(report, n_dropped=report.n_rows - len(own))
+            first += len(rows)
+    return kept
 
 
 def _rank_within_group(
