@@ -53,8 +53,8 @@ LINKS = ("client", "protocol", "secagg", "server")
 # list opens a socket or a file, reads a clock or draws a random number by itself.
 PURE_STANDARD = {
     "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "decimal", "enum", "fractions",
-    "functools", "hashlib", "hmac", "itertools", "json", "math", "operator", "re", "string", "struct", "tomllib",
-    "types", "typing", "unicodedata", "warnings",
+    "functools", "hashlib", "hmac", "itertools", "json", "math", "operator", "re", "string", "struct", "textwrap",
+    "tomllib", "types", "typing", "unicodedata", "warnings",
 }  # fmt: skip
 PURE: dict[str, set[str]] = {
     "codec": {"numpy"},

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.data.drafts import Entry, draft_plan, read_codebook
+from hedgerow.data.drafts import draft_plan, read_codebook
 from hedgerow.errors import UsageError
+from hedgerow.plan.draft import Entry
 from hedgerow.plan.plan import parse_plan
 
 WriteFile = Callable[[str, bytes], Path]

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from hedgerow import DPGBDTClassifier
 from hedgerow.cli.main import main
 from hedgerow.data.columns import Place, days
-from hedgerow.data.drafts import Entry, draft_plan, read_codebook
+from hedgerow.data.drafts import draft_plan, read_codebook
 from hedgerow.data.fit import table_fit
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import concatenate, records_from_columns
 from hedgerow.errors import DataError, PlanError
+from hedgerow.plan.draft import Entry
 from hedgerow.plan.fields import day_of, days_between, iso_of
 from hedgerow.plan.plan import Plan, parse_plan
 

@@ -1,10 +1,10 @@
 """Draft a plan from a table's header and types, and from a code book: the text behind ``hedgerow plan init``.
 
-First stands what a table's columns hold, then the draft; then what a code book says of columns, and last what their
-names alone suggest. Types, bounds, categories, classes and the number of records are
-public inputs, so a draft leaves them open for a person to fill in from a code book; what the cells suggest is for the
-owner's screen. Only when the owner says that all this is public already is it read off the file. Training never derives
-anything public from data.
+First stands what a table's columns hold, then the draft, whose text is that of `hedgerow.plan.draft`; then what a code
+book says of columns, and last what their names alone suggest. Types, bounds, categories, classes and the number of
+records are public inputs, so a draft leaves them open for a person to fill in from a code book; what the cells suggest
+is for the owner's screen. Only when the owner says that all this is public already is it read off the file. Training
+never derives anything public from data.
 
 A code book is what a study has written down about its columns, as a CSV. It is public by its purpose, and so is what a
 draft takes from it. Two kinds are told apart by their headers:
@@ -24,7 +24,6 @@ import itertools
 import math
 import os
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,14 +39,11 @@ from hedgerow.data.lines import declared, header_of, without_declaration
 from hedgerow.data.sources import column_names, opened, place_of, read_columns
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
-from hedgerow.plan.fields import ISO_DATE, day_of, days_between, iso_of, shown
-from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION
-from hedgerow.plan.registry import label_kinds
-from hedgerow.plan.toml import OPEN_CLASSES, toml_value
+from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
+from hedgerow.plan.fields import ISO_DATE, day_of, days_between, shown
+from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES
 from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
-
-MAX_CLASSES = 20
-"""A numeric column with more values than this is taken for a quantity, not for classes."""
+from hedgerow.survey.statistics import MAX_CLASSES
 
 
 @dataclass
@@ -88,20 +84,6 @@ class Summary:
         return self.is_numeric and self.is_whole and self.n_values > 0
 
     @property
-    def low(self) -> float:
-        """The smallest of its numbers, or days."""
-        return self.spans[DATE if self.is_date else NUMBER][0]
-
-    @property
-    def high(self) -> float:
-        """The largest."""
-        return self.spans[DATE if self.is_date else NUMBER][1]
-
-    @property
-    def has_too_many_values(self) -> bool:
-        return len(self.values) > MAX_CATEGORIES
-
-    @property
     def suggests(self) -> str:
         """The type that its cells suggest; not to be shown but to their owner."""
         if not (self.is_numeric or self.is_date):
@@ -111,10 +93,23 @@ class Summary:
         n_others = self.n_values - int(self.kinds[DATE if self.is_date else NUMBER])
         return kind + (f", but for {n_others:,} cells" if n_others else "")
 
-    def sorted_values(self) -> list[str]:
-        """The distinct values: numbers by size, text by alphabet."""
+    def entry(self, is_label: bool) -> Entry:
+        """What a plan says of such a column where its cells are public: numbers by size, text by alphabet."""
         numbers = [text for text, number in self.values.items() if not math.isnan(number)]
-        return sorted(numbers, key=self.values.__getitem__) if self.is_numeric else sorted(self.values)
+        values = sorted(numbers, key=self.values.__getitem__) if self.is_numeric else sorted(self.values)
+        # More numbers are a quantity, not classes.
+        has_few = len(values) <= (MAX_CLASSES if self.is_integer else 2)
+        if (is_label and has_few) or not (self.is_numeric or (self.is_date and not is_label)):
+            is_long = len(values) > MAX_CATEGORIES
+            return Entry("texts") if is_long else Entry("categorical", categories=tuple(values))
+        low, high = self.spans[DATE if self.is_date else NUMBER]
+        if self.is_date:
+            return Entry("date", False, *days_between(low, high))
+        if low > high:
+            return Entry("numeric", self.is_integer)
+        low, high = max(low, -LARGEST_BOUND), min(high, LARGEST_BOUND)
+        # Bounds lie apart, also those of a column of one value.
+        return Entry("numeric", self.is_integer, low, high if low < high else low + max(1.0, abs(low) / 2**20))
 
 
 def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
@@ -136,7 +131,7 @@ def _add(summary: Summary, column: Any, place: Place) -> None:
         finite = found[np.isfinite(found)].tolist()
         summary.spans[kind] = (min(low, *finite, math.inf), max(high, *finite, -math.inf))
     summary.is_whole &= not np.isfinite(numbers[numbers != np.floor(numbers)]).any()
-    if not summary.has_too_many_values:
+    if len(summary.values) <= MAX_CATEGORIES:
         summary.values.update(zip(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist(), numbers.tolist(), strict=False))
 
 
@@ -160,9 +155,6 @@ def ask_of_texts(names: Iterable[str]) -> str:
         f"Read as text: {said}. Most of the cells look like numbers or dates in another writing (units, marks of "
         "thousands, decimal commas, days first). If they are, convert them, or declare how they are written."
     )
-
-
-_USUAL_EPSILON = 1.0
 
 
 def draft_plan(
@@ -207,234 +199,37 @@ def draft_plan(
             )
     require_columns(os.fspath(path), [label, *([event] if event else [])], names)
     usable, book = usable_columns(names), codebook or {}
+    known = {name: book.get(name, Entry()) for name in usable}
+    for name in usable:
+        # What the code book says, else what the name says: a column's cells have no say.
+        if name not in (label, event) and not known[name].kind and looks_like_identifier(name):
+            known[name] = Entry("identifier")
     features = [name for name in usable if name not in (label, event)]
-    identifiers = [name for name in features if _is_identifier(name, book)]
-    if len(features) == len(identifiers):
+    if all(known[name].kind == "identifier" for name in features):
         raise UsageError("usage-no-features", path=os.fspath(path), label=label)
-    seen = summarise(path, usable) if bounds_are_public else {}
-    sections = [
-        _top(bounds_are_public),
-        _privacy(epsilon, delta, n_records, next(iter(identifiers), "person_id")),
-        _MODEL,
-        _FEDERATION,
-        *(
-            _left_out(name) if name in identifiers else _feature(name, seen.get(name), book.get(name, Entry()))
-            for name in features
-        ),
-        _label(label, seen.get(label), book.get(label, Entry()))
-        if event is None
-        else _time(label, event, book.get(event, Entry())),
-    ]
+    if bounds_are_public:
+        seen = summarise(path, usable)
+        known = {name: own if own.kind else seen[name].entry(name == label) for name, own in known.items()}
+    text = draft_text(
+        {name: known[name] for name in features},
+        draft_label(label, known[label]) if event is None else draft_survival(label, event, book.get(event, Entry())),
+        bounds_are_public=bounds_are_public,
+        epsilon=epsilon,
+        delta=delta,
+        n_records=n_records,
+    )
     unusable = len(names) - len(usable)
     if unusable:
-        sections.append(
-            f"# Left out: {unusable} column(s) whose name is empty, has a line break or another mark that is not\n"
+        text += (
+            f"\n\n# Left out: {unusable} column(s) whose name is empty, has a line break or another mark that is not\n"
             "# seen, or is another one's too. Rename those that you need."
         )
-    return "\n\n".join(sections) + "\n"
+    return text + "\n"
 
 
 def usable_columns(names: Sequence[str]) -> list[str]:
     """The columns that can stand in a plan by their names."""
     return [name for name in names if name.strip() and shown(name) == name and names.count(name) == 1]
-
-
-def _is_identifier(name: str, book: Mapping[str, Entry]) -> bool:
-    """What the code book says, else what the name says: a column's cells have no say."""
-    entry = book.get(name, Entry())
-    return entry.kind == "identifier" or (not entry.kind and looks_like_identifier(name))
-
-
-def _left_out(name: str) -> str:
-    return (
-        f"# Left out: {toml_value(name)}, by its name or the code book an identifier or free text. It would teach a\n"
-        "# model nothing general, and much about single people. If it tells people apart, it may be privacy.unit; if\n"
-        "# it is a quantity or a category after all, give it a [[features]] table."
-    )
-
-
-def _top(bounds_are_public: bool) -> str:
-    if bounds_are_public:
-        origin = (
-            "# Bounds, categories and classes below were read off the file, because its owner said that they are\n"
-            "# public. If they are not, take them from a code book instead: they would leak what they were read from."
-        )
-    else:
-        origin = (
-            "# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or\n"
-            "# from common knowledge, never from private data: whatever stands in a plan is published.\n"
-            "# Bounds that are too narrow make one value of many, and nothing complains; too wide ones cost nearly\n"
-            "# nothing. Where you doubt, take the wider ones; `hedgerow check` shows how a table fits."
-        )
-    return (
-        "# A plan of Hedgerow: the one public file that all parties agree on.\n"
-        f'{origin}\nversion = {PLAN_VERSION}\nname = "plan"'
-    )
-
-
-def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, unit: str) -> str:
-    lines = [
-        "[privacy]",
-        "# The promise: no one who sees the model can tell whether one record was there, up to (epsilon, delta).",
-        "# Smaller is safer and less accurate; 1 is a usual choice.",
-        f"epsilon = {_number(_USUAL_EPSILON if epsilon is None else epsilon)}",
-        "# The chance that the promise fails; well below 1 / n_records.",
-    ]
-    if delta is None and n_records is not None:
-        delta = 10.0 ** -math.ceil(math.log10(max(n_records, 10)))
-    lines.append("# delta =       # FILL IN, for example 1e-6" if delta is None else f"delta = {_number(delta)}")
-    lines.append("# Training records over all sites, a public or declared number; a rough one will do.")
-    lines.append("# n_records =   # FILL IN" if n_records is None else f"n_records = {n_records}")
-    lines += [
-        '# Who adds the noise. "server" trusts the coordinator to add it, and with exact sums over all sites; they can',
-        '# be one person\'s values; with "distributed" the sites add it, and the coordinator sees no sum without it.',
-        'noise = "server"',
-        "# If one person may have several rows, protect the person: name the column that tells them apart, remove its",
-        "# [[features]] table below, and say how many rows of a person may count at each site, and at how many sites a",
-        "# person may have rows.",
-        f"# unit = {toml_value(unit)}",
-        "# max_rows_per_unit = 5",
-        "# sites_per_unit = 1",
-    ]
-    return "\n".join(lines)
-
-
-_MODEL = """[model]
-# The sites draw the seed of the trees together, so that no one picks them: a run then begins with more than two thirds
-# of its roster, whatever min_sites says. A number instead is one that all agree on.
-structure_seed = "joint"
-# Everything here has a default that follows from public numbers; see docs/defaults.md.
-# n_trees = "auto"
-# max_depth = "auto"
-# learning_rate = "auto\""""
-
-_FEDERATION = """[federation]
-# Nothing is aggregated with fewer sites than this.
-min_sites = 1"""
-
-
-def _feature(name: str, summary: Summary | None, entry: Entry) -> str:
-    """The table of a feature; `summary` only where its cells are public."""
-    lines = ["[[features]]", f"name = {toml_value(name)}"]
-    if entry.kind:
-        return "\n".join([*lines, *_feature_of_book(entry)])
-    if summary is None:
-        return "\n".join([*lines, *_open_feature(entry)])
-    if summary.is_date:
-        first, last = (toml_value(iso_of(day)) for day in days_between(summary.low, summary.high))
-        return "\n".join([*lines, 'type = "date"', f"min = {first}", f"max = {last}"])
-    if summary.is_numeric:
-        whole = ["integer = true"] if summary.is_integer else []
-        return "\n".join([*lines, 'type = "numeric"', *whole, *_bounds(summary, entry, widen=True)])
-    if summary.has_too_many_values:
-        return (
-            f"# Left out: {toml_value(name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
-            "# or free text teaches a model nothing general; group rarer values to use it."
-        )
-    values = f"categories = {toml_value(summary.sorted_values())}" if summary.values else _OPEN_CATEGORIES
-    return "\n".join([*lines, 'type = "categorical"', values])
-
-
-def _open_feature(entry: Entry) -> list[str]:
-    """What is to be known of a column."""
-    kinds = '"numeric" or "date", with min and max, or "categorical", with categories'
-    whole = "# integer = true   # if all its values are whole numbers"
-    return [f"# type =   # FILL IN: {kinds}", whole, *_open_bounds(entry), _OPEN_CATEGORIES]
-
-
-_OPEN_CATEGORIES = '# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own'
-
-
-def _feature_of_book(entry: Entry) -> list[str]:
-    lines = [f"type = {toml_value(entry.kind)}"]
-    if entry.kind == "categorical":
-        return [*lines, f"categories = {toml_value(entry.categories)}" if entry.categories else _OPEN_CATEGORIES]
-    if entry.unit:
-        lines.append(f"# In {shown(entry.unit)}.")
-    if entry.is_integer:
-        lines.append("integer = true")
-    if entry.kind == "date":
-        lines.append('# format = "%d.%m.%Y"   # if the tables write dates so, and not as 2020-01-31')
-    return [*lines, *_open_bounds(entry)]
-
-
-def _open_bounds(entry: Entry) -> list[str]:
-    """The bounds of a code book; a gap where it has none."""
-    lines = []
-    for bound, given, word in (("min", entry.low, "lower"), ("max", entry.high, "higher")):
-        if given is not None:
-            lines.append(f"{bound} = {toml_value(iso_of(given)) if entry.kind == 'date' else _number(given)}")
-        else:
-            lines.append(f"# {bound} =   # FILL IN; {word} values are clamped")
-    return lines
-
-
-def _bounds(summary: Summary, entry: Entry, *, widen: bool) -> list[str]:
-    if summary.low > summary.high:
-        return _open_bounds(entry)
-    low, high = max(summary.low, -LARGEST_BOUND), min(summary.high, LARGEST_BOUND)
-    if low < high:
-        return [f"min = {_number(low)}", f"max = {_number(high)}"]
-    if not widen or not low < low + 1:
-        return [f"min = {_number(low)}", "# max =   # FILL IN: the column holds one value only"]
-    return ["# The column holds one value only.", f"min = {_number(low)}", f"max = {_number(low + 1)}"]
-
-
-def _label(name: str, summary: Summary | None, entry: Entry) -> str:
-    """The table of a label; `summary` only where its cells are public."""
-    lines = ["[label]", f"name = {toml_value(name)}"]
-    if len(entry.categories) > 1:
-        return "\n".join([*lines, *_classes(list(entry.categories))])
-    if entry.kind == "numeric":
-        return "\n".join([*lines, 'type = "regression"', *_open_bounds(entry)])
-    values = [] if summary is None else summary.sorted_values()
-    if summary is not None and summary.is_numeric and len(values) > (MAX_CLASSES if summary.is_integer else 2):
-        others = _comment(f"Or {_labels_but('regression')}.") if summary.is_integer else []
-        return "\n".join([*lines, *others, 'type = "regression"', *_bounds(summary, entry, widen=False)])
-    if 2 <= len(values) <= MAX_CATEGORIES:
-        return "\n".join([*lines, *_classes(values)])
-    if summary is not None:
-        return "\n".join([*lines, *_comment(f"Or {_labels_but('binary')}."), 'type = "binary"', OPEN_CLASSES])
-    kinds = _comment(f"One of {_labels_but('')}.")
-    return "\n".join([*lines, *kinds, "# type =   # FILL IN, one of these", OPEN_CLASSES, *_open_bounds(entry)])
-
-
-def _time(label: str, event: str, entry: Entry) -> str:
-    codes = toml_value(entry.categories) if len(entry.categories) == 2 else ""
-    return "\n".join(
-        [
-            "[label]",
-            f"name = {toml_value(label)}",
-            'type = "survival"',
-            f"event = {toml_value(event)}",
-            "# What it says of who was lost from sight, and then of whose event was seen: without this line 0, no or",
-            "# false, and 1, yes or true; R's package survival has [1, 2]. Rows with anything else are left out.",
-            f"event_codes = {codes}" if codes else "# event_codes =   # FILL IN, such as [0, 1] or [1, 2]",
-            "# The ends of intervals of time, the first from 0, such as the years of the follow-up; 8 to 16 suit most.",
-            "# They are public: take them from what the study is about, never from the rows.",
-            "# intervals =   # FILL IN, in the unit of the times, such as [365, 730, 1095, 1461]",
-        ]
-    )
-
-
-def _classes(values: list[str]) -> list[str]:
-    if len(values) > 2:
-        return ['type = "multiclass"', f"classes = {toml_value(values)}"]
-    return ['type = "binary"', "# The positive class comes last.", f"classes = {toml_value(values)}"]
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, 112, initial_indent="# ", subsequent_indent="# ")
-
-
-def _labels_but(kind: str) -> str:
-    """What a label may be besides this."""
-    return ", or ".join(other.hint for name, other in label_kinds().items() if name != kind)
-
-
-def _number(value: float) -> str:
-    """A TOML number; integral values without a decimal point."""
-    return toml_value(int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value))
 
 
 _REDCAP = {
@@ -455,26 +250,6 @@ _BOOK_KINDS = {
     "date": "date", "datetime": "date", "timestamp": "date",
     "identifier": "identifier", "id": "identifier", "text": "identifier", "": "",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What a code book says of one column.
-
-    Attributes:
-        kind: "numeric", "date", "categorical", "identifier" (also free text), or "" for nothing.
-        is_integer: whether all values are whole numbers.
-        low, high: bounds, None where it names none.
-        categories: codes, numbers by their size; empty where it names none.
-        unit: of its values, "" for none.
-    """
-
-    kind: str = ""
-    is_integer: bool = False
-    low: float | None = None
-    high: float | None = None
-    categories: tuple[str, ...] = ()
-    unit: str = ""
 
 
 def read_codebook(location: str) -> dict[str, Entry]:

@@ -1,0 +1,221 @@
+"""The text of a commented plan, whose gaps wait for a person: what a draft asks, and what it says beside each line."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hedgerow.plan.fields import iso_of, shown
+from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION
+from hedgerow.plan.registry import label_kinds
+from hedgerow.plan.toml import OPEN_CLASSES, toml_value
+
+_USUAL_EPSILON = 1.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of one column without rows that are private: from a code book, or from public cells.
+
+    Attributes:
+        kind: "numeric", "date", "categorical", "identifier" (also free text), "texts" (more than a plan may list), or
+            "" for nothing.
+        is_integer: whether all values are whole numbers.
+        low, high: bounds, None where it names none.
+        categories: codes, numbers by their size; empty where it names none.
+        unit: of its values, "" for none.
+    """
+
+    kind: str = ""
+    is_integer: bool = False
+    low: float | None = None
+    high: float | None = None
+    categories: tuple[str, ...] = ()
+    unit: str = ""
+
+
+def draft_text(
+    features: Mapping[str, Entry],
+    label: str,
+    *,
+    bounds_are_public: bool = False,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    n_records: int | None = None,
+) -> str:
+    """A draft's text; `parse_plan` reads it once its gaps are filled in.
+
+    Args:
+        features: what is known of each; identifiers are left out.
+        label: its table, by `draft_label` or `draft_survival`.
+        bounds_are_public, epsilon, delta, n_records: as `hedgerow.data.drafts.draft_plan` takes them.
+    """
+    unit = next((name for name, entry in features.items() if entry.kind == "identifier"), "person_id")
+    sections = [_top(bounds_are_public), _privacy(epsilon, delta, n_records, unit), _MODEL, _FEDERATION]
+    return "\n\n".join([*sections, *(_feature(name, entry) for name, entry in features.items()), label])
+
+
+def _top(bounds_are_public: bool) -> str:
+    if bounds_are_public:
+        origin = (
+            "# Bounds, categories and classes below were read off the file, because its owner said that they are\n"
+            "# public. If they are not, take them from a code book instead: they would leak what they were read from."
+        )
+    else:
+        origin = (
+            "# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or\n"
+            "# from common knowledge, never from private data: whatever stands in a plan is published.\n"
+            "# Bounds that are too narrow make one value of many, and nothing complains; too wide ones cost nearly\n"
+            "# nothing. Where you doubt, take the wider ones; `hedgerow check` shows how a table fits."
+        )
+    return (
+        "# A plan of Hedgerow: the one public file that all parties agree on.\n"
+        f'{origin}\nversion = {PLAN_VERSION}\nname = "plan"'
+    )
+
+
+def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, unit: str) -> str:
+    lines = [
+        "[privacy]",
+        "# The promise: no one who sees the model can tell whether one record was there, up to (epsilon, delta).",
+        "# Smaller is safer and less accurate; 1 is a usual choice.",
+        f"epsilon = {_number(_USUAL_EPSILON if epsilon is None else epsilon)}",
+        "# The chance that the promise fails; well below 1 / n_records.",
+    ]
+    if delta is None and n_records is not None:
+        delta = 10.0 ** -math.ceil(math.log10(max(n_records, 10)))
+    lines.append("# delta =       # FILL IN, for example 1e-6" if delta is None else f"delta = {_number(delta)}")
+    lines.append("# Training records over all sites, a public or declared number; a rough one will do.")
+    lines.append("# n_records =   # FILL IN" if n_records is None else f"n_records = {n_records}")
+    lines += [
+        '# Who adds the noise. "server" trusts the coordinator to add it, and with exact sums over all sites; they can',
+        '# be one person\'s values; with "distributed" the sites add it, and the coordinator sees no sum without it.',
+        'noise = "server"',
+        "# If one person may have several rows, protect the person: name the column that tells them apart, remove its",
+        "# [[features]] table below, and say how many rows of a person may count at each site, and at how many sites a",
+        "# person may have rows.",
+        f"# unit = {toml_value(unit)}",
+        "# max_rows_per_unit = 5",
+        "# sites_per_unit = 1",
+    ]
+    return "\n".join(lines)
+
+
+_MODEL = """[model]
+# The sites draw the seed of the trees together, so that no one picks them: a run then begins with more than two thirds
+# of its roster, whatever min_sites says. A number instead is one that all agree on.
+structure_seed = "joint"
+# Everything here has a default that follows from public numbers; see docs/defaults.md.
+# n_trees = "auto"
+# max_depth = "auto"
+# learning_rate = "auto\""""
+
+_FEDERATION = """[federation]
+# Nothing is aggregated with fewer sites than this.
+min_sites = 1"""
+
+
+def _feature(name: str, entry: Entry) -> str:
+    """The table of a feature, or why there is none."""
+    if entry.kind == "identifier":
+        return (
+            f"# Left out: {toml_value(name)}, by its name or the code book an identifier or free text. It would teach\n"
+            "# a model nothing general, and much about single people. If it tells people apart, it may be\n"
+            "# privacy.unit; if it is a quantity or a category after all, give it a [[features]] table."
+        )
+    if entry.kind == "texts":
+        return (
+            f"# Left out: {toml_value(name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
+            "# or free text teaches a model nothing general; group rarer values to use it."
+        )
+    lines = ["[[features]]", f"name = {toml_value(name)}"]
+    return "\n".join([*lines, *(_known_feature(entry) if entry.kind else _open_feature(entry))])
+
+
+def _open_feature(entry: Entry) -> list[str]:
+    """What is to be known of a column."""
+    kinds = '"numeric" or "date", with min and max, or "categorical", with categories'
+    whole = "# integer = true   # if all its values are whole numbers"
+    return [f"# type =   # FILL IN: {kinds}", whole, *_bounds(entry), _OPEN_CATEGORIES]
+
+
+_OPEN_CATEGORIES = '# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own'
+
+
+def _known_feature(entry: Entry) -> list[str]:
+    lines = [f"type = {toml_value(entry.kind)}"]
+    if entry.kind == "categorical":
+        return [*lines, f"categories = {toml_value(entry.categories)}" if entry.categories else _OPEN_CATEGORIES]
+    if entry.unit:
+        lines.append(f"# In {shown(entry.unit)}.")
+    if entry.is_integer:
+        lines.append("integer = true")
+    if entry.kind == "date":
+        lines.append('# format = "%d.%m.%Y"   # if the tables write dates so, and not as 2020-01-31')
+    return [*lines, *_bounds(entry)]
+
+
+def _bounds(entry: Entry) -> list[str]:
+    """The bounds that are known; a gap for each of the others."""
+    lines = []
+    for bound, given, word in (("min", entry.low, "lower"), ("max", entry.high, "higher")):
+        if given is not None:
+            lines.append(f"{bound} = {toml_value(iso_of(given)) if entry.kind == 'date' else _number(given)}")
+        else:
+            lines.append(f"# {bound} =   # FILL IN; {word} values are clamped")
+    return lines
+
+
+def draft_label(name: str, entry: Entry) -> str:
+    """The table of a label of any kind but survival."""
+    lines = ["[label]", f"name = {toml_value(name)}"]
+    if len(entry.categories) > 1:
+        return "\n".join([*lines, *_classes(entry.categories)])
+    if entry.kind == "numeric":
+        others = _comment(f"Or {_labels_but('regression')}.") if entry.is_integer else []
+        return "\n".join([*lines, *others, 'type = "regression"', *_bounds(entry)])
+    if entry.categories:
+        return "\n".join([*lines, *_comment(f"Or {_labels_but('binary')}."), 'type = "binary"', OPEN_CLASSES])
+    kinds = _comment(f"One of {_labels_but('')}.")
+    return "\n".join([*lines, *kinds, "# type =   # FILL IN, one of these", OPEN_CLASSES, *_bounds(entry)])
+
+
+def draft_survival(label: str, event: str, entry: Entry) -> str:
+    """The table of times to an event. Args: entry: what is known of the event's column."""
+    codes = toml_value(entry.categories) if len(entry.categories) == 2 else ""
+    return "\n".join(
+        [
+            "[label]",
+            f"name = {toml_value(label)}",
+            'type = "survival"',
+            f"event = {toml_value(event)}",
+            "# What it says of who was lost from sight, and then of whose event was seen: without this line 0, no or",
+            "# false, and 1, yes or true; R's package survival has [1, 2]. Rows with anything else are left out.",
+            f"event_codes = {codes}" if codes else "# event_codes =   # FILL IN, such as [0, 1] or [1, 2]",
+            "# The ends of intervals of time, the first from 0, such as the years of the follow-up; 8 to 16 suit most.",
+            "# They are public: take them from what the study is about, never from the rows.",
+            "# intervals =   # FILL IN, in the unit of the times, such as [365, 730, 1095, 1461]",
+        ]
+    )
+
+
+def _classes(values: tuple[str, ...]) -> list[str]:
+    if len(values) > 2:
+        return ['type = "multiclass"', f"classes = {toml_value(values)}"]
+    return ['type = "binary"', "# The positive class comes last.", f"classes = {toml_value(values)}"]
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 112, initial_indent="# ", subsequent_indent="# ")
+
+
+def _labels_but(kind: str) -> str:
+    """What a label may be besides this."""
+    return ", or ".join(other.hint for name, other in label_kinds().items() if name != kind)
+
+
+def _number(value: float) -> str:
+    """A TOML number; integral values without a decimal point."""
+    return toml_value(int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value))
