@@ -27,6 +27,7 @@ from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, checks_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.groups import LineUp
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.guarantees import dealt
 from hedgerow.secagg.transitions import Abandoned
@@ -102,11 +103,13 @@ class Case:
     epsilon: float
     n_groups: int
     lie: Lie
+    names: str = "site"
 
 
 class Result(NamedTuple):
     """One split: AUC, the share called positive in each public group, what stopped the run, how many honest nodes
-    object, in how many rounds the liar's group was out of line, and in how many another was.
+    object, in how many rounds no records could add up to the sum of the liar's group, and of another, and whether the
+    liar's group, and another one, was out of line by the releases of ten rounds.
     """
 
     auc: float
@@ -115,6 +118,8 @@ class Result(NamedTuple):
     n_objecting: int
     n_named: int
     n_misnamed: int
+    is_told: bool
+    is_other_told: bool
 
 
 def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], seed: int) -> list[Node | Liar]:
@@ -129,7 +134,7 @@ def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], s
     for site in range(n_sites):
         own = np.flatnonzero(owner == site)
         if site != n_sites // 2:
-            nodes.append(Node(f"site-{site:02d}", data.only(own), plan, settings))
+            nodes.append(Node(f"{case.names}-{site:02d}", data.only(own), plan, settings))
             continue
         rows = data.only(own)
         if lie.is_flipped:
@@ -137,7 +142,7 @@ def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], s
         if lie.is_aimed:
             rows = data.only(random.choice(np.flatnonzero(aimed), len(own)))
             rows = replace(rows, labels=np.zeros_like(rows.labels))
-        node = Node(f"site-{site:02d}", rows, plan, settings)
+        node = Node(f"{case.names}-{site:02d}", rows, plan, settings)
         nodes.append(node if lie == LIES[0] else Liar(node, lie))
     return nodes
 
@@ -175,12 +180,13 @@ def public_groups(plan: Plan, rows: SiteData) -> list[tuple[int, int]]:
 
 def carried_out(
     plan: Plan, nodes: Sequence[Node | Liar], case: Case, seed: int
-) -> tuple[Replica, str, tuple[int, int, int]]:
+) -> tuple[Replica, str, tuple[int, int, int, bool, bool]]:
     """A run, why it was stopped, how many honest nodes objected, and in how many rounds the liar's group, and another
     one, was out of line.
     """
     task, releaser = TrainingTask(plan), Releaser(SeededNoise(seed, exact=False))
     run, checks, grouped = Replica(task), checks_of(task), GroupedChecks(lambda: checks_of(task))
+    lineup, out_of_line = LineUp(case.n_groups), set[int]()
     of = dealt([node.site.encode() for node in nodes], case.n_groups)
     parts = [[node for node, group in zip(nodes, of, strict=True) if group == number] for number in sorted(set(of))]
     sums = {number: PlainAggregation(part) for number, part in enumerate(parts)}
@@ -201,8 +207,9 @@ def carried_out(
             stopped = f"{fault.code}, round {query.purpose.round}"
             break
         run.feed(released)
+        out_of_line |= set(lineup.take(released)) if case.n_groups else set()
         objecting |= {node.site for node in nodes if isinstance(node, Node) and node.n_worse >= WORSE_TREES}
-    return run, stopped, (len(objecting), named, misnamed)
+    return run, stopped, (len(objecting), named, misnamed, liars in out_of_line, bool(out_of_line - {liars}))
 
 
 def line_of(found: list[Result], honest: list[Result], names: list[str]) -> tuple[str, float]:
@@ -218,16 +225,38 @@ def line_of(found: list[Result], honest: list[Result], names: list[str]) -> tupl
     return text, float(np.mean([one.auc for one in honest])) - auc
 
 
+def alarms(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.Namespace) -> int:
+    """Honest runs of twelve sites whose rows differ by age, dealt to three groups otherwise each time; and liars among
+    sites that are alike.
+    """
+    honest = 0
+    for lie in (LIES[0], LIES[3], LIES[4], LIES[6], LIES[8]):
+        is_honest = lie == LIES[0]
+        n_runs = options.alarms if is_honest else max(1, options.alarms // 20)
+        cases = [Case(12, is_honest, 1.0, 3, lie, names=f"run-{number}") for number in range(n_runs)]
+        found = [result_of(prepared, case, groups, options, number) for number, case in enumerate(cases)]
+        right, wrong = sum(one.is_told for one in found), sum(one.is_other_told for one in found)
+        if lie == LIES[0]:
+            right, wrong = 0, sum(one.is_told or one.is_other_told for one in found)
+            honest = wrong
+        who = "rows by age" if is_honest else "rows alike"
+        print(f"{lie.name:<24} {who}, {n_runs:>3} runs: its group is told in {right}, another in {wrong}", flush=True)
+    return 1 if honest else 0
+
+
 def main(argv: list[str]) -> int:
     """Print the table; the exit code is 1 when honest groups cost more, or one site of ten moves more, than it may."""
     parser = arguments("poisoning", __doc__, trees=(60, "trees of a model"), splits=(2, "random splits per line"))
     parser.add_argument("--dataset", default="adult", help="adult, bank or credit2 (default adult)")
     parser.add_argument("--sites", type=int, nargs="+", default=list(SITES), help="numbers of sites (default 5 10 50)")
+    parser.add_argument("--alarms", type=int, default=0, metavar="N", help="only look for false alarms, in N runs")
     options = parser.parse_args(argv)
     prepared = Prepared(load(options.dataset, options.data))
     plan = plan_for(prepared.table, 1.0, 1000, {})
     groups = public_groups(plan, rows_of(prepared, plan, ~stratified_split(prepared.table.label, 0)))
     names = [f"{plan.features[feature].name} {plan.features[feature].categories[code]}" for feature, code in groups]
+    if options.alarms:
+        return alarms(prepared, groups, options)
     ways = list(product(options.sites, (False, True), EPSILONS))
     steps = progress(len(ways) * len(GROUPS) * len(LIES), "poisoning")
     print("AUC; the share called positive, here and where all are honest, in the public group that moved most; which;")

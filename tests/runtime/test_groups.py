@@ -23,7 +23,7 @@ from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.groups import combined, noise_factor, packed, rows_of_groups
+from hedgerow.protocol.groups import LineUp, combined, noise_factor, packed, rows_of_groups
 from hedgerow.protocol.messages import MessageKind, Payload, decode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.guarantees import Wishes, dealt, derive
@@ -243,6 +243,55 @@ def test_one_site_spoils_its_group_and_no_more(
     named = {event.site for event in federation.events if event.code == "group-out-of-line"}
     assert named == next(part for part in parts_of(federation) if liar in part)
     assert not [failure for party in federation.parties.values() for failure in party.failures]
+
+
+@pytest.mark.parametrize("is_lying", [True, False])
+def test_a_group_that_is_out_of_line_is_told_to_all(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, is_lying: bool
+) -> None:
+    """A lie within all bounds: after ten rounds every owner hears which group it is, from the releases alone, and so
+    does the coordinator's operator. The run goes on, and nobody is left out.
+    """
+    plan = plan_of(factory, structure_seed=5, n_trees=11)
+    federation: Federation = federate(N_SITES, plan)
+    heard: dict[str, list[str]] = {}
+    for name, party in federation.parties.items():
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, tell=heard.setdefault(name, []).append)
+        party.start()
+    liar, honest = "site-3", NodeRun._answer
+
+    def answer(self: NodeRun, query: Query) -> IntVector:
+        sums = honest(self, query).copy()
+        if is_lying and self is federation.parties[liar].session._run:
+            # Eight times its rows, with the opposite labels.
+            sums *= 8
+            sums[0::2] *= -1
+        return sums
+
+    monkeypatch.setattr(NodeRun, "_answer", answer)
+    outcome = federation.run()
+    part = next(part for part in parts_of(federation) if liar in part)
+    said = {name: [line for line in lines if "group-out-of-line" in line] for name, lines in heard.items()}
+    named = {event.site for event in federation.events if event.code == "group-out-of-line"}
+    assert outcome.ensemble.n_trees == 11 and {len(lines) for lines in said.values()} == {int(is_lying)}
+    assert named == (part if is_lying else set())
+    assert all(name in lines[0] for lines in said.values() if lines for name in part)
+
+
+def test_marks_know_nothing_of_the_noise() -> None:
+    """Honest groups' marks are about 0 whatever the noise is; one that sits out is not marked for it."""
+    drawn = np.random.default_rng(3)
+    for scale in (10, 10**6):
+        lineup, silent = LineUp(N_GROUPS), LineUp(N_GROUPS)
+        for _ in range(40):
+            rows = {group: np.rint(drawn.normal(100, scale, 16)).astype(np.int64) for group in range(N_GROUPS)}
+            weights = {0: 900, 1: 1000, 2: 1100}
+            assert not lineup.take(packed(rows, weights, 16, N_GROUPS))
+            assert not silent.take(packed({0: rows[0], 2: rows[2]}, weights, 16, N_GROUPS))
+        far = {**rows, 1: rows[1] + 40 * scale}
+        found = [lineup.take(packed(far, weights, 16, N_GROUPS)) for _ in range(20)]
+        assert [1] in found and lineup.told == {1}
 
 
 @given(st.data())

@@ -35,6 +35,7 @@ from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTas
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
+from hedgerow.protocol.groups import OUT_OF_LINE_ROUNDS, LineUp
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
     NO_HASH,
@@ -629,6 +630,7 @@ _NOTHING = NodeStep()
 WORSE_TREES = 10
 """Trees in a row that say less about a site's rows than a constant before its owner hears of it."""
 _DISAGREES = "model-disagrees"
+_OUT_OF_LINE = "group-out-of-line"
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
 
 
@@ -663,6 +665,7 @@ class NodeRun:
         # The answer to a round's query, with its number. It changes the node's scores, and so is computed once.
         self._vector: tuple[int, IntVector] | None = None
         self._has_told = self._has_group = False
+        self._lineup = LineUp(self.replica.n_groups)
         # Rounds of the local model whose answer may have left with other noise, before a restart.
         self._redrawn = set[int]()
         if setup.arrivals is not None and isinstance(node, Node):
@@ -984,6 +987,14 @@ class NodeRun:
         self._look()
         self.replica.feed(release)
         self._vector = None
+        for group in self._lineup.take(release) if self.replica.n_groups else ():
+            sites = self._setup.roster.sites
+            part = parts_of(self._setup.roster, range(len(sites)), self.replica.n_groups)[group]
+            self._setup.tell(
+                f"For {OUT_OF_LINE_ROUNDS} rounds one group's sums have been far from those of the others, by what "
+                f"was released: {', '.join(sites[node].name for node in part)}. One of them may lie, or their rows are "
+                f"unlike the others'. All parties see this ({_OUT_OF_LINE})"
+            )
 
     def _look(self) -> None:
         """Tell the owner, and no one else, where the model has turned against the site's own rows.

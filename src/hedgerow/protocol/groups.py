@@ -70,3 +70,47 @@ def combined(release: IntVector, n_groups: int) -> IntVector:
     quotients, rests = np.divmod(rows[:, 1:], weights[:, None])
     scaled = quotients * whole + rests * whole // weights[:, None]
     return np.ascontiguousarray(np.sort(scaled, axis=0)[n_groups // 2])
+
+
+_HAIR = 1e-300
+OUT_OF_LINE_ROUNDS = 10
+OUT_OF_LINE = 4.0
+"""Mean of the logarithm over so many rounds: the squares of a group's distances are e^4 = 55 times the others'."""
+
+
+class LineUp:
+    """Which group is out of line, by the releases of a run so far: every party finds the same.
+
+    Of a round, a group's mark is the logarithm of its squared distance from the group that is nearest to it, over the
+    usual (median) one of two of the others. Each group's noise is alike, so the mark of honest groups with like rows is
+    about 0, whatever the noise is; that of a group whose sums are of other rows, or of none, grows with them. Rows that
+    are unlike have marks too: it is evidence to be looked at, and nobody is left out for it.
+    """
+
+    def __init__(self, n_groups: int) -> None:
+        self._n_groups = n_groups
+        self._marks: list[Mapping[int, float]] = []
+        self.told: set[int] = set()
+        """Those that were out of line once."""
+
+    def take(self, release: IntVector) -> list[int]:
+        """The groups that are out of line for the first time with this release."""
+        rows = rows_of_groups(release, self._n_groups)
+        there = np.flatnonzero(rows[:, 0] > 0)
+        if len(there) < self._n_groups:
+            # Who sits out is told for that, and distances to it mean nothing.
+            return []
+        scaled = rows[:, 1:].astype(np.float64) / rows[:, :1]
+        squares = np.array([[float(((one - other) ** 2).sum()) for other in scaled] for one in scaled]) + _HAIR
+        marks = {}
+        for group in there.tolist():
+            others = [other for other in there.tolist() if other != group]
+            usual = np.median([squares[one, other] for one in others for other in others if one < other])
+            marks[group] = float(np.log(squares[group, others].min() / usual))
+        self._marks = [*self._marks, marks][-OUT_OF_LINE_ROUNDS:]
+        if len(self._marks) < OUT_OF_LINE_ROUNDS:
+            return []
+        mean = {group: math.fsum(each[group] for each in self._marks) / OUT_OF_LINE_ROUNDS for group in marks}
+        found = [group for group in mean if mean[group] > OUT_OF_LINE and group not in self.told]
+        self.told.update(found)
+        return found

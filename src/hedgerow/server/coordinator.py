@@ -50,7 +50,7 @@ from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import Ledger, prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.protocol.groups import packed
+from hedgerow.protocol.groups import LineUp, packed
 from hedgerow.protocol.messages import (
     FROM_NODES,
     Abandoned,
@@ -453,6 +453,7 @@ class Run:
         self.replica = Replica(self.task)
         self.checks: ReleaseChecks = checks_of(self.task)
         self.grouped = GroupedChecks(lambda: checks_of(self.task))
+        self.lineup = LineUp(self.replica.n_groups)
         self.sites = Sites(self.setup.roster, self.plan)
 
     @property
@@ -510,6 +511,9 @@ class Run:
         """A release is made, and the program goes on from it."""
         self.ledger = self.ledger.append(line.entry)
         self.replica.feed(line.release)
+        for group in self.lineup.take(line.release) if self.replica.n_groups else ():
+            for node in self.parts([site.name for site in self.sites])[group]:
+                self.tell(RunEventKind.COMPLAINT, self.sites.name(node), "group-out-of-line")
         self.releases.append(line.release)
         self.survivors.append(line.survivors)
 
