@@ -141,7 +141,13 @@ def test_a_hashed_column_has_nothing_beyond_its_buckets(write_file: WriteFile) -
     assert (ward.kind, ward.n_missing, ward.n_unlisted, ward.is_constant) == ("hashed", 1, 0, False)
 
 
-@pytest.mark.parametrize("name", ["id", "PatientID", "patient_id", "subject-id", "MRN", "case no", "uuid", "Person"])
+NAMES_OF_IDENTIFIERS = [
+    "id", "PatientID", "patient_id", "subject-id", "MRN", "case no", "uuid", "Person",
+    "rownames", "row.names", "Unnamed: 0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES_OF_IDENTIFIERS)
 def test_names_of_identifiers(name: str) -> None:
     """By the name alone."""
     assert looks_like_identifier(name)

@@ -24,16 +24,19 @@ from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Purpose
 from hedgerow.survey.curves import SurvivalCounts
+from hedgerow.survey.program import range_of_octaves
 from hedgerow.survey.queries import (
     UNIT,
     CellCounts,
     JointCounts,
     KindCounts,
     NumberBins,
+    N_OCTAVES,
     RawSite,
     SurveyQuery,
     TextBins,
     TextVotes,
+    octaves_of,
 )
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions, counted
@@ -210,6 +213,23 @@ def test_what_is_found(columns: list[list[str]], site_of: MakeSite) -> None:
     rates = own["age"].shown_rates
     assert rates[0].rates[1].value < 0.4 < 0.6 < rates[-1].rates[1].value
     assert not own["ill"].rates
+
+
+@given(sign=st.sampled_from([-1.0, 1.0]), size=st.integers(-100, -1))
+def test_bounds_of_whole_numbers_hold_them_where_noise_looks_like_fractions(sign: float, size: int) -> None:
+    """Zeros and ones stay between the bounds, whatever octave of fractions the noise makes stand out beside them."""
+    counts = np.bincount(octaves_of(np.repeat([0.0, 1.0], [700, 300])), minlength=N_OCTAVES).astype(float)
+    counts[octaves_of(np.array([sign * 2.0**size]))] += 60
+    assert range_of_octaves(counts, 0.0, 10.0, 1000).bounds == (0, 1)
+
+
+@pytest.mark.parametrize(("high", "is_shown"), [(40.0, False), (95.0, True)])
+def test_no_mean_is_shown_of_a_column_that_lies_beyond_its_bounds(
+    columns: list[list[str]], site_of: MakeSite, high: float, is_shown: bool
+) -> None:
+    """Values beyond the bounds count as the bounds: what their mean would say, with its interval, is not true."""
+    found = surveyed(columns, site_of, age=AskedColumn("age", "number", (0.0, high))).statistics.columns[0]
+    assert (found.mean is not None) == is_shown
 
 
 def test_without_noise_counts_are_exact(columns: list[list[str]], site_of: MakeSite) -> None:

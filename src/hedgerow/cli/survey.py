@@ -20,7 +20,7 @@ from rich.text import Text
 from hedgerow.cli.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, status
-from hedgerow.data.drafts import ask_of_texts, number_like, read_codebook
+from hedgerow.data.drafts import ask_of_texts, is_identifier, number_like, read_codebook
 from hedgerow.data.sources import column_names
 from hedgerow.data.units import MOST_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
@@ -243,9 +243,9 @@ def _known(arguments: argparse.Namespace, names: Sequence[str] | None) -> tuple[
         declared = {name: declared.get(name, AskedColumn(name)) for name in book}
     own = {arguments.unit, arguments.label, *schema}
     # A code book is of a whole study: what it says of columns that are not here is for other tables.
-    identifiers = [name for name in names if name in book and book[name].kind == "identifier" and name not in own]
-    if identifiers:
-        note(f"Left out, by the code book identifiers or free text: {listed(identifiers)}.")
+    identifiers = [name for name in names if is_identifier(name, book) and name not in own]
+    if identifiers and not arguments.json:
+        note(f"Left out, by their names or the code book identifiers or free text: {listed(identifiers)}.")
     known = {name: column for name, column in declared.items() if name in names and name != arguments.unit}
     return {**known, **schema}, [*arguments.without, *identifiers]
 

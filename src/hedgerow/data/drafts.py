@@ -201,8 +201,7 @@ def draft_plan(
     usable, book = usable_columns(names), codebook or {}
     known = {name: book.get(name, Entry()) for name in usable}
     for name in usable:
-        # What the code book says, else what the name says: a column's cells have no say.
-        if name not in (label, event) and not known[name].kind and looks_like_identifier(name):
+        if name not in (label, event) and is_identifier(name, book):
             known[name] = Entry("identifier")
     features = [name for name in usable if name not in (label, event)]
     if all(known[name].kind == "identifier" for name in features):
@@ -374,13 +373,13 @@ def _sorted_codes(codes: list[str]) -> tuple[str, ...]:
 _IDENTIFIERS = {
     "id", "ids", "identifier", "uuid", "guid", "pid", "eid", "uid", "oid", "mrn", "ssn", "nhs", "nir", "subjid",
     "usubjid", "patid", "patientid", "personid", "recordid", "rowid", "caseid", "visitid", "encounterid", "stayid",
-    "hadm", "fallnummer", "patientennummer", "pseudonym", "kennung",
+    "hadm", "fallnummer", "patientennummer", "pseudonym", "kennung", "rownames", "unnamed",
 }  # fmt: skip
 _NUMBERED = {
     "patient", "person", "subject", "record", "case", "row", "visit", "encounter", "admission", "account", "member",
 }  # fmt: skip
-_NUMBER = {"no", "nr", "num", "number", "key", "code", "ref", "index"}
-_PEOPLE = {"patient", "person", "subject", "participant", "index", "unnamed: 0"}
+_NUMBER = {"no", "nr", "num", "number", "key", "code", "ref", "index", "names"}
+_PEOPLE = {"patient", "person", "subject", "participant", "index"}
 
 
 def words_of(name: str) -> list[str]:
@@ -388,6 +387,12 @@ def words_of(name: str) -> list[str]:
     parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
     parted = re.sub(r"([A-Za-z])([0-9])", r"\1 \2", parted)
     return [word.lower() for word in re.split(r"[\W_]+", parted) if word]
+
+
+def is_identifier(name: str, book: Mapping[str, Entry]) -> bool:
+    """What the code book says, else what the name says: a column's cells have no say."""
+    kind = book.get(name, Entry()).kind
+    return kind == "identifier" or (not kind and looks_like_identifier(name))
 
 
 def looks_like_identifier(name: str) -> bool:

@@ -517,6 +517,9 @@ def range_of_octaves(counts: Counts, n_parts: float, deviation: float, n_records
 
 def _range_of(seen: NDArray[np.intp], mass: float, n_parts: float, deviation: float, n_records: float) -> Range:
     is_whole = n_parts < FEW_PARTS * 2 * deviation + 0.5 and n_records > MANY_RECORDS * 2 * deviation
+    if is_whole:
+        # No whole number lies between 0 and 1 in size: what seems to be there is noise.
+        seen = seen[(seen == ZERO) | (_OCTAVES[seen] >= 0)]
     if not len(seen):
         return Range(*NOTHING_SEEN, is_seen=False)
     first, last = int(seen[0]) - ZERO, int(seen[-1]) - ZERO

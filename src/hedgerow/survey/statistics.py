@@ -90,6 +90,8 @@ N_HASHED = 16
 """Bins of a column's texts where no common text was found."""
 MAX_CLASSES = 20
 """A label with more values than this is a quantity."""
+MOST_BEYOND = 0.05
+"""A column of which a larger share lies beyond its bounds is shown without a mean."""
 
 
 @dataclass(frozen=True)
@@ -726,7 +728,9 @@ def column_of_numbers(
     own = replace(own, groups=_groups_of_numbers(bins, counts, deviation, found.is_whole))
     if not own.present.is_shown:
         return own
-    mean = _mean(bins, counts, deviation, found)
+    beyond = sum(group.count.value for group in (own.groups[0], own.groups[-1]) if group.count.is_shown)
+    # Values beyond the bounds count as the bounds: of many such values the mean would be another one.
+    mean = None if beyond > MOST_BEYOND * own.present.value else _mean(bins, counts, deviation, found)
     return replace(own, mean=mean, quantiles=_quantiles(bins, counts, deviation, own))
 
 
