@@ -138,7 +138,7 @@ def _bounds_of(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> dict
     if isinstance(bounds, str) or not isinstance(bounds, Iterable):
         raise UsageError("bounds-unknown", bounds=bounds)
     if isinstance(bounds, Mapping):
-        by_name = _by_name(bounds, names, "bounds")
+        by_name = dict.fromkeys(names, PRIVATE) | _by_name(bounds, names, "bounds")
     else:
         pairs = list(bounds)
         if len(pairs) != len(names):
@@ -463,7 +463,8 @@ def warn_of_few_records(
         )
     if reasons:
         of_label = "".join(f" or {name}" for name in ("classes", "label_bounds") if name in parameters)
-        remedy = f"Give bounds=[(min, max), ...]{of_label} by hand where you know them."
+        named = next((name for name in unseen if name in ranges), "NAME")
+        remedy = f"Give bounds={{{named!r}: (min, max), ...}}{of_label} by hand where you know them."
         warnings.warn(" ".join([*reasons, remedy]), FewRecordsWarning, stacklevel=5)
 
 
