@@ -26,12 +26,12 @@ from hedgerow.protocol.queries import Purpose
 from hedgerow.survey.curves import SurvivalCounts
 from hedgerow.survey.program import range_of_octaves
 from hedgerow.survey.queries import (
+    N_OCTAVES,
     UNIT,
     CellCounts,
     JointCounts,
     KindCounts,
     NumberBins,
-    N_OCTAVES,
     RawSite,
     SurveyQuery,
     TextBins,
