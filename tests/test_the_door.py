@@ -265,6 +265,17 @@ def test_texts_that_look_like_numbers_are_told() -> None:
     assert [own[0] for own in model.columns_.values()] == ["hashed", "hashed", "hashed", "numeric"]
 
 
+def test_many_cells_of_another_kind_are_told_at_predict() -> None:
+    """A table that is written otherwise than that of the training is not predicted from in silence, in part neither."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"age": rng.integers(20, 90, 600), "pulse": rng.integers(50, 99, 600)})
+    told = {"classes": [0, 1], "bounds": [(0, 100), (0, 200)], "n_records": 600, "n_trees": 1}
+    model = DPGBDTClassifier(epsilon=20.0, **told).fit(X, (X["age"] > 50).to_numpy())
+    model.predict(X.astype(str))
+    with pytest.warns(BeyondPlanWarning, match="33% of 'age'\\."):
+        model.predict(X.assign(age=np.where(np.arange(600) % 3 == 0, "<20", X["age"].astype(str))))
+
+
 def test_masked_labels_are_missing() -> None:
     """What a masked array hides is no label: neither trained on nor taken for one."""
     X, y = np.arange(600.0).reshape(-1, 1) % 50, np.arange(600) % 50

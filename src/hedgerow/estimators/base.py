@@ -287,24 +287,30 @@ def encode_rows(
         codes = grid.encode_matrix(table)
     else:
         codes = grid.encode(columns)
+    n_rows, outside = codes.shape[1], {name: own.n_cells for name, own in unfit.items()}
     if not is_training:
+        # A column of which no cell is read is told of when it is predicted from.
+        _warn_of(n_rows, {name: n_cells for name, n_cells in outside.items() if n_cells < n_rows})
         return codes, None
     places = grid.places(columns, codes) if grid.divisible else None
     if plan.privacy.bounds_from_data:
         return codes, places
-    n_rows = codes.shape[1]
     with np.errstate(over="ignore"):
         counts = count_beyond((own if own.dtype.kind == "i" else own.astype(np.float32) for own in columns), plan)
         # Of bounds that were found, `warn_of_few_records` speaks.
         found = {own.name for own in plan.features if own.origin == FOUND}
-        outside = {name: count * (name not in found) + unfit[name].n_cells for name, count in counts}
-    if n_rows >= FEWEST_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=outside).warning):
-        warnings.warn(said, BeyondPlanWarning, stacklevel=6)
+        _warn_of(n_rows, {name: count * (name not in found) + outside[name] for name, count in counts})
     texts = [own.name for own in plan.features if own.is_hashed and own.origin == FOUND]
     odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
     if question := ask_of_texts(odd):
         warnings.warn(question, BeyondPlanWarning, stacklevel=6)
     return codes, places
+
+
+def _warn_of(n_rows: int, beyond: Mapping[str, int]) -> None:
+    """Tell the caller of columns of which many cells are beyond the plan, or of another kind."""
+    if n_rows >= FEWEST_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=beyond).warning):
+        warnings.warn(said, BeyondPlanWarning, stacklevel=7)
 
 
 class BeyondPlanWarning(UserWarning):
