@@ -1,0 +1,95 @@
+"""Groups of sites are cohorts of their own: what is opened, by whom, and with how many."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.secagg.guarantees import Wishes, dealt, derive
+from hedgerow.secagg.masks import name_in
+from hedgerow.secagg.messages import NodePolicy
+from hedgerow.secagg.transitions import Abandoned, Code, Refusal
+from hedgerow.secagg.view import Cohort
+from tests.secagg.lab import Lab
+
+N_NODES, N_GROUPS = 12, 3
+OPEN = NodePolicy(min_honest_survivors=1, min_honest_group=1)
+
+
+def lab_of(seed: int = 1, *, has_echo: bool = False) -> Lab:
+    """Twelve nodes in three groups of four, of whom three are needed."""
+    return Lab(N_NODES, seed=seed, wishes=Wishes(1, n_groups=N_GROUPS, has_echo=has_echo), policy=OPEN)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sets(st.integers(0, N_NODES - 1)), st.sets(st.integers(0, N_NODES - 1)), st.integers(1, 9))
+def test_a_group_is_opened_whole_or_not_at_all(late: set[int], mute: set[int], seed: int) -> None:
+    """Whoever is late with a vector or gives no answer: each sum that opens is that of its group's survivors, exactly,
+    and the others are not opened; without most groups nothing is.
+    """
+    lab = lab_of(seed)
+    parts = [set(part) for part in lab.view.parts]
+    there = [part - late for part in parts]
+    kept = [part for part in there if len(part) >= 3]
+    try:
+        aggregator, requests = lab.collected(absent=tuple(late)).close_vectors(lab.session.coordinator)
+    except Abandoned:
+        assert len(kept) < 2
+        return
+    assert set(aggregator.uploads) == set().union(*kept) and len(kept) >= 2
+    answers = [lab.answered(node, requests[node]).message or b"" for node in requests if node not in mute]
+    aggregator, complaints = aggregator.receive(answers)
+    able = [part for part in kept if len(part - mute) >= 3]
+    assert not complaints
+    if len(able) < 2:
+        with pytest.raises(Abandoned):
+            aggregator.release(is_last=True)
+        return
+    opened = aggregator.release(is_last=True)[1]
+    assert set(opened.survivors) == set().union(*able)
+    for number, part in enumerate(parts):
+        found = opened.sums.get(name_in(lab.view, "leaves", number))
+        expected = sum(node + 1 for node in part - late)
+        assert (found is not None) == (part - late in able)
+        assert found is None or found.tolist() == [expected] * 4
+
+
+def test_the_list_of_another_group_does_not_count() -> None:
+    """A manifest that lists all of two groups and two nodes of a third is answered by no one of the third."""
+    lab = lab_of()
+    aggregator = lab.collected()
+    few = lab.view.parts[0][:2]
+    keep = tuple(sorted({*few, *lab.view.parts[1], *lab.view.parts[2]}))
+    with pytest.raises(Refusal) as refused:
+        lab.answered(few[0], lab.request(aggregator, few[0], keep))
+    assert refused.value.reason is Code.TOO_FEW_SURVIVORS
+    other = lab.view.parts[1][0]
+    assert lab.answered(other, lab.request(aggregator, other, keep)).message
+
+
+def test_what_is_promised_is_a_groups() -> None:
+    """The guarantees are those of a federation of the group's size, and two epochs are compared by the group."""
+    view = lab_of().view
+    assert set(view.by_node.values()) == {derive(4, view.parameters.wishes)}
+    for part in view.parts:
+        assert Cohort.of(view, part[0]).members == frozenset(part)
+        assert all(set(view.peers(node)) == set(part) - {node} for node in part)
+
+
+@given(st.lists(st.binary(min_size=32, max_size=32), min_size=3, max_size=40, unique=True), st.sampled_from([3, 5]))
+def test_groups_follow_from_keys_alone(keys: list[bytes], n_groups: int) -> None:
+    """Not from the order of the roster; and their sizes differ by one at most."""
+    of = dict(zip(keys, dealt(keys, n_groups), strict=True))
+    turned = keys[::-1]
+    assert of == dict(zip(turned, dealt(turned, n_groups), strict=True))
+    sizes = [list(of.values()).count(group) for group in range(n_groups)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_sparse_graph_has_no_groups() -> None:
+    """Nor is an even number of them one: the parameters are refused."""
+    for wishes in (Wishes(1, n_groups=2), Wishes(5, max_drops=5, is_sparse=True, has_echo=True, n_groups=3)):
+        with pytest.raises(Refusal) as refused:
+            derive(60, wishes)
+        assert refused.value.reason is Code.PARAMETERS_REFUSED
