@@ -167,6 +167,19 @@ def test_one_cell_has_one_code_for_survey_and_training(cells: list[Any], cell: A
         assert both.kinds[-1] != DATE or not np.isnan(both.days[-1])
 
 
+def test_truth_values_are_the_same_numbers_however_a_reader_left_them() -> None:
+    """One cell of text makes text of all in a CSV by pandas and in numpy's arrays: where numbers are declared, true is
+    1 and false is 0 either way, so no cell decides what others count as."""
+    place, number = Place("a table", "a column"), Feature(name="a column", type="numeric", min=0, max=1)
+    plain, mixed = (pd.read_csv(io.StringIO(f"a\nTrue\nFalse\n{other}\n"))["a"] for other in ("True", "unknown"))
+    assert plain.dtype == bool != mixed.dtype
+    for column in (plain, mixed, pa.array([True, False, None]), [True, False, "-"], np.array(["true", "FALSE", ""])):
+        assert feature_of(column, number, place, AsMissing())[:2].tolist() == [1, 0]
+        assert RawColumn([arrow_of(column, "a table", "a column")], place).kinds[:2].tolist() == [TRUTH, TRUTH]
+    matrix = np.array([[1.5, True], [2.5, False], *([[1, True]] * 20), ["<3", True]])
+    assert base.as_matrix(matrix)[:2].tolist() == [[1.5, 1], [2.5, 0]]
+
+
 def test_what_cells_are() -> None:
     """Each of one kind, whatever type of Python writes it; what is none of them is missing."""
     cells = [1, 0.5, "7", " 1e3 ", Decimal("2"), True, "False", "2020-01-31", datetime.date(2020, 1, 1), "<18", "07:30"]

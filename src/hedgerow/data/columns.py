@@ -121,6 +121,7 @@ _SURE_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _PERHAPS_THOUSANDS = r"^[+-]?[1-9][0-9]{0,2}\.[0-9]{3}$"
 _WITH_DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]*(?:[eE][+-]?[0-9]+)?)$"
 _PERHAPS_NUMBER = r"[0-9]|[nN][aA][nN]|[iI][nN][fF]"
+_TRUTHS = ("false", "true")
 _MIDNIGHT = " 00:00:00"
 _LARGEST_EXACT = 2.0**53
 _LARGEST_EXPONENT = 400
@@ -152,6 +153,8 @@ class AsMissing:
 
 def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
     """The column as float64 [n], NaN where a value is missing; a cell that is not a number goes to `unfit`.
+
+    True is 1 and false is 0, also as text.
 
     Raises:
         DataError: for a column whose type is none of numbers, text and true/false.
@@ -213,9 +216,8 @@ def kinds(column: Any, place: Place) -> NDArray[np.int8]:
         return np.where(np.isnan(_as_floats(typed)), ABSENT, NUMBER).astype(np.int8)
     texts = _texts(typed, place)
     values, _, is_bad = _numbers_of_texts(texts.distinct, place.has_decimal_commas)
-    is_truth = pc.is_in(_canonical(texts.distinct), value_set=pa.array(["true", "false"]))
-    found = np.where(_days_of_texts(texts.distinct)[1], DATE, np.where(_flags(is_truth), TRUTH, TEXT))
-    found[~is_bad] = NUMBER
+    found = np.where(_days_of_texts(texts.distinct)[1], DATE, np.where(is_bad, TEXT, NUMBER))
+    found[_flags(pc.is_in(pc.utf8_lower(texts.distinct), value_set=pa.array(_TRUTHS)))] = TRUTH
     found[_flags(_is_missing(texts.distinct)) | texts.unreadable | (np.isnan(values) & ~is_bad)] = ABSENT
     return found.astype(np.int8)[texts.codes] if len(found) else np.zeros(0, np.int8)
 
@@ -528,7 +530,10 @@ def _parsed(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     """As Arrow reads each text by itself, whatever the others are."""
     is_sure = pc.fill_null(pc.match_substring_regex(distinct, _SURE_NUMBER), True)
     found = _as_floats(pc.if_else(is_sure, distinct, pa.scalar(None, pa.string())))
-    bad = ~_flags(is_sure)
+    # As a typed column has it: pandas makes texts of a column of true and false with one other cell.
+    truth = pc.fill_null(pc.index_in(pc.utf8_lower(distinct), value_set=pa.array(_TRUTHS), skip_nulls=True), -1)
+    found = np.where(_flags(pc.greater_equal(truth, 0)), truth.to_numpy(), found)
+    bad = ~_flags(pc.or_(is_sure, pc.greater_equal(truth, 0)))
     perhaps = bad & _flags(pc.fill_null(pc.match_substring_regex(distinct, _PERHAPS_NUMBER), False))
     for index in np.flatnonzero(perhaps).tolist():
         try:
