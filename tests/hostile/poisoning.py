@@ -168,14 +168,25 @@ def result_of(
 
 
 def public_groups(plan: Plan, rows: SiteData) -> list[tuple[int, int]]:
-    """The categories that many records have, by feature and code, those of most positive ones first."""
+    """The categories that many records have, by feature and code, those of most positive ones first; without any the
+    cells of numbers, or the first number's fullest.
+    """
+    features = [number for number, feature in enumerate(plan.features) if feature.categories]
     found = [
-        (number, code)
-        for number, feature in enumerate(plan.features)
-        for code in range(len(feature.categories or ()))
-        if LEAST_OF_GROUP <= int((rows.codes[number] == code).sum()) <= rows.n_records // 10
+        (number, int(code))
+        for number in features or range(len(plan.features))
+        for code, count in zip(*np.unique(rows.codes[number], return_counts=True), strict=True)
+        if LEAST_OF_GROUP <= count <= rows.n_records // 10
     ]
+    found = [(number, code) for number, code in found if not features or code < len(plan.features[number].categories)]
+    found = found or [(0, int(np.bincount(rows.codes[0]).argmax()))]
     return sorted(found, key=lambda group: -float(rows.labels[rows.codes[group[0]] == group[1]].mean()))
+
+
+def name_of(plan: Plan, feature: int, code: int) -> str:
+    """Of a public group."""
+    own = plan.features[feature]
+    return f"{own.name} {own.categories[code] if own.categories else code}"
 
 
 def carried_out(
@@ -254,7 +265,7 @@ def main(argv: list[str]) -> int:
     prepared = Prepared(load(options.dataset, options.data))
     plan = plan_for(prepared.table, 1.0, 1000, {})
     groups = public_groups(plan, rows_of(prepared, plan, ~stratified_split(prepared.table.label, 0)))
-    names = [f"{plan.features[feature].name} {plan.features[feature].categories[code]}" for feature, code in groups]
+    names = [name_of(plan, *group) for group in groups]
     if options.alarms:
         return alarms(prepared, groups, options)
     ways = list(product(options.sites, (False, True), EPSILONS))
