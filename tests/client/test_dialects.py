@@ -130,6 +130,43 @@ def test_no_row_decides_how_a_file_is_read(rows: list[list[str]], separator: str
     )  # fmt: skip
 
 
+def is_record(header: str) -> bool:
+    return header_of(f"{header}\n".encode(), Declared()).is_record
+
+
+@given(
+    cells=st.lists(st.floats(-1e4, 1e4).map(lambda value: f"{value:.1f}"), min_size=1),
+    separator=st.sampled_from(",;\t|"),
+)
+def test_a_record_is_no_header(cells: list[str], separator: str) -> None:
+    """What stands in a file without a header's first line is one person's: it becomes no name, and is not swallowed."""
+    assert is_record(separator.join([*cells, "yes"][: len(cells)]))
+    assert is_record(separator.join([*cells, "1", "1", "0"]))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "A11 6 A34 A43 1169 A65 A75 4 A93 A101",
+        '"""age"";""job"";""a"";""b"";""c"";""d"";""e"";""f"";""g"";""y"""',
+        "5.1,3.5,1.4,0.2,Iris",
+    ],
+)
+def test_a_header_that_nothing_cuts_is_refused(header: str, write_file: WriteFile) -> None:
+    """Blanks, and whole lines in quotation marks, separate no names."""
+    with pytest.raises(DataError) as caught:
+        column_names(write_file("a.csv", f"{header}\n{header}\n".encode()))
+    assert caught.value.code == "data-unknown-format"
+
+
+@pytest.mark.parametrize(
+    "header", ["0,1,2,3", "id,2019,2020,2021", "4019,4280,42731,died", "blood pressure", "x,,", "X1,X2,Y"]
+)
+def test_years_codes_and_positions_are_names(header: str) -> None:
+    """Whole numbers without a sign, no two alike, are names of columns, as pandas and code lists have them."""
+    assert not is_record(header)
+
+
 def test_a_site_may_be_named_with_what_is_declared() -> None:
     """On the command line the name before "=", the file, and the declaration behind it."""
     declaration = "#separator=tab,encoding=cp1252"

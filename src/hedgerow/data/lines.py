@@ -51,6 +51,7 @@ _DECLARATION = re.compile(rf"#((?:{'|'.join(_PARTS)})=[^#/]*)$")
 _FIRST_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n', re.IGNORECASE)
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 _ENCLOSED = re.compile(r'"[^"]*"?|\([^()]*\)|\[[^][]*\]')
+_NUMBER, _BETWEEN, _MOST_WORDS = re.compile(r"[-+]?\d*[.,]?\d+"), re.compile(r"[\s,;|]+"), 8
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -86,6 +87,14 @@ class Header:
     encoding: str
     ends_with_cr: bool
     is_whole: bool
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it is most likely a record: of numbers that are no codes or years, or of words that nothing cuts."""
+        numbers = [name for name in self.names if _NUMBER.fullmatch(name)]
+        are_codes = len({*numbers}) == len(numbers) and all(map(str.isdigit, numbers))
+        is_uncut = len(self.names) == 1 and len(_BETWEEN.findall(self.names[0])) > _MOST_WORDS
+        return is_uncut or (2 * len(numbers) > len(self.names) and not are_codes)
 
 
 def without_declaration(location: str) -> tuple[str, str]:

@@ -197,7 +197,9 @@ class Model:
         filed = self.filing(date)
         outcome = "complete" if self.salvaged is None else self.salvaged.text()
         return (
-            f"{self.report.text(sites=self.sites)}\n  outcome           {outcome}\n"
+            f"{self.report.text(sites=self.sites)}\n"
+            "  agreed plan       its digest by `hedgerow privacy`, where the sites drew the trees' seed:\n"
+            f"    {filed['agreed_digest']}\n  outcome           {outcome}\n"
             f"  version           Hedgerow {filed['created_with']}\n  printed on        {date}"
         )
 
@@ -207,6 +209,7 @@ class Model:
         return {
             "plan_name": self.plan.name,
             "plan_digest": self.plan.digest,
+            "agreed_digest": self.plan.with_joint_structure().digest,
             "sites": list(self.sites),
             "created_with": self.created_with,
             "outcome": "complete" if self.salvaged is None else "salvaged",
