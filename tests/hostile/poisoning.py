@@ -127,7 +127,7 @@ def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], s
     random, n_sites = np.random.default_rng(seed), case.n_sites
     order = random.permutation(data.n_records)
     if case.is_by_age:
-        age = data.codes[plan.feature_names.index("age")] + random.random(data.n_records)
+        age = data.codes[[name.lower() for name in plan.feature_names].index("age")] + random.random(data.n_records)
         order = np.argsort(np.argsort(age))
     owner, settings, lie = order * n_sites // data.n_records, resolve(plan), case.lie
     nodes: list[Node | Liar] = []
