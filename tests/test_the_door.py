@@ -180,6 +180,22 @@ def test_truth_values_are_the_same_numbers_however_a_reader_left_them() -> None:
     assert base.as_matrix(matrix)[:2].tolist() == [[1.5, 1], [2.5, 0]]
 
 
+@pytest.mark.parametrize(
+    "cells", [["007", "1E5"], ["7", "2.5"], ["True", "False"], ["2020-01-31", "2020-02-01 00:00:00"]]
+)
+def test_a_csv_that_pandas_reads_as_text_is_read_cell_by_cell(cells: list[str]) -> None:
+    """What the documents advise against types that a reader infers: no cell decides what others are."""
+    place = Place("a table", "a column")
+    found = []
+    for other in (cells[0], "unknown", ""):
+        text = io.StringIO("\n".join(["a,b", *(f"{cell},1" for cell in [*cells, other])]))
+        raw = RawColumn([arrow_of(pd.read_csv(text, dtype=str)["a"], "a table", "a column")], place)
+        texts, codes = raw.texts
+        found.append((raw.kinds[:2].tolist(), raw.numbers[:2].tolist(), [texts[code] for code in codes[:2]]))
+    np.testing.assert_equal(found[1:], [found[0]] * 2)
+    assert TEXT not in found[0][0]
+
+
 def test_what_cells_are() -> None:
     """Each of one kind, whatever type of Python writes it; what is none of them is missing."""
     cells = [1, 0.5, "7", " 1e3 ", Decimal("2"), True, "False", "2020-01-31", datetime.date(2020, 1, 1), "<18", "07:30"]
