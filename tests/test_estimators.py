@@ -233,10 +233,6 @@ def test_data_frames_with_categories() -> None:
     assert np.isfinite(model.predict_proba(odd)).all()
     with pytest.raises(ValueError, match="feature"):
         model.predict(frame.drop(columns="size"))
-    with pytest.raises(UsageError) as caught:
-        as_text = frame.astype({"colour": object})
-        DPGBDTClassifier(bounds={"size": (-3, 3)}, classes=["no", "yes"], n_records=100).fit(as_text, y)
-    assert "'colour'" in str(caught.value)
 
 
 def test_categories_are_read_off_only_with_bounds_from_data() -> None:
@@ -440,13 +436,16 @@ def test_a_table_of_one_column_is_a_label(numbers: tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("library", [pd, pl])
-def test_a_label_among_the_features_is_told(numbers: tuple[np.ndarray, np.ndarray], library: Any) -> None:
+def test_a_label_or_identifier_among_features_is_told(numbers: tuple[np.ndarray, np.ndarray], library: Any) -> None:
     """By the columns' names: a model that predicts the label from itself looks perfect until it is used."""
     table = library.DataFrame({"age": numbers[0][:60, 0], "outcome": numbers[1][:60]})
     model = DPGBDTClassifier(bounds=(-1, 1), classes=[0, 1], n_records=60, n_trees=2)
     with pytest.warns(LabelInFeaturesWarning, match=r"X\.drop\(columns=\['outcome'\]\)"):
         model.fit(table, table["outcome"])
     model.fit(table[["age"]], table["outcome"])
+    table = library.DataFrame({"age": numbers[0][:60, 0], "patient_id": np.arange(60)})
+    with pytest.warns(UserWarning, match=r"X\.drop\(columns=\['patient_id'\]\)"):
+        model.set_params(bounds=[(-1, 1), (0, 60)]).fit(table, numbers[1][:60])
 
 
 class Taken(Exception):

@@ -200,6 +200,13 @@ def test_what_stands_in_rows_changes_no_error(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "out" / "plan.toml").exists()
 
 
+def test_rows_that_are_lost_to_a_survey_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no plan yet that `check` could be asked with: of R's row names the survey itself says what they are."""
+    (tmp_path / "table.csv").write_text("a,b\n" + "7,1,2\n" * 20)
+    assert main(["survey", str(tmp_path / "table.csv"), "--label", "b", "--epsilon", "1"]) == 11
+    assert "row.names = FALSE" in " ".join(capsys.readouterr().err.split())
+
+
 NONE_LEFT = [part for name in ("patient", "age", "ward", "ill") for part in ("--without", name)]
 
 

@@ -91,7 +91,9 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     rows = RowCount(sum(records.n_records for records in found), left_out, getattr(source, "lines", None))
     name = "The query's result" if is_url(table) else Path(file_of(table)).name
     rows.require(name, MOST_LEFT_OUT if allowed is None else allowed)
-    if left_out and (allowed is None or (not with_label and "data-ragged-row" in left_out)):
+    is_ragged = not with_label and "data-ragged-row" in left_out
+    if left_out and (allowed is None or is_ragged):
+        note(f"Private: {name}: {rows.text()}{'' if is_ragged else ' Leave such rows out by --allow-loss SHARE.'}")
         # Where such a row stands is not known, so that predictions could not be told apart.
         return list(read_records(table, plan, with_label=with_label, with_unit=False))
     if rows.has_gaps:

@@ -21,6 +21,7 @@ from hedgerow.cli.inputs import adapted_sites, listed, named_sites, new_file, ou
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, status
 from hedgerow.data.drafts import ask_of_texts, is_identifier, number_like, read_codebook
+from hedgerow.data.fit import of_lines
 from hedgerow.data.sources import column_names
 from hedgerow.data.units import MOST_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
@@ -180,6 +181,9 @@ def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[Ta
     for site, rows in tables.rows.items():
         if not arguments.json or rows.left_out:
             note(f"Private, for the site {site} only: {rows.text()}")
+        if "data-ragged-row" in rows.left_out:
+            _, cause = next(of_lines(len(column_names(places[site])), rows))
+            note(f"Private, for the site {site} only: {cause}.")
     for site, rows in tables.rows.items():
         rows.require(site, MOST_LEFT_OUT if arguments.allow_loss is None else arguments.allow_loss)
     _say_unread(tables.unread)
@@ -330,7 +334,7 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
             console.print(table)
     unknown = [column.name for column in found.columns if column.kind == "unknown"]
     if unknown:
-        console.print(Text(f"Too little stands out of the noise in: {listed(unknown)}\n"))
+        console.print(Text(f"Too little stands out of the noise in, and a drafted plan lacks: {listed(unknown)}\n"))
     if found.classes:
         console.print(_rates_table(found))
     meaning = (

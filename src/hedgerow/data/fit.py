@@ -172,7 +172,7 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     columns = [count.finished() for count in counts]
     ignored = [name for name in table.names() if name not in names]
     rows = RowCount(n_used, left_out, getattr(table, "lines", None))
-    return TableFit(rows, columns, ignored, [*_of_lines(table, rows), *about], mending)
+    return TableFit(rows, columns, ignored, [*of_lines(len(table.names()), rows), *about], mending)
 
 
 def _used(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLeftOut) -> NDArray[Any]:
@@ -405,13 +405,13 @@ def counted(counts: Mapping[str, int], n_others: int = 0) -> str:
     return said + (f" and {n_rest:,} cells of other texts" if n_rest else "")
 
 
-def _of_lines(table: Any, rows: RowCount) -> Iterator[tuple[str, str]]:
+def of_lines(n_names: int, rows: RowCount) -> Iterator[tuple[str, str]]:
     """What the rows that have another number of fields than the header may come from."""
     n_ragged = rows.left_out.get("data-ragged-row", 0)
     if not n_ragged:
         return
     said, lines = "a separator or a quotation mark in a cell that is not quoted", rows.lines
-    if n_ragged > _MOST * rows.n_rows and lines is not None and set(lines.n_fields) == {len(table.names()) + 1}:
+    if n_ragged > _MOST * rows.n_rows and lines is not None and set(lines.n_fields) == {n_names + 1}:
         said = (
             "one field more than the header. Either each row has a name in front, as R writes it: export it without "
             "(row.names = FALSE), or give its column a name in the header. Or each ends with a separator: take it "

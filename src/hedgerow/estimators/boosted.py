@@ -34,6 +34,7 @@ from hedgerow.client.node import threads_of_jobs, use_threads
 from hedgerow.data.arrow import arrow_of, collected, is_text
 from hedgerow.data.columns import AsMissing, Place, category_indices, refuse, shown, texts_of_cells
 from hedgerow.data.columns import numbers as numbers_of
+from hedgerow.data.drafts import looks_like_identifier
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import scaled_label
 from hedgerow.errors import DataError, UsageError
@@ -513,7 +514,7 @@ def _events_and_times(y: Any, codes: Sequence[float]) -> tuple[NDArray[np.bool_]
 def _one_column(y: Any, X: Any) -> Any:
     """`y`, of a table or matrix of one column that column, with scikit-learn's warning.
 
-    Warns also where `X` has a column of the name that `y` has: the model would predict the label from itself.
+    Warns also where `X` has a column of the name that `y` has, or whose name is an identifier's.
     """
     y = collected(y)
     if isinstance(y, np.ma.MaskedArray):
@@ -527,10 +528,12 @@ def _one_column(y: Any, X: Any) -> Any:
             y = y.column(0)
         else:
             y = y[y.columns[0]] if is_dataframe(y) else np.asarray(y).ravel()
-    name = getattr(y, "name", None)
+    name, names = getattr(y, "name", None), list(getattr(X, "column_names", X.columns)) if is_dataframe(X) else []
     # As polars has it, a series without a name is called "".
-    if name not in (None, "") and is_dataframe(X) and name in list(getattr(X, "column_names", X.columns)):
+    if name not in (None, "") and name in names:
         warnings.warn(_LABEL_IN_X.format(name=name), LabelInFeaturesWarning, stacklevel=4)
+    if identifiers := [own for own in names if looks_like_identifier(str(own))]:
+        warnings.warn(_IDENTIFIERS.format(names=identifiers), stacklevel=4)
     return y
 
 
@@ -546,6 +549,7 @@ _LABEL_IN_X = (
     "X has a column {name!r}, and y is called so as well. If it is the label, the model predicts it from itself, and "
     "is worth nothing on rows without it. Take it out: X.drop(columns=[{name!r}])."
 )
+_IDENTIFIERS = "X has {names}, by name identifiers: they teach nothing general. Take them out: X.drop(columns={names})."
 
 
 class LabelInFeaturesWarning(UserWarning):
