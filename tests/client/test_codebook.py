@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,12 @@ def test_a_draft_takes_what_the_book_says(book: bytes, write_file: WriteFile) ->
     assert table["label"] == {"name": "sick", "type": "binary", "classes": ["0", "1"]}
     assert creatinine == {"name": "creatinine"}
     assert 'Left out: "patient_id"' in draft and '# unit = "patient_id"' in draft
+
+
+def test_a_draft_does_not_choose_whom_to_protect(write_file: WriteFile) -> None:
+    """Names of rows and of visits are identifiers too: each stands in a comment, and a person takes the person's."""
+    draft = draft_plan(write_file("a.csv", b"rownames,encounter_id,patient_nbr,age,sick\n1,2,3,4,0\n"), "sick")
+    assert re.findall('# unit = "(.*)"', draft) == ["rownames", "encounter_id", "patient_nbr"]
 
 
 @pytest.mark.parametrize("rest", [b"sex,categorical\n", b"x" * 200_000])

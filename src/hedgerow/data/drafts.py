@@ -378,7 +378,7 @@ _IDENTIFIERS = {
 _NUMBERED = {
     "patient", "person", "subject", "record", "case", "row", "visit", "encounter", "admission", "account", "member",
 }  # fmt: skip
-_NUMBER = {"no", "nr", "num", "number", "key", "code", "ref", "index", "names"}
+_NUMBER = {"no", "nr", "nbr", "num", "number", "key", "code", "ref", "index", "names"}
 _PEOPLE = {"patient", "person", "subject", "participant", "index"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hedgerow.plan.fields import iso_of, shown
@@ -52,8 +52,8 @@ def draft_text(
         label: its table, by `draft_label` or `draft_survival`.
         bounds_are_public, epsilon, delta, n_records: as `hedgerow.data.drafts.draft_plan` takes them.
     """
-    unit = next((name for name, entry in features.items() if entry.kind == "identifier"), "person_id")
-    sections = [_top(bounds_are_public), _privacy(epsilon, delta, n_records, unit), _MODEL, _FEDERATION]
+    units = [name for name, entry in features.items() if entry.kind == "identifier"] or ["person_id"]
+    sections = [_top(bounds_are_public), _privacy(epsilon, delta, n_records, units), _MODEL, _FEDERATION]
     return "\n\n".join([*sections, *(_feature(name, entry) for name, entry in features.items()), label])
 
 
@@ -76,7 +76,7 @@ def _top(bounds_are_public: bool) -> str:
     )
 
 
-def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, unit: str) -> str:
+def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, units: Sequence[str]) -> str:
     lines = [
         "[privacy]",
         "# The promise: no one who sees the model can tell whether one record was there, up to (epsilon, delta).",
@@ -93,10 +93,10 @@ def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, 
         '# Who adds the noise. "server" trusts the coordinator to add it, and with exact sums over all sites; they can',
         '# be one person\'s values; with "distributed" the sites add it, and the coordinator sees no sum without it.',
         'noise = "server"',
-        "# If one person may have several rows, protect the person: name the column that tells them apart, remove its",
-        "# [[features]] table below, and say how many rows of a person may count at each site, and at how many sites a",
-        "# person may have rows.",
-        f"# unit = {toml_value(unit)}",
+        "# If one person may have several rows, protect the person: name the column that tells people apart (not rows",
+        "# or visits), remove its [[features]] table below, and say how many rows of a person may count at each site,",
+        "# and at how many sites a person may have rows.",
+        *(f"# unit = {toml_value(unit)}" for unit in units),
         "# max_rows_per_unit = 5",
         "# sites_per_unit = 1",
     ]
