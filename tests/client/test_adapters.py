@@ -11,7 +11,7 @@ import pytest
 from hedgerow.cli.main import main
 from hedgerow.client.policy import parse_policy
 from hedgerow.data.adapters import PLAIN, read_adapter
-from hedgerow.data.sources import adapted, column_names, column_types
+from hedgerow.data.sources import adapted, column_names, opened
 from hedgerow.errors import UsageError
 
 WriteFile = Callable[[str, bytes], Path]
@@ -182,7 +182,7 @@ def test_names_and_types_are_those_of_the_plan(write_file: WriteFile) -> None:
     place = write_file("a.csv", b"age,days,sex\n1,2,M\n")
     own = read_adapter(str(write_file("a.toml", b"[data]\nrename = {days = 'age'}\nscale.age = 2")))
     assert column_names(adapted(place, own)) == ["age", "sex"]
-    assert [str(kind) for kind in column_types(adapted(place, own)).values()] == ["double", "string"]
+    assert [str(kind) for kind in opened(adapted(place, own)).types().values()] == ["double", "string"]
     swap = read_adapter(str(write_file("b.toml", b"[data]\nrename = {days = 'age', age = 'days'}")))
     assert column_names(adapted(place, swap)) == ["days", "age", "sex"]
 

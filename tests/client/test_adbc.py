@@ -21,7 +21,7 @@ from hedgerow.data.columns import Place, identifiers
 from hedgerow.data.databases import AdbcTable
 from hedgerow.data.raw_cells import read_raw, types_of
 from hedgerow.data.site_data import site_data_from_records
-from hedgerow.data.sources import column_names, column_types, read_columns, read_records
+from hedgerow.data.sources import column_names, opened, read_columns, read_records
 from hedgerow.errors import DataError, UsageError
 from hedgerow.survey.statistics import AskedColumn
 
@@ -147,7 +147,7 @@ def test_no_server_and_no_query(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         column_names("postgres://user:canary@/db")
     with pytest.raises(DataError) as caught:
-        column_types(f"postgresql://user:canary@/db?host={tmp_path}#select 1")
+        opened(f"postgresql://user:canary@/db?host={tmp_path}#select 1").types()
     assert caught.value.code == "data-sql" and "canary" not in str(caught.value)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hedgerow.data.raw_cells import read_raw, types_of
-from hedgerow.data.sources import column_names, column_types, read_columns
+from hedgerow.data.sources import column_names, opened, read_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.survey.kinds import TEXT
 from hedgerow.survey.statistics import AskedColumn
@@ -32,7 +32,7 @@ def database(tmp_path: Path) -> str:
 def test_columns_come_typed_and_in_order(database: str) -> None:
     """Names, types and cells are those of the table; blocks are no longer than asked for."""
     location = f"{database}#select * from t"
-    assert column_names(location) == list(column_types(location)) == ["n", "x", "d", "s"]
+    assert column_names(location) == list(opened(location).types()) == ["n", "x", "d", "s"]
     batches = list(read_columns(location, ["s", "x", "n", "d"], chunk_rows=1000))
     assert [column[0].as_py() for column in batches[0]] == ["é", Decimal("2.50"), 1, datetime.date(2020, 1, 31)]
     assert [column[1].as_py() for column in batches[0]] == [None] * 4

@@ -20,11 +20,11 @@ from hedgerow.client.policy import Policy
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import Adapter, read_adapter
 from hedgerow.data.columns import Place
-from hedgerow.data.drafts import looks_like_identifier
 from hedgerow.data.fit import table_fit
 from hedgerow.data.site_data import read_site_data
 from hedgerow.data.sources import adapted, opened, place_of
 from hedgerow.errors import DataError, PolicyRefusal
+from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Plan
 
 WriteFile = Callable[[str, bytes], Path]

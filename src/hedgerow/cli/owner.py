@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan, says_yes
 from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, print_json, width, wrapped
-from hedgerow.data.drafts import looks_like_identifier, usable_columns
+from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, counted, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, opened
 from hedgerow.data.units import MANY, MOST_LEFT_OUT, needed_columns
 from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.fields import shown
+from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import MAX_CATEGORIES, Plan, who_sees
 from hedgerow.transport.interface import is_worth_a_line
 

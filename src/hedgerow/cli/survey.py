@@ -20,7 +20,7 @@ from rich.text import Text
 from hedgerow.cli.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, status
-from hedgerow.data.drafts import ask_of_texts, is_identifier, number_like, read_codebook
+from hedgerow.data.drafts import ask_of_texts, number_like, read_codebook
 from hedgerow.data.fit import of_lines
 from hedgerow.data.sources import column_names
 from hedgerow.data.units import MOST_LEFT_OUT
@@ -44,6 +44,7 @@ from hedgerow.local.survey import (
 from hedgerow.methods.tasks import SurveyTask
 from hedgerow.models.model import write_atomically
 from hedgerow.models.plots import CLASS_COLOURS
+from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -227,14 +227,8 @@ class AdaptedTable:
     ) -> Iterator[tuple[Sequence[Any], ...]]:
         """See `Table.batches`."""
         own = self._table.batches([self._own_names.get(name, name) for name in names], chunk_rows, left_out)
-        place = Place(self.source, "", self.first_row, self.has_decimal_commas)
-        return self._changed(own, [replace(place, column=name) for name in names])
-
-    def _changed(
-        self, batches: Iterator[tuple[Sequence[Any], ...]], places: Sequence[Place]
-    ) -> Iterator[tuple[Sequence[Any], ...]]:
-        for batch in batches:
-            yield tuple(self._adapter.changed(column, place) for column, place in zip(batch, places, strict=True))
+        places = [Place(self.source, name, self.first_row, self.has_decimal_commas) for name in names]
+        return (tuple(map(self._adapter.changed, batch, places)) for batch in own)
 
     def _renamed(self, names: Any) -> list[str | None]:
         """The plan's name of each column; None for one that is hidden."""

@@ -189,7 +189,7 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
         # Cell by cell: a database gives dates as such beside text.
         typed = [_iso_of_layout(cell, layout) if isinstance(cell, str | bytes) else cell for cell in typed]
     texts = _texts(typed, place)
-    distinct, is_absent = texts.distinct, _flags(_is_missing(texts.distinct))
+    distinct, is_absent = texts.distinct, texts.is_missing
     if layout is not None and isinstance(typed, pa.Array) and not is_moment(typed.type):
         distinct = _rewritten(distinct, layout)
     found, is_read = _days_of_texts(distinct)
@@ -198,7 +198,7 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
         wanted = "ISO 8601, such as 2020-01-31" if layout is None else layout
         return DataError("data-not-a-date", place=place.at(index), value=shown(_value_at(typed, index)), wanted=wanted)
 
-    _report_unreadable(texts, typed, place, unfit)
+    _report_unreadable(texts, place, unfit)
     unfit((~is_read & ~is_absent & ~texts.unreadable)[texts.codes], "data-wrong-type", error_at)
     return found[texts.codes]
 
@@ -215,11 +215,14 @@ def kinds(column: Any, place: Place) -> NDArray[np.int8]:
     if isinstance(typed, pa.Array) and (pa.types.is_integer(typed.type) or pa.types.is_floating(typed.type)):
         return np.where(np.isnan(_as_floats(typed)), ABSENT, NUMBER).astype(np.int8)
     texts = _texts(typed, place)
-    values, _, is_bad = _numbers_of_texts(texts.distinct, place.has_decimal_commas)
-    found = np.where(_days_of_texts(texts.distinct)[1], DATE, np.where(is_bad, TEXT, NUMBER))
-    found[_flags(pc.is_in(pc.utf8_lower(texts.distinct), value_set=pa.array(_TRUTHS)))] = TRUTH
-    found[_flags(_is_missing(texts.distinct)) | texts.unreadable | (np.isnan(values) & ~is_bad)] = ABSENT
-    return found.astype(np.int8)[texts.codes] if len(found) else np.zeros(0, np.int8)
+    own = np.where(_days_of_texts(texts.distinct)[1], DATE, TEXT)
+    own[_flags(pc.is_in(pc.utf8_lower(texts.distinct), value_set=pa.array(_TRUTHS)))] = TRUTH
+    own[texts.is_missing | texts.unreadable] = ABSENT
+    found = own.astype(np.int8)[texts.codes]
+    is_written = isinstance(typed, pa.Array) and is_text(typed.type)
+    values = numbers(texts.distinct if is_written else typed, place, AsMissing())
+    found[~np.isnan(values[texts.codes] if is_written else values) & (found != TRUTH)] = NUMBER
+    return found
 
 
 def category_indices(column: Any, categories: Sequence[str], place: Place, unfit: Unfit = refuse) -> NDArray[np.int16]:
@@ -228,10 +231,9 @@ def category_indices(column: Any, categories: Sequence[str], place: Place, unfit
     Values match as the plan writes them (`as_text`): 3, 3.0 and "3.0" all match "3". Where the plan lists no "true" or
     "false", they match "1" and "0", and the other way round.
     """
-    typed = _typed(column, place)
-    texts = _texts(typed, place)
+    texts = _texts(column, place)
     table = _indices_of_distinct(texts.distinct, categories)
-    _report_unreadable(texts, typed, place, unfit)
+    _report_unreadable(texts, place, unfit)
     indices: NDArray[np.int16] = table[texts.codes]
     return indices
 
@@ -241,15 +243,13 @@ def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = ref
 
     A value's bucket depends on that value and the number of buckets alone, so there is no list to be read off the data.
     """
-    typed = _typed(column, place)
-    texts = _texts(typed, place)
-    missing = _flags(_is_missing(texts.distinct))
+    texts = _texts(column, place)
     canonical = _canonical(texts.distinct).to_pylist()
     buckets = [
         MISSING if absent or text is None else bucket_of(text, n_buckets)
-        for text, absent in zip(canonical, missing.tolist(), strict=True)
+        for text, absent in zip(canonical, texts.is_missing.tolist(), strict=True)
     ]
-    _report_unreadable(texts, typed, place, unfit)
+    _report_unreadable(texts, place, unfit)
     return np.array(buckets or [MISSING], dtype=np.int16)[texts.codes]
 
 
@@ -265,19 +265,17 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
     identifier goes to `unfit`, and so does a float of 2^53 or more, which stands for several whole numbers. Text beyond
     64 characters is replaced by its SHA-256: the room that each row takes must not depend on the longest one.
     """
-    typed = _typed(column, place)
-    texts = _texts(typed, place)
-    canonical = _canonical(texts.distinct)
-    absent = _flags(_is_missing(texts.distinct))
+    texts = _texts(column, place)
 
     def error_at(index: int) -> DataError:
         if texts.ambiguous[texts.codes[index]]:
-            return DataError("data-unit-ambiguous", place=place.at(index), value=shown(_value_at(typed, index)))
+            value = shown(_value_at(texts.typed, index))
+            return DataError("data-unit-ambiguous", place=place.at(index), value=value)
         return DataError("data-unit-missing", place=place.at(index))
 
-    _report_unreadable(texts, typed, place, unfit)
-    unfit(((absent | texts.ambiguous) & ~texts.unreadable)[texts.codes], "data-unit-missing", error_at)
-    distinct = [_narrow(text or "") for text in canonical.to_pylist()]
+    _report_unreadable(texts, place, unfit)
+    unfit(((texts.is_missing | texts.ambiguous) & ~texts.unreadable)[texts.codes], "data-unit-missing", error_at)
+    distinct = [_narrow(text or "") for text in _canonical(texts.distinct).to_pylist()]
     return np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
 
 
@@ -289,11 +287,10 @@ def texts_of_cells(column: Any, place: Place) -> list[str | None]:
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    typed = _typed(column, place)
-    texts = _texts(typed, place)
+    texts = _texts(column, place)
     found: list[str | None] = texts.distinct.take(pa.array(texts.codes)).to_pylist()
     for index in np.flatnonzero(texts.unreadable[texts.codes]).tolist():
-        found[index] = str(_value_at(typed, index))
+        found[index] = str(_value_at(texts.typed, index))
     return found
 
 
@@ -305,8 +302,8 @@ def coded_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]]
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    texts = _texts(_typed(column, place), place)
-    has_none = _flags(_is_missing(texts.distinct)) | texts.unreadable
+    texts = _texts(column, place)
+    has_none = texts.is_missing | texts.unreadable
     canonical = _canonical(texts.distinct).to_pylist()
     numbers_of: dict[str, int] = {}
     table = [
@@ -318,9 +315,8 @@ def coded_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]]
 
 def distinct_texts(column: Any, place: Place) -> Any:
     """The distinct values that are not missing, as canonical text, in an Arrow array."""
-    typed = _typed(column, place)
-    texts = _texts(typed, place)
-    _report_unreadable(texts, typed, place, refuse)
+    texts = _texts(column, place)
+    _report_unreadable(texts, place, refuse)
     canonical = _canonical(texts.distinct)
     return pc.unique(canonical.filter(pc.invert(_is_missing(canonical))))
 
@@ -335,8 +331,8 @@ def replaced(column: Any, targets: Mapping[str, str | None], place: Place) -> An
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    typed = _typed(column, place)
-    texts = _texts(typed, place)
+    texts = _texts(column, place)
+    typed: Any = texts.typed
     written, keys = pc.fill_null(texts.distinct, ""), pc.utf8_trim_whitespace(pa.array(targets, pa.string()))
     exact = pc.index_in(written, value_set=keys)
     otherwise = pc.index_in(_canonical(written), value_set=_canonical(keys))
@@ -369,7 +365,7 @@ def dated(column: Any, layout: str, place: Place) -> Any:
     if isinstance(typed, pa.Array) and is_moment(typed.type):
         return column
     texts = _texts(typed, place)
-    missing, iso = _flags(_is_missing(texts.distinct)), _rewritten(texts.distinct, layout)
+    missing, iso = texts.is_missing, _rewritten(texts.distinct, layout)
     is_date = _days_of_texts(iso)[1]
     table = [
         None if absent else datetime.datetime.fromisoformat(own) if is_read else f"{text} (not {layout})"
@@ -436,10 +432,10 @@ def value_at(column: Any, index: int) -> object:
     return _value_at(arrow_of(column, "", ""), index)
 
 
-def _report_unreadable(texts: _Texts, typed: Any, place: Place, unfit: Unfit) -> None:
-    code = "data-encoding" if isinstance(typed, pa.Array) else "data-wrong-type"
+def _report_unreadable(texts: _Texts, place: Place, unfit: Unfit) -> None:
+    code = "data-encoding" if isinstance(texts.typed, pa.Array) else "data-wrong-type"
     rows = texts.unreadable[texts.codes]
-    unfit(rows, code, lambda index: _error_of_cell(place, index, typed, _not_a_kind))
+    unfit(rows, code, lambda index: _error_of_cell(place, index, texts.typed, _not_a_kind))
 
 
 # Cells --------------------------------------------------------------------------------------------------------------
@@ -545,35 +541,28 @@ def _parsed(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
 
 
 def _numbers_of_objects(values: list[Any], has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
-    undecodable, bad = np.zeros(len(values), dtype=np.bool_), np.zeros(len(values), dtype=np.bool_)
     read = [_number(value) for value in values]
     found = np.array([value if isinstance(value, float) else math.nan for value in read], dtype=np.float64)
-    for index, value in enumerate(read):
-        bad[index] = value is _UNREADABLE
+    bad = np.array([value is _UNREADABLE for value in read], dtype=np.bool_)
     at = [index for index, value in enumerate(read) if isinstance(value, str)]
-    if at:
-        texts = [read[index] for index in at]
-        encodable = [text if isinstance(text, str) and _is_encodable(text) else "no number" for text in texts]
-        found[at], _, bad[at] = _numbers_of_texts(pa.array(encodable, pa.string()), has_decimal_commas)
-    return found, undecodable, bad
+    texts = [text if _is_encodable(text) else "no number" for text in read if isinstance(text, str)]
+    found[at], _, bad[at] = _numbers_of_texts(pa.array(texts, pa.string()), has_decimal_commas)
+    return found, np.zeros(len(values), dtype=np.bool_), bad
 
 
-def _number(value: Any) -> float | str | _NotAValue:
-    """A float, or the text of one."""
+def _number(value: Any) -> Any:
+    """A float, or the text of one; `_UNREADABLE` for what is neither."""
     if isinstance(value, np.generic):
         value = value.item() if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 else _of_numpy(value)
-    if isinstance(value, float):
-        return value
-    if isinstance(value, int):
+    if isinstance(value, int | float | Decimal):
         try:
             return float(value)
         except OverflowError:
             return math.inf if value > 0 else -math.inf
-    if isinstance(value, Decimal):
-        return math.nan if value.is_nan() else float(value)
+        except ValueError:  # a Decimal that is a signaling NaN
+            return math.nan
     if isinstance(value, str | bytes | bytearray | memoryview):
-        text = _raw(value)
-        return math.nan if text is None else text
+        return _raw(value)
     return math.nan if _is_absent(value) else _UNREADABLE
 
 
@@ -639,20 +628,28 @@ class _Texts:
     """The distinct texts of a column.
 
     Attributes:
+        typed: the column, as `arrow_of` has it.
         distinct: Arrow text without spaces around it; null for a missing value.
         codes: intp [n], which of them each cell has.
         unreadable: bool [n_distinct], for what is neither a number nor text.
         ambiguous: bool [n_distinct], for floats that stand for several whole numbers.
     """
 
+    typed: Any
     distinct: Any
     codes: NDArray[np.intp]
     unreadable: Flags
     ambiguous: Flags
 
+    @property
+    def is_missing(self) -> Flags:
+        """bool [n_distinct]."""
+        return _flags(_is_missing(self.distinct))
 
-def _texts(typed: Any, place: Place) -> _Texts:
+
+def _texts(column: Any, place: Place) -> _Texts:
     """The texts of a column; raises DataError for a type that Hedgerow does not read."""
+    own = typed = _typed(column, place)
     if not isinstance(typed, pa.Array):
         return _texts_of_objects(typed)
     kind = typed.type
@@ -677,7 +674,7 @@ def _texts(typed: Any, place: Place) -> _Texts:
         ambiguous = np.append(ambiguous, False)
     marks = np.zeros(len(distinct), dtype=np.bool_)
     marks[codes[unreadable]] = True
-    return _Texts(pc.utf8_trim_whitespace(distinct), codes, marks, ambiguous)
+    return _Texts(own, pc.utf8_trim_whitespace(distinct), codes, marks, ambiguous)
 
 
 def _of_distinct(values: Any) -> tuple[Any, Flags]:
@@ -724,7 +721,8 @@ def _texts_of_objects(values: list[Any]) -> _Texts:
     marks = unreadable.astype(np.intp) + 2 * ambiguous
     distinct = pa.concat_arrays([distinct] * 3)
     of_entry = np.repeat(np.arange(3), n_distinct)
-    return _Texts(pc.utf8_trim_whitespace(distinct), codes + marks * n_distinct, of_entry == 1, of_entry == 2)
+    distinct = pc.utf8_trim_whitespace(distinct)
+    return _Texts(values, distinct, codes + marks * n_distinct, of_entry == 1, of_entry == 2)
 
 
 def _text_array(texts: list[Any]) -> Any:

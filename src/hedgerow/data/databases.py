@@ -29,15 +29,6 @@ _ROWS_PER_FETCH = 256
 """Rows that there are at once: with more than 700, Python looks through all its objects for garbage again and again."""
 
 
-def url_and_query(location: str) -> tuple[str, str]:
-    """A database's URL, and the query behind "#"; UsageError, code "query-without-url", without one."""
-    # A "#" may stand in a file's name, and in a query.
-    place = re.search(r"#\s*(?:select|with)\b", location, re.IGNORECASE) or re.search("#", location)
-    if place is None:
-        raise UsageError("query-without-url")
-    return location[: place.start()], location[place.start() + 1 :]
-
-
 class _Query:
     """What a query gives; see `Table`. The database is asked when rows are read, and not before.
 
@@ -53,7 +44,11 @@ class _Query:
     first_row = 1
 
     def __init__(self, location: str) -> None:
-        self._url, self._query = url_and_query(location)
+        # A "#" may stand in a file's name, and in a query.
+        place = re.search(r"#\s*(?:select|with)\b", location, re.IGNORECASE) or re.search("#", location)
+        if place is None:
+            raise UsageError("query-without-url")
+        self._url, self._query = location[: place.start()], location[place.start() + 1 :]
 
     def _places(self, names: Sequence[str], present: Sequence[str]) -> list[int]:
         """Where the wanted columns are; DataError unless each is there once."""
@@ -99,8 +94,7 @@ class TypedQuery(_Query, ABC):
         return field.type
 
     def _require_meant(self, field: Any) -> None:
-        """Raise DataError, code "data-wrong-type", for a column whose cells are not what its type says."""
-        return None
+        """Raise DataError, code "data-column-type", for a column whose cells are not what its type says."""
 
     @abstractmethod
     def _asked(self, block_rows: int) -> AbstractContextManager[Any]:
@@ -145,7 +139,9 @@ class SqlTable(_Query):
             with engine.connect().execution_options(stream_results=True) as connection:
                 yield connection.execute(sqlalchemy.text(self._query))
         except (NoSuchModuleError, ModuleNotFoundError) as absent:
-            raise _missing_driver(getattr(absent, "name", None)) from None
+            # Without a module's name it is the URL's own beginning that SQLAlchemy does not know.
+            module = getattr(absent, "name", None)
+            raise EnvironmentFault("database-driver" if module else "database-driver-unknown", module=module) from None
         except SQLAlchemyError as fault:
             raise DataError("data-sql", fault=type(fault).__name__) from None
 
@@ -176,11 +172,6 @@ def _keep_odd_bytes(connection: Any, _: object) -> None:
             return content
 
     connection.text_factory = decoded
-
-
-def _missing_driver(module: str | None) -> EnvironmentFault:
-    """Without a module's name it is the URL's own beginning that SQLAlchemy does not know."""
-    return EnvironmentFault("database-driver", module=module) if module else EnvironmentFault("database-driver-unknown")
 
 
 _ALONE: dict[str, str | bool | int | float | list[str]] = {

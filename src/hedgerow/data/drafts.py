@@ -1,7 +1,7 @@
 """Draft a plan from a table's header and types, and from a code book: the text behind ``hedgerow plan init``.
 
-First stands what a table's columns hold, then the draft, whose text is that of `hedgerow.plan.draft`; then what a code
-book says of columns, and last what their names alone suggest. Types, bounds, categories, classes and the number of
+First stands what a table's columns hold, then the draft, whose text is that of `hedgerow.plan.draft`, and last what a
+code book says of columns. Types, bounds, categories, classes and the number of
 records are public inputs, so a draft leaves them open for a person to fill in from a code book; what the cells suggest
 is for the owner's screen. Only when the owner says that all this is public already is it read off the file. Training
 never derives anything public from data.
@@ -41,6 +41,7 @@ from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
 from hedgerow.plan.fields import ISO_DATE, day_of, days_between, shown
+from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES
 from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
 from hedgerow.survey.statistics import MAX_CLASSES
@@ -57,7 +58,6 @@ class Summary:
         values: the distinct texts and the number of each, NaN for none, until there are more than `MAX_CATEGORIES`.
     """
 
-    name: str
     kinds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(N_KINDS, dtype=np.int64))
     is_whole: bool = True
     spans: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Summary:
 
 def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
     """Read the named columns once, in bounded memory; raises DataError where the file cannot be read or has no rows."""
-    table, summaries = place_of(opened(path)), {name: Summary(name) for name in names}
+    table, summaries = place_of(opened(path)), {name: Summary() for name in names}
     for batch in read_columns(path, names):
         for name, column in zip(names, batch, strict=True):
             _add(summaries[name], column, replace(table, column=name))
@@ -200,10 +200,8 @@ def draft_plan(
     require_columns(os.fspath(path), [label, *([event] if event else [])], names)
     usable, book = usable_columns(names), codebook or {}
     known = {name: book.get(name, Entry()) for name in usable}
-    for name in usable:
-        if name not in (label, event) and is_identifier(name, book):
-            known[name] = Entry("identifier")
     features = [name for name in usable if name not in (label, event)]
+    known |= {name: Entry("identifier") for name in features if is_identifier(name, book)}
     if all(known[name].kind == "identifier" for name in features):
         raise UsageError("usage-no-features", path=os.fspath(path), label=label)
     if bounds_are_public:
@@ -368,38 +366,3 @@ def _sorted_codes(codes: list[str]) -> tuple[str, ...]:
         return tuple(sorted(distinct, key=float))
     except ValueError:
         return tuple(distinct)
-
-
-_IDENTIFIERS = {
-    "id", "ids", "identifier", "uuid", "guid", "pid", "eid", "uid", "oid", "mrn", "ssn", "nhs", "nir", "subjid",
-    "usubjid", "patid", "patientid", "personid", "recordid", "rowid", "caseid", "visitid", "encounterid", "stayid",
-    "hadm", "fallnummer", "patientennummer", "pseudonym", "kennung", "rownames", "unnamed",
-}  # fmt: skip
-_NUMBERED = {
-    "patient", "person", "subject", "record", "case", "row", "visit", "encounter", "admission", "account", "member",
-}  # fmt: skip
-_NUMBER = {"no", "nr", "nbr", "num", "number", "key", "code", "ref", "index", "names"}
-_PEOPLE = {"patient", "person", "subject", "participant", "index"}
-
-
-def words_of(name: str) -> list[str]:
-    """The words of a name in small letters: "PatientID_2" is "patient", "id", "2"."""
-    parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
-    parted = re.sub(r"([A-Za-z])([0-9])", r"\1 \2", parted)
-    return [word.lower() for word in re.split(r"[\W_]+", parted) if word]
-
-
-def is_identifier(name: str, book: Mapping[str, Entry]) -> bool:
-    """What the code book says, else what the name says: a column's cells have no say."""
-    kind = book.get(name, Entry()).kind
-    return kind == "identifier" or (not kind and looks_like_identifier(name))
-
-
-def looks_like_identifier(name: str) -> bool:
-    """Whether a column's name is one that identifiers have."""
-    words = words_of(name)
-    return (
-        name.strip().lower() in _PEOPLE
-        or not _IDENTIFIERS.isdisjoint(words)
-        or (not _NUMBERED.isdisjoint(words) and not _NUMBER.isdisjoint(words))
-    )

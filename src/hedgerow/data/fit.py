@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
-from hedgerow.data.drafts import looks_like_identifier, words_of
 from hedgerow.data.lines import SEPARATORS
 from hedgerow.data.sources import AdaptedLocation, Location, adapted, column_names, opened, place_of
 from hedgerow.data.units import (
@@ -38,6 +37,7 @@ from hedgerow.data.units import (
 )
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, event_words
+from hedgerow.plan.names import looks_like_identifier, words_of
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
 
@@ -563,14 +563,10 @@ def _decimal_mark(columns: Sequence[_Counted]) -> str:
     """The word for the decimal mark, where each column with numbers that are not read shows that its mark is one."""
     with_commas = [own for own in columns if any(map(_DECIMAL_COMMA.fullmatch, own.odd))]
     if with_commas:
-        clear = [own for own in with_commas if any(map(_DECIMAL_COMMA.fullmatch, filter(_is_decimal, own.odd)))]
-        return "comma" if len(clear) == len(with_commas) else ""
+        decimals = [[text for text in own.odd if not _THOUSANDS.fullmatch(text)] for own in with_commas]
+        return "comma" if all(any(map(_DECIMAL_COMMA.fullmatch, texts)) for texts in decimals) else ""
     with_points = [own for own in columns if any("." in text and _THOUSANDS.fullmatch(text) for text in own.odd)]
     return "point" if with_points and all(own.shows_points for own in with_points) else ""
-
-
-def _is_decimal(text: str) -> bool:
-    return _THOUSANDS.fullmatch(text) is None
 
 
 def _plain(text: str) -> str:

@@ -52,6 +52,8 @@ _FIRST_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n', re.IGNORECASE)
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 _ENCLOSED = re.compile(r'"[^"]*"?|\([^()]*\)|\[[^][]*\]')
 _NUMBER, _BETWEEN, _MOST_WORDS = re.compile(r"[-+]?\d*[.,]?\d+"), re.compile(r"[\s,;|]+"), 8
+_FIELD = r'(?:"[^"]*+(?:""[^"]*+)*+"|[^",;\t|\r\n]*+)'
+_SEVERAL_LINES = re.compile(rf"{_FIELD}(?:[,;\t|]{_FIELD})*+(?=\r?\n|\Z)")
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -153,7 +155,7 @@ def header_of(first: bytes, declaration: Declared) -> Header:
     start = _BLANK_LINES.match(text, said.end() if said else 0).end()  # type: ignore[union-attr]
     line = text[start:].partition("\n")[0]
     # Names may hold line breaks, if their quotation marks are closed.
-    whole = _several_lines().match(text, start) if line.count('"') % 2 else None
+    whole = _SEVERAL_LINES.match(text, start) if line.count('"') % 2 else None
     line = whole[0] if whole else line
     separator, rival = declaration.separator or (said[1] if said else ""), ""
     if not separator:
@@ -319,12 +321,6 @@ def _unusual(block: bytes, ends: NDArray[np.intp], is_utf8: bool) -> Iterator[ND
         yield lines_at(lone_cr)
     if not is_utf8 and not block.isascii():
         yield lines_at(no_utf8)
-
-
-@functools.cache
-def _several_lines() -> re.Pattern[str]:
-    cell = r'(?:"[^"]*+(?:""[^"]*+)*+"|[^",;\t|\r\n]*+)'
-    return re.compile(rf"{cell}(?:[,;\t|]{cell})*+(?=\r?\n|\Z)")
 
 
 def text_blocks(blocks: Iterable[bytes], header: Header) -> Iterator[bytes]:

@@ -102,19 +102,6 @@ def scaled_label(values: NDArray[Any], label: Label) -> NDArray[np.int32]:
     return np.rint((clamped - middle) / half * SCORE_UNIT).astype(np.int32)
 
 
-def encode_labels(records: Records, plan: Plan) -> NDArray[np.int32]:
-    """The labels as a node holds them: the class index, or `scaled_label`.
-
-    Raises:
-        DataError: when the records were read without labels.
-    """
-    if records.label is None:
-        raise DataError("data-no-label")
-    if plan.label.is_numeric:
-        return scaled_label(records.label, plan.label)
-    return records.label.astype(np.int32)
-
-
 @dataclass(frozen=True, eq=False)
 class SiteRows:
     """All rows of a site's table, before the bound on rows per unit.
@@ -137,28 +124,28 @@ class SiteRows:
 def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None) -> SiteRows:
     """All rows of a site's table; arguments and errors as in `site_data_from_records`."""
     grid = build_grid(plan)
-    codes, places, labels, units = [], [], [], []
+    codes, places = [np.empty((grid.n_features, 0), grid.dtype)], [np.empty((len(grid.divisible), 0), np.uint8)]
+    labels, units = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.str_)]
     beyond = dict.fromkeys(plan.feature_names, 0)
     for records in chunks:
         for name, n_cells in count_beyond(records.features, plan):
             beyond[name] += n_cells
         codes.append(grid.encode(records.features))
         places.append(grid.places(records.features, codes[-1]))
-        labels.append(encode_labels(records, plan))
+        if records.label is None:
+            raise DataError("data-no-label")
+        is_numeric = plan.label.is_numeric
+        labels.append(scaled_label(records.label, plan.label) if is_numeric else records.label.astype(np.int32))
         if records.unit is not None:
             units.append(records.unit)
     if left_out is None and not sum(map(len, labels)):
         raise DataError("data-empty", source="The site")
-    if not codes:
-        codes, labels = [np.empty((grid.n_features, 0), dtype=grid.dtype)], [np.empty(0, dtype=np.int32)]
-        places = [np.empty((len(grid.divisible), 0), dtype=np.uint8)]
-        units = [np.empty(0, dtype=np.str_)]
     within = np.concatenate(places, axis=1) if grid.divisible else None
     data = SiteData(np.concatenate(codes, axis=1), np.concatenate(labels), within)
     unfit = dict(left_out or {})
     if plan.privacy.unit == "record":
         return SiteRows(data, None, unfit, beyond)
-    if sum(map(len, units)) != data.n_records or not units:
+    if sum(map(len, units)) != data.n_records:
         raise DataError("data-no-unit")
     return SiteRows(data, np.concatenate(units), unfit, beyond)
 

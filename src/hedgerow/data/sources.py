@@ -118,7 +118,7 @@ def read_records(
             then, nor one to begin with. None refuses the first of them, and a table without rows.
 
     Raises:
-        DataError: see `data_errors` for every cause and its code.
+        DataError: see docs/errors.md for every cause and its code.
     """
     names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
     table: Table
@@ -157,8 +157,3 @@ def place_of(table: Table) -> Place:
 def column_names(location: Location) -> list[str]:
     """The names of a table's columns, without spaces around them, in its order; DataError when it has no header."""
     return opened(location).names()
-
-
-def column_types(location: Location) -> dict[str, Any]:
-    """The Arrow types of a table's columns; text for every column of a CSV."""
-    return opened(location).types()

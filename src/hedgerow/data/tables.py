@@ -299,18 +299,13 @@ class ParquetTable:
         return rechunked(batches, chunk_rows, None if left_out is not None else self.source)
 
 
-class _parquet_errors:
-    """Turns what Arrow raises for a damaged Parquet file into a `DataError`; nothing is raised otherwise."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowKeyError):
-            raise DataError("data-corrupt", source=self.source, kind="Parquet") from None
+@contextmanager
+def _parquet_errors(source: str) -> Iterator[None]:
+    """Turns what Arrow raises for a damaged Parquet file into a `DataError`."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError):
+        raise DataError("data-corrupt", source=source, kind="Parquet") from None
 
 
 def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Iterator[tuple[Any, ...]]:

@@ -236,7 +236,7 @@ def records_from_columns(
         ),
         n_records=n_records,
     )
-    return records if fit.all_fit else replace(records.take(np.flatnonzero(fit.fits)), fits=fit.fits)
+    return records if fit.fits.all() else replace(records.take(np.flatnonzero(fit.fits)), fits=fit.fits)
 
 
 class _Fit:
@@ -245,10 +245,6 @@ class _Fit:
     def __init__(self, n_records: int, left_out: RowsLeftOut | None) -> None:
         self.fits = np.ones(n_records, dtype=np.bool_)
         self._left_out = left_out
-
-    @property
-    def all_fit(self) -> bool:
-        return bool(self.fits.all())
 
     def unfit(self, rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
         """See `columns.Unfit`."""

@@ -34,7 +34,6 @@ from hedgerow.client.node import threads_of_jobs, use_threads
 from hedgerow.data.arrow import arrow_of, collected, is_text
 from hedgerow.data.columns import AsMissing, Place, category_indices, refuse, shown, texts_of_cells
 from hedgerow.data.columns import numbers as numbers_of
-from hedgerow.data.drafts import looks_like_identifier
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import scaled_label
 from hedgerow.errors import DataError, UsageError
@@ -60,6 +59,7 @@ from hedgerow.losses.censored import concordance
 from hedgerow.losses.poisson import LARGEST_COUNT
 from hedgerow.losses.survival import doubt_of_times, survival_codes
 from hedgerow.plan.fields import as_text, ascending_numbers
+from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.accountants import account_of

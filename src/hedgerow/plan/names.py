@@ -1,0 +1,42 @@
+"""What columns' names alone suggest: they are public, as a table's header is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hedgerow.plan.draft import Entry
+
+_IDENTIFIERS = {
+    "id", "ids", "identifier", "uuid", "guid", "pid", "eid", "uid", "oid", "mrn", "ssn", "nhs", "nir", "subjid",
+    "usubjid", "patid", "patientid", "personid", "recordid", "rowid", "caseid", "visitid", "encounterid", "stayid",
+    "hadm", "fallnummer", "patientennummer", "pseudonym", "kennung", "rownames", "unnamed",
+}  # fmt: skip
+_NUMBERED = {
+    "patient", "person", "subject", "record", "case", "row", "visit", "encounter", "admission", "account", "member",
+}  # fmt: skip
+_NUMBER = {"no", "nr", "nbr", "num", "number", "key", "code", "ref", "index", "names"}
+_PEOPLE = {"patient", "person", "subject", "participant", "index"}
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name in small letters: "PatientID_2" is "patient", "id", "2"."""
+    parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    parted = re.sub(r"([A-Za-z])([0-9])", r"\1 \2", parted)
+    return [word.lower() for word in re.split(r"[\W_]+", parted) if word]
+
+
+def is_identifier(name: str, book: Mapping[str, Entry]) -> bool:
+    """What the code book says, else what the name says: a column's cells have no say."""
+    kind = book.get(name, Entry()).kind
+    return kind == "identifier" or (not kind and looks_like_identifier(name))
+
+
+def looks_like_identifier(name: str) -> bool:
+    """Whether a column's name is one that identifiers have."""
+    words = words_of(name)
+    return (
+        name.strip().lower() in _PEOPLE
+        or not _IDENTIFIERS.isdisjoint(words)
+        or (not _NUMBERED.isdisjoint(words) and not _NUMBER.isdisjoint(words))
+    )
