@@ -400,11 +400,9 @@ _NOTHING = object()
 
 
 def _plain(values: Any) -> list[Any]:
-    return list(np.asarray(values).tolist()) if isinstance(values, np.ndarray) else [_scalar(item) for item in values]
-
-
-def _scalar(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(values, np.ndarray):
+        return list(np.asarray(values).tolist())
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
 _DIRECTIONS = {1: "increasing", -1: "decreasing"}

@@ -21,7 +21,7 @@ from sklearn.base import clone
 
 from hedgerow.data.columns import Place, identifiers
 from hedgerow.errors import PrivacyError, UsageError
-from hedgerow.estimators.base import Holders, PrivateTrees, Ready, only_rows
+from hedgerow.estimators.base import Holders, PrivateTrees, only_rows
 from hedgerow.evaluation.estimates import Estimate
 from hedgerow.local.training import evaluate_federated
 from hedgerow.models.model import Model
@@ -125,7 +125,8 @@ def tune(
         for name in _COPIED:
             if hasattr(lead, name):
                 setattr(own, name, getattr(lead, name))
-        noise = _noise_of(ready, number)
+        # Noise from a seed must not be the same for all settings.
+        noise: NoiseSource = SeededNoise(start.structure_seed + 1 + number) if start.noise.seeded else start.noise
         own._train(replace(fitted, start=replace(fitted.start, noise=noise)))
         held = own._site_data(own.model_.plan, ready.table, ready.y, rows)
         found = evaluate_federated(own.model_, held, epsilon=budget.evaluation, noise=noise)
@@ -183,12 +184,6 @@ def _budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> _Budget
         return judge.epsilon([*earlier, GaussianEvent(1 / math.sqrt(left * share / n_settings))], delta)
 
     return _Budget(costs(1 - EVALUATION_SHARE, spent), costs(EVALUATION_SHARE))
-
-
-def _noise_of(ready: Ready, number: int) -> NoiseSource:
-    """Where the noise of one setting comes from: noise from a seed must not be the same for all of them."""
-    start = ready.start
-    return SeededNoise(start.structure_seed + 1 + number) if start.noise.seeded else start.noise
 
 
 def _merit(tuned: TunedSetting) -> float:
