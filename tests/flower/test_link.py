@@ -13,6 +13,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -37,6 +38,7 @@ from hedgerow.flower.envelope import (
     NodeSocket,
     ask,
     messages_in,
+    opened,
     parse,
     public_key,
     sealed,
@@ -115,7 +117,7 @@ def standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         sleep(0.001)
         return now[0]
 
-    monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=monotonic, sleep=sleep))
+    monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=monotonic, sleep=sleep, time=lambda: 0.0))
 
 
 def office_of(federation: ModuleType) -> Office:
@@ -519,6 +521,28 @@ def test_a_second_node_of_a_site_is_turned_away(office: Office) -> None:
     assert federation.model() == federation.local_model()
 
 
+def test_an_older_greeting_is_refused_and_the_coordinator_is_told_the_newest_number(office: Office) -> None:
+    """Who carried a signed greeting could keep it, and take the node out of a later run with it: five rounds were paid
+    for and lost. A coordinator that starts again without a clock still finds its way in.
+    """
+    federation = office.federation  # type: ignore[attr-defined]
+    hub = read_private(Path(federation.path("hub.private.json")))
+
+    def greeted(number: int) -> tuple[bytes, Envelope]:
+        bare = Envelope(Kind.GREETING, "", os.urandom(32), number, public_key(os.urandom(32)), bytes(32))
+        raw = sign(replace(bare, body=opened([])), hub.seed)
+        return raw, parse(office.answer(FIRST_NODE, raw))
+
+    old, first = greeted(5)
+    newer, second = greeted(9)
+    kept = office.answer(FIRST_NODE, newer)
+    again = parse(office.answer(FIRST_NODE, old))
+    assert [first.kind, second.kind, again.kind] == [Kind.REPLY, Kind.REPLY, Kind.LOST]
+    assert again.number == greeted(9)[1].number == 9 and greeted(8)[1].kind is Kind.LOST
+    assert office.answer(FIRST_NODE, newer) == kept, "the link that is there goes on"
+    run(federation, office)
+
+
 def test_two_processes_do_not_answer_for_one_site(office: Office) -> None:
     """While one process works on a request, another one that has the same file is refused by the database's lock."""
     federation = office.federation  # type: ignore[attr-defined]
@@ -564,7 +588,7 @@ def test_what_waits_for_a_site_is_bounded(length: int, most: int) -> None:
     hub_identity, site = new_identity("hub", Role.COORDINATOR, b"a" * 32), new_identity("north", Role.SITE, b"b" * 32)
     post = OneNode(site)
     now = itertools.count()
-    clock = Clock(lambda: float(next(now)), lambda _: None, os.urandom)
+    clock = Clock(lambda: float(next(now)), lambda _: None, os.urandom, lambda: 0.0)
     hub = FlowerHub(hub_identity, build_roster(hub_identity.public, [site.public]), post, clock)
     assert hub.receive(60.0) == Joined("north")
     message = bytes(length)

@@ -41,6 +41,7 @@ from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
 from hedgerow.errors import UsageError
 from hedgerow.flower import CoordinatorFile, read_coordinator_file
 from hedgerow.flower.envelope import (
+    HIGHEST_NUMBER,
     KEY_BYTES,
     LINK_BYTES,
     MOST_MESSAGES,
@@ -125,11 +126,12 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time and chance, given from outside: seconds that never go back, a way to wait, random bytes."""
+    """Time and chance, given from outside: seconds that never go back, a way to wait, random bytes, seconds by date."""
 
     now: Callable[[], float]
     sleep: Callable[[float], None]
     entropy: Callable[[int], bytes]
+    date: Callable[[], float]
 
 
 @dataclass(eq=False)
@@ -141,7 +143,7 @@ class _Peer:
     secret: bytes = field(repr=False)
     site: str = ""
     keys: LinkKeys | None = None
-    number: int = 0
+    number: int = -1
     request: Envelope | None = None
     raw: bytes = b""
     letters: set[str] = field(default_factory=set)
@@ -289,9 +291,10 @@ class FlowerHub:
 
     def _write_greeting(self, peer: _Peer) -> None:
         peer.link, peer.secret = self._clock.entropy(LINK_BYTES), self._clock.entropy(KEY_BYTES)
-        peer.number, peer.keys = 0, None
+        # An earlier process may have greeted the node: seconds since 1970 are more than it counted, or the node says.
+        peer.number, peer.keys = max(peer.number + 1, int(self._clock.date())), None
         body = opened(self._greeting())
-        peer.request = Envelope(Kind.GREETING, "", peer.link, 0, public_key(peer.secret), _NO_HASH, body)
+        peer.request = Envelope(Kind.GREETING, "", peer.link, peer.number, public_key(peer.secret), _NO_HASH, body)
         self._sign(peer)
 
     def _write_request(self, peer: _Peer) -> None:
@@ -356,10 +359,14 @@ class FlowerHub:
         request = peer.request
         if request is None or reply.request != request.digest:
             return  # It answers an earlier link; the request of this one is under way.
-        if peer.site not in ("", reply.site) or reply.link != peer.link or reply.number != peer.number:
+        is_lost = reply.kind is Kind.LOST and reply.number < HIGHEST_NUMBER
+        if peer.site not in ("", reply.site) or reply.link != peer.link or not (is_lost or reply.number == peer.number):
             raise WireRefusal(WireCode.SITE_MISMATCH)
         peer.raw, peer.letters = b"", set()
-        if reply.kind is Kind.LOST:
+        if is_lost:
+            peer.number = max(peer.number, reply.number)
+            if not peer.site and self._is_twin(peer, reply.site):
+                return
             self._begin_again(peer, WireCode.CONNECTION_LOST)
             return
         if reply.kind is not Kind.REPLY:
@@ -375,15 +382,20 @@ class FlowerHub:
             self._begin_again(peer, WireCode.CLOSED)
             peer.rests_until = self._clock.now() + self._patience.repeat
 
+    def _is_twin(self, peer: _Peer, site: str) -> bool:
+        """Two SuperNodes with one identity: the first one stays as long as it is there, as with every engine."""
+        other = self._by_site.get(site)
+        if other is None or other is peer:
+            return False
+        self.refusals[WireCode.DUPLICATE_NODE] += 1
+        if count := self._repeats.note(site, WireCode.DUPLICATE_NODE):
+            said = f"{WireCode.DUPLICATE_NODE}; {count} by now"
+            _log.warning("A second node of %s is left alone (%s).", site, said)
+        peer.twin = other.node
+        return True
+
     def _join(self, peer: _Peer, reply: Envelope) -> None:
-        other = self._by_site.get(reply.site)
-        if other is not None and other is not peer:
-            # Two SuperNodes with one identity: the first one stays as long as it is there, as with every engine.
-            self.refusals[WireCode.DUPLICATE_NODE] += 1
-            if count := self._repeats.note(reply.site, WireCode.DUPLICATE_NODE):
-                said = f"{WireCode.DUPLICATE_NODE}; {count} by now"
-                _log.warning("A second node of %s is left alone (%s).", reply.site, said)
-            peer.twin = other.node
+        if self._is_twin(peer, reply.site):
             return
         peer.keys = LinkKeys.agree(peer.secret, reply.key, peer.link, reply.site)
         peer.site = reply.site
@@ -522,7 +534,7 @@ def make_hub(
         # A site that was invited by its greeting and has said that it is ready need not be asked again.
         return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
 
-    clock = Clock(time.monotonic, time.sleep, os.urandom)
+    clock = Clock(time.monotonic, time.sleep, os.urandom, time.time)
     return FlowerHub(*keys, post, clock, lambda: greeting, needs_reply, patience)
 
 

@@ -5,8 +5,8 @@ the sum before its noise; so beneath Flower's own TLS and authentication every m
 and sealed (X25519, HKDF-SHA256, ChaCha20-Poly1305) for the one party that it is for.
 
 One *link* is the coordinator's connection to one node, from a greeting to the next. A greeting is signed but open: its
-messages may only be what every party of the run knows (the plan). Requests are numbered; a reply names the SHA-256 of
-its request.
+messages may only be what every party of the run knows (the plan). Greetings and requests are numbered, and a node takes
+none that is older than one it has taken: who carries them may keep them. A reply names the SHA-256 of its request.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from hedgerow.plan.fields import shown
 from hedgerow.protocol.stream import WireCode, WireRefusal, refused
 
 LINK_BYTES = KEY_BYTES = HASH_BYTES
+HIGHEST_NUMBER = 0xF0000000
+"""That a node may name; requests of a link have room above it."""
 MOST_MESSAGES = 4096
 """In one envelope."""
 _DOMAIN = b"flower"
@@ -62,7 +64,8 @@ class Envelope(Encoded):
     Attributes:
         site: the node's; "" in a greeting.
         link: drawn at random for each link.
-        number: of the request in its link, 0 for the greeting.
+        number: one more than that of the request before; a greeting's is higher than all that its node has seen, and a
+            lost one's is the highest.
         key: the sender's X25519 key for this link.
         request: SHA-256 of the request that this answers, without its signature; zeros in a request.
     """

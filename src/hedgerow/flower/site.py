@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -179,19 +179,17 @@ class FlowerNode:
 
     def _reply(self, request: Envelope, store: LinkStore) -> bytes:
         link = store.load()
-        is_same = link is not None and link.link == request.link
-        if link is not None and is_same and link.request == request.digest:
-            return self._lost(request) if link.reply is None else link.reply
-        entropy = self._setup.entropy
-        if request.kind is Kind.GREETING:
-            # A greeting that was used before would bring old keys back.
-            link = None if is_same else _Link(request.link, request.key, entropy(KEY_BYTES), 0, request.digest)
-        elif link is not None and is_same and request.number == link.number + 1:
+        latest = -1 if link is None else link.number
+        if link is not None and (link.link, link.request) == (request.link, request.digest):
+            return self._lost(request, latest) if link.reply is None else link.reply
+        entropy, is_next = self._setup.entropy, request.number == latest + 1
+        if request.kind is Kind.GREETING and request.number > latest:
+            link = _Link(request.link, request.key, entropy(KEY_BYTES), request.number, request.digest)
+        elif request.kind is Kind.REQUEST and link is not None and link.link == request.link and is_next:
             link.number, link.request, link.reply = request.number, request.digest, None
         else:
-            link = None
-        if link is None:
-            return self._lost(request)
+            # An older greeting, which who carries it has kept, would take the node out of its run.
+            return self._lost(request, latest)
         keys = LinkKeys.agree(link.secret, link.hub_key, link.link, self._identity.public.name)
         messages = messages_in(request, keys.to_node)
         store.save(link)
@@ -259,8 +257,9 @@ class FlowerNode:
         finally:
             store.close()
 
-    def _lost(self, request: Envelope) -> bytes:
-        return sign(self._envelope(Kind.LOST, request, bytes(KEY_BYTES)), self._identity.seed)
+    def _lost(self, request: Envelope, latest: int) -> bytes:
+        lost = self._envelope(Kind.LOST, request, bytes(KEY_BYTES))
+        return sign(replace(lost, number=max(0, latest)), self._identity.seed)
 
     def _envelope(self, kind: Kind, request: Envelope, key: bytes) -> Envelope:
         return Envelope(kind, self._identity.public.name, request.link, request.number, key, request.digest)
