@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.cli.inputs import signing_roster
+from hedgerow.cli.inputs import read_policy, signing_roster
 from hedgerow.crypto import Identity
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
+from hedgerow.models.model import write_atomically
 from hedgerow.secagg.messages import Roster, Site
 from hedgerow.transport.identities import (
     PinnedRoster,
@@ -234,3 +235,20 @@ def test_fingerprints_are_said_and_heard(first: bytes, second: bytes) -> None:
     assert [len(group) for group in text.split("-")] == [4] * 8
     assert not set("ILOU") & set(text)
     assert (text == spoken(second)) == (first[:20] == second[:20])
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o620, 0o602])
+def test_a_roster_or_policy_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    """Who may write them says whom a node trusts and what it permits; a file that others may only read is one's own."""
+    before = os.umask(0o002)
+    try:
+        write_atomically(tmp_path / "roster.toml", ROSTER.to_toml().encode())
+    finally:
+        os.umask(before)
+    assert read_roster(tmp_path / "roster.toml") == ROSTER
+    (tmp_path / "policy.toml").write_text("")
+    for read, name in ((read_roster, "roster.toml"), (read_policy, "policy.toml")):
+        (tmp_path / name).chmod(mode)
+        with pytest.raises(EnvironmentFault) as refused:
+            read(tmp_path / name)  # type: ignore[operator]
+        assert refused.value.code == "file-of-others"

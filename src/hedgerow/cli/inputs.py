@@ -193,10 +193,12 @@ def address_of(text: str, option: str) -> tuple[str, int]:
 
 
 def read_policy(path: str) -> Policy:
-    """The policy in a TOML file; raises UsageError."""
+    """The policy in a TOML file; raises UsageError, and as `require_own`."""
     # Not at the top: commands without a policy need no numba.
     from hedgerow.client.policy import parse_policy
+    from hedgerow.transport.identities import require_own
 
+    require_own(Path(path))
     try:
         return parse_policy(Path(path).read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, IsADirectoryError):

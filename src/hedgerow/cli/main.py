@@ -7,6 +7,7 @@ import errno
 import importlib
 import math
 import os
+import resource
 import signal
 import sys
 import threading
@@ -42,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # An error of parsing must know these two before there is a namespace.
     as_json, debug = "--json" in arguments, "--debug" in arguments
+    # A core dump would hold rows, keys and masks.
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     try:
         with _no_interrupt_dropped():
             _run(arguments)

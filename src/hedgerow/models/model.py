@@ -775,7 +775,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
         try:
-            with open(draft, "xb") as file:
+            # No group may write it, whatever a user lets new files be: a roster or a policy is refused then.
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -551,8 +551,17 @@ def _take_rows(sites: list[Any]) -> tuple[int, ...]:
 
 
 def read_roster(path: Path) -> PinnedRoster:
-    """The roster in a file; raises as `parse_roster`, and UsageError when there is none."""
+    """The roster in a file; raises as `parse_roster`, as `require_own`, and UsageError when there is none."""
+    require_own(path)
     return parse_roster(read_text(path), str(path))
+
+
+def require_own(path: Path) -> None:
+    """Raises EnvironmentFault `file-of-others` for a file that others than its owner may write: with a roster or a
+    policy they would say whom a node trusts, and what it permits.
+    """
+    if path.is_file() and (mode := path.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+        raise EnvironmentFault("file-of-others", path=path, mode=stat.S_IMODE(mode))
 
 
 def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:
