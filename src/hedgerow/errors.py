@@ -20,8 +20,10 @@ word for machines; the process ends with ``exit_code``. All sentences stand in o
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from functools import cache
+from importlib import resources
 from typing import ClassVar
 
 
@@ -43,7 +45,7 @@ class HedgerowError(Exception):
 
     def __init__(self, entry: str, /, *, code: str | None = None, **values: object) -> None:
         super().__init__(entry)
-        row = _table().get(type(self).__name__, {}).get(entry)
+        row = entries().get(type(self).__name__, {}).get(entry)
         if row is None:
             row = _unlisted(entry, self.default_code, values)
         self.code = code or _filled(row.get("code", entry), values)
@@ -161,22 +163,15 @@ Row = Mapping[str, str]
 """An entry of the table: `what`; `cause` and `remedy` where they are not empty; `code` where it is not the name."""
 
 
+# Read now: when an error is made no free file may be left, which may be the very error.
+_TEXT = resources.files("hedgerow").joinpath("errors.toml").read_text(encoding="utf-8")
+
+
 @cache
 def entries() -> Mapping[str, Mapping[str, Row]]:
-    """The table of errors, read from the installation once: the entries by class and name."""
-    # An ordinary start makes no error, and is faster without.
-    import tomllib
-    from importlib import resources
-
-    return tomllib.loads(resources.files("hedgerow").joinpath("errors.toml").read_text(encoding="utf-8"))
-
-
-def _table() -> Mapping[str, Mapping[str, Row]]:
-    try:
-        return entries()
-    except (OSError, ImportError):
-        # No free file may be left, which may be the very error that is being made: its name has to do.
-        return {}
+    """The table of errors: the entries by class and name."""
+    # An ordinary start makes no error, and is faster without this.
+    return tomllib.loads(_TEXT)
 
 
 def _unlisted(text: str, default_code: str, values: Mapping[str, object]) -> Row:

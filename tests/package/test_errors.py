@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import errno
+import io
+import os
 import re
 import string
 from collections.abc import Iterator
@@ -112,12 +115,16 @@ def test_what_the_table_lacks_is_still_said() -> None:
     assert DataError("data-wrong-type", place="here").cause == "The value is {value}."
 
 
-def test_no_table_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a free file the table cannot be read; the error is made nevertheless."""
+def test_an_error_is_said_when_no_file_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator whose files were all taken could not say so: its sentences are in memory before."""
 
-    def refused() -> None:
+    def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(errors, "entries", refused)
-    fault = EnvironmentFault("too-few-files", soft=64)
-    assert str(fault) == "too-few-files soft: 64." and (fault.code, fault.exit_code) == ("too-few-files", 10)
+    errors.entries.cache_clear()
+    with monkeypatch.context() as patched:
+        for module in (builtins, io, os):
+            patched.setattr(module, "open", refused)
+        fault = EnvironmentFault("database-locked", path="here")
+    assert (fault.code, fault.exit_code) == ("database-locked", 10)
+    assert "here" in fault.what and fault.remedy

@@ -216,16 +216,20 @@ class ModelFile:
         require_room(self.path, self.heir, self._remedy)
 
     def look(self, session: RunSession) -> None:
-        """Say that a run is over whose journal says so; raises UsageError where there is no room for its model."""
+        """Say that a run is over whose journal says so, and write its model, if it is one's own and not there yet:
+        it may be that the disk had no room for it. Raises UsageError where there is no room for the model.
+        """
         made = session.made
         if made is None:
             self.require_room()
             return
-        model = Model(made.plan, made.ensemble, made.ledger, made.report)
+        model = Model(made.plan, made.ensemble, made.ledger, made.report, salvaged=made.salvaged)
         is_there = self.path.is_file() and not writes_over(model, self.path, self._remedy)
         if not self.quiet:
             place = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
-            note(f"The run is over. {place}; sites that missed the end are told of it first.")
+            note(f"The run is over. {place}; sites that missed the end are told of it.")
+        if self.heir is None and not is_there:
+            self.save(model)
 
     def save(self, model: Model) -> None:
         """Write it, unless it is there with more on its account; raises as `save_unless_kept`."""

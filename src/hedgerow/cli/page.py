@@ -12,7 +12,6 @@ import io
 import json
 import math
 import secrets
-import socket
 import threading
 import time
 from collections import Counter, deque
@@ -30,7 +29,7 @@ from hedgerow.cli.owner import answered, facts_of
 from hedgerow.cli.progress import CALM, PastRun, Told, clock_time, in_words, mark_of, phase_words, span
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
-from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError, missing_extra
+from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.local.forecast import forecast
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
@@ -51,38 +50,20 @@ from hedgerow.protocol.stream import (
     known,
 )
 from hedgerow.server.status import EventsSince
-from hedgerow.transport.connections import is_loopback, is_own_name
+from hedgerow.transport.connections import is_loopback
 from hedgerow.transport.identities import PinnedRoster, spoken
 from hedgerow.transport.interface import Connected, Disconnected
+from hedgerow.transport.pages import HttpPort, Request, Response, StreamingResponse
 
 if TYPE_CHECKING:
     from hedgerow.client.node_session import NodeSession
     from hedgerow.client.policy import Policy
     from hedgerow.data.fit import TableFit
 
-try:
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response, StreamingResponse
-    from starlette.routing import Route
-except ImportError as error:
-    raise missing_extra("starlette", "A page in the browser") from error
-
 Action = Callable[[Mapping[str, Any]], str]
 """Does what a person asks for on the page and says what was done; raises HedgerowError, whose text is shown."""
 
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    # The address holds the token.
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_BETWEEN_SIGNS = 15.0
 """Of life, so that a browser notices when the process is gone."""
@@ -114,24 +95,13 @@ class Page:
         self._parts: dict[str, Any] = {}
         self._state, self._version, self._n_streams, self._closes = b"{}", 0, 0, False
         self._lock = threading.RLock()
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            listener = socket.create_server((self._host, port), family=family)
+            self._server = HttpPort(self._host, port, self._answer, ("GET", "POST"))
         except OSError as error:
             fault = error.strerror or error
             raise EnvironmentFault("console-not-served", host=self._host, port=port, fault=fault) from error
-        port = listener.getsockname()[1]
-        self.url = f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{port}/{self._token}/"
-        app = Starlette(routes=[Route("/{token}/{name:path}", self._answer, methods=["GET", "POST"])])
-        config = uvicorn.Config(
-            app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, server_header=False,
-            proxy_headers=False, timeout_graceful_shutdown=1,
-        )  # fmt: skip
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [listener]}, name="hedgerow-page", daemon=True
-        )
-        self._thread.start()
+        where = f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"http://{where}:{self._server.port}/{self._token}/"
         note(f"{title}, for this machine's browser: {self.url}")
 
     # What stands on it ------------------------------------------------------------------------------------------------
@@ -163,48 +133,46 @@ class Page:
     # HTTP -------------------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: Request) -> Response:
-        token, name = request.path_params["token"], request.path_params["name"]
-        if not is_own_name(request.headers.get("host", ""), self._host):
-            return _plain("Ask for this page by an address or a name of this machine.", 403)
+        token, _, name = str(request.path_params["path"]).partition("/")
         if not secrets.compare_digest(token.encode(), self._token.encode()):
-            return _plain("There is no such page.", 404)
+            return Response("There is no such page.", 404)
         if request.method == "POST":
             return await self._done(request, name)
         if name in self._files:
             file = self._files[name]
             content = resources.files("hedgerow.cli").joinpath(file).read_bytes()
-            return Response(content, 200, _HEADERS, _KINDS[file.rpartition(".")[2]])
+            return Response(content, media_type=_KINDS[file.rpartition(".")[2]])
         if name == "state":
-            return Response(self._state, 200, _HEADERS, "application/json")
+            return Response(self._state, media_type="application/json")
         if name == "shapes.png" and self._picture:
-            return Response(self._picture, 200, _HEADERS, "image/png")
+            return Response(self._picture, media_type="image/png")
         if name == "events" and self._n_streams < _MOST_STREAMS:
-            return StreamingResponse(self._stream(), 200, _HEADERS, "text/event-stream")
-        return _plain("There is no such page.", 404)
+            return StreamingResponse(self._stream(), media_type="text/event-stream")
+        return Response("There is no such page.", 404)
 
     async def _done(self, request: Request, name: str) -> Response:
         """Carry out an action, if this server's own page asks for it, on this machine."""
         action = self._actions.get(name.removeprefix("do/")) if name.startswith("do/") else None
         if action is None:
-            return _plain("Nothing can be done there.", 405)
+            return Response("Nothing can be done there.", 405)
         if not self._is_from_own_page(request):
-            return _plain("Only this page itself may ask for that, on the machine that serves it.", 403)
+            return Response("Only this page itself may ask for that, on the machine that serves it.", 403)
         body = b""
         async for part in request.stream():
             body += part
             if len(body) > _LONGEST_BODY:
-                return _plain("That is too long.", 413)
+                return Response("That is too long.", 413)
         try:
             asked = json.loads(body)
             if not isinstance(asked, dict):
                 raise ValueError("not an object")
         except (ValueError, RecursionError):
-            return _plain("That cannot be read.", 400)
+            return Response("That cannot be read.", 400)
         try:
             said, status = await asyncio.to_thread(action, asked), 200
         except HedgerowError as fault:
             said, status = f"{fault.what} {fault.remedy}".strip(), 409
-        return Response(json_text({"said": said}).encode(errors="replace"), status, _HEADERS, "application/json")
+        return Response(json_text({"said": said}).encode(errors="replace"), status, media_type="application/json")
 
     def _is_from_own_page(self, request: Request) -> bool:
         """A browser sends `Origin` with every POST, and lets no page write it, nor this header to another origin."""
@@ -242,15 +210,14 @@ class Page:
         """Go on serving until Ctrl-C: the end of a run is what people want to look at."""
         note(f"The page stays at {self.url} until Ctrl-C.")
         try:
-            self._thread.join()
+            self._server.wait()
         except KeyboardInterrupt:
             note("The page is closed.")
 
     def close(self) -> None:
         """Stop serving and free the port."""
         self._closes = True
-        self._server.should_exit = True
-        self._thread.join()
+        self._server.close()
 
     def __enter__(self) -> Self:
         return self
@@ -259,10 +226,6 @@ class Page:
         if isinstance(fault, HedgerowError):
             self.fail(fault)
         self.close()
-
-
-def _plain(text: str, status: int) -> Response:
-    return Response(text, status, _HEADERS, "text/plain")
 
 
 def _drawn(model: Model) -> bytes:

@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 STRANGERS = 1024
 """Places, where there are files for them, for connections that no one has vouched for yet."""
 _FEWEST_STRANGERS = 16
-_RESERVE = 96
-"""Files that no connection is given: databases and their logs, the model, metrics, and what libraries open."""
+_RESERVE = 160
+"""Files that no connection is given: databases and their logs, the model, ports for HTTP, and what libraries open."""
 _FILES = "/dev/fd"
 _SECONDS, _SECONDS_UNDER_PRESSURE = 1.0, 0.1
 _PRESSURE = 4
