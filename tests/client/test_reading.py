@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.data.columns import MISSING, UNKNOWN, Place, category_indices, identifiers, numbers
+from hedgerow.data.lines import MOST_BYTES
 from hedgerow.data.sources import column_names, read_records
 from hedgerow.data.units import Records, concatenate, records_from_columns
 from hedgerow.errors import DataError
@@ -277,6 +278,22 @@ def test_damaged_files(name: str, content: bytes, code: str, make_plan: MakePlan
     with pytest.raises(DataError) as caught:
         read(write_file(name, content), make_plan())
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("n_more", [0, 3])
+def test_a_parquet_cell_has_a_limit(write_file: WriteFile, n_more: int, make_plan: MakePlan) -> None:
+    """A few kilobytes unpack to a cell that fills a site's memory; a line of CSV has the same limit."""
+    path = write_file("a.parquet", b"")
+    for length, code in ((MOST_BYTES + 1, "data-cell-too-long"), (MOST_BYTES - 64, "")):
+        sexes = ["f" * length, *["f"] * n_more]
+        n_rows = len(sexes)
+        pq.write_table(pa.table({"age": [1] * n_rows, "sex": sexes, "sick": ["no"] * n_rows}), path, compression="zstd")
+        found = ""
+        try:
+            read(path, make_plan())
+        except DataError as refused:
+            found = refused.code
+        assert found == code
 
 
 def test_a_damaged_parquet_page_is_refused(make_plan: MakePlan, write_file: WriteFile) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
@@ -308,6 +309,25 @@ def _parquet_errors(source: str) -> Iterator[None]:
         raise DataError("data-corrupt", source=source, kind="Parquet") from None
 
 
+def _require_short_cells(source: str, file: arrow_parquet.ParquetFile, names: Sequence[str]) -> None:
+    """Raises DataError where cells hold more than `MOST_BYTES` on average, as the file says before it is read."""
+    for group in map(file.metadata.row_group, range(file.num_row_groups)):
+        for part in map(group.column, range(group.num_columns)):
+            if part.path_in_schema in names and part.total_uncompressed_size > MOST_BYTES * max(1, part.num_values):
+                raise DataError("data-cell-too-long", source=source, column=part.path_in_schema, most=MOST_BYTES >> 20)
+
+
+def _is_long(column: pa.Array) -> bool:
+    """Whether a cell holds more than `MOST_BYTES`."""
+    cells = column.dictionary if pa.types.is_dictionary(column.type) else column
+    kind = cells.type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    is_text = is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if not is_text or cells.nbytes <= MOST_BYTES:
+        return False
+    return (compute.max(compute.binary_length(cells)).as_py() or 0) > MOST_BYTES
+
+
 def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Iterator[tuple[Any, ...]]:
     source = str(file)
     with _parquet_errors(source):
@@ -315,10 +335,13 @@ def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Itera
     with reader:
         stored = {name.strip(): name for name in reader.schema_arrow.names}
         wanted = [stored[name] for name in names]
+        _require_short_cells(source, reader, wanted)
         batches = reader.iter_batches(batch_size=chunk_rows, columns=wanted)
         while True:
             with _parquet_errors(source):
                 batch = next(batches, None)
             if batch is None:
                 return
+            for name in filter(lambda name: _is_long(batch.column(name)), wanted):
+                raise DataError("data-cell-too-long", source=source, column=name, most=MOST_BYTES >> 20)
             yield tuple(batch.column(name) for name in wanted)
