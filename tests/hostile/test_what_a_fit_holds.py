@@ -1,7 +1,7 @@
 """What is taken away from a fit follows from its releases and from what is public, and from no row besides.
 
 A fit is recorded, and made again over a neighbouring table with the same releases: one record is another one, or is not
-there. Whatever then differs is about that record, and no noise is in it.
+there. Whatever then differs is about that record, and no noise is in it. No sum moves by more than its noise is for.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ class Recorded:
     """The releases of a first fit, which every other fit is given in place of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._kept: list[tuple[str, IntVector]] = []
+        self._kept: list[tuple[str, IntVector, IntVector]] = []
         self._place = -1
+        self.largest = 0.0
+        """How far a sum moved at most, of its sensitivity."""
         honest = Releaser.release
 
         def release(own: Releaser, query: Query, total: IntVector, cohort: NoiseCohort | None = None) -> IntVector:
-            return self._given(query, honest(own, query, total, cohort))
+            return self._given(query, total, honest(own, query, total, cohort))
 
         monkeypatch.setattr(Releaser, "release", release)
 
@@ -42,12 +44,14 @@ class Recorded:
         """The next fit is given what was recorded."""
         self._place = 0
 
-    def _given(self, query: Query, own: IntVector) -> IntVector:
+    def _given(self, query: Query, total: IntVector, own: IntVector) -> IntVector:
         if self._place < 0:
-            self._kept.append((repr(query.purpose), own))
+            self._kept.append((repr(query.purpose), total.copy(), own))
             return own
-        purpose, released = self._kept[self._place]
+        purpose, before, released = self._kept[self._place]
         assert purpose == repr(query.purpose)
+        moved = sum(int(entry) ** 2 for entry in total - before)
+        self.largest = max(self.largest, (moved / query.sensitivity_squared) ** 0.5)
         self._place += 1
         return released
 
@@ -73,6 +77,8 @@ def _rows() -> dict[str, Any]:
         "state": np.where(sick, "ill", "well").astype(object),
         "days": random.exponential(30 / (0.2 + chance)),
         "ward": random.choice(["a", "b", "c"], N_ROWS).astype(object),
+        "smoker": age > 60,
+        "seen": np.datetime64("2020-01-01") + (10 * age).astype(int),
         "person": np.arange(N_ROWS) // 2,
         "site": random.choice(["north", "south", "west"], N_ROWS),
     }
@@ -89,6 +95,14 @@ def _given(kind: str, rows: dict[str, Any]) -> tuple[Any, Arguments]:
         return DPGBDTClassifier(**trees), {"X": matrix, "y": label}
     if kind == "table, names of classes":
         return DPGBDTClassifier(**trees), {"X": table, "y": rows["state"]}
+    if kind in ("CSV by pandas", "CSV by pandas, declared"):
+        table = pd.DataFrame({name: rows[name] for name in ("age", "ward", "smoker", "seen", "state")}).astype(object)
+        for name, cell in rows.get("odd cells", {}).items():
+            table.loc[7, name] = cell
+        table = pd.read_csv(io.StringIO(table.to_csv(index=False)))
+        bounds = {"age": (0, 100), "smoker": (0, 1), "seen": ("2020-01-01", "2023-01-01"), "ward": "private"}
+        told = {"bounds": bounds} if kind.endswith("declared") else {}
+        return DPGBDTClassifier(**trees, **told), {"X": table.drop(columns="state"), "y": table["state"]}
     if kind in ("declared", "tuned"):
         declared = {"bounds": [(0, 100), (0, 1e6)], "classes": [0, 1], "n_records": 600}
         return DPGBDTClassifier(**trees, **declared), {"X": matrix, "y": label}
@@ -108,7 +122,7 @@ def _given(kind: str, rows: dict[str, Any]) -> tuple[Any, Arguments]:
 
 
 KINDS = ("matrix, everything found", "table, names of classes", "declared", "categories", "persons at sites", "numbers",
-         "numbers with intervals", "times", "linear", "tuned")  # fmt: skip
+         "numbers with intervals", "times", "linear", "tuned", "CSV by pandas", "CSV by pandas, declared")  # fmt: skip
 
 
 def _fit(kind: str, rows: dict[str, Any]) -> Any:
@@ -134,6 +148,11 @@ def _gone(rows: dict[str, Any]) -> None:
     """One record less."""
     for name, column in rows.items():
         rows[name] = np.delete(column, 7)
+
+
+def _odd(rows: dict[str, Any]) -> None:
+    """Cells that make a reader of inferred types take all of their columns for something else."""
+    rows["odd cells"] = {"age": "<18", "smoker": "unknown", "seen": "never", "state": 2.5}
 
 
 def _pickled(value: object) -> bytes:
@@ -165,13 +184,16 @@ def _taken_away(fitted: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("change", [_far, _blank, _gone])
-@pytest.mark.parametrize("kind", KINDS)
+CASES = [(kind, change) for kind in KINDS for change in (_far, _blank, _gone)]
+CASES += [(kind, _odd) for kind in KINDS if kind.startswith("CSV")]
+
+
+@pytest.mark.parametrize(("kind", "change"), CASES)
 @pytest.mark.filterwarnings("ignore::hedgerow.estimators.base.FewRecordsWarning")
 def test_nothing_of_a_fit_depends_on_a_record_but_by_its_releases(
     kind: str, change: Callable[[dict[str, Any]], None], recorded: Recorded
 ) -> None:
-    """Model files, pickles, reports and exports of neighbouring tables are byte for byte the same."""
+    """Model files, pickles, reports and exports of neighbouring tables are byte for byte the same; sums are near."""
     before = _taken_away(_fit(kind, _rows()))
     recorded.again()
     rows = _rows()
@@ -180,3 +202,6 @@ def test_nothing_of_a_fit_depends_on_a_record_but_by_its_releases(
     assert recorded.is_through
     assert [name for name in before if after[name] != before[name]] == []
     assert list(after) == list(before)
+    # Seeded draws of rows to measure on shift with a row that goes; those of a system do not know each other.
+    if (kind, change) != ("tuned", _gone):
+        assert 0 < recorded.largest <= (1 if change is _gone else 2)
