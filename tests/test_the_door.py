@@ -196,6 +196,19 @@ def test_a_csv_that_pandas_reads_as_text_is_read_cell_by_cell(cells: list[str]) 
     assert TEXT not in found[0][0]
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
+def test_labels_that_are_found_as_numbers_are_compared_as_numbers() -> None:
+    """A reader makes 1 of 01 and of 1e0 unless one label is text: each label has its class either way."""
+    for cells in (["01", "02"], ["1e0", "2"], ["1.0", "2.0"]):
+        classes = []
+        for last in (cells[0], "unknown"):
+            labels = pd.read_csv(io.StringIO("\n".join(["y", *cells * 200, last])))["y"]
+            model = DPGBDTClassifier(epsilon=50, n_trees=1, random_state=0)
+            model.fit(pd.DataFrame({"a": np.arange(401)}), labels)
+            classes.append((model.classes_.tolist(), model._encoded(labels, model.model_.plan)[:400].tolist()))
+        assert classes == [([1, 2], [0, 1] * 200)] * 2
+
+
 def test_what_cells_are() -> None:
     """Each of one kind, whatever type of Python writes it; what is none of them is missing."""
     cells = [1, 0.5, "7", " 1e3 ", Decimal("2"), True, "False", "2020-01-31", datetime.date(2020, 1, 1), "<18", "07:30"]

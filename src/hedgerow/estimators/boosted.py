@@ -637,8 +637,13 @@ def _kind_of(value: Any) -> str | None:
 def _class_indices(y: Any, classes: NDArray[Any], *, may_be_others: bool = False) -> NDArray[np.int32]:
     """The index of each label in `classes`; each is looked up by itself, by the rules of `hedgerow.data.columns`.
 
-    A label of none is below 0 where there may be others, else an error.
+    A label of none is below 0 where there may be others, else an error. Whole numbers that were found are compared as
+    numbers, as they were counted: 01 is 1, which is how pandas reads it unless another label is text.
     """
+    if may_be_others and classes.dtype.kind == "i":
+        values = numbers_of(y, Place("y", "y", 0), AsMissing())
+        places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
+        return np.where(classes[places] == values, places, -1).astype(np.int32)
     texts = texts_of_cells(classes, Place("classes", "classes", 0))
     unfit = AsMissing() if may_be_others else refuse
     indices = category_indices(y, [str(text) for text in texts], Place("y", "y", 0), unfit)

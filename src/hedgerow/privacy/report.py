@@ -419,7 +419,7 @@ class PrivacyReport(PrivacyContext):
 
     def _rows_of_a_person(self) -> str:
         if self.unit != "record":
-            return f"beyond {self.max_rows_per_unit} at a site are left out, so the promise is the same whoever has more"
+            return f"beyond {self.max_rows_per_unit} at a site are left out, so who has more is promised the same"
         amounts = {count: self.epsilon_of_rows(count) for count in ROWS_OF_ONE_PERSON}
         said = "; ".join(
             f"{count} row{'' if count == 1 else 's'}: {_number(epsilon, 3)} ({_factor_text(epsilon)})"
