@@ -20,7 +20,7 @@ from rich.text import Text
 from hedgerow.cli.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import sites_of, status
-from hedgerow.data.drafts import ask_of_texts, number_like, read_codebook
+from hedgerow.data.drafts import ask_of_texts, read_codebook
 from hedgerow.data.fit import of_lines
 from hedgerow.data.sources import column_names
 from hedgerow.data.units import MOST_LEFT_OUT
@@ -60,6 +60,7 @@ from hedgerow.survey.statistics import (
     Noisy,
     TableStatistics,
     counted,
+    number_like,
     short,
     two_digits,
 )

@@ -159,7 +159,7 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
     Raises:
         DataError: for a column whose type is none of numbers, text and true/false.
     """
-    typed = _typed(column, place)
+    typed = arrow_of(column, place.source, place.column)
     if isinstance(typed, pa.Array) and not is_text(typed.type):
         if isinstance(unfit, AsMissing) and is_moment(typed.type):
             unfit.n_cells += len(typed) - typed.null_count
@@ -184,7 +184,7 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
     Args: layout: how text writes a date, such as "%d.%m.%Y"; None for ISO 8601. A column, or cell, of a type of dates
         needs none.
     """
-    typed = _typed(column, place)
+    typed = arrow_of(column, place.source, place.column)
     if layout is not None and isinstance(typed, list):
         # Cell by cell: a database gives dates as such beside text.
         typed = [_iso_of_layout(cell, layout) if isinstance(cell, str | bytes) else cell for cell in typed]
@@ -211,7 +211,7 @@ def kinds(column: Any, place: Place) -> NDArray[np.int8]:
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    typed = _typed(column, place)
+    typed = arrow_of(column, place.source, place.column)
     if isinstance(typed, pa.Array) and (pa.types.is_integer(typed.type) or pa.types.is_floating(typed.type)):
         return np.where(np.isnan(_as_floats(typed)), ABSENT, NUMBER).astype(np.int8)
     texts = _texts(typed, place)
@@ -275,7 +275,10 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
 
     _report_unreadable(texts, place, unfit)
     unfit(((texts.is_missing | texts.ambiguous) & ~texts.unreadable)[texts.codes], "data-unit-missing", error_at)
-    distinct = [_narrow(text or "") for text in _canonical(texts.distinct).to_pylist()]
+    distinct = [
+        hashlib.sha256(text.encode()).hexdigest() if text is not None and len(text) > _WIDEST_IDENTIFIER else text or ""
+        for text in _canonical(texts.distinct).to_pylist()
+    ]
     return np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
 
 
@@ -361,7 +364,7 @@ def dated(column: Any, layout: str, place: Place) -> Any:
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    typed = _typed(column, place)
+    typed = arrow_of(column, place.source, place.column)
     if isinstance(typed, pa.Array) and is_moment(typed.type):
         return column
     texts = _texts(typed, place)
@@ -398,14 +401,14 @@ def scaled(column: Any, factor: float, offset: float, place: Place) -> Any:
         found = numbers(column, place, unfit) * factor + offset
     if not bad.any():
         return pa.array(found, from_pandas=True)
-    cells = _cells(column, _typed(column, place))
+    cells = _cells(column, arrow_of(column, place.source, place.column))
     return [cell if is_bad else own for cell, is_bad, own in zip(cells, bad.tolist(), found.tolist(), strict=True)]
 
 
 def _cells(column: Any, typed: Any) -> Sequence[Any]:
     """The plain value of each cell of a column; the text of a date or time that Python has no value for.
 
-    Args: typed: the column by `_typed`, which is a list for some of Arrow's types as well: unions, UUIDs.
+    Args: typed: the column by `arrow_of`, which is a list for some of Arrow's types as well: unions, UUIDs.
     """
     if isinstance(column, list | tuple):
         return column
@@ -439,10 +442,6 @@ def _report_unreadable(texts: _Texts, place: Place, unfit: Unfit) -> None:
 
 
 # Cells --------------------------------------------------------------------------------------------------------------
-
-
-def _typed(column: Any, place: Place) -> Any:
-    return arrow_of(column, place.source, place.column)
 
 
 def _value_at(typed: Any, index: int) -> object:
@@ -649,7 +648,7 @@ class _Texts:
 
 def _texts(column: Any, place: Place) -> _Texts:
     """The texts of a column; raises DataError for a type that Hedgerow does not read."""
-    own = typed = _typed(column, place)
+    own = typed = arrow_of(column, place.source, place.column)
     if not isinstance(typed, pa.Array):
         return _texts_of_objects(typed)
     kind = typed.type
@@ -829,10 +828,6 @@ def _of_decimal(value: Decimal) -> str:
         kept = "".join(map(str, digits)).rstrip("0")
         return f"{'-' if sign else ''}{kept}e{int(exponent) + len(digits) - len(kept)}"
     return _without_idle_digits(format(value, "f"))
-
-
-def _narrow(text: str) -> str:
-    return text if len(text) <= _WIDEST_IDENTIFIER else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _without_idle_digits(text: str) -> str:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import math
 import os
 import re
@@ -44,7 +43,7 @@ from hedgerow.plan.fields import ISO_DATE, day_of, days_between, shown
 from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES
 from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
-from hedgerow.survey.statistics import MAX_CLASSES
+from hedgerow.survey.statistics import MAX_CLASSES, number_like
 
 
 @dataclass
@@ -133,19 +132,6 @@ def _add(summary: Summary, column: Any, place: Place) -> None:
     summary.is_whole &= not np.isfinite(numbers[numbers != np.floor(numbers)]).any()
     if len(summary.values) <= MAX_CATEGORIES:
         summary.values.update(zip(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist(), numbers.tolist(), strict=False))
-
-
-_MOST_TEXTS = 1_000
-_OTHERWISE = re.compile(
-    r"[^\w\s]{0,2}\s?([A-Z]{3}\s)?[0-9][0-9.,'\u2019 \u00a0\u2009\u202f]*\s?[^\W\d_]{0,4}[^\w\s]{0,3}[^\W\d_]{0,3}|"
-    r"[0-9]{1,4}([./-])[0-9]{1,2}\2[0-9]{2,4}.*"
-)
-
-
-def number_like(texts: Iterable[str]) -> bool:
-    """Whether most of many texts look like numbers or dates in another writing: 70 kg, 12 %, 1,045.50, 13/05/2020."""
-    found = [_OTHERWISE.fullmatch(text) is not None for text in itertools.islice(texts, _MOST_TEXTS)]
-    return len(found) > MAX_CLASSES and 2 * sum(found) > len(found)
 
 
 def ask_of_texts(names: Iterable[str]) -> str:

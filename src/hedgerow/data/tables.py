@@ -20,6 +20,7 @@ import pyarrow.compute as compute
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
+from hedgerow.data.arrow import is_text
 from hedgerow.data.columns import file_error, missing_columns
 from hedgerow.data.lines import (
     MOST_BYTES,
@@ -320,10 +321,7 @@ def _require_short_cells(source: str, file: arrow_parquet.ParquetFile, names: Se
 def _is_long(column: pa.Array) -> bool:
     """Whether a cell holds more than `MOST_BYTES`."""
     cells = column.dictionary if pa.types.is_dictionary(column.type) else column
-    kind = cells.type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    is_text = is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    if not is_text or cells.nbytes <= MOST_BYTES:
+    if not is_text(cells.type) or cells.nbytes <= MOST_BYTES:
         return False
     return (compute.max(compute.binary_length(cells)).as_py() or 0) > MOST_BYTES
 

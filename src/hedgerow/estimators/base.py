@@ -32,7 +32,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from hedgerow.client.node import has_compiled, threads_of_jobs, use_threads
 from hedgerow.data.arrow import arrow_of, as_columns, collected, listed_categories, named_once
 from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, texts_of_cells
-from hedgerow.data.drafts import ask_of_texts, number_like
+from hedgerow.data.drafts import ask_of_texts
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import MANY, ContributionReport, RowCount, count_beyond, feature_of, rows_within_bound
@@ -50,6 +50,7 @@ from hedgerow.server.release import Progress
 from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH
 from hedgerow.survey.program import BOOLEANS, Findings, Questions, Range, kind_of_counts
 from hedgerow.survey.queries import RawSite
+from hedgerow.survey.statistics import number_like
 from hedgerow.trees.binning import CodeArray, Grid, PlaceArray, build_grid
 from hedgerow.trees.importances import importances
 

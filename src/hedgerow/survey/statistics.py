@@ -19,8 +19,10 @@ sums.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Generator, Sequence
+import re
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -902,3 +904,16 @@ def _with_rates(group: Group, counts: Counts, deviation: float) -> Group:
     is_clear = float(spreads.max()) <= VAGUE
     own = tuple(Noisy(float(rate), float(spread), is_clear) for rate, spread in zip(rates, spreads, strict=True))
     return replace(group, count=count, rates=own)
+
+
+_MOST_TEXTS = 1_000
+_OTHERWISE = re.compile(
+    r"[^\w\s]{0,2}\s?([A-Z]{3}\s)?[0-9][0-9.,'\u2019 \u00a0\u2009\u202f]*\s?[^\W\d_]{0,4}[^\w\s]{0,3}[^\W\d_]{0,3}|"
+    r"[0-9]{1,4}([./-])[0-9]{1,2}\2[0-9]{2,4}.*"
+)
+
+
+def number_like(texts: Iterable[str]) -> bool:
+    """Whether most of many texts look like numbers or dates in another writing: 70 kg, 12 %, 1,045.50, 13/05/2020."""
+    found = [_OTHERWISE.fullmatch(text) is not None for text in itertools.islice(texts, _MOST_TEXTS)]
+    return len(found) > MAX_CLASSES and 2 * sum(found) > len(found)
