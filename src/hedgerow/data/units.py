@@ -293,34 +293,49 @@ def _survival(columns: list[Any], label: Label, places: list[Place], unfit: enco
     times = encoders.numbers(columns[0], places[0], unfit)
     events = encoders.category_indices(columns[1], event_words(label), places[1], unfit)
     lost, seen = (", ".join(event_words(label)[own::2]) for own in (0, 1))
-    unfit(np.isnan(times), "data-label-missing", _error("data-label-missing", columns[0], places[0]))
-    unfit(events == encoders.MISSING, "data-label-missing", _error("data-label-missing", columns[1], places[1]))
-    unfit(times < 0, "data-label-outside", _error("data-label-negative", columns[0], places[0]))
-    outside = _error("data-event-outside", columns[1], places[1], lost=lost, seen=seen)
-    unfit(events == encoders.UNKNOWN, "data-label-outside", outside)
+    unfit(np.isnan(times), "data-label-missing", _error(columns[0], places[0], _missing))
+    unfit(events == encoders.MISSING, "data-label-missing", _error(columns[1], places[1], _missing))
+    unfit(times < 0, "data-label-outside", _error(columns[0], places[0], _negative))
+
+    def outside(at: str, value: str) -> DataError:
+        return DataError("data-event-outside", place=at, value=value, lost=lost, seen=seen)
+
+    unfit(events == encoders.UNKNOWN, "data-label-outside", _error(columns[1], places[1], outside))
     # Rows that do not fit are left out after this.
     return survival_codes(np.where(times >= 0, times, 0.0), events % 2 == 1, label.intervals)
 
 
-def _error(entry: str, column: Any, place: Place, **facts: str) -> Callable[[int], DataError]:
-    """How to make the error of one of a column's cells; see `columns.Unfit`."""
-    return lambda index: DataError(entry, place=place.at(index), value=shown(encoders.value_at(column, index)), **facts)
+def _error(column: Any, place: Place, make: Callable[[str, str], DataError]) -> Callable[[int], DataError]:
+    """How to make the error of one of a column's cells, of its place and its value; see `columns.Unfit`."""
+    return lambda index: make(place.at(index), shown(encoders.value_at(column, index)))
+
+
+def _missing(at: str, _: str) -> DataError:
+    return DataError("data-label-missing", place=at)
+
+
+def _negative(at: str, value: str) -> DataError:
+    return DataError("data-label-negative", place=at, value=value)
+
+
+def _outside(at: str, value: str) -> DataError:
+    return DataError("data-label-outside", place=at, value=value)
 
 
 def _label(columns: list[Any], label: Label, places: list[Place], unfit: encoders.Unfit) -> LabelColumn:
     if label.is_survival:
         return _survival(columns, label, places, unfit)
     column, place = columns[0], places[0]
-    missing = _error("data-label-missing", column, place)
+    missing = _error(column, place, _missing)
     if label.is_numeric:
         values = encoders.numbers(column, place, unfit)
         unfit(np.isnan(values), "data-label-missing", missing)
         if label.type == "count":
-            unfit(values < 0, "data-label-outside", _error("data-label-negative", column, place))
+            unfit(values < 0, "data-label-outside", _error(column, place, _negative))
         return np.clip(values, *label.bounds)
     indices = encoders.category_indices(column, label.classes, place, unfit).astype(np.int32)
     unfit(indices == encoders.MISSING, "data-label-missing", missing)
-    unfit(indices == encoders.UNKNOWN, "data-label-outside", _error("data-label-outside", column, place))
+    unfit(indices == encoders.UNKNOWN, "data-label-outside", _error(column, place, _outside))
     return indices
 
 
