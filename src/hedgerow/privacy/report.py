@@ -411,7 +411,8 @@ class PrivacyReport(PrivacyContext):
             facts += [("taken as public" if not at else "", f"{each[0]}: {each[1]}") for at, each in enumerate(public)]
         facts.append(
             ("not covered", "what a program computed from several rows before Hedgerow read them (fitted scalers, "
-             "encoders, imputed means), and exact scores of private rows")
+             "encoders, imputed means, values that a reader changed by its guess of a column's type), and exact scores "
+             "of private rows")
         )  # fmt: skip
         if self.public is not None and self.public.digest:
             facts.append(("plan", self.public.name))
