@@ -1,0 +1,21 @@
+"""Where the model of a run goes: what was paid for is on the disk as soon as it can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+from hedgerow.cli.coordinator import ModelFile
+from hedgerow.models.model import Model
+
+
+def test_a_model_that_could_not_be_written_is_written_at_the_next_start(factory: ModuleType, tmp_path: Path) -> None:
+    """The disk was full when the run ended: its budget is spent, and no site has to come for the model to be there."""
+    plan = factory.make_plan("binary", {"n_trees": 2})
+    outcome = factory.train(plan, [factory.make_data(plan, 200, 0)])
+    made = SimpleNamespace(
+        plan=plan, ensemble=outcome.ensemble, ledger=outcome.ledger, report=outcome.report, salvaged=None
+    )
+    file = ModelFile(tmp_path / "model.json", None, tmp_path / "journal.db", quiet=True)
+    file.look(SimpleNamespace(made=made))  # type: ignore[arg-type]
+    assert Model.load(file.path).to_bytes() == Model(plan, made.ensemble, made.ledger, made.report).to_bytes()
