@@ -590,6 +590,12 @@ class StudyBook(Notebook):
         """One of the facts that the study was created with."""
         return (self.read(name) or b"").decode()
 
+    def move(self, address: str, listen: str) -> None:
+        """Have sites dial another address, and the coordinator listen there."""
+        facts = {"address": address, "listen": listen}
+        sql = "insert or replace into notes values (?, ?)"
+        self._database.write(*((sql, (name, text.encode())) for name, text in facts.items()))
+
     def invite(self, invitation: Invitation) -> None:
         """Expect a party. An invitation of the same name that has not been used, or that was not confirmed, is void.
 

@@ -13,17 +13,17 @@ import pytest
 
 from hedgerow.cli import coordinator, study
 from hedgerow.cli.inputs import asked, read_policy
-from hedgerow.cli.join import _book, _Line
+from hedgerow.cli.join import _book, _Line, _require_company
 from hedgerow.cli.main import main
 from hedgerow.cli.node import _read_now, loader
 from hedgerow.cli.study import policy_of
 from hedgerow.client.budget import BudgetBook
-from hedgerow.errors import UsageError
+from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.stream import Current, WireCode, WireRefusal
 from hedgerow.study import Notebook, StudyBook, read_invitation
-from hedgerow.transport.identities import Role, new_identity
+from hedgerow.transport.identities import Role, build_roster, new_identity
 
 PLAN = """\
 version = 1
@@ -32,6 +32,7 @@ name = "wards"
 epsilon = 1
 delta = 1e-5
 n_records = 100
+noise = "distributed"
 [[features]]
 name = "sex"
 type = "categorical"
@@ -298,7 +299,7 @@ def test_who_cannot_reach_the_coordinator_is_told_where_and_why(
 
     monkeypatch.setattr("hedgerow.cli.join.ask", ask)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    assert _Line(read_invitation(Path(invitation))).ask(Current("north")) == b"yes"
+    assert _Line(read_invitation(Path(invitation)), "127.0.0.1:7443").ask(Current("north")) == b"yes"
     said = " ".join(capsys.readouterr().err.split())
     assert "127.0.0.1:7443" in said and "firewall" in said and "Check the address" in said and "tries again" in said
 
@@ -345,3 +346,90 @@ def test_the_command_that_began_a_run_goes_on_with_it(
     capsys.readouterr()
     assert main(["study", "run", "--plan", "plan.toml"]) == 2
     assert "study-run-open" in capsys.readouterr().err
+
+
+def test_only_words_of_the_owner_grant_noise_of_others(
+    invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever adds the noise sees exact sums: no invitation, no line that it proposes, and no --yes is a yes."""
+    monkeypatch.setattr("hedgerow.cli.join._enrol", lambda *_: None)
+    monkeypatch.setattr("hedgerow.cli.join._take_part", lambda *_: None)
+    for leftover in Path("wards").iterdir():
+        leftover.unlink()
+    Path("wards").rmdir()
+    Path("plan.toml").write_text(PLAN.replace('noise = "distributed"', 'noise = "server"'), encoding="utf-8")
+    Path("proposed.toml").write_text('max_epsilon = 1\ndelta = 1e-5\nnoise = ["server"]\n', encoding="utf-8")
+    assert main(["study", "new", "wards", "--plan", "plan.toml", "--listen", "127.0.0.1:7443"]) == 0
+    for number, more in enumerate(([], ["--policy", "proposed.toml"])):
+        name = f"site-{number}"
+        assert main(["study", "invite", name, *more]) == 0
+        join = ["join", f"wards/{name}.invitation", "--data", "north.csv", "--allow-loss", "1", "--data-set", name]
+        assert ("noise" in read_invitation(Path(join[1])).policy) is bool(more)
+        assert main([*join, "--yes"]) == 6
+        assert "(policy-noise, exit code 6)" in capsys.readouterr().err
+        for answers, code in (["yes"], 6), (["server", "yes"], 0):
+            typed = iter(answers)
+            with monkeypatch.context() as patch:
+                patch.setattr("hedgerow.cli.join.is_terminal", lambda: True)
+                patch.setattr("builtins.input", lambda *_, typed=typed: next(typed))
+                assert main(join) == code
+        assert read_policy(f"wards/wards-{name}/policy.toml").noise == ("server",)
+
+
+@pytest.mark.parametrize(
+    ("expect", "answer", "is_taken"),
+    [
+        ("north,south", None, True), ("south", None, True), ("south, west", None, False), ("north", None, False),
+        (None, None, True), (None, "yes", True), (None, "no", False), ("west", "yes", False),
+    ],
+)  # fmt: skip
+def test_a_site_is_shown_who_the_others_are(
+    invitation: str, expect: str | None, answer: str | None, is_taken: bool,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """All other sites may be the coordinator's own: the owner sees names and fingerprints, and has a second say."""
+    keys = {
+        name: new_identity(name, role, name.encode().ljust(32)).public
+        for name, role in (("hub", Role.COORDINATOR), ("north", Role.SITE), ("south", Role.SITE), ("w", Role.MONITOR))
+    }
+    roster = build_roster(keys["hub"], [keys["north"], keys["south"]], None, [keys["w"]], {})
+    monkeypatch.setattr("hedgerow.cli.join.is_terminal", lambda: answer is not None)
+    monkeypatch.setattr("builtins.input", lambda *_: answer)
+    given = Namespace(expect=expect, yes=answer is None)
+    try:
+        _require_company(given, read_invitation(Path(invitation)), roster, "apple river stone lamp")
+    except PolicyRefusal as refused:
+        assert refused.code == "roster-unexpected" and not is_taken
+    else:
+        assert is_taken
+    said = capsys.readouterr().err
+    assert "apple river stone lamp" in said
+    assert all(f"{name}" in said and keys[name].fingerprint() in said for name in ("north", "south", "w"))
+
+
+def test_a_coordinator_that_moves_is_dialled_where_it_is(
+    invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its keys are pinned, so an address needs no trust; the invitation stays what the words are about."""
+    dialled = list[str]()
+
+    def stop(address: str, *_: object) -> bytes:
+        dialled.append(address)
+        raise WireRefusal(WireCode.WRONG_COORDINATOR)
+
+    monkeypatch.setattr("hedgerow.cli.join.ask", stop)
+    Path("north.csv").write_text("sex,outcome\n" + "male,no\n" * 20, encoding="utf-8")
+    assert main(["study", "address", "127.0.0.1:7516"]) == 0
+    join = ["join", invitation, "--data", "north.csv", "--yes"]
+    for more, address in ([], "127.0.0.1:7443"), (["--connect", "127.0.0.1:7516"], "127.0.0.1:7516"):
+        assert main([*join, *more]) == 8
+        assert dialled.pop() == address
+    assert main([*join, "--connect", "unix:/run/hub:1"]) == 2
+    with closing(StudyBook(Path("wards"))) as book:
+        assert (book.fact("address"), book.fact("listen")) == ("127.0.0.1:7516", "127.0.0.1:7516")
+    assert main(["study", "address", "hub.example.org:7517", "--listen", "0.0.0.0:7443"]) == 0
+    assert main(["study", "address", "hub.example.org:7518"]) == 0
+    assert main(["study", "invite", "south"]) == 0
+    assert read_invitation(Path("wards/south.invitation")).address == "hub.example.org:7518"
+    with closing(StudyBook(Path("wards"))) as book:
+        assert book.fact("listen") == "0.0.0.0:7443"

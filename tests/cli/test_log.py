@@ -17,9 +17,17 @@ from hedgerow.cli import coordinator, node
 from hedgerow.cli.coordinator import RunLines
 from hedgerow.cli.node import ConnectionNotes
 from hedgerow.cli.output import begin_log, end_log, note, report_error, tell, warn
-from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal
+from hedgerow.errors import (
+    AggregationError,
+    DataError,
+    EnvironmentFault,
+    HedgerowError,
+    ModelError,
+    PolicyRefusal,
+    RemoteProtocolError,
+)
 from hedgerow.protocol.messages import RunState
-from hedgerow.protocol.stream import WireCode
+from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Connected, Disconnected
@@ -192,21 +200,63 @@ def test_when_no_run_is_due(stays: bool, has_met: bool, run: bytes, earlier: lis
             "WARNING",
         ),
         (AggregationError("coordinator-silent", limit=60.0), "WARNING"),
+        *((PolicyRefusal(code), "WARNING") for code in ("policy-survey", "policy-clear-sums", "policy-unnoised")),
+        (PolicyRefusal("plan-changed", offered="a", own="b"), "WARNING"),
+        *(
+            (WireRefusal(code), "WARNING")
+            for code in (
+                WireCode.PLAN_MISMATCH,
+                WireCode.ROSTER_MISMATCH,
+                WireCode.VERSION_MISMATCH,
+                WireCode.SITE_MISMATCH,
+            )
+        ),
+        (ModelError("model-of-others"), "WARNING"),
     ],
 )
 def test_a_run_that_a_node_could_not_take_part_in_is_a_warning(
     fault: HedgerowError, level: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node whose budget is spent stays, and its owner does not look at it every day."""
+    """A node whose budget is spent stays, and its owner does not look at it every day; and a command that was mistyped
+    at the coordinator (another plan, roster, a survey) ends no site's node.
+    """
     faults = iter([fault])
 
-    def take_part(*_: object, **__: object) -> None:
+    def take_part(arguments: Namespace, *_: object, **__: object) -> None:
+        arguments.has_dialled = True
         raise next(faults, KeyboardInterrupt())
 
     monkeypatch.setattr(node, "take_part", take_part)
+    monkeypatch.setattr(node, "_takes_up_roster", lambda *_: False)
     monkeypatch.setattr(node, "read_private", lambda path: new_identity("north", Role.SITE, bytes(range(32))))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     begin_log("north")
     with pytest.raises(KeyboardInterrupt):
         node.stay(Namespace(identity="north.private.json", leave=False))
     assert [line[0] for line in said(capsys)] == [level, "INFO"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "has_dialled"),
+    [
+        (PolicyRefusal("policy-survey"), False),
+        (WireRefusal(WireCode.DUPLICATE_NODE), True),
+        (PolicyRefusal("state-lost"), True),
+        (PolicyRefusal("stopped-by-owner"), True),
+        (RemoteProtocolError("structure-seed", why="another"), True),
+        (EnvironmentFault("disk-full", place="a", fault="b"), True),
+    ],
+)
+def test_a_node_ends_for_what_its_own_people_have_to_mend(
+    fault: HedgerowError, has_dialled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has dialled that is everything; afterwards its files, its owner's word, and what must be looked at."""
+
+    def take_part(arguments: Namespace, *_: object, **__: object) -> None:
+        arguments.has_dialled = has_dialled
+        raise fault
+
+    monkeypatch.setattr(node, "take_part", take_part)
+    monkeypatch.setattr(node, "read_private", lambda path: new_identity("north", Role.SITE, bytes(range(32))))
+    with pytest.raises(type(fault)):
+        node.stay(Namespace(identity="north.private.json", leave=False))

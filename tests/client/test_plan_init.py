@@ -134,9 +134,7 @@ def test_all_lines_that_wait_are_named_at_once(write_file: WriteFile) -> None:
     named = {int(number): field for field, number in re.findall(r"(\w+) in line (\d+)", caught.value.remedy)}
     (first,) = re.findall(r"Line (\d+) waits for it", caught.value.remedy)
     waiting = {
-        number: line.split()[1]
-        for number, line in enumerate(lines, start=1)
-        if re.match(r"# \w+ = .*# FILL IN", line)
+        number: line.split()[1] for number, line in enumerate(lines, start=1) if re.match(r"# \w+ = .*# FILL IN", line)
     }
     weight = lines.index('name = "weight"')
     idle = {number for number in waiting if weight < number <= weight + 6}
@@ -266,7 +264,7 @@ def test_a_draft_says_whom_its_noise_trusts(tmp_path: Path) -> None:
     """Whoever leaves the drafted line as it is has read whom everybody trusts by it."""
     (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n", encoding="ascii")
     text = draft_plan(tmp_path / "t.csv", "y")
-    assert 'noise = "server"' in text and '"server" trusts the coordinator to add it, and with exact sums' in text
+    assert '\nnoise = "distributed"\n' in text and '"server"; over a network that trusts the coordinator' in text
 
 
 def test_repeating_people_are_asked_about_on_the_owners_screen_alone(

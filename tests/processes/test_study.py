@@ -15,6 +15,7 @@ import pytest
 
 from hedgerow import __version__
 from hedgerow.cli.main import main
+from hedgerow.cli.study import policy_of
 from hedgerow.transport.identities import read_roster
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ def begin(scene: Scene, *more: str) -> None:
 
 def join(scene: Scene, site: str, *more: str, folder: str = "", strike: dict[str, Any] | None = None) -> Process:
     given = [f"--folder={folder}"] if folder else []
+    if "--policy" not in more:
+        # These plans have the coordinator's noise, whose model can be made again, and no invitation grants that.
+        own = scene.folder / f"{site}.policy.toml"
+        proposed = json.loads((scene.folder / f"{site}.invitation").read_text(encoding="utf-8"))["policy"]
+        if not own.exists():
+            own.write_text(policy_of(proposed, site, "server"), encoding="utf-8")
+        given += ["--policy", own.name]
     return scene.start(
         f"join-{site}{folder}", "join", f"{site}.invitation", "--data", f"{site}.csv", "--yes", *given, *more,
         strike=strike,
@@ -140,7 +148,7 @@ def again_and_otherwise(scene: Scene, joining: dict[str, Process]) -> None:
     seed = ("--seed", scene._wards.SEED)
     # The first run took all that the policies allow.
     for site in SITES:
-        policy = scene.folder / f"wards-{site}" / "policy.toml"
+        policy = scene.folder / f"{site}.policy.toml"
         policy.write_text(policy.read_text(encoding="ascii").replace("max_epsilon = 4", "max_epsilon = 99"), "ascii")
         joining[site].signal(signal.SIGINT)
         assert joining[site].wait() == 130
@@ -452,7 +460,7 @@ def a_study_on_its_pages(scene: Scene) -> None:
     begin(scene)
     hub = scene.start("serve", "study", "serve", "--seed", scene._wards.SEED, "--console", "0")
     invitation = json.loads((scene.folder / "site-0.invitation").read_text(encoding="utf-8"))
-    own = f'version = 1\ndata_set = "wards"\nask = "always"\n{invitation["policy"]}'
+    own = f'version = 1\ndata_set = "wards"\nask = "always"\nnoise = ["server"]\n{invitation["policy"]}'
     (scene.folder / "own.toml").write_text(own, encoding="utf-8")
     joining = {site: join(scene, site) for site in SITES[1:]}
     joining["site-0"] = join(scene, "site-0", "--policy", "own.toml", "--console", "0")

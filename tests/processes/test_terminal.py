@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COLUMNS = 60
 CTRL_C, CTRL_D = "\x03", "\x04"
 AGREE = "Take part in this study, by this policy? [yes/no] "
-COMPARE = "Are all four the same, in the same order? [yes/no] "
+COMPARE = "Which four words do they read to you? "
 CALL = "Call {}. Which four words do they read to you? "
 
 
@@ -128,6 +128,8 @@ class Room:
 
 
 def rooms(scene: Scene) -> Iterator[Room]:
+    plan = scene.folder / "plan.toml"
+    plan.write_text(plan.read_text().replace("[privacy]\n", '[privacy]\nnoise = "distributed"\n'))
     begin(scene)
     with ExitStack() as stack:
         yield Room(scene, stack)
@@ -151,7 +153,7 @@ def nobody_agrees(scene: Scene) -> None:
 
 
 def words_are_compared(scene: Scene) -> None:
-    """Both ends compare by typing: wrong words are asked for again, a doubtful answer is none, and a no is for good."""
+    """Both ends compare by typing: wrong words are asked for again, and an empty line looks again."""
     for room in rooms(scene):
         hub, site = room.serve(), room.join("site-0")
         site.sees(AGREE)
@@ -160,7 +162,7 @@ def words_are_compared(scene: Scene) -> None:
         shown = site.sees(COMPARE)
         assert " ".join(shown.split()).startswith(room.words_of("site-0"))
         # A remark is broken for this window; a question is not, for the terminal does that.
-        remark = shown.partition("Call the operator")[2].partition("Are all four")[0].splitlines()
+        remark = shown.partition("Call the operator")[2].partition("Which four")[0].splitlines()
         assert len(remark) > 1 and max(map(len, remark)) <= COLUMNS
         hub.sees(CALL.format("site-0"))
         for wrong in ("apple river stone lamp\n", "\n", " ".join(reversed(room.words_of("site-0").split())) + "\n"):
@@ -168,21 +170,14 @@ def words_are_compared(scene: Scene) -> None:
             hub.sees(CALL.format("site-0"))
         hub.types(room.words_of("site-0").upper().replace(" ", ", ") + "\n")
         hub.sees("site-0 is confirmed.")
-        site.types("yess\n")
-        site.sees(COMPARE)
-        site.types("y\n")
+        for wrong in ("yes\n", "\n", "apple river stone lamp\n"):
+            site.types(wrong)
+            site.sees(COMPARE)
+        site.types(room.words_of("site-0") + "\n")
         site.sees("Waiting for the other parties")
-        other = room.join("site-1")
-        other.sees(AGREE)
-        other.types("y\n")
-        other.sees(COMPARE)
-        other.types("no\n")
-        assert other.ends("words-differ, exit code 2") == 2
-        # It is not asked again: whoever is in between has had one try.
-        assert room.join("site-1").ends("words-differ, exit code 2") == 2
-        hub.sees(CALL.format("site-1"))
-        hub.types(CTRL_D)
-        assert hub.ends("Interrupted.") == 130 and "Traceback" not in hub.text
+        for end in (site, hub):
+            end.types(CTRL_C)
+            assert end.ends("Interrupted.") == 130 and "Traceback" not in end.text
 
 
 def what_was_answered_stays_answered(scene: Scene) -> None:
@@ -199,7 +194,7 @@ def what_was_answered_stays_answered(scene: Scene) -> None:
         assert hub.ends("Interrupted.") == 130
         hub, site = room.serve(), room.join("site-0")
         site.sees(COMPARE)
-        site.types("yes\n")
+        site.types(room.words_of("site-0") + "\n")
         site.sees("Waiting for the other parties")
         hub.sees(CALL.format("site-0"))
         hub.types(room.words_of("site-0") + "\n")

@@ -168,7 +168,10 @@ def test_a_network_that_is_cut_at_any_message_costs_a_try(
                 identity = join._identity(folder, invitation)
                 with closing(Notebook(folder / "enrolment.db")) as notes:
                     notes.keep(confirmed=b"1")
-                    typed = argparse.Namespace(invitation="north.toml", folder=str(folder), max_rows="5000")
+                    typed = argparse.Namespace(
+                        invitation="north.toml", folder=str(folder), max_rows="5000", connect=invitation.address,
+                        expect="north", yes=True,
+                    )  # fmt: skip
                     join._enrol(typed, invitation, folder, identity, notes)
         assert study.guest("north").has_all and cut.n_messages > number
         assert read_roster(folder / "roster.toml") == study.book.roster

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.cli.inputs import asked, is_terminal, listed, read_policy, read_text, says_yes
 from hedgerow.cli.main import build_parser
-from hedgerow.cli.output import name_log, note, print_facts, wrapped
+from hedgerow.cli.output import name_log, note, print_facts, warn, wrapped
 from hedgerow.cli.parties import rows_of
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError
@@ -26,9 +26,27 @@ from hedgerow.plan.fields import read_toml, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, first_of
 from hedgerow.server.sites import SMALLEST_COHORT
-from hedgerow.study import PLAN, POLICY, ROSTER, Applicant, Ends, Invitation, Notebook, are_same_words, read_invitation
+from hedgerow.study import (
+    PLAN,
+    POLICY,
+    ROSTER,
+    Applicant,
+    Ends,
+    Invitation,
+    Notebook,
+    are_same_words,
+    check_address,
+    read_invitation,
+)
 from hedgerow.transport.grpc_hub import ask
-from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private
+from hedgerow.transport.identities import (
+    PRIVATE_SUFFIX,
+    PinnedRoster,
+    PrivateIdentity,
+    Role,
+    create_identity,
+    read_private,
+)
 
 if TYPE_CHECKING:
     from hedgerow.cli.page import SitePage
@@ -49,6 +67,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Agree, enrol, have the words compared, and take part."""
     invitation = read_invitation(Path(arguments.invitation))
     name_log(invitation.party)
+    if arguments.connect is None:
+        arguments.connect = invitation.address
+    check_address(arguments.connect, "--connect")
     folder = Path(arguments.folder or Path(arguments.invitation).parent / f"{invitation.study}-{invitation.party}")
     if arguments.confirm is not None:
         _confirm(invitation, folder, arguments.confirm)
@@ -88,8 +109,6 @@ def _join(arguments: argparse.Namespace, invitation: Invitation, folder: Path, p
         parse_plan(wanted.plan)
     with closing(Notebook(folder / "enrolment.db")) as notes:
         kept = notes.read("invitation")
-        if notes.read("refused") is not None:
-            raise UsageError("words-differ", name=invitation.party)
         identity = _identity(folder, invitation)
         if kept is None:
             _agree(arguments, wanted, folder, page)
@@ -141,7 +160,7 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path, 
         [
             ("study", invitation.study),
             ("you are", f"{invitation.party} ({invitation.role.value})"),
-            ("coordinator", f"{invitation.address}, {invitation.coordinator.fingerprint()}"),
+            ("coordinator", f"{arguments.connect}, {invitation.coordinator.fingerprint()}"),
         ]
     )
     if page is not None:
@@ -191,7 +210,8 @@ def _show_site(
         data_set = arguments.data_set or _name_of(table)
         if arguments.data_set is None:
             _require_known(arguments, invitation, data_set)
-        text = policy_of(invitation.policy, data_set)
+        text = policy_of(invitation.policy, data_set, plan.privacy.noise)
+        _require_trust(arguments, parse_policy(text))
         if parse_policy(text).data != PLAIN:
             # How a table is to be read is for its owner to say.
             raise UsageError("invitation-file", where=arguments.invitation)
@@ -211,6 +231,28 @@ def _show_site(
     print(f"\n{wrapped(title, hanging=0)}\n")
     print_facts(_spending(place, plan if arguments.data is not None else None, policy))
     return proposed, found
+
+
+_TRUST = {
+    "server": "The coordinator would add the noise, and see exact sums over all sites: yours, if the others are its.",
+    "local": "Every record would have noise of its own, in which shows how many rows this site has.",
+}
+
+
+def _require_trust(arguments: argparse.Namespace, proposed: Policy) -> None:
+    """Have the owner grant in words what no policy grants unless its owner says so: noise that others add.
+
+    Raises PolicyRefusal "policy-noise" with --yes, which agrees to nothing of this; "not-agreed" for other words.
+    """
+    from hedgerow.client.policy import DEFAULT_NOISE, noise_refusal
+
+    for noise in sorted({*proposed.noise, *proposed.evaluation_noise} - {*DEFAULT_NOISE}):
+        if arguments.yes:
+            raise noise_refusal(f"The invitation asks for {noise} noise, which --yes does not grant", noise, "noise")
+        if is_terminal():
+            note(_TRUST.get(noise, "This version does not know such noise."))
+            if asked(f"Type {noise} to allow it:").lower() != noise:
+                raise PolicyRefusal("not-agreed")
 
 
 def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:
@@ -346,12 +388,12 @@ def _enrol(
         notes.keep(max_rows=_most_rows(arguments).to_bytes(8, "big"))
     applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
     if applicant.roster is None:
-        line = _Line(invitation)
+        line = _Line(invitation, arguments.connect)
         opening = applicant.opening(line.ask(applicant.knock()))
         first_of(Standing, line.ask(opening))
         note(f"Your words: {applicant.words}")
         wait_for(f"Your words: {applicant.words}", f"{_call(invitation)} Then answer at the terminal.")
-        _compare(arguments, invitation, notes)
+        _compare(arguments, invitation, notes, applicant.words)
         note("Waiting for the other parties, and for the coordinator to confirm all of them.")
         wait_for("Enrolled", "Waiting for the other parties, and for the coordinator to confirm all of them.")
         while applicant.roster is None:
@@ -360,15 +402,14 @@ def _enrol(
             if applicant.asking() == before:
                 time.sleep(_SECONDS_BETWEEN_QUESTIONS)
     if applicant.roster is not None:
-        write_atomically(folder / ROSTER, applicant.roster.to_toml().encode())
         words = (notes.read("roster_words") or b"").decode()
-        note(f"The roster's words, the same at every party: {words}")
-        if applicant.roster.epoch > 1:
-            note(f"Compare its fingerprint with those who were there before: {applicant.roster.fingerprint()}")
+        wait_for(f"The roster's words: {words}", "The terminal shows who is in it, and asks.")
+        _require_company(arguments, invitation, applicant.roster, words)
+        write_atomically(folder / ROSTER, applicant.roster.to_toml().encode())
     try:
         # The coordinator waits until it has heard this from everyone. A connection that broke says nothing: it is asked
         # again, with the certificate that is wanted once the run has begun.
-        first_of(Standing, _Line(invitation, identity).ask(applicant.asking()))
+        first_of(Standing, _Line(invitation, arguments.connect, identity).ask(applicant.asking()))
     except WireRefusal as refusal:
         if refusal.wire_code not in _SERVES_NODES:
             raise
@@ -384,16 +425,47 @@ def _most_rows(arguments: argparse.Namespace) -> int:
     return rows_of([f"site={said}"])["site"] if said else 0
 
 
-def _compare(arguments: argparse.Namespace, invitation: Invitation, notes: Notebook) -> None:
-    """Wait until a person says that the words are the same at the other end; raises UsageError "words-differ"."""
+def _require_company(arguments: argparse.Namespace, invitation: Invitation, roster: PinnedRoster, words: str) -> None:
+    """Show the owner who else is in the roster, and ask a second time: only people know whose these sites are.
+
+    Raises PolicyRefusal "roster-unexpected"; UsageError where nobody can be asked.
+    """
+    note(f"The roster has {len(roster.sites)} sites, and {len(roster.monitors)} monitors, which see public numbers:")
+    for party in (*roster.sites, *roster.monitors):
+        you = " (you)" if party.name == invitation.party else ""
+        note(f"{party.role.value} {party.name}{you}: {party.fingerprint()}")
+    note(f"The roster's words, the same at every party: {words}")
+    if roster.epoch > 1:
+        note(f"Compare its fingerprint with those who were there before: {roster.fingerprint()}")
+    found = {site.name for site in roster.sites} - {invitation.party}
+    if arguments.expect is not None:
+        expected = {name.strip() for name in arguments.expect.split(",")} - {invitation.party}
+        if found != expected:
+            raise PolicyRefusal("roster-unexpected", found=listed(sorted(found)), why="--expect names others")
+    if arguments.yes:
+        if arguments.expect is None:
+            warn("Nobody was asked whether these are the right sites: --expect NAME,NAME refuses a roster of others.")
+        return
+    if not is_terminal():
+        raise UsageError("usage-yes")
+    note("A coordinator can run sites of its own under any name: be sure of people, not of names.")
+    if not says_yes("Do you know all of these sites, and take part with them?"):
+        raise PolicyRefusal("roster-unexpected", found=listed(sorted(found)), why="the owner does not know all of them")
+
+
+def _compare(arguments: argparse.Namespace, invitation: Invitation, notes: Notebook, words: str) -> None:
+    """Wait until a person says what words the other end has, and they are the same."""
     if notes.read("confirmed") is not None:
         return
     note(_call(invitation))
     if is_terminal():
-        if not says_yes("Are all four the same, in the same order?"):
-            notes.keep(refused=b"1")
-            raise UsageError("words-differ", name=invitation.party)
-        notes.keep(confirmed=b"1")
+        # An empty line looks again: `join --confirm` goes on beside it.
+        while notes.read("confirmed") is None:
+            if are_same_words(said := asked("Which four words do they read to you?"), words):
+                notes.keep(confirmed=b"1")
+            elif said:
+                fault = UsageError("words-differ", name=invitation.party)
+                note(f"{fault.what} {fault.remedy}")
         return
     where = [] if arguments.folder is None else ["--folder", arguments.folder]
     command = shlex.join(["hedgerow", "join", arguments.invitation, *where, "--confirm"])
@@ -409,11 +481,12 @@ def _call(invitation: Invitation) -> str:
 class _Line:
     """Asks the coordinator, and asks again while it cannot be reached.
 
-    Args: invitation; identity: of who asks, once the coordinator may want to see its certificate.
+    Args: invitation; address: where it is dialled, which needs no trust, for its keys are the invitation's; identity:
+        of who asks, once the coordinator may want to see its certificate.
     """
 
-    def __init__(self, invitation: Invitation, identity: PrivateIdentity | None = None) -> None:
-        self._invitation, self._identity = invitation, identity
+    def __init__(self, invitation: Invitation, address: str, identity: PrivateIdentity | None = None) -> None:
+        self._coordinator, self._address, self._identity = invitation.coordinator, address, identity
         self._said = ""
 
     def ask(self, message: Encoded) -> bytes:
@@ -421,8 +494,7 @@ class _Line:
         pause = _SECONDS_BETWEEN_QUESTIONS
         while True:
             try:
-                invitation = self._invitation
-                answer = ask(invitation.address, invitation.coordinator, message.to_bytes(), self._identity)
+                answer = ask(self._address, self._coordinator, message.to_bytes(), self._identity)
                 if answer == _NOT_NOW:
                     raise WireRefusal(WireCode.CLOSED)
                 return answer
@@ -431,7 +503,7 @@ class _Line:
                     raise
                 if refusal.code != self._said:
                     self._said = refusal.code
-                    said = f"{invitation.address}: {refusal.what} {refusal.cause} {refusal.remedy}"
+                    said = f"{self._address}: {refusal.what} {refusal.cause} {refusal.remedy}"
                     note(f"{said} This end tries again. ({refusal.code})", level="WARNING")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -444,7 +516,7 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
     from hedgerow.cli import monitor, node
 
     identity = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
-    common = ["--roster", str(folder / ROSTER), "--identity", str(identity), "--connect", invitation.address]
+    common = ["--roster", str(folder / ROSTER), "--identity", str(identity), "--connect", arguments.connect]
     common += ["--json"] if arguments.json else []
     if invitation.role is Role.MONITOR:
         common += [] if arguments.console is None else ["--console", arguments.console]

@@ -672,6 +672,11 @@ def _add_study(commands: Any) -> None:
     text = "write new invitations; the old ones of these parties are void, the policies that they propose are kept"
     add("--again", action="store_true", help=text)
     add("--study", **_STUDY)
+    text = "say that the coordinator is somewhere else from now on"
+    add = _command(actions, "address", "hedgerow.cli.study:address", text)
+    add("address", metavar="HOST:PORT", help="where sites dial")
+    add("--listen", metavar="HOST:PORT", help="where this machine listens (as before, or ADDRESS if it was the same)")
+    add("--study", **_STUDY)
     text = "expect a party no more; one that is in the roster is taken out, and its keys are trusted no longer"
     add = _command(actions, "withdraw", "hedgerow.cli.study:withdraw", text)
     add("party", metavar="PARTY")
@@ -730,7 +735,11 @@ def _add_join(commands: Any) -> None:
     add("--policy", metavar="FILE", help="your own policy, in place of the one that the invitation proposes")
     text = "how this site writes its table: a file with a [data] table, which goes into the policy (docs/data.md)"
     add("--adapter", metavar="FILE", help=text)
-    add("--yes", action="store_true", help="agree to plan and policy unasked; the words are compared anyway")
+    add("--yes", action="store_true", help="agree to plan, policy and roster unasked; the words are compared anyway")
+    text = "the sites that there shall be besides this one: a roster with others, or without one of them, is refused"
+    add("--expect", metavar="SITE,SITE", help=text)
+    text = "where the coordinator is now, if not where the invitation says; its keys are the invitation's all the same"
+    add("--connect", metavar="HOST:PORT", help=text)
     add("--allow-loss", **_ALLOW_LOSS)
     add("--confirm", metavar="WORDS", help="say which four words the operator has read to you, and end")
     add("--folder", metavar="FOLDER", help="this party's own files, its keys among them (STUDY-PARTY)")

@@ -46,7 +46,9 @@ from hedgerow.errors import (
     EnvironmentFault,
     HedgerowError,
     ModelError,
+    PlanError,
     PolicyRefusal,
+    PrivacyError,
     RemoteProtocolError,
     UsageError,
 )
@@ -272,12 +274,14 @@ def note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
 
 # A node that stays ---------------------------------------------------------------------------------------------------
 
-_OF_ONE_RUN = {
-    "run-closed", "policy-over-budget", "policy-no-held-out", "policy-no-training", "policy-model", "policy-denied",
+_OF_THIS_SITE = {
+    "state-lost", "budget-lost", "stopped-by-owner", "roster-denied", "policy-coordinator", "policy-small-cohort",
+    "rows-unchecked", "policy-loss", "policy-clamped", "policy-unlisted",
 }  # fmt: skip
-"""Refusals of a run that say nothing against the next one."""
+"""Refusals while a run goes on that are for the site's own people to mend; all others say no to one run alone."""
 _ORDINARY = {"run-closed", "policy-no-held-out", "policy-no-training", "policy-denied"}
-"""Of these, what its owner has said, or what belongs to a study whose sites do not all hold out rows: no warnings."""
+"""What its owner has said, or what belongs to a study whose sites do not all hold out rows: no warnings."""
+_UNREADABLE = {"plan-unreadable", "malformed-message", "unknown-version"}
 _SECONDS_BETWEEN_RUNS, _LONGEST_REST = 1.0, 300.0
 _SECONDS_FOR_A_MODEL = 60.0
 
@@ -295,20 +299,21 @@ def stay(
     if page is not None:
         page.show_models(_models_of(arguments, name))
     while True:
+        arguments.has_dialled = False
         try:
             result = take_part(arguments, page, stays=not is_once, has_met=has_met)
+            if isinstance(result, Ensemble | Evaluation):
+                _keep_model(arguments, result)
         except HedgerowError as fault:
             if fault.code == WireCode.ROSTER_MISMATCH and _takes_up_roster(arguments, page):
                 continue
-            if is_once or not _may_come_again(fault):
+            if is_once or not (arguments.has_dialled and _may_come_again(fault)):
                 raise
             note(f"{fault} ({fault.code})", level="INFO" if fault.code in _ORDINARY else "WARNING")
             if page is not None:
                 page.fail(fault)
             pause = min(2 * pause, _LONGEST_REST)
         else:
-            if isinstance(result, Ensemble | Evaluation):
-                _keep_model(arguments, result)
             if page is not None:
                 page.show_models(_models_of(arguments, name))
             pause = _SECONDS_BETWEEN_RUNS
@@ -322,10 +327,16 @@ def stay(
 
 
 def _may_come_again(fault: HedgerowError) -> bool:
-    """Whether what ended a run may not end the next one: another coordinator's word, a refusal of this run only."""
+    """Whether what ended a run may not end the next one: all but what this site's own people have to mend or look at.
+
+    A command that was mistyped at the coordinator, with another plan, roster or question, costs no site its node.
+    """
     if isinstance(fault, WireRefusal):
-        return not fault.is_final
-    return isinstance(fault, AggregationError) or (isinstance(fault, PolicyRefusal) and fault.code in _OF_ONE_RUN)
+        return fault.wire_code is not WireCode.DUPLICATE_NODE
+    if isinstance(fault, PolicyRefusal):
+        return fault.code not in _OF_THIS_SITE
+    # Of messages that a peer must not send, a copy is evidence: someone has to look at it.
+    return isinstance(fault, AggregationError | PlanError | PrivacyError | ModelError) or fault.code in _UNREADABLE
 
 
 def _takes_up_roster(arguments: argparse.Namespace, page: SitePage | None) -> bool:
@@ -488,6 +499,8 @@ def take_part(
                 note(f"{name}: {session.set_aside} ({session.set_aside.code})", level="WARNING")
             digest = b"" if plan is None else bytes.fromhex(plan.digest)
             uplink = ENGINES[arguments.engine].uplink(address, identity, pinned, digest)
+            # What the owner gave is all right: what ends this run now was said by the coordinator, or by the rows.
+            arguments.has_dialled = True
             try:
                 if not arguments.json:
                     note(f"{name}: dialling {address} with {_agreed(plan, pinned)}.")

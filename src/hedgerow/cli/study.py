@@ -135,16 +135,18 @@ def _proposed(arguments: argparse.Namespace, plan: Plan, before: str | None) -> 
     else:
         most = plan.privacy.epsilon if arguments.max_epsilon is None else arguments.max_epsilon
         text = f"max_epsilon = {most}\ndelta = {plan.privacy.delta}\n"
-        if plan.privacy.noise != "distributed":
-            text += f'noise = ["{plan.privacy.noise}"]\n'
-    parse_policy(policy_of(text, "the data")).check_plan(plan)
+    parse_policy(policy_of(text, "the data", plan.privacy.noise)).check_plan(plan)
     return text
 
 
-def policy_of(proposed: str, data_set: str) -> str:
-    """A policy's text, out of a proposal and what the owner calls the data."""
+def policy_of(proposed: str, data_set: str, noise: str = "distributed") -> str:
+    """A policy's text, out of a proposal and what the owner calls the data.
+
+    Args: noise: the plan's; noise that others add is no part of a proposal, and every owner is asked for it in words.
+    """
     # A proposal that names the data as well cannot be read: with a new name for them, their budget would begin again.
-    return f"version = 1\ndata_set = {toml_value(data_set)}\n{proposed}"
+    grants = "" if noise == "distributed" or re.search(r"(?m)^\s*noise\b", proposed) else f'noise = ["{noise}"]\n'
+    return f"version = 1\ndata_set = {toml_value(data_set)}\n{grants}{proposed}"
 
 
 def invite(arguments: argparse.Namespace) -> None:
@@ -183,10 +185,28 @@ def invite(arguments: argparse.Namespace) -> None:
         asked = {parse_policy(policy_of(text, "the data")).max_epsilon for text in policies.values() if text}
         # A newcomer who is asked for less than those before is out of budget when they are not.
         note(f"Each site is asked to allow epsilon {' or '.join(f'{most:g}' for most in sorted(asked))} over all runs.")
+        if plan.privacy.noise != "distributed":
+            warn(
+                f'The plan has noise = "{plan.privacy.noise}", which no invitation grants: each owner has to type the '
+                "word, or to bring a policy of their own (`join --policy`) that names it."
+            )
     note(
         "Send each file to its party; who uses one first is that party until you compare the words. Then: "
         "`hedgerow study serve`."
     )
+
+
+def address(arguments: argparse.Namespace) -> None:
+    """Move a study to another address: where its sites dial, and where this machine listens."""
+    new = check_address(arguments.address, "ADDRESS")
+    with closing(StudyBook(folder_of(arguments.study))) as book:
+        before, listen = book.fact("address"), book.fact("listen")
+        # One address for both moves as one.
+        listen = arguments.listen or (new if listen == before else listen)
+        address_of(listen, "--listen")
+        book.move(new, listen)
+    note(f"From its next start the coordinator listens on {listen}; new invitations name {new}.")
+    note(f"Every site starts `hedgerow join` with --connect {new}. Keys, roster and runs stay as they are.")
 
 
 def withdraw(arguments: argparse.Namespace) -> None:
@@ -676,7 +696,7 @@ def demo(arguments: argparse.Namespace) -> None:
         raise UsageError("study-exists", folder=folder)
     data = write_rand_hie(folder)
     tables = dict(list(data.train.items())[: arguments.sites])
-    text = data.plan.read_text(encoding="utf-8")
+    text = data.plan.read_text(encoding="utf-8").replace("[privacy]\n", '[privacy]\nnoise = "distributed"\n')
     data.plan.write_text(re.sub(r"(?m)^min_sites = \d+$", f"min_sites = {arguments.sites}", text), encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"

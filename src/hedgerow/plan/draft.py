@@ -90,9 +90,10 @@ def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, 
     lines.append("# Training records over all sites, a public or declared number; a rough one will do.")
     lines.append("# n_records =   # FILL IN" if n_records is None else f"n_records = {n_records}")
     lines += [
-        '# Who adds the noise. "server" trusts the coordinator to add it, and with exact sums over all sites; they can',
-        '# be one person\'s values; with "distributed" the sites add it, and the coordinator sees no sum without it.',
-        'noise = "server"',
+        '# Who adds the noise. With "distributed" the sites add it, and the coordinator sees no sum without it. A',
+        '# table alone needs "server"; over a network that trusts the coordinator to add it, and with exact sums over',
+        "# all sites; they can be one person's values, and every site's owner is asked for this trust in words.",
+        'noise = "distributed"',
         "# If one person may have several rows, protect the person: name the column that tells people apart (not rows",
         "# or visits), remove its [[features]] table below, and say how many rows of a person may count at each site,",
         "# and at how many sites a person may have rows.",
