@@ -260,3 +260,25 @@ def test_a_node_ends_for_what_its_own_people_have_to_mend(
     monkeypatch.setattr(node, "read_private", lambda path: new_identity("north", Role.SITE, bytes(range(32))))
     with pytest.raises(type(fault)):
         node.stay(Namespace(identity="north.private.json", leave=False))
+
+
+def test_a_coordinator_that_waits_says_for_whom_in_every_phase(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started again in the middle of a round it was silent for as long as sites have to return: within five seconds it
+    says who is awaited, since when and how long, again when that changes, and each minute.
+    """
+    now = 1000.0
+    monkeypatch.setattr("hedgerow.cli.coordinator.time.monotonic", lambda: now)
+    begin_log("coordinator")
+    lines = RunLines(10, ["a", "b", "c"], quiet=False)
+    lines(RunEvent(RunEventKind.PHASE, 0, code=RunState.COLLECTING_VECTORS.value))
+    found = list[tuple[float, str]]()
+    for now, awaited in [
+        (1000, "ab"), (1001, "ab"), (1004, "ab"), (1006, "b"), (1010, "b"), (1012, "b"), (1050, "b"), (1071, "b"),
+    ]:  # fmt: skip
+        lines.waiting(1090.0 - now, set(awaited))
+        found += [(now, text) for _, _, _, text in said(capsys)]
+    assert [at for at, _ in found] == [1004, 1010, 1071]
+    assert found[0][1] == "waiting for a, b (since 4 s; for 86 s at most)"
+    assert found[1][1].startswith("waiting for b (since 10 s; for 80 s at most)")

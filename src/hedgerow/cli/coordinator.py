@@ -84,6 +84,7 @@ _GRAVE = {
 }  # fmt: skip
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_WAITS = 60.0
+_SECONDS_UNTIL_LATE = 2.0
 _WHY_ABSENT = (
     "Such a node is not running, or cannot reach this address, or its owner has not approved this roster, or has "
     "denied it: call the site"
@@ -109,18 +110,25 @@ class RunLines:
         self._connected = set[str]()
         self._is_waiting, self._is_over = True, False
         self.least = 0
-        self._until, self._waited = math.inf, -math.inf
+        self._until, self._waited, self._since = math.inf, -math.inf, time.monotonic()
+        self._told = list[str]()
 
-    def waiting(self, seconds: float) -> None:
+    def waiting(self, seconds: float, awaited: Collection[str] = ()) -> None:
         """Take note of how long the phase may still take, and say now and then for whom the run waits.
 
         From the second time on also who is not even connected: a site that has denied a roster tells nobody.
+
+        Args: awaited: whose answer, or return, the phase needs, where that is not who is to join: said once they are
+            late, and again when others are.
         """
         now = time.monotonic()
         self._until = now + seconds
-        missing = self._missing()
-        if self._quiet or not self._is_waiting or not missing or now - self._waited < _SECONDS_BETWEEN_WAITS:
+        missing = sorted(awaited) or (self._missing() if self._is_waiting else [])
+        pause = _SECONDS_BETWEEN_LINES if awaited and missing != self._told else _SECONDS_BETWEEN_WAITS
+        is_early = bool(awaited) and now - self._since < _SECONDS_UNTIL_LATE
+        if self._quiet or not missing or is_early or now - self._waited < pause:
             return
+        self._told = missing
         absent = [site for site in missing if site not in self._connected] if math.isfinite(self._waited) else []
         self._waited = now
         why = f". Not connected: {listed(absent)}. {_WHY_ABSENT}" if absent else ""
@@ -150,6 +158,7 @@ class RunLines:
     def _note_who_is_awaited(self, event: RunEvent) -> None:
         """A run waits for the sites of its roster before its first set-up, and whenever too few are there."""
         if event.kind is RunEventKind.PHASE:
+            self._since = time.monotonic()
             self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
             self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
         elif event.kind is RunEventKind.JOINED:
@@ -180,6 +189,8 @@ class RunLines:
         if self.least:
             n_more = self.least - len(self._ready)
             said.append(f"{n_more} more of {self.least} needed" if n_more > 0 else f"the {self.least} needed are ready")
+        if (seconds := time.monotonic() - self._since) >= 1:
+            said.append(f"since {seconds:,.0f} s")
         if math.isfinite(self._until):
             said.append(f"for {max(0.0, self._until - time.monotonic()):,.0f} s at most")
         return f" ({'; '.join(said)})" if said else ""

@@ -1255,6 +1255,7 @@ class RunSession:
         if run.sites.is_any_returning:
             run.sites.stop_waiting()
             run.n_phases += 1
+            run.tell(RunEventKind.PHASE, code=run.state.value)
         elif run.is_stalled:
             give_up(run, too_few(run))
         else:
@@ -1520,6 +1521,8 @@ def _resume(run: Run, stored: JournalledRun) -> None:
         run.enter(Finishing(stored.view))
     elif stored.slot is not None:
         run.enter(InSlot(stored.slot, _certificate_of(stored.slot)))
+        # Until those of the epoch are back, or their time is over.
+        run.tell(RunEventKind.PHASE, code="waiting-for-sites")
     elif stored.view is not None:
         run.stage = BetweenSlots(stored.view, stored.next_slot)
         run.stall()
@@ -1527,7 +1530,7 @@ def _resume(run: Run, stored: JournalledRun) -> None:
 
 # The loop ------------------------------------------------------------------------------------------------------------
 
-_SECONDS_BETWEEN_WORDS = 5.0
+_SECONDS_BETWEEN_WORDS = 2.0
 _LEAST_WAIT = 1.0
 """Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
 _MOST_LATE = 4096
@@ -1540,7 +1543,7 @@ def run_coordinator(
     hub: Hub,
     timeouts: Federation,
     clock: Callable[[], float],
-    waiting: Callable[[float], object] | None = None,
+    waiting: Callable[[float, Collection[str]], object] | None = None,
     is_paused: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Carry a run out.
@@ -1551,7 +1554,8 @@ def run_coordinator(
         timeouts: `join_timeout` for sites to come or come back, `round_timeout` for an answer, `idle_timeout` for
             enough sites to return when there are too few.
         clock: seconds, from any beginning, that never go back: ``time.monotonic``.
-        waiting: is told again and again, every few seconds, how many seconds are left until the phase is closed.
+        waiting: is told again and again, every few seconds, how many seconds are left until the phase is closed, and
+            which sites have not answered what they were sent, or come back.
         is_paused: whether the operator wants to go on later; asked now and then.
 
     Raises:
@@ -1571,7 +1575,7 @@ def run_coordinator(
         if clock() < deadline:
             left = deadline - clock()
             if waiting is not None:
-                waiting(left)
+                waiting(left, () if session.is_between_rounds else session.awaited())
             event = hub.receive(left if waiting is None else min(left, _SECONDS_BETWEEN_WORDS))
         else:
             if not n_late:
