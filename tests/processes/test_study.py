@@ -16,6 +16,7 @@ import pytest
 from hedgerow import __version__
 from hedgerow.cli.main import main
 from hedgerow.cli.study import policy_of
+from hedgerow.plan.plan import parse_plan
 from hedgerow.transport.identities import read_roster
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ def join(scene: Scene, site: str, *more: str, folder: str = "", strike: dict[str
     if "--policy" not in more:
         # These plans have the coordinator's noise, whose model can be made again, and no invitation grants that.
         own = scene.folder / f"{site}.policy.toml"
-        proposed = json.loads((scene.folder / f"{site}.invitation").read_text(encoding="utf-8"))["policy"]
+        content = json.loads((scene.folder / f"{site}.invitation").read_text(encoding="utf-8"))
         if not own.exists():
-            own.write_text(policy_of(proposed, site, "server"), encoding="utf-8")
+            noise = parse_plan(content["plan"]).privacy.noise
+            own.write_text(policy_of(content["policy"], site, noise), encoding="utf-8")
         given += ["--policy", own.name]
     return scene.start(
         f"join-{site}{folder}", "join", f"{site}.invitation", "--data", f"{site}.csv", "--yes", *given, *more,

@@ -118,8 +118,8 @@ class Room:
     def serve(self) -> Terminal:
         return self.open("study", "serve")
 
-    def join(self, site: str) -> Terminal:
-        return self.open("join", f"{site}.invitation", "--data", f"{site}.csv")
+    def join(self, site: str, *more: str) -> Terminal:
+        return self.open("join", f"{site}.invitation", "--data", f"{site}.csv", "--max-rows", "500", *more)
 
     def words_of(self, site: str) -> str:
         """What the coordinator expects a site to read."""
@@ -221,7 +221,7 @@ def a_table_in_another_coding(scene: Scene) -> None:
         adapter.write_text('[data]\nrename = {station = "ward"}\n', encoding="ascii")
         policy = scene.folder / "wards-site-0" / "policy.toml"
         for answer in ("no", "yes"):
-            site = room.open("join", "site-0.invitation", "--data", "site-0.csv", "--adapter", "own.toml")
+            site = room.join("site-0", "--adapter", "own.toml")
             site.sees("Your policy, which your node enforces")
             assert "station" in site.sees(AGREE) and not policy.exists()
             site.types(f"{answer}\n")
@@ -230,7 +230,7 @@ def a_table_in_another_coding(scene: Scene) -> None:
         assert site.ends("Interrupted.") == 130
         assert policy.read_text(encoding="utf-8").count("[data]") == 1
         adapter.write_text('[data]\nrename = {other = "ward"}\n', encoding="ascii")
-        site = room.open("join", "site-0.invitation", "--data", "site-0.csv", "--adapter", "own.toml")
+        site = room.join("site-0", "--adapter", "own.toml")
         assert site.ends("adapter-beside-policy, exit code 2") == 2
 
 
