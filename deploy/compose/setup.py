@@ -40,7 +40,11 @@ def main() -> None:
         work = Path("/tmp/setup")
         work.mkdir()
         make_files(work, sites)
-    OUT.chmod(0o777)  # The coordinator's user in the container is nobody on the host.
+    elif new := [site for site in sites if not (VOLUMES / site / "roster.toml").exists()]:
+        sys.exit(f"setup: these volumes have a roster without {', '.join(new)}: `down --volumes` forgets it.")
+    # The coordinator's user in the container is nobody on the host, whose own user keeps the folder.
+    os.chown(OUT, -1, USER)
+    OUT.chmod(0o775)
     for folder in VOLUMES.iterdir():
         folder.chmod(0o700)
         for path in (folder, *folder.iterdir()):

@@ -55,7 +55,7 @@ def test_the_policy_to_begin_with_accepts_the_plan_to_begin_with() -> None:
     (plan,) = [block for block in blocks if "[model]" in block]
     (policy,) = [block for block in blocks if "max_epsilon" in block]
     for noise in ("server", "distributed"):
-        parse_policy(policy).check_plan(parse_plan(plan.replace("[privacy]", f'[privacy]\nnoise = "{noise}"')))
+        parse_policy(policy).check_plan(parse_plan(plan.replace('noise = "distributed"', f'noise = "{noise}"')))
 
 
 @pytest.mark.parametrize(
@@ -154,3 +154,29 @@ def test_both_images_have_their_lock() -> None:
     assert all((ROOT / "deploy" / "locks" / f"{extras.replace(' ', '-')}.txt").is_file() for extras in sets)
     assert "--require-hashes" in dockerfile and dockerfile.count("pip install") == 2
     assert re.findall(r"^FROM (\S+)", dockerfile, re.M) == ["${BASE_IMAGE}", "${BASE_IMAGE}"]
+
+
+def test_a_composition_begins_again_where_its_volumes_are_gone(tmp_path: Path) -> None:
+    """`down --volumes` takes the journal along and leaves ./out: the next `up` has to end with a model as well, and the
+    older ones stay under numbers of their own."""
+    out, data, tools = tmp_path / "out", tmp_path / "data", tmp_path / "bin"
+    for folder in (out, data, tools):
+        folder.mkdir()
+    fake = tools / "hedgerow"
+    fake.write_text(
+        f'#!/bin/sh\n[ "$1" = coordinator ] || exit 0\n[ ! -e {out}/model.json ] || exit 2\n'
+        f"cp count {out}/model.json; cp count run.journal\n"
+    )
+    fake.chmod(0o755)
+    text = (ROOT / "deploy" / "compose" / "coordinate").read_text(encoding="utf-8")
+    script = text.replace("/out/", f"{out}/").replace("/tmp/report.txt", f"{tmp_path}/report.txt")
+    for number in range(1, 5):
+        (data / "count").write_text(f"{number}")
+        if number == 3:
+            for journal in data.glob("*.journal"):
+                journal.unlink()
+        environment = {"PATH": f"{tools}{os.pathsep}{os.defpath}"}
+        subprocess.run(["sh", "-c", script], cwd=data, env=environment, check=True)
+    kept = {path.name: path.read_text() for path in out.glob("model*")}
+    assert kept == {"model-1.json": "1", "model-2.json": "2", "model-3.json": "3", "model.json": "4"}
+    assert {path.name for path in data.glob("*.journal")} == {"run-3.journal", "run.journal"}
