@@ -423,10 +423,10 @@ def a_roster_slipped_in(scene: Scene) -> None:
         return scene.start("false", "coordinator", "plan.toml", "--roster", roster, *given)
 
     hub = coordinates("same.toml")
-    assert node.wait() == 8 and node.error == "roster-mismatch"
+    # It may be a slip of the coordinator's operator: the node takes no part, warns, and waits for another.
+    scene.wait_until(lambda: node.says("roster-mismatch"))
     hub.signal(signal.SIGKILL)
     hub.wait()
-    node = scene.node("site-0", "--serve")
     hub = coordinates("next.toml")
     scene.wait_until(lambda: node.says("site site-1 has new keys"))
     command(scene, "approve", "site-0-state", "--deny")
