@@ -124,7 +124,7 @@ def test_too_few_sites_are_told_before_anyone_is_called(
         raise UsageError("not-asked")
 
     monkeypatch.setattr("hedgerow.cli.study.StudyServer", no_server)
-    policy = 'max_epsilon = 5\ndelta = 1e-5\nmin_sites = 2\nnoise = ["server"]\n'
+    policy = 'max_epsilon = 5\ndelta = 1e-5\nmin_sites = 2\n'
     Path("fewer.toml").write_text(policy, encoding="utf-8")
     for invited, is_told in (["south"], True), (["west"], False), (["north", "south", "--again"], False):
         assert main(["study", "invite", *invited, *(["--policy", "fewer.toml"] if "--again" in invited else [])]) == 0

@@ -299,6 +299,7 @@ def stay(
     if page is not None:
         page.show_models(_models_of(arguments, name))
     while True:
+        # Until it is true, what ends the run is something that the owner gave.
         arguments.has_dialled = False
         try:
             result = take_part(arguments, page, stays=not is_once, has_met=has_met)
@@ -499,13 +500,11 @@ def take_part(
                 note(f"{name}: {session.set_aside} ({session.set_aside.code})", level="WARNING")
             digest = b"" if plan is None else bytes.fromhex(plan.digest)
             uplink = ENGINES[arguments.engine].uplink(address, identity, pinned, digest)
-            # What the owner gave is all right: what ends this run now was said by the coordinator, or by the rows.
             arguments.has_dialled = True
             try:
-                if not arguments.json:
-                    note(f"{name}: dialling {address} with {_agreed(plan, pinned)}.")
                 observers: list[Observer] = [] if page is None else [page.connected]
                 if not arguments.json:
+                    note(f"{name}: dialling {address} with {_agreed(plan, pinned)}.")
                     observers.append(ConnectionNotes(*_standing(session, store, stays=stays, has_met=has_met)))
                 asked = AtTheNode(store.desk, folder)
                 with nullcontext() if page is None else page.watching(session, store, book_place, policy):
