@@ -140,8 +140,9 @@ class SqlTable(_Query):
                 yield connection.execute(sqlalchemy.text(self._query))
         except (NoSuchModuleError, ModuleNotFoundError) as absent:
             # Without a module's name it is the URL's own beginning that SQLAlchemy does not know.
-            module = getattr(absent, "name", None)
-            raise EnvironmentFault("database-driver" if module else "database-driver-unknown", module=module) from None
+            if module := getattr(absent, "name", None):
+                raise EnvironmentFault("database-driver", module=module) from None
+            raise EnvironmentFault("database-driver-unknown") from None
         except SQLAlchemyError as fault:
             raise DataError("data-sql", fault=type(fault).__name__) from None
 
