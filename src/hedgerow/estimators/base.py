@@ -154,7 +154,8 @@ def _bounds_of(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> dict
 
 def is_dataframe(X: Any) -> bool:
     """Whether `X` has named columns, as pandas' and polars' tables do."""
-    return hasattr(X, "columns") and hasattr(X, "__getitem__") and hasattr(X, "shape")
+    # A lazy table of polars has no shape; to be asked for its columns it warns of.
+    return hasattr(X, "shape") and hasattr(X, "__getitem__") and hasattr(X, "columns")
 
 
 def columns_of(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Columns:
