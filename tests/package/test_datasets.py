@@ -13,9 +13,10 @@ from sklearn.metrics import roc_auc_score
 from xgboost import XGBClassifier
 
 from hedgerow.data.columns import MISSING, UNKNOWN
-from hedgerow.data.datasets import load_rand_hie, rand_hie_plan, split_by_unit, write_rand_hie
+from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text, split_by_unit, write_rand_hie
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import concatenate
+from hedgerow.plan.plan import parse_plan
 
 
 def test_the_readme_tells_the_truth_about_the_file() -> None:
@@ -36,7 +37,7 @@ def test_the_readme_tells_the_truth_about_the_file() -> None:
 def test_nobody_is_on_both_sides(tmp_path: Path) -> None:
     """A person's years are alike; with some in training, a test on the others would flatter the model."""
     files = write_rand_hie(tmp_path)
-    plan = rand_hie_plan()
+    plan = parse_plan(rand_hie_plan_text())
     columns = load_rand_hie()
     parts = {name: np.genfromtxt(path, delimiter=",", names=True) for name, path in files.train.items()}
     test = np.genfromtxt(files.test, delimiter=",", names=True)
@@ -64,7 +65,7 @@ def test_the_split_is_seeded() -> None:
 
 def test_the_table_fits_its_plan(tmp_path: Path) -> None:
     """No category is unknown and no value beyond its public bounds; missing values arrive as missing."""
-    plan = rand_hie_plan()
+    plan = parse_plan(rand_hie_plan_text())
     records = concatenate(read_records(write_rand_hie(tmp_path, test_fraction=1.0).test, plan))
     assert records.n_records == 20_190
     n_missing = 0
@@ -81,7 +82,7 @@ def test_the_table_fits_its_plan(tmp_path: Path) -> None:
 
 def test_the_label_can_be_learned_but_not_read_off() -> None:
     """Gradient boosting without privacy reaches an AUC near 0.73: a real task, and no column gives the answer away."""
-    columns, plan = load_rand_hie(), rand_hie_plan()
+    columns, plan = load_rand_hie(), parse_plan(rand_hie_plan_text())
     is_test = split_by_unit(columns["zper"])
     x = np.column_stack([columns[name].astype(np.float32) for name in plan.feature_names])
     y = columns["visited"]

@@ -18,8 +18,6 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
-from hedgerow.plan.plan import Plan, parse_plan
-
 Columns = dict[str, NDArray[Any]]
 
 
@@ -47,11 +45,6 @@ def load_rand_hie() -> Columns:
 def rand_hie_plan_text() -> str:
     """The demonstration's plan, as TOML with a comment on each choice."""
     return resources.files("hedgerow").joinpath("data", "rand_hie.toml").read_text(encoding="utf-8")
-
-
-def rand_hie_plan() -> Plan:
-    """The demonstration's plan."""
-    return parse_plan(rand_hie_plan_text())
 
 
 def split_by_unit(unit: NDArray[Any], *, test_fraction: float = 0.3, seed: int = 0) -> NDArray[np.bool_]:
