@@ -342,3 +342,20 @@ def test_when_nobodys_shares_do_the_run_ends_by_name(federate: Builder, monkeypa
     assert caught.value.code == "secret-unrecoverable"
     assert asked(federation) == dict.fromkeys(federation.data, 1)
     assert not federation.session.run.survivors
+
+
+def test_a_coordinator_started_again_in_a_round_says_that_it_waits(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """Its page said for all of `join_timeout` that it collects vectors, while it waited for sites to come back."""
+    said = list[list[str]]()
+    for kill_after in (3, 4, 5):
+        federation = federate(4, name=f"killed-{kill_after}")
+        with pytest.raises(killed):
+            federation.run(kill_after)
+        federation.events.clear()
+        with contextlib.suppress(killed):
+            federation.run(1)
+        said.append(federation.codes("phase")[:2])
+    in_a_round = [codes for codes in said if codes[0].startswith("collecting-")]
+    assert in_a_round and {codes[1] for codes in in_a_round} == {"waiting-for-sites"}
