@@ -269,7 +269,7 @@ def test_no_other_page_can_ask_for_anything(page: SitePage, federation: Federati
 def test_another_machine_may_look_and_do_nothing() -> None:
     """Where the page is served beyond this machine, its address goes over the network as it is."""
     with SitePage("0.0.0.0:0", "site-0") as page:
-        app = page._server.config.app
+        app = page._server._server.config.app
         sent: list[dict[str, Any]] = []
 
         def statuses(client: str) -> int:
