@@ -114,7 +114,7 @@ def test_every_code_word_of_the_incident_list_exists() -> None:
     incidents = DOCUMENT.split("## Incidents")[1]
     words = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", incidents))
     assert len(words) > 12
-    rooms = ("client", "server", "transport", "protocol", "cli", "flower")
+    rooms = ("client", "server", "transport", "protocol", "cli", "flower", "data")
     package = ROOT / "src" / "hedgerow"
     files = [package / "storage.py", *(path for room in rooms for path in (package / room).glob("*.py"))]
     sources = "".join(path.read_text(encoding="utf-8") for path in files)
@@ -136,9 +136,13 @@ def test_an_image_installs_only_what_is_locked(lock: Path) -> None:
         versions.setdefault(canonicalize_name(name), set()).add(version)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    for extra in lock.stem.split("-"):
+    extras = lock.stem.split("-")
+    for extra in extras:
         wanted += project["project"]["optional-dependencies"][extra]
     for requirement in map(Requirement, wanted):
+        if requirement.name == project["project"]["name"]:
+            assert requirement.extras <= set(extras), "the image's own list names the extras of its extras"
+            continue
         found = versions[canonicalize_name(requirement.name)]
         assert all(requirement.specifier.contains(version) for version in found), requirement
 
