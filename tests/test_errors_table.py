@@ -155,6 +155,12 @@ def roster_breaks_off(scene: Scene) -> list[str]:
     return ["roster", "show", str(path)]
 
 
+def roster_that_others_may_write(scene: Scene) -> list[str]:
+    path = Path(good_roster(scene)[-1])
+    path.chmod(0o664)
+    return ["roster", "show", str(path)]
+
+
 def roster_over_existing(scene: Scene) -> list[str]:
     return good_roster(scene)
 
@@ -283,6 +289,7 @@ CASES: dict[str, Case] = {
     "a file ending that is not read": file_of("odd.xlsx", b"PK"),
     "a workbook under the name of a CSV": file_of("odd.csv", b"PK\x03\x04\x14"),
     "a header that two separators cut": lambda s: s.table("30,a,1", header=HEADER + ";a;b"),
+    "a first line of numbers, or one that no separator cuts": lambda s: s.table("30,1,0", header="29.5,0,1"),
     "a gzip file that breaks off": truncated_gzip,
     "a file that is not gzip, whatever its ending": file_of("odd.csv.gz", HEADER + "\n"),
     "a file that is not Parquet, whatever its ending": file_of("odd.parquet", HEADER + "\n"),
@@ -355,6 +362,7 @@ CASES: dict[str, Case] = {
     "a preset that does not exist": lambda s: ["plan", "preset", "dp-forest"],
     "a draft without features": draft_without_features,
     "a private identity that others may read": identity_too_open,
+    "a policy or a roster that others may write": roster_that_others_may_write,
     "an identity over an existing one": identity_over_existing,
     "a name with a slash": lambda s: ["identity", "new", "north/ward", *s.in_folder()],
     "an identity file that does not exist": lambda s: ["identity", "show", s.path("nowhere.public.toml")],
