@@ -408,7 +408,7 @@ def test_usual_slips_are_named(numbers: tuple[np.ndarray, np.ndarray]) -> None:
         (DPGBDTClassifier(), {"a": X[:, 0]}, y, "X is of type dict.*DataFrame"),
         (DPGBDTClassifier(), "table.csv", y, "X is of type str.*read_csv"),
         (DPGBDTClassifier(), pd.DataFrame(X), "outcome", "y is of type str"),
-        (DPGBDTClassifier(bounds={0: (0, 1)}), X, y, 'or "private" to find'),
+        (DPGBDTClassifier(bounds={0: (0, 1), 1: None}), X, y, 'or "private" to find'),
     ]
     for model, table, labels, said in slips:
         with pytest.raises((UsageError, DataError), match=said):

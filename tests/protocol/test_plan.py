@@ -278,6 +278,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "model.structure_seed": no_integer(0, 2**63 - 1),
     "model.interaction_constraints": ["all", 1, True, {}, [["no such feature"]], [[]], ["age"], [["age", "age"]]],
     "federation.min_sites": no_integer(1, 100_000),
+    "federation.groups": [1, 2, *no_integer(0, 63)],
     "federation.secure_aggregation": NO_BOOLEAN,
     "federation.echo": NO_BOOLEAN,
     "federation.salvage": NO_BOOLEAN,

@@ -49,6 +49,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
 from hedgerow.survey.curves import Curve, SurvivalCurves
+from hedgerow.survey.kinds import number_like
 from hedgerow.survey.program import Range
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import (
@@ -60,7 +61,6 @@ from hedgerow.survey.statistics import (
     Noisy,
     TableStatistics,
     counted,
-    number_like,
     short,
     two_digits,
 )

@@ -42,8 +42,7 @@ from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
 from hedgerow.plan.fields import ISO_DATE, day_of, days_between, shown
 from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES
-from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
-from hedgerow.survey.statistics import MAX_CLASSES, number_like
+from hedgerow.survey.kinds import ABSENT, DATE, MAX_CLASSES, N_KINDS, NUMBER, number_like
 
 
 @dataclass

@@ -47,10 +47,9 @@ from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
-from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH
+from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH, number_like
 from hedgerow.survey.program import BOOLEANS, Findings, Questions, Range, kind_of_counts
 from hedgerow.survey.queries import RawSite
-from hedgerow.survey.statistics import number_like
 from hedgerow.trees.binning import CodeArray, Grid, PlaceArray, build_grid
 from hedgerow.trees.importances import importances
 

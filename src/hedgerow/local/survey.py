@@ -28,10 +28,11 @@ from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.queries import IntVector
 from hedgerow.server.release import Answering, PlainAggregation, Releaser, checked_cost
 from hedgerow.survey.curves import CurveQuestions, SurvivalCurves
+from hedgerow.survey.kinds import MAX_CLASSES
 from hedgerow.survey.program import Findings, Questions, survey
 from hedgerow.survey.queries import RawSite, SurveyNode, SurveyQuery
 from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declared_column
-from hedgerow.survey.statistics import MAX_CLASSES, AskedColumn, Column, TableQuestions, TableStatistics
+from hedgerow.survey.statistics import AskedColumn, Column, TableQuestions, TableStatistics
 
 MOST_ROWS = 2**33
 """Rows that all sites together may have at most: masked sums have words for so many."""

@@ -32,11 +32,10 @@ from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.curves import CurveQuestions, CurvesProgram, SurvivalCurves, survey_curves
-from hedgerow.survey.kinds import N_KINDS
+from hedgerow.survey.kinds import MAX_CLASSES, N_KINDS
 from hedgerow.survey.program import N_ZOOMS, Findings, Questions, SurveyProgram, planned_survey, survey
 from hedgerow.survey.queries import N_BITS, N_BUCKETS, N_OCTAVES, N_VALUES, N_ZOOM
 from hedgerow.survey.statistics import (
-    MAX_CLASSES,
     MOST_VALUES,
     AskedColumn,
     StatisticsProgram,

@@ -19,10 +19,8 @@ sums.
 
 from __future__ import annotations
 
-import itertools
 import math
-import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -34,7 +32,7 @@ from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas, noise_of
 from hedgerow.privacy.events import Event
 from hedgerow.protocol.queries import IntVector, Purpose
-from hedgerow.survey.kinds import ABSENT, DATE, N_KINDS, NUMBER
+from hedgerow.survey.kinds import ABSENT, DATE, MAX_CLASSES, N_KINDS, NUMBER
 from hedgerow.survey.program import (
     Counts,
     Kind,
@@ -90,8 +88,6 @@ _SLACK = 1e-3
 """Share of mu**2 that is kept for the price of the grid, which the last query knows and pays."""
 N_HASHED = 16
 """Bins of a column's texts where no common text was found."""
-MAX_CLASSES = 20
-"""A label with more values than this is a quantity."""
 MOST_BEYOND = 0.05
 """A column of which a larger share lies beyond its bounds is shown without a mean."""
 
@@ -904,16 +900,3 @@ def _with_rates(group: Group, counts: Counts, deviation: float) -> Group:
     is_clear = float(spreads.max()) <= VAGUE
     own = tuple(Noisy(float(rate), float(spread), is_clear) for rate, spread in zip(rates, spreads, strict=True))
     return replace(group, count=count, rates=own)
-
-
-_MOST_TEXTS = 1_000
-_OTHERWISE = re.compile(
-    r"[^\w\s]{0,2}\s?([A-Z]{3}\s)?[0-9][0-9.,'\u2019 \u00a0\u2009\u202f]*\s?[^\W\d_]{0,4}[^\w\s]{0,3}[^\W\d_]{0,3}|"
-    r"[0-9]{1,4}([./-])[0-9]{1,2}\2[0-9]{2,4}.*"
-)
-
-
-def number_like(texts: Iterable[str]) -> bool:
-    """Whether most of many texts look like numbers or dates in another writing: 70 kg, 12 %, 1,045.50, 13/05/2020."""
-    found = [_OTHERWISE.fullmatch(text) is not None for text in itertools.islice(texts, _MOST_TEXTS)]
-    return len(found) > MAX_CLASSES and 2 * sum(found) > len(found)
