@@ -175,3 +175,10 @@ def test_a_promise_that_holds_and_says_nothing_comes_with_a_warning() -> None:
     (weak,) = warnings_of(100.0, 1e-9, 1000)
     assert "epsilon is above 10" in weak
     assert len(warnings_of(100.0, 0.5, 1000)) == 2 and not warnings_of(10.0, 1e-9, None)
+
+
+def test_every_promise_says_what_a_site_beyond_its_declared_rows_has() -> None:
+    """No party knows which site holds more rows than it declared, so whether sites are named must not decide it."""
+    for sites in ((), ("north", "south")):
+        assert "than its roster declares" in report_of(_ledger(), CONTEXT).text(sites=sites)
+    assert "than its roster declares" not in report_of(_ledger(unnoised=True), CONTEXT).text()

@@ -414,10 +414,11 @@ class PrivacyReport(PrivacyContext):
              "encoders, imputed means, values that a reader changed by its guess of a column's type), and exact scores "
              "of private rows")
         )  # fmt: skip
-        if len(sites) > 1 and self.guarantee == "holds":
+        if self.guarantee == "holds":
+            # No party knows which sites do, so every report says it.
             facts.append(
-                ("", f"a {self.unit} more at a site that holds more rows than it has declared to the others takes the "
-                 "place of another one: there the promise is that of replacing, at twice mu")
+                ("", f"over a network, a {self.unit} more at a site that holds more rows than its roster declares "
+                 "takes the place of another one: there the promise is that of replacing, at twice mu")
             )  # fmt: skip
         if self.public is not None and self.public.digest:
             facts.append(("plan", self.public.name))
