@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hedgerow.cli.evaluate import evaluate
+from hedgerow.app.evaluation import evaluate
 from hedgerow.data.datasets import write_rand_hie
 from hedgerow.data.site_data import bounded_sites, read_site_rows
 from hedgerow.data.sources import read_records

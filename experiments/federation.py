@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.datasets import Table
-from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
+from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import warm_up
 from hedgerow.client.node_session import NodeSession, run_node

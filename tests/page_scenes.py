@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hedgerow.cli.owner import facts_of
-from hedgerow.cli.page import Console, Page, SitePage
-from hedgerow.cli.progress import PastRun
+from hedgerow.app.owner import facts_of
+from hedgerow.app.page import Console, Page, SitePage
+from hedgerow.app.progress import PastRun
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import Question
 from hedgerow.data.fit import ColumnFit, TableFit

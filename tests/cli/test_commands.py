@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.cli.inputs import named_sites, read_plan
+from hedgerow.app.cost import model_facts, trees_text
+from hedgerow.app.inputs import named_sites, read_plan
+from hedgerow.app.output import PRIVATE, PRIVATE_MARK
 from hedgerow.cli.main import main
-from hedgerow.cli.output import PRIVATE, PRIVATE_MARK
-from hedgerow.cli.privacy import model_facts, trees_text
 from hedgerow.data.site_data import read_site_data
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
@@ -370,7 +370,7 @@ def test_demo(
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     """What JSON cannot say is null or the word infinite, at any depth."""
-    from hedgerow.cli.output import print_json
+    from hedgerow.app.output import print_json
 
     print_json({"a": math.nan, "b": [math.inf, {"c": (1.5, None)}]})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": ["infinite", {"c": [1.5, None]}]}

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hedgerow.cli import page as pages
-from hedgerow.cli.output import number
-from hedgerow.cli.page import Console
-from hedgerow.cli.progress import PastRun
+from hedgerow.app import page as pages
+from hedgerow.app.output import number
+from hedgerow.app.page import Console
+from hedgerow.app.progress import PastRun
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, Prepared

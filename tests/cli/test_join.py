@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.cli import coordinator, study
-from hedgerow.cli.inputs import asked, read_policy
+from hedgerow.app import coordinator
+from hedgerow.app.inputs import asked, read_policy
+from hedgerow.app.node import _read_now, loader
+from hedgerow.cli import study
 from hedgerow.cli.join import _book, _Line, _require_company
 from hedgerow.cli.main import main
-from hedgerow.cli.node import _read_now, loader
 from hedgerow.cli.study import policy_of
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import PolicyRefusal, UsageError

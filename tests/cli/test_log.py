@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hedgerow.cli import coordinator, node
-from hedgerow.cli.coordinator import RunLines
-from hedgerow.cli.node import ConnectionNotes
-from hedgerow.cli.output import begin_log, end_log, note, report_error, tell, warn
+from hedgerow.app import coordinator, node
+from hedgerow.app.coordinator import RunLines
+from hedgerow.app.node import ConnectionNotes
+from hedgerow.app.output import begin_log, end_log, note, report_error, tell, warn
 from hedgerow.errors import (
     AggregationError,
     DataError,
@@ -269,7 +269,7 @@ def test_a_coordinator_that_waits_says_for_whom_in_every_phase(
     says who is awaited, since when and how long, again when that changes, and each minute.
     """
     now = 1000.0
-    monkeypatch.setattr("hedgerow.cli.coordinator.time.monotonic", lambda: now)
+    monkeypatch.setattr("hedgerow.app.coordinator.time.monotonic", lambda: now)
     begin_log("coordinator")
     lines = RunLines(10, ["a", "b", "c"], quiet=False)
     lines(RunEvent(RunEventKind.PHASE, 0, code=RunState.COLLECTING_VECTORS.value))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.cli import output
+from hedgerow.app import output
 from hedgerow.cli.main import build_parser, main
 from hedgerow.errors import HedgerowError
 
@@ -38,9 +38,9 @@ print(codes, loaded)
 
 def test_commands_for_people_load_no_compiler() -> None:
     """Keys, rosters, a study's guests, a table's fit and the monitor are at hand long before a run could start."""
-    light = ["parties", "study", "join", "monitor", "owner"]
+    light = ["cli.parties", "cli.study", "cli.join", "cli.monitor", "app.owner"]
     code = f"import sys; sys.path.insert(0, {SOURCE!r})\n"
-    code += "".join(f"import hedgerow.cli.{name}\n" for name in light)
+    code += "".join(f"import hedgerow.{name}\n" for name in light)
     code += "print([name for name in ('numba', 'scipy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

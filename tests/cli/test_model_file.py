@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from hedgerow.cli.coordinator import ModelFile
+from hedgerow.app.coordinator import ModelFile
 from hedgerow.models.model import Model
 
 

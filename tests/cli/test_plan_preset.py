@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.cli.inputs import read_plan
+from hedgerow.app.inputs import read_plan
 from hedgerow.cli.main import main
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.toml import plan_toml

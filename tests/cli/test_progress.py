@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hedgerow.cli import progress
-from hedgerow.cli.coordinator import RunLines
+from hedgerow.app import progress
+from hedgerow.app.coordinator import RunLines
+from hedgerow.cli import train as commands
 from hedgerow.data.site_data import SiteData
+from hedgerow.local import progress as bar
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
@@ -35,7 +37,7 @@ def plan() -> Plan:
 
 def run(plan: Plan, *, quiet: bool) -> None:
     rows = SiteData(np.zeros((1, 5), dtype=np.uint8), np.zeros(5, dtype=np.int32))
-    with progress.TrainingProgress(plan, 2, quiet=quiet) as shown:
+    with bar.TrainingProgress(plan, 2, quiet=quiet) as shown:
         train(plan, {"a": rows, "b": rows}, noise=SystemNoise(os.urandom), progress=shown)
 
 
@@ -80,10 +82,9 @@ def test_lines_without_a_terminal(
     plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outside a terminal there is a line now and then, ending at the whole budget; none under a second."""
-    monkeypatch.setattr(progress, "is_first_run", lambda: False)
     run(plan, quiet=False)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(bar, "_SECONDS_BETWEEN_LINES", 0.0)
     run(plan, quiet=False)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 13
@@ -94,11 +95,12 @@ def test_the_first_run_says_why_it_is_slow(
     plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bar that stands still for a minute at 0 rounds looks like a fault; machines are told nothing."""
-    monkeypatch.setattr(progress, "is_first_run", lambda: True)
-    run(plan, quiet=False)
-    assert "compiled" in capsys.readouterr().err
-    run(plan, quiet=True)
-    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(commands, "has_compiled", lambda: False)
+    rows = SiteData(np.zeros((1, 5), dtype=np.uint8), np.zeros(5, dtype=np.int32))
+    for quiet in (False, True):
+        noise = SystemNoise(os.urandom)
+        commands.train_with_progress(plan, {"a": rows, "b": rows}, noise, n_threads=1, quiet=quiet)
+        assert ("compiled" in capsys.readouterr().err) is not quiet
 
 
 def test_who_gets_ready_for_long_says_why(
@@ -118,7 +120,7 @@ def test_who_gets_ready_for_long_says_why(
 
 def test_nothing_for_machines(plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With --json nothing is shown, however long it takes."""
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(bar, "_SECONDS_BETWEEN_LINES", 0.0)
     run(plan, quiet=True)
     assert capsys.readouterr() == ("", "")
 
@@ -130,7 +132,7 @@ def test_bar_in_a_terminal(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     def terminal(**options: object) -> Console:
         return Console(file=screen, force_terminal=True, width=80, color_system=None)
 
-    monkeypatch.setattr(progress, "Console", terminal)
+    monkeypatch.setattr(bar, "Console", terminal)
     run(plan, quiet=False)
     last = [line for line in screen.getvalue().replace("\r", "\n").split("\n") if "rounds" in line][-1]
     assert "13/13 rounds" in last and "epsilon 2.00 of 2" in last and "2 sites" in last

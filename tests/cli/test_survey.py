@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hedgerow.cli.inputs import read_plan
+from hedgerow.app.inputs import read_plan
 from hedgerow.cli.main import build_parser, main
 from hedgerow.cli.survey import _card, _say_what_next, categories_text, print_statistics, sparkline
 from hedgerow.data.raw_cells import read_raw_site
@@ -346,7 +346,7 @@ def test_over_nodes_a_plan_waits_for_its_classes_as_well(
     made: Any = {"plan": None, "ensemble": None, "report": SimpleNamespace(epsilon=0.25, seeded=False)}
     outcome = Outcome(**made, ledger=found.ledger, findings=found.findings)
     session = SimpleNamespace(run=SimpleNamespace(run_id=b"r", survivors=[]))
-    monkeypatch.setattr("hedgerow.cli.coordinator.serve", lambda *_: (outcome, session))
+    monkeypatch.setattr("hedgerow.app.coordinator.serve", lambda *_: (outcome, session))
     party = ["--roster", "r.toml", "--identity", "i.json", "--listen", "0.0.0.0:7501", "--out", str(out)]
     assert main(["plan", "init", str(asked), "--federated", *party]) == 12
     assert "(survey-no-plan, exit code 12)" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.cli.inputs import named_sites
+from hedgerow.app.inputs import named_sites
 from hedgerow.data.drafts import draft_plan
 from hedgerow.data.lines import Declared, declared, header_of, without_declaration
 from hedgerow.data.sources import column_names, ending_of, read_records

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.app.owner import look
 from hedgerow.cli.main import main
-from hedgerow.cli.owner import look
 from hedgerow.client.policy import Policy
 from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import Adapter, read_adapter

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from experiments.federation import SEED, Timeline, coordinate, local_model, model_of, start_node
 from experiments.harness import arguments
-from hedgerow.cli.inputs import read_plan
+from hedgerow.app.inputs import read_plan
 from hedgerow.client.node import warm_up
 from hedgerow.errors import EnvironmentFault
 from hedgerow.flower.coordinator import file_of_partition, make_federation

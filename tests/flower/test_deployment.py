@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.cli.inputs import read_plan
+from hedgerow.app.inputs import read_plan
 from hedgerow.client.node import Node, warm_up
 from hedgerow.codec import Integers, head
 from hedgerow.data.site_data import read_site_data

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.cli.coordinator import RunLines
-from hedgerow.cli.node import ConnectionNotes
+from hedgerow.app.coordinator import RunLines
+from hedgerow.app.node import ConnectionNotes
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.flower import site
 from hedgerow.protocol.stream import WireCode

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hedgerow.app.node import note_book
 from hedgerow.cli.main import main
-from hedgerow.cli.node import note_book
 from hedgerow.client.budget import FINISHED, BudgetBook
 from hedgerow.client.node_session import NodeSession, leave
 from hedgerow.client.state import NodeStore

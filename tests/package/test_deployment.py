@@ -114,7 +114,7 @@ def test_every_code_word_of_the_incident_list_exists() -> None:
     incidents = DOCUMENT.split("## Incidents")[1]
     words = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", incidents))
     assert len(words) > 12
-    rooms = ("client", "server", "transport", "protocol", "cli", "flower", "data")
+    rooms = ("client", "server", "transport", "protocol", "app", "cli", "flower", "data")
     package = ROOT / "src" / "hedgerow"
     files = [package / "storage.py", *(path for room in rooms for path in (package / room).glob("*.py"))]
     sources = "".join(path.read_text(encoding="utf-8") for path in files)

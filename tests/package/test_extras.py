@@ -31,8 +31,8 @@ ASKED = {
     "matplotlib": "from hedgerow.models.plots import pyplot_module; pyplot_module()",
     "flwr": "import hedgerow.flower.app",
     "prometheus_client": "import hedgerow.transport.metrics",
-    "starlette": "import hedgerow.cli.page",
-    "uvicorn": "import hedgerow.cli.page",
+    "starlette": "import hedgerow.app.page",
+    "uvicorn": "import hedgerow.app.page",
     "xgboost": "from hedgerow.models.exports import check_xgboost_file; check_xgboost_file(None, None)",
     "onnx": "from hedgerow.models.exports import onnx_module; onnx_module()",
     "dp_accounting": "from hedgerow.privacy.accountants import epsilon_pld\n"

@@ -43,11 +43,11 @@ from unittest import mock
 
 import numpy as np
 
-import hedgerow.cli.node
+import hedgerow.app.node
 import hedgerow.client.node_session
 from experiments.datasets import Table, category, number
 from experiments.federation import SEED, SETTINGS, make_sites
-from hedgerow.cli.inputs import read_plan
+from hedgerow.app.inputs import read_plan
 from hedgerow.cli.main import main as command
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.node import Node, warm_up
@@ -780,7 +780,7 @@ def report(results: Sequence[tuple[int, Found]]) -> int:
 def be_ready() -> None:
     """What a process does once before it dials is done by the worker that it is forked from."""
     warm_up(None)
-    hedgerow.cli.node.warm_up = lambda *_: None  # type: ignore[attr-defined]
+    hedgerow.app.node.warm_up = lambda *_: None  # type: ignore[attr-defined]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -30,9 +30,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hedgerow.cli.coordinator
-import hedgerow.cli.evaluate
-import hedgerow.cli.node
+import hedgerow.app.coordinator
+import hedgerow.app.evaluation
+import hedgerow.app.node
 import hedgerow.client.node_session
 from hedgerow.cli.main import main
 from hedgerow.client.node import warm_up
@@ -117,7 +117,7 @@ class Standing:
 
 def stop_clocks() -> None:
     """Wrap the loops of coordinator and node."""
-    coordinate, take_part = hedgerow.cli.coordinator.run_coordinator, hedgerow.cli.node.run_node
+    coordinate, take_part = hedgerow.app.coordinator.run_coordinator, hedgerow.app.node.run_node
 
     def coordinated(session: Any, hub: Any, timeouts: Any, _: Any, *more: Any) -> Any:
         standing = Standing(hub, lambda struck: session.run.is_stalled or session.awaited() <= struck)
@@ -127,8 +127,8 @@ def stop_clocks() -> None:
         standing = Standing(uplink, lambda struck: session._setup.site in struck)
         return take_part(session, standing, standing.clock, *more)
 
-    hedgerow.cli.coordinator.run_coordinator = coordinated  # type: ignore[assignment]
-    hedgerow.cli.node.run_node = taken_part  # type: ignore[assignment]
+    hedgerow.app.coordinator.run_coordinator = coordinated  # type: ignore[assignment]
+    hedgerow.app.node.run_node = taken_part  # type: ignore[assignment]
 
 
 def sit_down_at(terminal: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.cli.inputs import read_plan
+from hedgerow.app.inputs import read_plan
 from hedgerow.client.budget import LEFT, BudgetBook
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.privacy.events import DiscreteGaussianEvent

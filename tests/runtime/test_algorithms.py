@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hedgerow.cli.inputs import signing_key, signing_roster
+from hedgerow.app.inputs import signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import SamplingSource, SeededSampling
 from hedgerow.client.node_session import NodeSession, run_node

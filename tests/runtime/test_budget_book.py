@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.cli.node import book_file, book_of, note_book
+from hedgerow.app.node import book_file, book_of, note_book
 from hedgerow.client import budget
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy

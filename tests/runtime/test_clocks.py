@@ -12,7 +12,9 @@ from cryptography import x509
 import hedgerow
 from hedgerow.transport.identities import Role, new_identity
 
-ROOMS = ("protocol", "secagg", "trees", "training", "privacy", "client", "server", "transport", "storage", "cli")
+ROOMS = (
+    "protocol", "secagg", "trees", "training", "privacy", "client", "server", "transport", "storage", "app", "cli",
+)  # fmt: skip
 TIMES_OF_DAY = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
 STAMPS_LINES = {"monitor.py"}

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hedgerow.cli import owner
+from hedgerow.app import owner
+from hedgerow.app.cost import seen_facts
+from hedgerow.app.page import plan_facts
 from hedgerow.cli.main import main
-from hedgerow.cli.page import plan_facts
-from hedgerow.cli.privacy import seen_facts
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question

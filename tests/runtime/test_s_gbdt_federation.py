@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hedgerow.cli.inputs import signing_key, signing_roster
+from hedgerow.app.inputs import signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node, SamplingSource, SeededSampling
 from hedgerow.client.node_session import NodeSession, run_node

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.cli.output import begin_log, end_log
-from hedgerow.cli.page import SitePage
+from hedgerow.app.output import begin_log, end_log
+from hedgerow.app.page import SitePage
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import OwnerDesk, Question

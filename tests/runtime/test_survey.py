@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hedgerow.cli.progress import survey_facts
+from hedgerow.app.progress import survey_facts
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.data.raw_cells import digest_of_raw, read_raw, read_raw_site

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.cli.inputs import read_policy, read_text
+from hedgerow.app.inputs import read_policy, read_text
 from hedgerow.cli.join import _rules
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, Model
-from hedgerow.cli.progress import survey_facts
+from hedgerow.app.progress import survey_facts
 from hedgerow.errors import DataError, PlanError, PrivacyError, UsageError
 from hedgerow.estimators.base import FewRecordsWarning, warn_of_few_records
 from hedgerow.local.survey import Surveyed, survey_sites

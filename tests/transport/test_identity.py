@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.cli.inputs import read_policy, signing_roster
+from hedgerow.app.inputs import read_policy, signing_roster
 from hedgerow.crypto import Identity
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.models.model import write_atomically

@@ -13,7 +13,7 @@ import pytest
 from sklearn.base import clone
 
 from hedgerow import DPGBDTSurvival, tune
-from hedgerow.cli.evaluate import read_sites
+from hedgerow.app.evaluation import read_sites
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData, site_data_from_records

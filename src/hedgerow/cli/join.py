@@ -16,9 +16,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.cli.inputs import asked, is_terminal, listed, read_policy, read_text, says_yes
+from hedgerow.app.inputs import asked, is_terminal, listed, read_policy, read_text, says_yes
+from hedgerow.app.output import name_log, note, print_facts, warn, wrapped
 from hedgerow.cli.main import build_parser
-from hedgerow.cli.output import name_log, note, print_facts, warn, wrapped
 from hedgerow.cli.parties import rows_of
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError
@@ -49,7 +49,7 @@ from hedgerow.transport.identities import (
 )
 
 if TYPE_CHECKING:
-    from hedgerow.cli.page import SitePage
+    from hedgerow.app.page import SitePage
     from hedgerow.client.policy import Policy
     from hedgerow.data.fit import TableFit
 
@@ -94,7 +94,7 @@ def _page(arguments: argparse.Namespace, invitation: Invitation) -> Iterator[Sit
         yield None
         return
     # An extra: only who wants the page needs it.
-    from hedgerow.cli.page import SitePage
+    from hedgerow.app.page import SitePage
 
     with SitePage(arguments.console, invitation.party, invitation.study) as page:
         yield page
@@ -151,7 +151,7 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path, 
 
     Raises PolicyRefusal "not-agreed"; LostRowsError where nobody is asked.
     """
-    from hedgerow.cli.owner import ask_of_loss
+    from hedgerow.app.owner import ask_of_loss
     from hedgerow.data.units import MOST_LEFT_OUT
     from hedgerow.models.model import write_atomically
 
@@ -192,7 +192,7 @@ def _show_site(
     arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path
 ) -> tuple[Path | None, TableFit]:
     """What concerns a site only; returns where the coordinator's policy is, unless the owner has one, and the fit."""
-    from hedgerow.cli import owner, privacy
+    from hedgerow.app import cost, owner
     from hedgerow.cli.study import policy_of
     from hedgerow.client.policy import parse_policy
     from hedgerow.data.adapters import PLAIN
@@ -201,7 +201,7 @@ def _show_site(
 
     proposed = None
     print()
-    privacy.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
+    cost.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
     print()
     table, kept, draft = arguments.data or arguments.held_out, folder / POLICY, folder / f"proposed-{POLICY}"
     own = arguments.policy or str(kept)
@@ -257,7 +257,7 @@ def _require_trust(arguments: argparse.Namespace, proposed: Policy) -> None:
 
 def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:
     """What has been spent of what the policy allows, and what it would come to with one run of this plan."""
-    from hedgerow.cli.owner import of_budget
+    from hedgerow.app.owner import of_budget
     from hedgerow.client.budget import RESERVED, BudgetBook, epsilon_of
     from hedgerow.methods.tasks import TrainingTask
 
@@ -513,7 +513,8 @@ class _Line:
 
 
 def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
-    from hedgerow.cli import monitor, node
+    from hedgerow.app import node
+    from hedgerow.cli import monitor
 
     identity = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
     common = ["--roster", str(folder / ROSTER), "--identity", str(identity), "--connect", arguments.connect]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from hedgerow import __version__
-from hedgerow.cli.output import begin_log, end_log, report_error, tell
+from hedgerow.app.output import begin_log, end_log, report_error, tell
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError, fault_of_import, fault_of_kernels
 from hedgerow.transport import ENGINES
 
@@ -356,7 +356,7 @@ def _add_local(commands: Any) -> None:
     add("--threads", **_THREADS)
     add("--json", **_JSON)
     _add_plan(_group(commands, "plan", "draft a plan"))
-    add = _command(commands, "privacy", "hedgerow.cli.privacy:run", "say what a plan costs before anyone runs it")
+    add = _command(commands, "privacy", "hedgerow.app.cost:run", "say what a plan costs before anyone runs it")
     add("plan", **_PLAN)
     text = "what noise of the sites costs at so many (the plan's least)"
     add("--sites", type=_whole(2, 4096), metavar="N", help=text)
@@ -370,7 +370,7 @@ def _add_local(commands: Any) -> None:
     add("--threads", **_THREADS)
     add("--json", **_JSON)
     text = "show how a table fits a plan, column by column: for the owner of its rows, never to be sent"
-    add = _command(commands, "check", "hedgerow.cli.owner:check", text)
+    add = _command(commands, "check", "hedgerow.app.owner:check", text)
     add("plan", **_PLAN)
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
     add("--adapter", **_ADAPTER)
@@ -472,7 +472,7 @@ The last two add noise to sums over the sites, and write what that costs into th
 
 def _add_evaluate(commands: Any) -> None:
     text = "say how well a model predicts a table's labels"
-    add = _command(commands, "evaluate", "hedgerow.cli.evaluate:run", text, _EVALUATE_EXAMPLE)
+    add = _command(commands, "evaluate", "hedgerow.app.evaluation:run", text, _EVALUATE_EXAMPLE)
     command: argparse.ArgumentParser = commands.choices["evaluate"]
     add("model", metavar="MODEL")
     add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file with labels")
@@ -534,7 +534,7 @@ example:
 
 def _add_coordinator(commands: Any) -> None:
     text = "run a plan over the nodes of a roster"
-    add = _command(commands, "coordinator", "hedgerow.cli.coordinator:run", text, _COORDINATOR_EXAMPLE)
+    add = _command(commands, "coordinator", "hedgerow.app.coordinator:run", text, _COORDINATOR_EXAMPLE)
     add("plan", **_PLAN)
     add("--roster", required=True, **_ROSTER)
     add("--identity", required=True, **_HUB_IDENTITY)
@@ -571,7 +571,7 @@ A node takes part in one run, of training or of evaluation, as the coordinator p
 def _add_node(commands: Any) -> None:
     """Add `node` and `flower-node`."""
     text = "take part in a run with this site's table"
-    add = _command(commands, "node", "hedgerow.cli.node:run", text, _NODE_EXAMPLE)
+    add = _command(commands, "node", "hedgerow.app.node:run", text, _NODE_EXAMPLE)
     text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL (with # and a query, or --query)"
     add("data", metavar="DATA", nargs="?", help=text)
     add("--query", metavar="SELECT", help="with a database's URL: the query that gives the table")
@@ -626,7 +626,7 @@ def _add_watching(commands: Any) -> None:
     add("--once", action="store_true", help="print how the run is now, and end")
     add("--json", action="store_true", help="print one JSON object per line for every event and report")
     add("--console", **_CONSOLE)
-    add = _command(commands, "ledger", "hedgerow.cli.node:ledger", "show what all runs have cost a site's data")
+    add = _command(commands, "ledger", "hedgerow.app.node:ledger", "show what all runs have cost a site's data")
     add("state", metavar="BOOK", help="a budget book, or a node's folder (`--state`)")
     add("--policy", metavar="FILE", help="the owner's policy: show what is left of its epsilon")
     add("--delta", type=float, default=1e-6, metavar="D", help="without a policy: at this delta")
@@ -758,7 +758,7 @@ A node asks where its policy says ask = "always". An approval holds for one run,
 def _add_approve(commands: Any) -> None:
     """Add `approve`."""
     text = "say what a site's node asks its owner, approve or deny it, or end the node's part"
-    add = _command(commands, "approve", "hedgerow.cli.owner:approve", text, _APPROVE_END)
+    add = _command(commands, "approve", "hedgerow.app.owner:approve", text, _APPROVE_END)
     add("folder", metavar="FOLDER", help="the node's folder (`--state`), or a party's of a study (STUDY-PARTY)")
     add("question", nargs="?", metavar="QUESTION", help="approve this question, by its 32 digits, without asking")
     ways = commands.choices["approve"].add_mutually_exclusive_group()

@@ -13,9 +13,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from hedgerow.cli.evaluate import read_own
-from hedgerow.cli.inputs import adapted_table, check_can_write, picture_file
-from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrapped
+from hedgerow.app.evaluation import read_own
+from hedgerow.app.inputs import adapted_table, check_can_write, picture_file
+from hedgerow.app.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrapped
 from hedgerow.data.units import Records
 from hedgerow.errors import ModelError
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text

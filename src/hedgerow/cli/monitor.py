@@ -20,9 +20,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.cli.inputs import address_of
-from hedgerow.cli.output import json_text, megabytes, note, number
-from hedgerow.cli.progress import CALM, Told, clock_time, in_words, mark_of, phase_words, span
+from hedgerow.app.inputs import address_of
+from hedgerow.app.output import json_text, megabytes, note, number
+from hedgerow.app.progress import CALM, Told, clock_time, in_words, mark_of, phase_words, span
 from hedgerow.errors import UsageError
 from hedgerow.protocol.stream import (
     EVALUATION,
@@ -110,7 +110,7 @@ def _lines(watch: GrpcWatch) -> None:
 
 def _page(watch: GrpcWatch, place: str) -> None:
     # An extra: only who wants the page needs it.
-    from hedgerow.cli.page import Console
+    from hedgerow.app.page import Console
 
     known_events = _NewEvents()
     with Console(place) as page:

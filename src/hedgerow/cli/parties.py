@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hedgerow.cli.inputs import check_can_write, listed
-from hedgerow.cli.output import note, print_facts, print_json
+from hedgerow.app.inputs import check_can_write, listed
+from hedgerow.app.output import note, print_facts, print_json
 from hedgerow.errors import UsageError
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hedgerow.cli.inputs import adapted_sites, adapted_table, check_can_write, listed, new_file, read_plan, read_text
-from hedgerow.cli.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
-from hedgerow.cli.owner import whose_rows
-from hedgerow.cli.progress import sites_of, survey_facts
+from hedgerow.app.inputs import adapted_sites, adapted_table, check_can_write, listed, new_file, read_plan, read_text
+from hedgerow.app.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
+from hedgerow.app.owner import whose_rows
+from hedgerow.app.progress import sites_of, survey_facts
 from hedgerow.cli.survey import PlanFile, no_classes, private_draft
 from hedgerow.data.drafts import draft_plan, read_codebook, summarise, usable_columns
 from hedgerow.data.sources import Location, column_names
@@ -143,7 +143,7 @@ _N_TRIAL = 1000
 def init_federated(arguments: argparse.Namespace) -> None:
     """Ask the sites, write the plan, say what was found and what it cost."""
     # Extras: only a party that dials or listens needs grpc, only one that reads tables needs pyarrow.
-    from hedgerow.cli.coordinator import serve
+    from hedgerow.app.coordinator import serve
     from hedgerow.plan.toml import plan_toml, toml_without_classes
 
     _check(arguments)

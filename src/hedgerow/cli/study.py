@@ -22,9 +22,9 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.cli.inputs import address_of, asked, is_terminal, listed, read_plan, read_text
+from hedgerow.app.inputs import address_of, asked, is_terminal, listed, read_plan, read_text
+from hedgerow.app.output import name_log, note, print_facts, print_json, warn
 from hedgerow.cli.main import build_parser
-from hedgerow.cli.output import name_log, note, print_facts, print_json, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import toml_value
@@ -59,8 +59,8 @@ from hedgerow.transport.identities import (
 )
 
 if TYPE_CHECKING:
-    from hedgerow.cli.page import Console
-    from hedgerow.cli.progress import PastRun
+    from hedgerow.app.page import Console
+    from hedgerow.app.progress import PastRun
 
 _SECONDS_BETWEEN_LOOKS = 0.3
 _ANY_HOST = {"0.0.0.0", "::"}
@@ -72,7 +72,7 @@ _ANY_HOST = {"0.0.0.0", "::"}
 
 def new(arguments: argparse.Namespace) -> None:
     """Make a study's folder: the coordinator's keys, the plan, and a book of guests."""
-    from hedgerow.cli import coordinator
+    from hedgerow.app import coordinator
 
     name, plan = check_name(arguments.name), read_plan(arguments.plan)
     coordinator.require_masks(plan)
@@ -312,7 +312,7 @@ def _page(folder: Path, arguments: argparse.Namespace) -> Iterator[Console | Non
         yield None
         return
     # An extra: only who wants the page needs it.
-    from hedgerow.cli.page import Console
+    from hedgerow.app.page import Console
 
     with closing(StudyBook(folder)) as book:
         name = book.fact("name")
@@ -454,7 +454,7 @@ def newest_run(folder: Path) -> tuple[int, bool]:
 
 def carry_out(folder: Path, number: int, arguments: argparse.Namespace, page: Console | None = None) -> None:
     """Begin a run, or go on with it, by `hedgerow coordinator`, and hand its model out. Args: page: of the study."""
-    from hedgerow.cli import coordinator
+    from hedgerow.app import coordinator
 
     place = run_folder(folder, number)
     place.mkdir(mode=0o700, exist_ok=True)
@@ -484,14 +484,14 @@ def _say_who_was_away(folder: Path, number: int) -> None:
 
 def _late(folder: Path, number: int) -> list[str]:
     """The sites that have not taken the model of a run, if it has made one."""
-    from hedgerow.cli import coordinator
+    from hedgerow.app import coordinator
 
     model = run_folder(folder, number) / "model.json"
     return sorted(coordinator.late(model, read_roster(folder / ROSTER))) if model.is_file() else []
 
 
 def _pause_of(folder: Path, number: int) -> Path:
-    from hedgerow.cli import coordinator
+    from hedgerow.app import coordinator
 
     return coordinator.paused_file(_journal_of(folder, number))
 
@@ -502,7 +502,7 @@ def _journal_of(folder: Path, number: int) -> Path:
 
 def past_runs(folder: Path, before: int) -> list[PastRun]:
     """The runs before one of this number that have ended, or have made a model: what all parties were told of them."""
-    from hedgerow.cli.progress import PastRun
+    from hedgerow.app.progress import PastRun
     from hedgerow.models.model import Model
     from hedgerow.server.journal import Journal
 
@@ -531,7 +531,7 @@ def _command(folder: Path, number: int, arguments: argparse.Namespace) -> list[s
 
 def run(arguments: argparse.Namespace) -> None:
     """Go on with the newest run, or begin another one."""
-    from hedgerow.cli import coordinator
+    from hedgerow.app import coordinator
     from hedgerow.models.model import write_atomically
 
     name_log(COORDINATOR)
@@ -585,7 +585,7 @@ def _is_carried_out(journal: Path) -> bool:
 
 def evaluate(arguments: argparse.Namespace) -> None:
     """Evaluate the model of a run over the rows that the sites hold out, by `hedgerow evaluate`, and hand it out."""
-    from hedgerow.cli import evaluate as evaluation
+    from hedgerow.app import evaluation
 
     folder = folder_of(arguments.study)
     _require_roster(folder)
@@ -601,7 +601,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def abort(arguments: argparse.Namespace) -> None:
     """End the newest run for good, and tell its sites, whose nodes then wait for the next one."""
-    from hedgerow.cli import coordinator
+    from hedgerow.app import coordinator
 
     folder = folder_of(arguments.study)
     last, is_over = newest_run(folder)

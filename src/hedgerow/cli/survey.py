@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.cli.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
-from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
-from hedgerow.cli.progress import sites_of, status
+from hedgerow.app.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
+from hedgerow.app.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
+from hedgerow.app.progress import sites_of, status
 from hedgerow.data.drafts import ask_of_texts, read_codebook
 from hedgerow.data.fit import of_lines
 from hedgerow.data.sources import column_names
@@ -202,7 +202,7 @@ def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[Ta
 def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
     """Statistics of what the nodes of a roster hold, asked for as their coordinator."""
     # Extras: only a party that dials or listens needs grpc.
-    from hedgerow.cli.coordinator import serve
+    from hedgerow.app.coordinator import serve
 
     asked, noise = _curves(arguments) or _asked_of_nodes(arguments), _noise(arguments)
     task, folder = SurveyTask(asked), Path(arguments.out)

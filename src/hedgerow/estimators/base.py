@@ -691,7 +691,7 @@ class PrivateTrees(BaseEstimator):
         """What shows how far a training is, where that is asked for."""
         if not self.verbose:
             return nullcontext()
-        from hedgerow.cli.progress import TrainingProgress
+        from hedgerow.local.progress import TrainingProgress
 
         return TrainingProgress(plan, n_sites, patience=SECONDS_BEFORE_PROGRESS)
 

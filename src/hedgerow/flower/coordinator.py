@@ -32,11 +32,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from hedgerow.cli.coordinator import ModelFile, carry_out, published, require_masks
-from hedgerow.cli.evaluate import content_of, found_by, journal_of, print_evaluation, to_be_evaluated
-from hedgerow.cli.inputs import address_of, check_can_write, read_plan
-from hedgerow.cli.output import end_log, json_text, note, warn
-from hedgerow.cli.progress import sites_of
+from hedgerow.app.coordinator import ModelFile, carry_out, published, require_masks
+from hedgerow.app.evaluation import content_of, found_by, journal_of, print_evaluation, to_be_evaluated
+from hedgerow.app.inputs import address_of, check_can_write, read_plan
+from hedgerow.app.output import end_log, json_text, note, warn
+from hedgerow.app.progress import sites_of
 from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
 from hedgerow.errors import UsageError
 from hedgerow.flower import CoordinatorFile, read_coordinator_file

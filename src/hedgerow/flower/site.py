@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.cli.inputs import is_terminal, read_plan, read_policy, signing_key, signing_roster
-from hedgerow.cli.node import (
+from hedgerow.app.inputs import is_terminal, read_plan, read_policy, signing_key, signing_roster
+from hedgerow.app.node import (
     Load,
     arrivals_of,
     book_file,
@@ -35,8 +35,8 @@ from hedgerow.cli.node import (
     table_of,
     with_rows_read,
 )
-from hedgerow.cli.output import begin_log, note, tell
-from hedgerow.cli.owner import Tell, ask_of_loss, command_of, facts_of
+from hedgerow.app.output import begin_log, note, tell
+from hedgerow.app.owner import Tell, ask_of_loss, command_of, facts_of
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession

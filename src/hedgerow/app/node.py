@@ -16,11 +16,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.cli.evaluate import score_facts
-from hedgerow.cli.inputs import address_of, is_terminal, read_plan, read_policy, signing_key, signing_roster
-from hedgerow.cli.output import begin_log, note, number, print_facts, print_json, today, warn
-from hedgerow.cli.owner import AtTheNode, Seen, Tell, ask_of_loss, command_of, look
-from hedgerow.cli.progress import survey_facts, told_if_slow
+from hedgerow.app.evaluation import score_facts
+from hedgerow.app.inputs import address_of, is_terminal, read_plan, read_policy, signing_key, signing_roster
+from hedgerow.app.output import begin_log, note, number, print_facts, print_json, today, warn
+from hedgerow.app.owner import AtTheNode, Seen, Tell, ask_of_loss, command_of, look
+from hedgerow.app.progress import survey_facts, told_if_slow
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
 from hedgerow.client.node import ArrivalFolder, available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession, close_reserved, leave, patience_of, run_node
@@ -79,7 +79,7 @@ from hedgerow.transport.interface import Connected, Disconnected, Repeats, Uplin
 from hedgerow.trees.ensemble import Ensemble
 
 if TYPE_CHECKING:
-    from hedgerow.cli.page import SitePage
+    from hedgerow.app.page import SitePage
 
 _OLD_BOOK = "budget.db"
 """Earlier versions kept the book in the state folder, under this name."""
@@ -450,7 +450,7 @@ def _page(arguments: argparse.Namespace) -> Iterator[SitePage | None]:
         yield None
         return
     # An extra: only who wants the page needs it.
-    from hedgerow.cli.page import SitePage
+    from hedgerow.app.page import SitePage
 
     name = read_private(Path(arguments.identity)).public.name
     begin_log(name, arguments.log_format)

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, picture_file
-from hedgerow.cli.output import (
+from hedgerow.app.inputs import adapted_sites, check_can_write, listed, named_sites, picture_file
+from hedgerow.app.output import (
     PRIVATE,
     PRIVATE_MARK,
     note,
@@ -28,7 +28,7 @@ from hedgerow.cli.output import (
     warn_seeded,
     wrapped,
 )
-from hedgerow.cli.progress import sites_of, status
+from hedgerow.app.progress import sites_of, status
 from hedgerow.client.node import available_threads, use_threads
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
 from hedgerow.data.sources import Location, file_of, is_url, opened, read_records
@@ -176,7 +176,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         print_evaluation(found, sites, out, picture)
     if arguments.hand_out:
         # An extra, as in `_over_network`.
-        from hedgerow.cli.coordinator import hand_out
+        from hedgerow.app.coordinator import hand_out
 
         hand_out(arguments, out)
 
@@ -193,7 +193,7 @@ def _over_network(
 ) -> tuple[FederatedEvaluation, list[str]]:
     """As the coordinator of a run over the nodes of the roster, which answer over the rows that they hold out."""
     # An extra: only a party that dials or listens needs grpc.
-    from hedgerow.cli.coordinator import ModelFile, serve
+    from hedgerow.app.coordinator import ModelFile, serve
 
     evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
     journal = Path(arguments.journal or journal_of(out, model))

@@ -1,149 +1,31 @@
-"""How a run is told to a person: its progress on stderr, and the words and marks that all views of a run share.
+"""How a run is told to a person: the words and marks that all views of a run share.
 
-Progress is a bar in a terminal, a line now and then elsewhere, nothing for machines. Who only watches a run needs
-neither numba nor scipy, so what does is imported where a run is carried out.
+Who only watches a run needs neither numba nor scipy, so what does is imported where a run is carried out.
 """
 
 from __future__ import annotations
 
-import math
-import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from hedgerow.cli.inputs import listed
-from hedgerow.cli.output import WIDEST, note, number
+from hedgerow.app.inputs import listed
+from hedgerow.app.output import note, number
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.stream import EventReport, SiteState
 
 if TYPE_CHECKING:
     from hedgerow.privacy.events import Event
-    from hedgerow.privacy.ledger import Ledger
-    from hedgerow.protocol.queries import Query
     from hedgerow.server.coordinator import RunSession
     from hedgerow.survey.program import Findings
 
-_SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_UNTIL_SLOW = 10.0
-_SECONDS_BETWEEN_EPSILONS = 0.2
-"""An accountant reads the whole ledger, so it is not asked after every release."""
-
-
-class TrainingProgress:
-    """How far a run is: rounds, and what it has spent so far; pass it to `train` as `progress`.
-
-    Args:
-        plan: the plan.
-        n_sites: sites that take part.
-        quiet: show nothing.
-        patience: seconds before anything is shown, >= 0.
-    """
-
-    def __init__(
-        self, plan: Plan, n_sites: int, *, quiet: bool = False, title: str = "Training", patience: float = 0.0
-    ) -> None:
-        from hedgerow.methods.tasks import TrainingTask
-
-        self._plan = plan
-        self._sites = f"{n_sites} site{'' if n_sites == 1 else 's'}"
-        self._title = title
-        console = Console(stderr=True)
-        self._console = Console(stderr=True, width=min(WIDEST, console.width))
-        self._quiet = quiet
-        self._total = 0 if quiet else TrainingTask(plan).n_exchanges
-        self._done = 0
-        self._spent = 0.0
-        self._last_epsilon = self._last_line = -math.inf
-        self._bar: Progress | None = None
-        self._patience = patience
-        self._starts_at = math.inf
-
-    def __enter__(self) -> TrainingProgress:
-        now = time.monotonic()
-        self._starts_at = now + self._patience
-        self._last_line = now + self._patience - _SECONDS_BETWEEN_LINES if self._patience else now
-        if not self._patience:
-            if not self._quiet and is_first_run():
-                note("This is the first run here: inner loops are compiled, which takes a minute or two, once.")
-            self._start_bar()
-        return self
-
-    def _start_bar(self) -> None:
-        if not self._quiet and self._console.is_terminal:
-            self._bar = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description:<15}"),
-                BarColumn(bar_width=None, complete_style="green", finished_style="green"),
-                TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
-                TextColumn("{task.fields[epsilon]}"),
-                TextColumn(f"[dim]{self._sites}[/]"),
-                TimeElapsedColumn(),
-                console=self._console,
-                expand=True,
-                transient=False,
-            )
-            self._task = self._bar.add_task("Starting", total=self._total, epsilon=self._epsilon_text())
-            self._bar.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, query: Query, ledger: Ledger) -> None:
-        """Take note of a release."""
-        self._done += 1
-        if self._quiet:
-            return
-        now = time.monotonic()
-        is_last = self._done >= self._total
-        if now < self._starts_at:
-            return
-        if self._bar is None:
-            self._start_bar()
-        if now - self._last_epsilon >= _SECONDS_BETWEEN_EPSILONS or is_last:
-            self._spent = self._epsilon(ledger)
-            self._last_epsilon = now
-        if self._bar is not None:
-            title = self._title
-            self._bar.update(self._task, completed=self._done, description=title, epsilon=self._epsilon_text())
-        elif now - self._last_line >= _SECONDS_BETWEEN_LINES:
-            self._last_line = now
-            line = f"{self._title}: {self._done}/{self._total} rounds, {self._epsilon_text(True)}, {self._sites}"
-            print(line, file=sys.stderr, flush=True)
-
-    def _epsilon(self, ledger: Ledger) -> float:
-        from hedgerow.privacy.accountants import account_of
-
-        privacy = self._plan.privacy
-        if math.isinf(privacy.epsilon):
-            return math.inf
-        return account_of(privacy.accountant, ledger.events(), privacy.delta).epsilon
-
-    def _epsilon_text(self, plain: bool = False) -> str:
-        total = self._plan.privacy.epsilon
-        if math.isinf(total):
-            return "no privacy" if plain else "[red]no privacy[/]"
-        text = f"epsilon {min(self._spent, total):.2f} of {total:g}"
-        return text if plain else f"[cyan]{text}[/]"
-
-
-def is_first_run() -> bool:
-    """Whether inner loops are still to be compiled."""
-    from hedgerow.client.node import has_compiled
-
-    return not has_compiled()
 
 
 @contextmanager

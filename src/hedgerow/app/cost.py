@@ -8,8 +8,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.output import megabytes, number, print_facts, print_json
+from hedgerow.app.inputs import read_plan
+from hedgerow.app.output import megabytes, number, print_facts, print_json
 from hedgerow.local.forecast import (
     Forecast,
     expected_singles,

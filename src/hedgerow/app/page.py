@@ -22,11 +22,11 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from hedgerow.cli import owner, privacy
-from hedgerow.cli.inputs import address_of, listed
-from hedgerow.cli.output import json_text, megabytes, note, number, today
-from hedgerow.cli.owner import answered, facts_of
-from hedgerow.cli.progress import CALM, PastRun, Told, clock_time, in_words, mark_of, phase_words, span
+from hedgerow.app import cost, owner
+from hedgerow.app.inputs import address_of, listed
+from hedgerow.app.output import json_text, megabytes, note, number, today
+from hedgerow.app.owner import answered, facts_of
+from hedgerow.app.progress import CALM, PastRun, Told, clock_time, in_words, mark_of, phase_words, span
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
@@ -140,7 +140,7 @@ class Page:
             return await self._done(request, name)
         if name in self._files:
             file = self._files[name]
-            content = resources.files("hedgerow.cli").joinpath(file).read_bytes()
+            content = resources.files("hedgerow.app").joinpath(file).read_bytes()
             return Response(content, media_type=_KINDS[file.rpartition(".")[2]])
         if name == "state":
             return Response(self._state, media_type="application/json")
@@ -562,8 +562,8 @@ class SitePage(Page):
             words = spoken(bytes.fromhex(plan.digest))
             named = [("plan", plan.name), ("fingerprint", words), ("predicts", about)]
             expected = forecast(plan)
-            seen = privacy.seen_facts(plan, expected)
-            self.say(cost=[*named, *privacy.privacy_facts(plan, expected), *seen])
+            seen = cost.seen_facts(plan, expected)
+            self.say(cost=[*named, *cost.privacy_facts(plan, expected), *seen])
 
     def show_fit(self, name: str, found: TableFit) -> None:
         """How one of the site's tables fits the plan."""

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
-from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, today, warn, warn_seeded, wrapped
-from hedgerow.cli.privacy import trees_text
-from hedgerow.cli.progress import sites_of, told_if_slow
+from hedgerow.app.cost import trees_text
+from hedgerow.app.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
+from hedgerow.app.output import begin_log, note, print_facts, print_json, tell, today, warn, warn_seeded, wrapped
+from hedgerow.app.progress import sites_of, told_if_slow
 from hedgerow.errors import UsageError
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_of_model
@@ -39,7 +39,7 @@ from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_pr
 from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
 
 if TYPE_CHECKING:
-    from hedgerow.cli.page import Console
+    from hedgerow.app.page import Console
 
 
 @contextmanager
@@ -495,7 +495,7 @@ def run(arguments: argparse.Namespace, page: Console | None = None) -> None:
     with ExitStack() as stack:
         if arguments.console is not None:
             # An extra: only who wants the page needs it.
-            from hedgerow.cli.page import Console
+            from hedgerow.app.page import Console
 
             page = stack.enter_context(Console(arguments.console, plan))
         elif page is not None:

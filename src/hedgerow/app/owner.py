@@ -22,8 +22,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.cli.inputs import adapted_table, asked, is_terminal, read_plan, says_yes
-from hedgerow.cli.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, print_json, width, wrapped
+from hedgerow.app.inputs import adapted_table, asked, is_terminal, read_plan, says_yes
+from hedgerow.app.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, print_json, width, wrapped
 from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, counted, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, opened
