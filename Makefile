@@ -1,15 +1,16 @@
-# Targets: demo, test, lint, docs, bench, compose, flower-compose, study, proto. Each makes its own .venv when pyproject.toml has
-# changed since the last time.
+# Targets: demo, test, test-slow, lint, docs, bench, compose, flower-compose, study, proto. Each makes its own .venv when
+# pyproject.toml has changed since the last time.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_WORKERS ?= 3
 
-.PHONY: help demo test lint docs bench compose flower-compose study proto clean
+.PHONY: help demo test test-slow lint docs bench compose flower-compose study proto clean
 
 help:
 	@echo "make demo    train a private model over six sites on real data, in under three minutes"
-	@echo "make test    run the tests"
+	@echo "make test    run the tests that are not slow, in minutes"
+	@echo "make test-slow   run the slow ones: real processes, wheels, audits, figures"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make docs    the documentation site in build/site, every notebook run"
 	@echo "make bench   speed against XGBoost"
@@ -23,11 +24,14 @@ demo: $(VENV)/.installed
 	$(BIN)/hedgerow demo
 
 # The workers have all processors: threads of XGBoost and BLAS beside them would only wait for one another. Each begins
-# with its share of the tests, in order, and takes from the others at the end. Some tests wait for processes most of
-# their time, so there is one worker more than two processors have work for. Hundreds of processes are started, and each
+# with its share of the tests, in order, and takes from the others at the end. Hundreds of processes are started, and each
 # would compile the package again if nobody might keep its bytecode.
 test: $(VENV)/.installed-dev
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow"
+
+# Tests of one file share processes, so a file stays with one worker.
+test-slow: $(VENV)/.installed-dev
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m slow
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -17,17 +17,6 @@ settings.load_profile("hedgerow")
 
 MEMORY = Path("/dev/shm")
 _ROOM_NEEDED = 4 << 30
-_SLOWEST = (
-    ("processes/", "hostile/test_strangers.py"),
-    (
-        "flower/test_deployment.py",
-        "package/test_documents.py::test_a_study",
-        "package/test_documents.py::test_the_depl",
-    ),
-    ("package/test_documents.py::test_the_readme", "package/test_first_hour.py", "server/test_audit.py"),
-)
-"""They begin first, in this order and beside each other: one that began last would be waited for by the other workers.
-Files of one group share processes, and stay with one worker."""
 
 
 def _keeps_files_in_memory() -> bool:
@@ -50,31 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
     does_nothing_itself = getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
     if not does_nothing_itself:
         _module("kernels").compile_once()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let every worker begin with some of the slowest files.
-
-    `--dist worksteal` gives each worker a block of the tests, in order, and whoever is done takes from the end of
-    another block. In one block, the slowest files would all wait for each other.
-    """
-    folder = Path(__file__).parent
-    slow: dict[tuple[int, str], list[pytest.Item]] = {
-        (group, start): [] for group, starts in enumerate(_SLOWEST) for start in starts
-    }
-    others: list[pytest.Item] = []
-    for item in items:
-        name = f"{item.path.relative_to(folder).as_posix()}::{item.name}"
-        next((list_ for (_, start), list_ in slow.items() if name.startswith(start)), others).append(item)
-    n_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    dealt: list[pytest.Item] = []
-    for worker in range(n_workers):
-        first = [item for (group, _), list_ in slow.items() if group % n_workers == worker for item in list_]
-        wanted = (len(items) - len(dealt)) // (n_workers - worker)
-        n_others = max(0, wanted - len(first))
-        dealt += first + others[:n_others]
-        others = others[n_others:]
-    items[:] = dealt + others
 
 
 def _module(name: str) -> ModuleType:

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -104,16 +106,27 @@ def rooms() -> list[str]:
     return sorted(folders | {"crypto", "rounds", "storage", "study"})
 
 
+class Facts(NamedTuple):
+    """What the rules ask of a module: line and full name of everything imported, and of what no pure room may use."""
+
+    imported: tuple[tuple[int, str], ...]
+    impure: tuple[tuple[int, str], ...]
+
+
+@cache
+def facts_of(path: Path) -> Facts:
+    """A module is read once a session: nearly every test here asks about the whole package."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    return Facts(tuple(imported(tree)), tuple(impure_uses(tree)))
+
+
+def modules(folder: Path) -> list[Path]:
+    """The modules in a folder, or the single file of that name."""
+    return sorted(folder.rglob("*.py")) or [folder.with_suffix(".py")]
+
+
 # Any text that imports a room by its bare name, or relatively, has this in it; so have a few others.
 MAY_BE_BARE = re.compile(rf"\b(?:from|import)\b[\s\\]*(?:\.|(?:[^\n]*,[\s\\]*)?(?:{'|'.join(MAY_IMPORT)})\b)")
-
-
-def sources(folder: Path, having: re.Pattern[str] | None = None) -> Iterator[tuple[Path, ast.Module]]:
-    """The modules in a folder, or those whose text has this in it: parsing takes far longer than searching."""
-    for path in sorted(folder.rglob("*.py")) or [folder.with_suffix(".py")]:
-        text = path.read_text(encoding="utf-8")
-        if having is None or having.search(text):
-            yield path, ast.parse(text, filename=str(path))
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -137,8 +150,11 @@ def test_the_links_at_the_top_are_needed_by_nothing() -> None:
     for room in LINKS:
         assert (ROOT / room).readlink() == Path("src/hedgerow") / room
     for folder in (PACKAGE, ROOT / "experiments", ROOT / "tests", ROOT / "deploy"):
-        for path, tree in sources(folder, MAY_BE_BARE):
-            for line, name in imported(tree):
+        for path in modules(folder):
+            # Parsing takes far longer than searching, and the tests are many.
+            if not MAY_BE_BARE.search(path.read_text(encoding="utf-8")):
+                continue
+            for line, name in facts_of(path).imported:
                 head = name.split(".")[0]
                 assert head not in MAY_IMPORT, f"{path}:{line}: import hedgerow.{head}, never the bare {head}"
 
@@ -155,8 +171,8 @@ def test_the_table_of_imports_is_closed() -> None:
 def test_rooms_import_only_what_they_may(room: str) -> None:
     """A program that saw a record, or a secure sum that knew trees, would undo the design."""
     allowed = MAY_IMPORT[room] | {room}
-    for path, tree in sources(PACKAGE / room):
-        for line, name in imported(tree):
+    for path in modules(PACKAGE / room):
+        for line, name in facts_of(path).imported:
             head, *rest = name.split(".")
             if head == "hedgerow":
                 assert rest and rest[0] in allowed | GROUND, f"{path}:{line}: {room} may not import {name}"
@@ -166,16 +182,13 @@ def test_rooms_import_only_what_they_may(room: str) -> None:
 @pytest.mark.parametrize("room", sorted(PURE))
 def test_pure_rooms_stay_pure(room: str) -> None:
     """No socket, clock, file or random number of their own: what they do can be replayed, and tested, exactly."""
-    n_files = 0
-    for path, tree in sources(PACKAGE / room):
-        n_files += 1
-        for line, name in imported(tree):
+    for path in modules(PACKAGE / room):
+        for line, name in facts_of(path).imported:
             head = name.split(".")[0]
             assert head in PURE_STANDARD | PURE[room] | {"hedgerow"}, f"{path}:{line}: {room} is pure; not {name}"
             assert "random" not in name.split(".")[:2] or head == "hedgerow", f"{path}:{line}: not {name}"
-        for line, name in impure_uses(tree):
+        for line, name in facts_of(path).impure:
             raise AssertionError(f"{path}:{line}: {room} is pure; {name} belongs at the edge")
-    assert n_files
 
 
 def impure_uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -235,27 +248,3 @@ def test_every_dependency_has_its_reason() -> None:
     documented = set(re.findall(r"^\| `([\w-]+)` \| `([\w-]+)` \|", extras, re.MULTILINE))
     declared = {(extra, name) for extra, listed in project["optional-dependencies"].items() for name in names(listed)}
     assert documented == declared
-
-
-def test_functions_stay_small() -> None:
-    """A function is at most 50 lines, its parameters at most seven, as CONTRIBUTING.md says.
-
-    Two exceptions for parameters: numba takes a kernel's arrays one by one, and scikit-learn an estimator's parameters.
-    """
-    for folder in (PACKAGE, ROOT / "experiments"):
-        for path, tree in sources(folder):
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    check_size(path, node)
-
-
-def check_size(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    arguments = node.args
-    n_parameters = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs)
-    own = [argument.arg for argument in arguments.posonlyargs + arguments.args][:1] in (["self"], ["cls"])
-    documented = ast.get_docstring(node, clean=False) or ""
-    n_lines = (node.end_lineno or node.lineno) - node.lineno + 1 - len(documented.splitlines())
-    assert n_lines <= 50, f"{path}:{node.lineno}: {node.name} has {n_lines} lines without its docstring"
-    is_kernel = any("njit" in ast.unparse(decorator) for decorator in node.decorator_list)
-    too_many = n_parameters - own > 7 and not is_kernel and path.parent.name != "estimators"
-    assert not too_many, f"{path}:{node.lineno}: {node.name} has {n_parameters - own} parameters"

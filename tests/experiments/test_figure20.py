@@ -26,6 +26,8 @@ from experiments.harness import Lines
 from hedgerow.methods.registry import resolve
 from hedgerow.training.presets import PRESETS
 
+pytestmark = pytest.mark.slow
+
 # T = 20, d = 4, m = 10, Q = 32 (64 for XGBoost), s = 5: rounds and numbers of Appendix B, by hand.
 BY_HAND = {
     "dp-ebm": Formula(200, 200 * 2 * 16),

@@ -12,6 +12,8 @@ from experiments import utility
 from experiments.datasets import Table, make_classes, with_label
 from tests.experiments.conftest import small_table
 
+pytestmark = pytest.mark.slow
+
 ADASSP = "Boosted AdaSSP"
 
 

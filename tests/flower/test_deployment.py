@@ -34,7 +34,10 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
 from tests.flower.deployment import Deployment, Process, free_port, why_not
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a deployment")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a deployment"),
+]
 PATIENCE = 1800
 """Seconds; no test measures time, this only bounds one that fails."""
 CANARY = "canary-5d1f0c"

@@ -44,7 +44,10 @@ SENT = ("key bundles", "nonces, slot keys", "shares", "ready list")
 ORIGIN = "the epoch that drew the seed"
 
 
-@pytest.mark.parametrize("n_sites", [2, 3, 200, 201, 1000, 1024, 2048, MAX_NODES])
+@pytest.mark.parametrize(
+    "n_sites",
+    [2, 3, 200, 201, 1000, *(pytest.param(n_sites, marks=pytest.mark.slow) for n_sites in (1024, 2048, MAX_NODES))],
+)
 def test_every_message_of_the_largest_roster_fits_into_one(factory: ModuleType, n_sites: int) -> None:
     """No site is sent the keys of all. The coordinator holds them, so a federation of 4,096 has shorter epochs."""
     task = TrainingTask(factory.make_plan(model={"n_trees": 100_000, "batch_size": 1}))

@@ -19,6 +19,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Scene, Story, Theatre
 
+pytestmark = pytest.mark.slow
+
 SITES = tuple(f"site-{number}" for number in range(4))
 N_TREES, FILES, N_CONNECTIONS = 20, 1024, 1500
 SCRIPT = Path(__file__).with_name("knocking.py")

@@ -31,6 +31,8 @@ from hedgerow.errors import PlanError
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.noise import sample_discrete_gaussian
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hedgerow"
 SITES = ("north", "south", "west")

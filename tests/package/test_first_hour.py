@@ -15,6 +15,8 @@ import pytest
 
 from hedgerow.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "deploy" / "first-hour-check"
 
 

@@ -16,6 +16,8 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.privacy.events import DiscreteGaussianEvent
 from tests.processes import faults
 
+pytestmark = pytest.mark.slow
+
 RUN = "31" * 32
 
 

@@ -11,6 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Scene, Theatre
 
+pytestmark = pytest.mark.slow
+
 SITES = tuple(f"site-{number}" for number in range(4))
 
 

@@ -12,6 +12,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Process, Scene, Story, Theatre
 
+pytestmark = pytest.mark.slow
+
 SITES = tuple(f"site-{number}" for number in range(4))
 N_TREES = 6
 AFTER_THREE_ROUNDS = 11

@@ -21,6 +21,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Scene, Story, Theatre
 
+pytestmark = pytest.mark.slow
+
 SITES = tuple(f"site-{number}" for number in range(4))
 VICTIM = "site-1"
 N_TREES, MANY_TREES = 6, 40

@@ -22,6 +22,8 @@ from hedgerow.transport.identities import read_roster
 if TYPE_CHECKING:
     from conftest import Process, Scene, Theatre
 
+pytestmark = pytest.mark.slow
+
 SITES = tuple(f"site-{number}" for number in range(4))
 
 

@@ -19,6 +19,8 @@ from hedgerow.survey.requests import parse_open_plan
 if TYPE_CHECKING:
     from conftest import Process, Scene, Theatre
 
+pytestmark = pytest.mark.slow
+
 SITES = tuple(f"site-{number}" for number in range(4))
 
 

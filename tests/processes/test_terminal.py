@@ -21,6 +21,8 @@ from tests.processes.test_study import begin, join, listed, words_at
 if TYPE_CHECKING:
     from conftest import Scene, Theatre
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = 60
 CTRL_C, CTRL_D = "\x03", "\x04"
 AGREE = "Take part in this study, by this policy? [yes/no] "

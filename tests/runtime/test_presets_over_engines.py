@@ -36,7 +36,18 @@ def tiny(factory: ModuleType, name: str) -> Plan:
     return Plan.from_dict(dataclasses.replace(plan, model=model).to_dict())
 
 
-@pytest.mark.parametrize("name", sorted(name for name in PRESETS if "algorithm" not in PRESETS[name].model))
+IN_SHORT = ("hedgerow", "ldp", "xgboost-like")
+"""Smoothed trees, noise of the records, and splits that are paid for; `make test-slow` runs all others."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in IN_SHORT else pytest.mark.slow)
+        for name in sorted(PRESETS)
+        if "algorithm" not in PRESETS[name].model
+    ],
+)
 def test_masked_in_process_and_over_grpc(factory: ModuleType, loopback: Loopback, name: str) -> None:
     """`local` with secure aggregation and `grpc` make the same bytes, noise of nodes and coordinator included."""
     plan = tiny(factory, name)

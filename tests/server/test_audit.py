@@ -31,6 +31,8 @@ from tests.server.audit import (
     small_plan,
 )
 
+pytestmark = pytest.mark.slow
+
 N_RUNS = 1000
 N_FAULTY = 400
 """Trainings in which a planted fault is found: fewer bound it less closely, but each of them is far off."""

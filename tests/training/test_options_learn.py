@@ -26,6 +26,8 @@ from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
 
+pytestmark = pytest.mark.slow
+
 N_RECORDS = 1500
 CATEGORIES = ["a", "b", "c", "d", "e"]
 FEATURES: list[dict[str, Any]] = [
