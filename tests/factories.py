@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -209,3 +211,16 @@ def contributions(loss: Loss, labels: NDArray[Any], scores: NDArray[Any]) -> NDA
         )
         parts.append(leaf_sums(records, query_of(tree, loss), loss, 1).reshape(256, -1)[:n])
     return np.concatenate(parts)
+
+
+def digest_of(content: Any) -> str:
+    """SHA-256, shortened, of JSON with nine digits of every float: calibration may end a last digit elsewhere."""
+
+    def rounded(content: Any) -> Any:
+        if isinstance(content, dict):
+            return {name: rounded(value) for name, value in content.items()}
+        if isinstance(content, list):
+            return [rounded(value) for value in content]
+        return float(f"{content:.9g}") if isinstance(content, float) else content
+
+    return hashlib.sha256(json.dumps(rounded(content), sort_keys=True).encode()).hexdigest()[:24]

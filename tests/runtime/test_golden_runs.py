@@ -1,0 +1,70 @@
+"""Models and ledgers of runs over nodes that lose sites, byte for byte: the same faults end in the same model."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hedgerow.plan.plan import Plan
+from hedgerow.secagg.guarantees import dealt
+from hedgerow.server.coordinator import RunEvent, RunEventKind
+from hedgerow.server.release import Outcome
+from hedgerow.trees.ensemble import ensemble_to_dict
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+
+def content_of(outcome: Outcome) -> list[Any]:
+    """What a run's end leaves to everybody."""
+    releases = [release.to_dict() for release in outcome.ledger.releases]
+    return [ensemble_to_dict(outcome.ensemble), releases, outcome.salvaged is not None]
+
+
+def plan_of(factory: ModuleType, noise: str, n_groups: int) -> Plan:
+    """Six small trees, whose seed stands in the plan."""
+    model = {"n_trees": 6, "structure_seed": 7}
+    table = factory.make_plan(model=model, privacy={"n_records": 600, "epsilon": 8.0, "noise": noise}).to_dict()
+    return Plan.from_dict({**table, "federation": {**table["federation"], "groups": n_groups}})
+
+
+def lose(federation: Federation, sites: list[str], n_releases: int) -> None:
+    """These sites fall silent after so many releases."""
+    seen = []
+
+    def act(event: RunEvent) -> None:
+        seen.extend([event] if event.kind is RunEventKind.RELEASED else [])
+        if len(seen) == n_releases:
+            for site in sites:
+                federation.parties[site].kill()
+
+    federation.on_event = act
+
+
+@pytest.mark.parametrize(
+    ("noise", "digest"),
+    [
+        ("server", "11cedf1ea52148aee487c90b"),
+        ("distributed", "584d514090132c4799338336"),
+    ],
+)
+def test_a_salvaged_model_and_its_ledger_stay_the_same(
+    federate: Builder, factory: ModuleType, noise: str, digest: str
+) -> None:
+    """What is left of a run that lost its sites holds the rounds that were released, and all that was spent."""
+    federation: Federation = federate(5, plan_of(factory, noise, 0))
+    lose(federation, ["site-0", "site-1", "site-2"], 3)
+    outcome = federation.run()
+    assert outcome.salvaged is not None
+    assert factory.digest_of(content_of(outcome)) == digest
+
+
+def test_a_run_in_which_a_group_sits_out_stays_the_same(federate: Builder, factory: ModuleType) -> None:
+    """Which groups are summed, and what is made of their sums, is public and the same for every party."""
+    federation: Federation = federate(12, plan_of(factory, "server", 3))
+    of = dealt([site.key for site in federation.roster.sites], 3)
+    second = [site.name for site, group in zip(federation.roster.sites, of, strict=True) if group == 1]
+    lose(federation, second[:2], 2)
+    assert factory.digest_of(content_of(federation.run())) == "4efb346d4ca677c0cc65ae7d"
