@@ -17,6 +17,7 @@ from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeRun
 from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError, PlanError, RemoteProtocolError
+from hedgerow.local.forecast import outlook_of, proposed_groups
 from hedgerow.local.training import build_aggregation, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.replica import Replica
@@ -356,14 +357,38 @@ def test_plans_without_groups_are_written_as_before(factory: ModuleType) -> None
     assert Plan.from_dict(plan_of(factory).to_dict()) == plan_of(factory)
 
 
-def test_groups_that_could_lose_no_site_are_refused_before_anyone_is_invited(
-    federate: Builder, factory: ModuleType
+@pytest.mark.parametrize(("n_sites", "min_sites"), [(8, 1), (9, 4)])
+def test_groups_that_are_too_small_are_refused_before_anyone_is_invited(
+    federate: Builder, factory: ModuleType, n_sites: int, min_sites: int
 ) -> None:
-    """Each site that is away would cost its group the round."""
-    federation: Federation = federate(9, plan_of(factory, structure_seed=5))
+    """A sum of two would tell each of them the other's."""
+    plan = plan_of(factory, structure_seed=5)
+    plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, min_sites=min_sites))
+    federation: Federation = federate(n_sites, plan)
     with pytest.raises(PlanError) as caught:
         federation.run()
     assert caught.value.code == "plan-groups-too-small"
+
+
+@pytest.mark.parametrize("noise", ["server", "distributed"])
+def test_of_a_group_of_three_one_that_is_gone_costs_the_group_and_not_the_run(
+    federate: Builder, factory: ModuleType, noise: str
+) -> None:
+    """Nine sites have three groups: no sum of two is opened, with noise of the coordinator, and the run goes on."""
+    federation: Federation = federate(9, plan_of(factory, noise=noise), noise=SystemNoise(os.urandom))
+    gone = sorted(parts_of(federation)[1])[0]
+
+    def begin(event: Any) -> None:
+        if event.kind is RunEventKind.RELEASED:
+            federation.parties[gone].kill()
+
+    federation.on_event = begin
+    outcome = federation.run()
+    assert outcome.ensemble.n_trees == 3 and federation.session is not None
+    later = federation.session.run.survivors[1:]
+    assert all(gone not in names for names in later)
+    if noise == "server":
+        assert all(len(parts_of(federation)[1] & set(names)) in (0, 3) for names in later)
 
 
 def test_a_release_of_too_few_groups_is_refused_by_every_replica(factory: ModuleType) -> None:
@@ -377,6 +402,47 @@ def test_a_release_of_too_few_groups_is_refused_by_every_replica(factory: Module
         with pytest.raises(RemoteProtocolError) as caught:
             replica.feed(release.reshape(-1))
         assert caught.value.code == "release-unfit"
+
+
+# What they cost, and where they are proposed --------------------------------------------------------------------------
+
+
+def test_groups_are_proposed_where_enough_sites_are_expected_and_they_cost_little(factory: ModuleType) -> None:
+    """Nine sites, and so much signal that half of it costs at most .01 of AUC; never where a plan can have none."""
+
+    def plan(n_records: int, noise: str = "server", **federation: Any) -> Plan:
+        made: Plan = factory.make_plan(privacy={"n_records": n_records, "epsilon": 1.0, "noise": noise})
+        table = made.to_dict()
+        return Plan.from_dict({**table, "federation": {**table["federation"], **federation}})
+
+    many = plan(50_000, min_sites=9)
+    proposed = proposed_groups(many, 9)
+    assert proposed is not None
+    assert (proposed.federation.groups, proposed.federation.min_sites) == (3, 3)
+    assert [proposed_groups(*each) for each in ((many, 8), (plan(5_000), 9), (proposed, 9))] == [None] * 3
+    linear = dataclasses.replace(many, model=dataclasses.replace(many.model, algorithm="adassp"))
+    assert proposed_groups(linear, 9) is None
+    # Noise of the sites leaves less, in a group of three.
+    least = next(n for n in range(1_000, 10**6, 500) if proposed_groups(plan(n), 9) is not None)
+    assert proposed_groups(plan(least, "distributed"), 9) is None
+    assert proposed_groups(plan(2 * least, "distributed"), 9) is not None
+
+
+def test_signal_is_that_of_the_middle_of_groups(factory: ModuleType) -> None:
+    """What `hedgerow privacy` says of a plan with groups reckons with their noise."""
+    grouped = plan_of(factory)
+    alone, own = outlook_of(grouped.with_one_sum()), outlook_of(grouped)
+    assert own.signal == pytest.approx(alone.signal / noise_factor(N_GROUPS))
+
+
+def test_a_report_says_how_many_groups_there_were(factory: ModuleType) -> None:
+    """In its text and in what a model keeps; a report of one sum is as before."""
+    plan = plan_of(factory, structure_seed=5)
+    sites = {f"s{i}": factory.make_data(plan, 50, i) for i in range(6)}
+    grouped = train(plan, sites, noise=SeededNoise(1)).report
+    alone = train(plan.with_one_sum(), sites, noise=SeededNoise(1)).report
+    assert grouped.claims()["n_groups"] == 3 and "groups of sites" in grouped.text()
+    assert "n_groups" not in alone.claims() and "groups of sites" not in alone.text()
 
 
 def test_evaluations_have_one_sum(factory: ModuleType) -> None:

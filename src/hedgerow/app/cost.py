@@ -11,6 +11,8 @@ from typing import Any
 from hedgerow.app.inputs import read_plan
 from hedgerow.app.output import megabytes, number, print_facts, print_json
 from hedgerow.local.forecast import (
+    SMALLEST_GROUP,
+    USUAL_GROUPS,
     Forecast,
     expected_singles,
     forecast,
@@ -19,6 +21,7 @@ from hedgerow.local.forecast import (
     measured_loss,
     noise_factor,
     outlook_of,
+    proposed_groups,
 )
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.methods.registry import resolve
@@ -181,6 +184,9 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
         times = middle_noise(n_groups)
         like = number(epsilon_of_mu(mu_of(plan.privacy.epsilon, plan.privacy.delta) / times, plan.privacy.delta), 3)
         said = f"{n_groups}: the middle of their sums has {times:.2f} times one sum's noise, as at epsilon {like}"
+        grouped, alone = outlook_of(plan), outlook_of(plan.with_one_sum())
+        if grouped.median is not None and alone.median is not None:
+            said += f", where {grouped.median:.0%} of a model was left and not {alone.median:.0%}"
         groups = [("groups of sites", f"{said}. One hostile site spoils one of them (docs/poisoning.md)")]
     measured = ""
     if is_measured(plan):
@@ -195,6 +201,19 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
          f"without the echo exchange): that of the coordinator at epsilon {number(cost['like_server_epsilon'], 3)}. "
          f"{measured}--sites N is for your number")
     ]  # fmt: skip
+
+
+def groups_text(plan: Plan, n_sites: int) -> str:
+    """The groups of sites that a plan has, or could have with so many sites, for who draws it up."""
+    if plan.federation.groups:
+        return f"{plan.federation.groups}; what they cost says `hedgerow privacy`"
+    if proposed_groups(plan, n_sites) is None:
+        return "none: one site that lies may turn the model (docs/poisoning.md)"
+    return (
+        f"none, and {USUAL_GROUPS} are proposed for {USUAL_GROUPS * SMALLEST_GROUP} sites or more: with groups = "
+        f"{USUAL_GROUPS} and min_sites = {SMALLEST_GROUP} in [federation] no site that lies turns the model, for about "
+        "0.01 of AUC (docs/poisoning.md)"
+    )
 
 
 def _distributed_cost(plan: Plan, n_sites: int) -> dict[str, Any]:
@@ -221,6 +240,8 @@ def outlook(plan: Plan) -> list[tuple[str, str]]:
         return []
     own = outlook_of(plan)
     several = f" over {plan.privacy.rows_per_unit} rows a unit" if plan.privacy.rows_per_unit > 1 else ""
+    if n_groups := plan.federation.groups:
+        several += f", over {middle_noise(n_groups):.2f} for the middle of {n_groups} groups"
     facts = [
         ("signal", f"s = {own.signal:,.0f} ({plan.privacy.n_records:,} records at mu "
          f"{number(mu_of(epsilon, plan.privacy.delta), 3)}{several}): roughly, how many standard deviations of noise "

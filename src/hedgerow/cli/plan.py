@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hedgerow.app.cost import groups_text
 from hedgerow.app.inputs import adapted_sites, adapted_table, check_can_write, listed, new_file, read_plan, read_text
 from hedgerow.app.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.app.owner import whose_rows
@@ -22,6 +23,7 @@ from hedgerow.cli.survey import PlanFile, no_classes, private_draft
 from hedgerow.data.drafts import draft_plan, read_codebook, summarise, usable_columns
 from hedgerow.data.sources import Location, column_names
 from hedgerow.errors import DataError, HedgerowError, UsageError
+from hedgerow.local.forecast import proposed_groups
 from hedgerow.methods.tasks import SurveyTask, TrainingTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import PLAN_VERSION, Plan
@@ -160,6 +162,8 @@ def init_federated(arguments: argparse.Namespace) -> None:
     if asked.label_asked in ("values", "texts") and isinstance(found, Findings) and len(found.classes) < 2:
         lacks_classes, outcome = True, replace(outcome, findings=replace(found, classes=(0, 1)))
     plan = plan_found_by(asked, outcome, session.run.run_id)
+    if "groups" not in asked.table.get("federation", {}):
+        plan = proposed_groups(plan, len(session.run.sites)) or plan
     file.save(toml_without_classes(plan) if lacks_classes else plan_toml(plan))
     if not (lacks_classes and arguments.json):
         _print_survey(arguments, plan, replace(outcome, findings=found), session, asked)
@@ -238,6 +242,7 @@ def _print_survey(
     facts = [("sites", f"{len(sites)}: {listed(sites)}")]
     if isinstance(outcome.findings, Findings):
         facts += survey_facts(outcome.findings, asked.columns)
+    facts.append(("groups of sites", groups_text(plan, len(session.run.sites))))
     print_facts([*facts, ("plan", f"written to {arguments.out}, with the survey's releases on its account")])
     print(f"\n  The survey alone cost epsilon {number(cost, 6)} at delta {plan.privacy.delta:.3g}.")
     of_label = outcome.findings.label if isinstance(outcome.findings, Findings) else None

@@ -22,10 +22,12 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hedgerow.app.cost import groups_text
 from hedgerow.app.inputs import address_of, asked, is_terminal, listed, read_plan, read_text
 from hedgerow.app.output import name_log, note, print_facts, print_json, warn
 from hedgerow.cli.main import build_parser
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
+from hedgerow.local.forecast import SMALLEST_GROUP, USUAL_GROUPS
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import toml_value
 from hedgerow.privacy.events import scoped
@@ -95,6 +97,7 @@ def new(arguments: argparse.Namespace) -> None:
         [
             ("study", f"{name}, in the folder {folder}"),
             ("plan", f"{plan.name}, epsilon {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g}"),
+            ("groups of sites", groups_text(plan, max(USUAL_GROUPS * SMALLEST_GROUP, plan.federation.min_sites))),
             ("sites dial", address),
             ("fingerprint", identity.public.fingerprint()),
         ]

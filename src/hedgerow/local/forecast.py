@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hedgerow.errors import PlanError
 from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.plan.plan import Model, Plan
 from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant, mu_of
@@ -15,6 +17,7 @@ from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import prepared_events
 from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
+from hedgerow.protocol import groups
 from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
@@ -42,6 +45,11 @@ Shares are of AUC - 1/2 of the same trees without noise on all rows, over four p
 """
 LITTLE_SIGNAL = 300.0
 """Below, a model of most data sets says little."""
+USUAL_GROUPS, SMALLEST_GROUP = 3, 3
+"""Groups of sites that are proposed, where so many are expected in each: the fewest that a sum hides."""
+SIGNAL_OF_GROUPS = 3_000.0
+"""From so much signal on, three groups cost at most .01 of AUC, the mean of docs/runs/signal.txt between s and s / 2.01
+(docs/poisoning.md)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,8 @@ class Outlook:
     """How much signal a plan's noise leaves.
 
     Attributes:
-        signal: s = n mu / rows per unit: roughly, how many standard deviations of noise the data amount to; >= 0.
+        signal: s = n mu / rows per unit: roughly, how many standard deviations of noise the data amount to; >= 0. Over
+            groups of sites that of the middle of their sums.
         smallest, median, largest: share of a model that was left at such signal, 0 to 1, over four data sets; None
             for plans whose like was not measured.
     """
@@ -68,11 +77,29 @@ def outlook_of(plan: Plan, epsilon: float | None = None) -> Outlook:
     """How much signal is left at the plan's epsilon, or at another one; both finite."""
     privacy = plan.privacy
     mu = mu_of(privacy.epsilon if epsilon is None else epsilon, privacy.delta)
-    signal = privacy.n_records * mu / privacy.rows_per_unit
+    signal = privacy.n_records * mu / privacy.rows_per_unit / groups.noise_factor(plan.federation.groups)
     if not is_measured(plan):
         return Outlook(signal)
     _, *shares = max(row for row in MEASURED_SIGNAL if row[0] <= signal)
     return Outlook(signal, *shares)
+
+
+def proposed_groups(plan: Plan, n_sites: int) -> Plan | None:
+    """The plan with groups of sites, where so many are expected and the price is small; None where it is not, where
+    the plan has groups, and where it can have none.
+    """
+    federation, privacy = plan.federation, plan.privacy
+    size = n_sites // USUAL_GROUPS
+    if federation.groups or size < SMALLEST_GROUP or not math.isfinite(privacy.epsilon):
+        return None
+    noise = noise_factor(size, has_echo=True) if privacy.noise == "distributed" else 1.0
+    if outlook_of(plan).signal < SIGNAL_OF_GROUPS * noise:
+        return None
+    table = plan.to_dict()
+    changes = {"groups": USUAL_GROUPS, "min_sites": min(federation.min_sites, SMALLEST_GROUP)}
+    with suppress(PlanError):
+        return Plan.from_dict({**table, "federation": {**table["federation"], **changes}})
+    return None
 
 
 def is_measured(plan: Plan) -> bool:

@@ -115,7 +115,10 @@ structure_seed = "joint"
 
 _FEDERATION = """[federation]
 # Nothing is aggregated with fewer sites than this.
-min_sites = 1"""
+min_sites = 1
+# A site may lie. Where nine or more are expected, sum over three groups of them, each of min_sites at least: one that
+# lies spoils one group's sums, and the middle counts. Its noise is twice a sum's: `hedgerow privacy` says what is left.
+# groups = 3"""
 
 
 def _feature(name: str, entry: Entry) -> str:

@@ -77,6 +77,7 @@ class PrivacyContext:
         n_records: the number of records that the plan declares; None when it is not known.
         n_prepared: releases that the plan says were made before the run; no one in the run has seen them.
         sums_in_clear: whether the plan has sums over sites added up without masks.
+        n_groups: of sites, of whose sums the middle counted in a training; 0 for one sum over all.
         public: what the run takes as public; None where no plan says it. It is no part of the account.
     """
 
@@ -94,6 +95,7 @@ class PrivacyContext:
     n_records: int | None = None
     n_prepared: int = 0
     sums_in_clear: bool = False
+    n_groups: int = 0
     public: PublicInputs | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +122,7 @@ class PrivacyContext:
             n_records=privacy.n_records,
             n_prepared=len(plan.prepared),
             sums_in_clear=not plan.federation.secure_aggregation,
+            n_groups=plan.federation.groups,
             public=PublicInputs.of(plan),
         )
 
@@ -327,6 +330,8 @@ class PrivacyReport(PrivacyContext):
             del content["n_prepared"]
         if not self.sums_in_clear:
             del content["sums_in_clear"]
+        if not self.n_groups:
+            del content["n_groups"]
         content |= {name: _jsonable(content[name]) for name in _FLOATS if name in content}
         judged = {"guarantee": self.guarantee, "voided_by": list(self.voided_by), "warnings": list(self.warnings)}
         return {**content, **judged, "trust": self.trust}
@@ -389,6 +394,8 @@ class PrivacyReport(PrivacyContext):
             facts.append(("", f"{self.n_prepared} of them before the run, by the word of its plan alone"))
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
         facts.append(("noise", f"{modes}: {self.trust}"))
+        if self.n_groups:
+            facts.append(("groups of sites", f"{self.n_groups}, each with its noise; the middle of their sums counts"))
         if self.sums_in_clear:
             facts.append(("sums of sites", "in the clear: the party that added them up could see each site's own"))
         return facts

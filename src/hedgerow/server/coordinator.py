@@ -95,7 +95,7 @@ from hedgerow.secagg.messages import (
     manifest_hash,
 )
 from hedgerow.secagg.transitions import Abandoned as SumAbandoned
-from hedgerow.secagg.transitions import Code, Entropy, Refusal, State, refuse
+from hedgerow.secagg.transitions import Code, Entropy, State, refuse
 from hedgerow.secagg.view import Cohort, EpochView, is_enough, parts_of
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
 from hedgerow.server.release import (
@@ -107,7 +107,17 @@ from hedgerow.server.release import (
     checked_report,
     require_plausible,
 )
-from hedgerow.server.sites import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS, Asked, Consent, Link, Place, SiteRecord, Sites
+from hedgerow.server.sites import (
+    MOST_BROKEN_SETUPS,
+    MOST_LOST_EPOCHS,
+    SMALLEST_COHORT,
+    Asked,
+    Consent,
+    Link,
+    Place,
+    SiteRecord,
+    Sites,
+)
 from hedgerow.survey.requests import Found
 from hedgerow.training.settings import Settings
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
@@ -153,20 +163,18 @@ def check_rounds(task: Task, n_sites: int) -> None:
 
 
 def check_groups(task: Task, roster: Roster) -> None:
-    """Raise PlanError (code "plan-groups-too-small") for a roster whose groups could not lose a site.
+    """Raise PlanError (code "plan-groups-too-small") for a roster whose smallest group is smaller than its sums need.
 
-    In each the promise to colluders holds as it does for a federation of its size; and a group needs a site more than
-    its sums do, or every site that is away for a moment would cost its group the round.
+    In each the promise to colluders holds as it does for a federation of its size. From four sites on a group can lose
+    one; of a group of three, one that is away costs the group the round, which goes on with the others.
     """
     plan = task.run_plan
     n_groups = plan.federation.groups
     if not n_groups:
         return
     size = len(roster.sites) // n_groups
-    with suppress(Refusal):
-        parameters = parameters_of(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, max(size, 1))
-        if derive(size, parameters.wishes).min_survivors < size:
-            return
+    if size >= max(SMALLEST_COHORT, plan.federation.min_sites):
+        return
     raise PlanError("plan-groups-too-small", n_groups=n_groups, n_sites=len(roster.sites), size=size,
                     least=plan.federation.min_sites)  # fmt: skip
 
