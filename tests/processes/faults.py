@@ -1,11 +1,11 @@
 """Random faults in whole federations of real processes: what they end in, and what they break.
 
 ``python -m experiments faults --schedules 200 --seed 0``. Each schedule is a coordinator and five nodes over
-loopback TLS. Drawn from the seed, processes are killed, frozen, ended and started again, disks become full, one site
-may be hostile and strangers may flood the port; the operator then does what docs/deploy.md says: the same commands
-again, or `--abort`, or a corrected plan with `--new-run`; or the coordinator never comes back. At the end it is checked
-that no model is wrong, nothing hangs, every end has a name, no site's book has less than what left the site, and no
-budget stays reserved.
+loopback TLS, or twelve in three groups of sites. Drawn from the seed, processes are killed, frozen, ended and started
+again, disks become full, one site may be hostile and strangers may flood the port; the operator then does what
+docs/deploy.md says: the same commands again, or `--abort`, or a corrected plan with `--new-run`; or the coordinator
+never comes back. At the end it is checked that no model is wrong, nothing hangs, every end has a name, no site's book
+has less than what left the site, and no budget stays reserved.
 
 A worker imports and compiles everything once; every process is forked from it, so that a federation starts in a second.
 Only here are functions of the product wrapped: to strike a process at an exact message or write, and to note every
@@ -47,7 +47,7 @@ import hedgerow.app.node
 import hedgerow.client.node_session
 from experiments.datasets import Table, category, number
 from experiments.federation import SEED, SETTINGS, make_sites
-from hedgerow.app.inputs import read_plan
+from hedgerow.app.inputs import read_plan, signing_roster
 from hedgerow.cli.main import main as command
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.node import Node, warm_up
@@ -59,16 +59,20 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.groups import packed
 from hedgerow.protocol.messages import Hello, MessageKind, encode
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.secagg.view import parts_of
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser
 from hedgerow.transport.grpc_link import GrpcUplink
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected
 
-N_SITES, N_RECORDS, N_TREES = 5, 300, 10
-SITES = tuple(f"site-{count:03}" for count in range(N_SITES))
+N_RECORDS, N_TREES, N_GROUPS = 300, 10, 3
+SITES_IN_GROUPS = tuple(f"site-{count:03}" for count in range(12))
+"""As few as three groups can be of, each of which a site may leave."""
+SITES = SITES_IN_GROUPS[:5]
 HUB, DELTA = "coordinator", 1e-6
 TIMEOUTS = {"join_timeout": 4.0, "round_timeout": 2.0, "idle_timeout": 6.0}
 AGAIN, ABORT, NEW_RUN = "the same commands again", "--abort", "a corrected plan, --new-run"
@@ -109,13 +113,21 @@ class Schedule:
     ending: str
     ending_at: float
     seed: int
+    is_grouped: bool = False
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Who takes part; the last one is hostile where one is."""
+        return SITES_IN_GROUPS if self.is_grouped else SITES
 
 
 def draw(seed: int, count: int) -> Schedule:
     """The schedule of this number; the same for the same seed."""
     source = random.Random(f"{seed}/{count}")
     hostile = source.choice(HOSTILE) if source.random() < 0.5 else ""
-    names = [HUB, *(SITES[:-1] if hostile else SITES)]
+    is_grouped = source.random() < 0.4
+    sites = SITES_IN_GROUPS if is_grouped else SITES
+    names = [HUB, *(sites[:-1] if hostile else sites)]
     strikes: dict[str, list[Strike | None]] = {name: [] for name in names}
     signals: list[tuple[float, str, int]] = []
     for _ in range(source.randint(1, 4)):
@@ -128,7 +140,7 @@ def draw(seed: int, count: int) -> Schedule:
     ending = source.choice([AGAIN, AGAIN, AGAIN, ABORT, NEW_RUN, VANISHED])
     return Schedule(
         count, strikes, sorted(signals), hostile, source.random() < 0.3, ending, source.uniform(0.0, 2.0),
-        source.getrandbits(32),
+        source.getrandbits(32), is_grouped,
     )  # fmt: skip
 
 
@@ -423,7 +435,7 @@ class Play:
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self.schedule, self.folder, self.found = schedule, folder, Found()
         self.source = random.Random(schedule.seed)
-        self.parties = {name: Party(name, list(schedule.strikes.get(name, []))) for name in (HUB, *SITES)}
+        self.parties = {name: Party(name, list(schedule.strikes.get(name, []))) for name in (HUB, *schedule.sites)}
         self.signals, self.mode, self.hub_options = list(schedule.signals), AGAIN, [""]
         self.is_calm, self.n_closings = False, 0
         self.leavers: set[str] = set()
@@ -439,16 +451,22 @@ class Play:
         return self.parties[HUB]
 
     @property
+    def hostile(self) -> str:
+        """The site that does not follow the protocol; empty where all do."""
+        return self.schedule.sites[-1] if self.schedule.hostile else ""
+
+    @property
     def _has_vanished(self) -> bool:
         return self.is_calm and self.schedule.ending == VANISHED
 
     def honest(self) -> Iterator[Party]:
         """The sites that follow the protocol."""
-        return (self.parties[name] for name in SITES if not (self.schedule.hostile and name == SITES[-1]))
+        return (self.parties[name] for name in self.schedule.sites if name != self.hostile)
 
     def play(self) -> Found:
         """Until all have ended; what hangs is killed and counted."""
         begin = time.monotonic()
+        self.found.faults["three groups of sites"] += self.schedule.is_grouped
         if self.schedule.is_flooded:
             self.others.append(start_flood(self.folder, self.address, self.schedule.seed))
             self.found.faults["flood"] += 1
@@ -507,7 +525,7 @@ class Play:
 
     def _was_the_last(self, party: Party, code: int, word: str) -> bool:
         """Whether an operator would leave it at that: it has finished, or its run was given up."""
-        if party.name == SITES[-1] and self.schedule.hostile:
+        if party.name == self.hostile:
             return self.hub.is_over or len(party.lives) > _MOST_LIVES
         if code < 0 or code in (10, 130):
             # Nobody starts a node again for a coordinator that never comes back.
@@ -538,7 +556,7 @@ class Play:
                 *(["--leave"] if party.name in self.leavers else []),
             ]  # fmt: skip
             self.leavers.discard(party.name)
-            if self.schedule.hostile and party.name == SITES[-1]:
+            if party.name == self.hostile:
                 self.found.faults[f"hostile site: {self.schedule.hostile}"] += not party.lives
                 seed = self.schedule.seed + len(party.lives)
                 party.process = start_hostile(self.folder, self.schedule.hostile, arguments, seed)
@@ -564,7 +582,7 @@ class Play:
             plan = (self.folder / "plan.toml").read_text(encoding="utf-8")
             (self.folder / "plan.toml").write_text(plan.replace("epsilon = 4.0", "epsilon = 3.0"), encoding="utf-8")
             self.plans.append(read_plan(str(self.folder / "plan.toml")))
-            self.leavers = {name for name in SITES if self.source.random() < 0.3}
+            self.leavers = {name for name in self.schedule.sites if self.source.random() < 0.3}
             self.hub_options = ["--new-run"]
 
     def _stop_all(self) -> None:
@@ -644,22 +662,36 @@ class Play:
         if plan is None:
             return "the model is of no plan that was carried out"
         replica, settings = Replica(TrainingTask(plan)), resolve(plan)
-        rows_of = {site: read_site_data(str(self.folder / f"{site}.csv"), plan)[0] for site in SITES}
+        sites = self.schedule.sites
+        rows_of = {site: read_site_data(str(self.folder / f"{site}.csv"), plan)[0] for site in sites}
         nodes = {site: Node(site, rows, plan, settings) for site, rows in rows_of.items()}
+        roster = signing_roster(read_roster(self.folder / "roster.toml"))
+        nodes_of_groups = parts_of(roster, range(len(sites)), replica.n_groups)
+        parts = [{roster.sites[node].name for node in part} for part in nodes_of_groups]
         releaser = Releaser(SeededNoise(SEED))
         for count, (content, listed) in enumerate(rows):
             query, survivors = replica.query, json.loads(listed)
             if query is None:
                 return "there are more releases than the program asks for"
             release = np.frombuffer(content, dtype="<i8").astype(np.int64)
-            total = np.zeros(query.length, dtype=np.int64)
+            totals = dict[int, IntVector]()
             for site, node in nodes.items():
                 if site in survivors:
-                    total += node.answer(query)
+                    (group,) = (number for number, part in enumerate(parts) if site in part)
+                    totals[group] = totals.get(group, np.int64(0)) + node.answer(query)
                 else:
                     node.finish(query)
-            is_true = SITES[-1] not in survivors or self.schedule.hostile != NUMBERS
-            if is_true and count < n_used and not np.array_equal(releaser.release(query, total), release):
+            # Of made-up numbers, the sum is not known here; over groups it is that of one group, which may sit out.
+            liar = self.hostile if self.schedule.hostile == NUMBERS else ""
+            if not replica.n_groups:
+                true = {0: releaser.release(query, totals[0])}
+            else:
+                weights = {group: len(parts[group].intersection(survivors)) for group in totals}
+                noisy = releaser.release_groups(query, totals)
+                true = dict(enumerate(packed(noisy, weights, query.length, N_GROUPS).reshape(N_GROUPS, -1)))
+            found = release.reshape(max(1, replica.n_groups), -1)
+            wrong = [group for group, row in true.items() if not np.array_equal(row, found[group])]
+            if count < n_used and any(liar not in parts[group].intersection(survivors) for group in wrong):
                 return f"release {count} is not the sum over {survivors}"
             # A release after those of a model that was salvaged is counted, and it may be garbage.
             if count < n_used:
@@ -719,7 +751,7 @@ class Play:
 # All of them -----------------------------------------------------------------------------------------------------
 
 
-def furnish(folder: Path) -> None:
+def furnish(folder: Path, *, is_grouped: bool = False) -> None:
     """Keys, roster, policy, plan and tables of made-up wards."""
     source = np.random.default_rng(1)
     age = source.integers(0, 100, N_RECORDS).astype(np.float32)
@@ -727,7 +759,8 @@ def furnish(folder: Path) -> None:
     label = (source.random(N_RECORDS) < age / 100).astype(np.int64)
     features = (number("age", 0, 100), category("ward", "a b"))
     section = {"name": "ill", "type": "binary", "classes": ["0", "1"]}
-    make_sites(folder, Table("wards", features, (age, ward), label, section), N_SITES)
+    table, sites = Table("wards", features, (age, ward), label, section), SITES_IN_GROUPS if is_grouped else SITES
+    make_sites(folder, table, len(sites))
     plan = Plan.from_dict(
         {
             "version": 1,
@@ -735,7 +768,7 @@ def furnish(folder: Path) -> None:
             "label": section,
             "privacy": {"epsilon": 4.0, "delta": DELTA, "n_records": N_RECORDS},
             "model": {"n_trees": N_TREES, "max_depth": 2, "calibration": "none"},
-            "federation": {"min_sites": 3, **TIMEOUTS},
+            "federation": {"min_sites": 3, **TIMEOUTS, **({"groups": N_GROUPS} if is_grouped else {})},
         }
     )
     (folder / "plan.toml").write_text(plan_toml(plan), encoding="utf-8")
@@ -801,8 +834,10 @@ def main(argv: Sequence[str]) -> int:
         tempfile.TemporaryDirectory() as place, mock.patch.dict(os.environ, one_thread),
         ProcessPoolExecutor(n_workers, multiprocessing.get_context("spawn"), be_ready) as workers,
     ):  # fmt: skip
-        furnish(Path(place) / "template")
-        waiting = {workers.submit(play_one, each, Path(place) / "template", options.keep): each for each in schedules}
+        templates = {is_grouped: Path(place) / f"template-{is_grouped:d}" for is_grouped in (False, True)}
+        for is_grouped, template in templates.items():
+            furnish(template, is_grouped=is_grouped)
+        waiting = {workers.submit(play_one, each, templates[each.is_grouped], options.keep): each for each in schedules}
         for done in as_completed(waiting):
             try:
                 count, found = waiting[done].number, done.result()
