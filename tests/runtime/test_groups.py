@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,16 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.guarantees import Wishes, dealt, derive
 from hedgerow.secagg.messages import Manifest, UnmaskRequest
 from hedgerow.server.coordinator import RunEventKind
-from hedgerow.server.release import GroupedAggregation, PlainAggregation, run_program
+from hedgerow.server.release import (
+    GroupedAggregation,
+    GroupedChecks,
+    PlainAggregation,
+    Releaser,
+    Summed,
+    run_program,
+    weights_of,
+)
+from hedgerow.trees.plausibility import ReleaseChecks
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -293,6 +303,11 @@ def test_marks_know_nothing_of_the_noise() -> None:
         far = {**rows, 1: rows[1] + 40 * scale}
         found = [lineup.take(packed(far, weights, 16, N_GROUPS)) for _ in range(20)]
         assert [1] in found and lineup.told == {1}
+    # A coordinator may say that two groups are one, now these and now those, and the third beyond all bounds.
+    near, lineup = np.zeros(4, dtype=np.int64), LineUp(N_GROUPS)
+    for number in range(20):
+        rows = {0: near, 1: near + (number % 2 << 62), 2: near + (1 << 62)}
+        lineup.take(packed(rows, dict.fromkeys(rows, 1), 4, N_GROUPS))
 
 
 @given(st.data())
@@ -304,16 +319,55 @@ def test_the_middle_lies_between_honest_groups(data: st.DataObject) -> None:
     whole = st.integers(-(2**40), 2**40)
     sums = {g: np.array(data.draw(st.lists(whole, min_size=2, max_size=2))) for g in range(n_groups)}
     weights = {g: data.draw(st.integers(1, 2**20)) for g in range(n_groups)}
+    if data.draw(st.booleans()):
+        weights[0] = 2**48
     n_lying = data.draw(st.integers(0, n_groups // 2))
     sat_out = data.draw(st.integers(0, n_groups // 2))
     there = {g: sums[g] for g in range(n_groups - sat_out)}
     found = combined(packed(there, weights, 2, n_groups), n_groups)
-    total = sum(weights[g] for g in there)
-    scaled = [[int(x) * total // weights[g] for x in sums[g]] for g in there] + [[0, 0]] * sat_out
+    total = len(there) * sorted(weights[g] for g in there)[(len(there) - 1) // 2]
+    scaled = [[int(x) * total // min(weights[g], total) for x in sums[g]] for g in there] + [[0, 0]] * sat_out
     assert found.tolist() == [sorted(column)[n_groups // 2] for column in zip(*scaled, strict=True)]
     kept = scaled[n_lying:]
     for place, value in enumerate(found.tolist()):
         assert min(row[place] for row in kept) <= value <= max(row[place] for row in kept)
+
+
+@given(rows=st.integers(1, 2**50), lie=st.integers(-(2**60), 2**60), n_there=st.sampled_from([2, 3]))
+def test_what_a_group_declares_moves_no_other_groups_values(rows: int, lie: int, n_there: int) -> None:
+    """However many rows a liar's group declares, honest groups' sums are not made larger, nor wrapped."""
+    own = [2**44, 2**44 + 9][: n_there - 1]
+    sums = {0: np.array([lie]), **{group: np.array([value]) for group, value in enumerate(own, start=1)}}
+    found = int(combined(packed(sums, {0: rows, 1: 1000, 2: 1000}, 1, N_GROUPS), N_GROUPS)[0])
+    assert 0 <= found <= n_there * max(own)
+    assert n_there == 2 or found >= n_there * min(own)
+
+
+def test_weights_are_of_one_kind() -> None:
+    """Where one site declares no rows, every group counts by its sites: 4 sites beside 4,000 rows would be nothing."""
+    sums = {group: Summed(None, 2, ("a", "b"), declared) for group, declared in enumerate([(9, 9), (9, 0), (9, 9)])}
+    assert weights_of(sums) == {0: 2, 1: 2, 2: 2}
+    assert weights_of({0: sums[0], 2: sums[2]}) == {0: 18, 2: 18}
+
+
+def test_a_group_that_was_away_is_compared_with_nothing(factory: ModuleType) -> None:
+    """While it was away trees were added that its sums move by: an honest group does not sit out for them later."""
+    plan = plan_of(factory, n_trees=6, learning_rate=1.0, structure_seed=5)
+    settings, program = resolve(plan), program_for(plan, resolve(plan))
+    # With one label only, scores go far and all the same way.
+    held = [factory.make_data(plan, 400, i) for i in range(N_GROUPS)]
+    held = [dataclasses.replace(rows, labels=np.ones_like(rows.labels)) for rows in held]
+    nodes = [Node(f"s{i}", rows, plan, settings) for i, rows in enumerate(held)]
+    checks = GroupedChecks(lambda: ReleaseChecks(lambda: settings.loss(plan)))
+    releaser, query = Releaser(SeededNoise(1)), next(program)
+    for number in range(6):
+        totals = {group: node.answer(query) for group, node in enumerate(nodes)}
+        there = {group: total for group, total in totals.items() if group or number in (0, 5)}
+        summed = {group: Summed(None, 1, (f"s{group}",), (400,)) for group in there}
+        release, faults = checks.packed(query, plan, releaser.release_groups(query, there), summed)
+        assert not faults
+        with suppress(StopIteration):
+            query = program.send(combined(release, N_GROUPS))
 
 
 @pytest.mark.parametrize("n_groups", [3, 5, 7, 9])

@@ -6,11 +6,13 @@ noise. Released are all G noisy sums, as G rows of one vector:
     | weight | entries of the noisy sum, as many as the query asks for |
 
 The weight is what the sites in the sum declare as their largest numbers of rows, or how many sites there are where some
-declare none; 0, with entries of 0, is of a group that sits the round out. What follows is post-processing, which every
-party computes alike, in integers: each sum is scaled to the weight of all (x W // w, rounded down), and of the G
-values of an entry the middle one counts, with 0 for a group that sat out. One hostile site spoils one group's values;
-as long as most groups are honest, the middle one lies between two honest ones, or an honest one and 0. More than half
-have to be there: else the middle value would be 0 everywhere.
+site of any group declares none; 0, with entries of 0, is of a group that sits the round out. What follows is
+post-processing, which every party computes alike, in integers: each sum is scaled to the weight of all (x W // w,
+rounded down), and of the G values of an entry the middle one counts, with 0 for a group that sat out. W is the middle
+weight times the number of groups that are there, and no w counts for more: a site that declares the rows of a thousand
+moves no other group's values by it. One hostile site spoils one group's values; as long as most groups are honest, the
+middle one lies between two honest ones, or an honest one and 0. More than half have to be there: else the middle value
+would be 0 everywhere.
 """
 
 from __future__ import annotations
@@ -62,11 +64,13 @@ def rows_of_groups(release: IntVector, n_groups: int) -> IntVector:
 def combined(release: IntVector, n_groups: int) -> IntVector:
     """The one vector that a program is given: int64 [length]; raises as `rows_of_groups`."""
     rows = rows_of_groups(release, n_groups)
-    weights = rows[:, 0]
-    # Weights are declared numbers of rows, 2^48 at most each: so few bits keep all products within 64.
-    shift = max(0, int(weights.max()).bit_length() + n_groups.bit_length() - _WEIGHT_BITS)
-    weights = np.where(weights > 0, np.maximum(weights >> shift, 1), 1)
-    whole = int(weights[rows[:, 0] > 0].sum())
+    there = np.sort(rows[rows[:, 0] > 0, 0])
+    # Of two, the less: what one of them declares makes the other's values no larger.
+    whole = len(there) * int(there[(len(there) - 1) // 2])
+    # Declared numbers of rows have up to 48 bits: so few keep all products of sums over records within 64.
+    shift = max(0, whole.bit_length() - _WEIGHT_BITS)
+    whole >>= shift
+    weights = np.where(rows[:, 0] > 0, np.clip(rows[:, 0] >> shift, 1, whole), 1)
     quotients, rests = np.divmod(rows[:, 1:], weights[:, None])
     scaled = quotients * whole + rests * whole // weights[:, None]
     return np.ascontiguousarray(np.sort(scaled, axis=0)[n_groups // 2])
@@ -106,7 +110,7 @@ class LineUp:
         for group in there.tolist():
             others = [other for other in there.tolist() if other != group]
             usual = np.median([squares[one, other] for one in others for other in others if one < other])
-            marks[group] = float(np.log(squares[group, others].min() / usual))
+            marks[group] = float(np.log(squares[group, others].min()) - np.log(usual))
         self._marks = [*self._marks, marks][-OUT_OF_LINE_ROUNDS:]
         if len(self._marks) < OUT_OF_LINE_ROUNDS:
             return []

@@ -106,6 +106,7 @@ from hedgerow.server.release import (
     Summed,
     checked_report,
     require_plausible,
+    weights_of,
 )
 from hedgerow.server.sites import (
     MOST_BROKEN_SETUPS,
@@ -1037,7 +1038,7 @@ def _release_groups(
     (entry,) = releaser.ledger.releases
     summed = {g: _summed(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
-    whole = packed(noisy, {group: summed[group].weight for group in noisy}, query.length, n_groups)
+    whole = packed(noisy, weights_of(summed), query.length, n_groups)
 
     def judge() -> JournalledRelease:
         released, faults = run.grouped.packed(query, run.plan, noisy, summed)

@@ -232,10 +232,12 @@ class Summed:
     sites: tuple[str, ...] | None
     declared: tuple[int, ...] = ()
 
-    @property
-    def weight(self) -> int:
-        """Of a group's sum beside those of other groups: declared rows, or sites where some declare none."""
-        return sum(self.declared) if self.declared and all(self.declared) else len(self.sites or ()) or self.n_nodes
+
+def weights_of(summed: Mapping[int, Summed]) -> dict[int, int]:
+    """Of groups' sums beside each other: all by declared rows, or all by sites where one of them declares none."""
+    if all(one.declared and all(one.declared) for one in summed.values()):
+        return {group: sum(one.declared) for group, one in summed.items()}
+    return {group: len(one.sites or ()) or one.n_nodes for group, one in summed.items()}
 
 
 class GroupedChecks:
@@ -254,6 +256,8 @@ class GroupedChecks:
             Abandoned: as `require_plausible`, where too few groups are left.
         """
         faults: dict[int, Abandoned] = {}
+        # Of a group that is not in this round it would not be known how far this round moves its totals.
+        self._by_group = {group: checks for group, checks in self._by_group.items() if group in sums}
         for group, released in sums.items():
             checks = self._by_group.setdefault(group, self._make())
             try:
@@ -264,7 +268,7 @@ class GroupedChecks:
         n_groups = plan.federation.groups
         if len(good) < least_groups(n_groups):
             raise next(iter(faults.values()), refuse(Code.TOO_FEW_UPLOADS, f"{len(good)} groups of {n_groups}."))
-        return packed(good, {group: summed[group].weight for group in good}, query.length, n_groups), faults
+        return packed(good, weights_of(summed), query.length, n_groups), faults
 
 
 def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
