@@ -47,6 +47,8 @@ def test_a_schedule_is_drawn_from_its_seed_and_number() -> None:
     drawn = [faults.draw(0, number) for number in range(200)]
     assert {schedule.ending for schedule in drawn} == {faults.AGAIN, faults.ABORT, faults.NEW_RUN, faults.VANISHED}
     assert {schedule.hostile for schedule in drawn} == {"", *faults.HOSTILE}
+    worst = [schedule for schedule in drawn if schedule.is_grouped and schedule.is_flooded]
+    assert {schedule.hostile for schedule in worst} == {"", *faults.HOSTILE}
 
 
 @pytest.mark.parametrize(("n_charged", "is_broken"), [(None, True), (2, True), (3, False), (4, False)])
