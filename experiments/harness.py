@@ -22,7 +22,7 @@ from sklearn.metrics import r2_score, roc_auc_score
 
 from experiments.datasets import Table
 from hedgerow.client.node import Node, SamplingSource, SeededSampling
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
@@ -106,9 +106,8 @@ class Prepared:
         key = f"{model.split_candidates}/{model.n_candidates}/{model.candidate_rounds}/{cuts_again(plan)}"
         if key not in self.rows:
             grid, columns = build_grid(plan), self.table.columns
-            codes = grid.encode(columns)
-            places = grid.places(columns, codes) if grid.divisible else None
-            self.rows[key] = SiteData(codes, labels_of(self.table), places)
+            held = HeldValues(grid, columns.__getitem__)
+            self.rows[key] = SiteData(grid.encode(columns), labels_of(self.table), held)
         return self.rows[key]
 
 

@@ -25,7 +25,7 @@ from experiments import catalogue, harness
 from experiments.catalogue import DATA, EXPERIMENTS, FURTHER, PREPARATIONS, RANKED, REFERENCES, Cell, Experiment, Panel
 from experiments.datasets import AUTHORS, available, load
 from experiments.harness import Line, Lines, Prepared, code_digest, deviation_of, mean_and_deviation, table
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -470,8 +470,7 @@ def _fastest_fit(prepared: Prepared, preset: str, epsilon: float, n_fits: int) -
         plan, _ = plan_of(Cell(method, "credit1", epsilon * (1 - 1e-9 * seed)), 0, prepared)
         start = time.process_time()
         grid = build_grid(plan)
-        codes = grid.encode(columns)
-        data = SiteData(codes, labels, grid.places(columns, codes) if grid.divisible else None)
+        data = SiteData(grid.encode(columns), labels, HeldValues(grid, columns.__getitem__))
         harness.run_plainly(plan, data, SeededNoise(seed, exact=False))
         seconds.append(time.process_time() - start)
     return min(seconds), resolve(plan).n_trees

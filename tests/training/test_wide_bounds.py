@@ -8,18 +8,22 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hedgerow import DPGBDTClassifier
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
+from hedgerow.client.policy import digest_of
+from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.errors import DataError, ModelError
-from hedgerow.local.training import evaluate_federated
+from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
-from hedgerow.trees.binning import build_grid
+from hedgerow.trees.binning import FeatureGrid, build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
 
 ROWS = 6000
@@ -151,6 +155,59 @@ def test_directions_are_kept(factory: ModuleType) -> None:
     ensemble = trained(plan, [rows(plan, 0)]).ensemble
     assert 1 in ensemble.grid.new_edges
     assert ensemble_from_dict(ensemble_to_dict(ensemble), plan).n_trees == ensemble.n_trees
+
+
+@given(st.lists(st.lists(st.integers(0, 19), max_size=30), max_size=3), st.booleans())
+def test_values_that_are_held_have_the_places_that_binning_finds(
+    factory: ModuleType, choices: list[list[int]], is_mask: bool
+) -> None:
+    """Whatever rows are chosen, and however often: each value's place is its own, made early or late."""
+    plan = plan_of(factory, -90_000, 90_240)
+    grid, values = build_grid(plan), tuple(column[:20] for column in columns(0)[0])
+    codes = grid.encode(values)
+    early = SiteData(codes, np.zeros(20, dtype=np.int32), grid.places(values, codes))
+    late = replace(early, places=HeldValues(grid, values.__getitem__))
+    for choice in choices:
+        if early.n_records:
+            rows = np.array(choice, dtype=np.intp) % early.n_records
+            if is_mask:
+                rows = np.isin(np.arange(early.n_records), rows)
+            early, late = early.only(rows), late.only(rows)
+    for _ in range(2):
+        assert np.array_equal(late.all_places(), early.all_places())
+    assert digest_of(late) == digest_of(early)
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns", "frame"])
+def test_fit_makes_places_of_features_that_are_cut_again_and_of_no_others(
+    factory: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """They take longer than all the rest of a fit. The model is that of a run which has had them from the start."""
+    found: list[FeatureGrid] = []
+    places = FeatureGrid.places
+
+    def counted(grid: FeatureGrid, *values: NDArray[np.generic]) -> NDArray[np.uint8]:
+        found.append(grid)
+        return places(grid, *values)
+
+    monkeypatch.setattr(FeatureGrid, "places", counted)
+    values, labels = columns(0)
+    X = {
+        "rows": lambda: np.column_stack(values),
+        "columns": lambda: np.asfortranarray(np.column_stack(values)),
+        "frame": lambda: pytest.importorskip("pandas").DataFrame(dict(zip("abc", values, strict=True))),
+    }[kind]()
+    declared = {"classes": [0, 1], "n_records": ROWS, "epsilon": 2.0, "n_trees": 30, "random_state": 3}
+    owner = np.arange(ROWS) % 3
+    DPGBDTClassifier(bounds=(30, 210), interaction="cyclical", **declared).fit(X, labels, owner)
+    assert not found
+    model = DPGBDTClassifier(bounds=[(-90_000, 90_240), (30, 210), (30, 210)], **declared).fit(X, labels, owner).model_
+    assert 0 < len(found) == len(model.ensemble.grid.new_edges) < 3
+    grid = build_grid(model.plan)
+    codes = grid.encode(values)
+    early = SiteData(codes, labels, grid.places(values, codes))
+    again = train(model.plan, {"site": early}, noise=SeededNoise(3))
+    assert ensemble_to_dict(again.ensemble) == ensemble_to_dict(model.ensemble)
 
 
 def test_rows_without_places_are_refused_when_they_are_needed(factory: ModuleType, wide: Outcome) -> None:

@@ -341,7 +341,9 @@ def check_data(site: str, data: SiteData, plan: Plan) -> None:
         fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"
     elif data.n_records and not low <= int(data.labels.min()) <= int(data.labels.max()) <= high:
         fault = f"a label beyond {low} to {high}"
-    elif places is not None and (places.dtype != np.uint8 or places.shape != (len(grid.divisible), data.n_records)):
+    elif isinstance(places, np.ndarray) and (
+        places.dtype != np.uint8 or places.shape != (len(grid.divisible), data.n_records)
+    ):
         fault = f"{places.dtype} places of shape {places.shape}"
     elif data.n_records:
         beyond = [

@@ -481,7 +481,8 @@ _MORE_ROWS = "rows-beyond-declared"
 def declared_rows(setup: NodeSetup, data: SiteData) -> SiteData:
     """The rows, no more than the roster says (`used_rows`); the owner, and no one else, is told of more."""
     if tell_of_more(setup, data.n_records):
-        columns = (*data.codes, data.labels, *(() if data.places is None else data.places))
+        places = data.all_places()
+        columns = (*data.codes, data.labels, *(() if places is None else places))
         return data.only(used_rows(columns, data.n_records, setup.max_rows))
     return data
 
@@ -535,9 +536,9 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
 
 def digest_of(data: SiteData) -> bytes:
     """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
-    hasher = hashlib.sha256()
-    places = [] if data.places is None else [data.places.tobytes()]
-    for part in (str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes(), *places):
+    hasher, places = hashlib.sha256(), data.all_places()
+    own = [] if places is None else [places.tobytes()]
+    for part in (str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes(), *own):
         hasher.update(len(part).to_bytes(8, "big"))
         hasher.update(part)
     return hasher.digest()

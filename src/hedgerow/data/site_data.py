@@ -6,7 +6,7 @@ Rows are binned chunk by chunk, so a site's table is never in memory as anything
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -35,19 +35,51 @@ class Recoded(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class HeldValues:
+    """Values that are in memory as long as the rows are in use: their places are made when a run asks for them.
+
+    Few runs cut a feature again, and finding the places of all values takes longer than binning them.
+
+    Attributes:
+        grid: that the codes are of.
+        values: all values of a feature, by its number, as `Grid.encode` takes them; the same ones at every call.
+        rows: intp [n], which of them are the rows; None for all.
+        made: uint8 [n] by feature, the places that were asked for.
+    """
+
+    grid: Grid
+    values: Callable[[int], NDArray[np.generic]]
+    rows: NDArray[np.intp] | None = None
+    made: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+
+    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> HeldValues:
+        """Some of the rows, by their numbers or by bool [n]."""
+        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp)
+        return HeldValues(self.grid, self.values, numbers if self.rows is None else self.rows[numbers])
+
+    def places(self, feature: int, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint8]:
+        """The places of a feature's values, of these codes: uint8 [n]."""
+        if feature not in self.made:
+            values = self.values(feature)
+            own = values if self.rows is None else values[self.rows]
+            self.made[feature] = self.grid.features[feature].places(own, codes)
+        return self.made[feature]
+
+
+@dataclass(frozen=True, eq=False)
 class SiteData:
     """A site's rows after binning.
 
     Attributes:
         codes: uint8 or uint16 [n_features, n], the grid codes.
         labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
-        places: uint8 [n_divisible, n], where values stand within their cells (`Grid.places`); None where the grid has
-            no such features. Without them a run that cuts a feature again fails.
+        places: uint8 [n_divisible, n], where values stand within their cells (`Grid.places`), or the values that they
+            are made of; None where the grid has no such features. Without them a run that cuts a feature again fails.
     """
 
     codes: CodeArray
     labels: NDArray[np.int32]
-    places: PlaceArray | None = None
+    places: PlaceArray | HeldValues | None = None
 
     @property
     def n_records(self) -> int:
@@ -55,8 +87,24 @@ class SiteData:
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SiteData:
         """Some of the rows, by their numbers or by bool [n]."""
-        places = None if self.places is None else np.ascontiguousarray(self.places[:, rows])
+        places = self.places.only(rows) if isinstance(self.places, HeldValues) else self.places
+        if isinstance(places, np.ndarray):
+            places = np.ascontiguousarray(places[:, rows])
         return SiteData(np.ascontiguousarray(self.codes[:, rows]), self.labels[rows], places)
+
+    def all_places(self) -> PlaceArray | None:
+        """The places of all features that have any, also of those that were not asked for: uint8 [n_divisible, n]."""
+        if not isinstance(self.places, HeldValues):
+            return self.places
+        found = [self.places.places(feature, self.codes[feature]) for feature in self.places.grid.divisible]
+        return np.array(found, dtype=np.uint8).reshape(len(found), self.n_records)
+
+    def _places_of(self, feature: int, grid: Grid) -> NDArray[np.uint8]:
+        if isinstance(self.places, HeldValues):
+            return self.places.places(feature, self.codes[feature])
+        if self.places is None:
+            raise DataError("data-outside-plan", site="A site", fault="no places of values within their cells")
+        return np.asarray(self.places[grid.divisible.index(feature)])
 
     def codes_in(self, grid: Grid, new_edges: Mapping[int, FloatArray], before: Recoded | None = None) -> CodeArray:
         """The codes by these edges of some features, all others as they are: a new array if any has some.
@@ -74,8 +122,6 @@ class SiteData:
         """
         if not new_edges:
             return self.codes
-        if self.places is None:
-            raise DataError("data-outside-plan", site="A site", fault="no places of values within their cells")
         codes = self.codes.copy()
         for feature, edges in new_edges.items():
             if before is not None and np.array_equal(before.edges.get(feature, ()), edges):
@@ -83,7 +129,7 @@ class SiteData:
                 continue
             first = grid.features[feature]
             table = first.codes_in(first.cut_again(edges)).astype(codes.dtype)
-            codes[feature] = table[self.codes[feature], self.places[grid.divisible.index(feature)]]
+            codes[feature] = table[self.codes[feature], self._places_of(feature, grid)]
         return codes
 
 

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from numbers import Real
 from typing import Any, Self
@@ -34,7 +34,7 @@ from hedgerow.data.arrow import arrow_of, as_columns, collected, listed_categori
 from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, texts_of_cells
 from hedgerow.data.drafts import ask_of_texts
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.data.units import MANY, ContributionReport, RowCount, count_beyond, feature_of, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.survey import survey_sites
@@ -50,7 +50,7 @@ from hedgerow.server.release import Progress
 from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH, number_like
 from hedgerow.survey.program import BOOLEANS, Findings, Questions, Range, kind_of_counts
 from hedgerow.survey.queries import RawSite
-from hedgerow.trees.binning import CodeArray, Grid, PlaceArray, build_grid
+from hedgerow.trees.binning import CodeArray, Grid, build_grid
 from hedgerow.trees.importances import importances
 
 _log = logging.getLogger(__name__)
@@ -271,19 +271,21 @@ def _read_off(cells: Any, table: Table, name: str) -> dict[str, Any]:
 
 def encode_rows(
     table: Table, plan: Plan, grid: Grid, *, is_training: bool = False
-) -> tuple[CodeArray, PlaceArray | None]:
+) -> tuple[CodeArray, HeldValues | None]:
     """Grid codes [n_features, n] of a table, one byte per value, and no other copy of a C-ordered matrix.
 
-    Args: is_training: whether the places of values within their cells are wanted, where a run may ask for them, and the
-        caller is told of columns of which much lies beyond the plan.
+    Args: is_training: whether the values are wanted as well, where a run may ask for their places within their cells,
+        and the caller is told of columns of which much lies beyond the plan.
     """
     unfit = {name: AsMissing() for name in plan.feature_names}
-    if isinstance(table, Columns):
-        columns: tuple[NDArray[Any], ...] = tuple(
-            feature_of(table[own.name], own, Place("X", own.name, 0), unfit[own.name]) for own in plan.features
-        )
-    else:
-        columns = tuple(table[:, index] for index in range(table.shape[1]))
+
+    def values(index: int) -> NDArray[Any]:
+        own = plan.features[index]
+        if isinstance(table, Columns):
+            return feature_of(table[own.name], own, Place("X", own.name, 0), unfit[own.name])
+        return table[:, index]
+
+    columns = tuple(map(values, range(grid.n_features)))
     if isinstance(table, np.ndarray) and table.flags.c_contiguous:
         codes = grid.encode_matrix(table)
     else:
@@ -293,9 +295,10 @@ def encode_rows(
         # A column of which no cell is read is told of when it is predicted from.
         _warn_of(n_rows, {name: n_cells for name, n_cells in outside.items() if n_cells < n_rows})
         return codes, None
-    places = grid.places(columns, codes) if grid.divisible else None
+    # What a table's columns are converted to is larger than the table, so it is made anew; sites ask one after another.
+    held = HeldValues(grid, lru_cache(maxsize=4)(values)) if grid.divisible else None
     if plan.privacy.bounds_from_data:
-        return codes, places
+        return codes, held
     with np.errstate(over="ignore"):
         counts = count_beyond((own if own.dtype.kind == "i" else own.astype(np.float32) for own in columns), plan)
         # Of bounds that were found, `warn_of_few_records` speaks.
@@ -305,7 +308,7 @@ def encode_rows(
     odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
     if question := ask_of_texts(odd):
         warnings.warn(question, BeyondPlanWarning, stacklevel=6)
-    return codes, places
+    return codes, held
 
 
 def _warn_of(n_rows: int, beyond: Mapping[str, int]) -> None:
@@ -851,7 +854,7 @@ def only_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
 
 
 def split_sites(
-    encoded: tuple[CodeArray, PlaceArray | None],
+    encoded: tuple[CodeArray, HeldValues | None],
     labels: NDArray[np.int32],
     rows: Rows,
     kept: NDArray[np.bool_] | None = None,

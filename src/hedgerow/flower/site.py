@@ -387,7 +387,8 @@ def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *,
             old.unlink()
         part = kept.with_suffix(".part")
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-            places = np.empty((0, 0), dtype=np.uint8) if rows.places is None else rows.places
+            own = rows.all_places()
+            places = np.empty((0, 0), dtype=np.uint8) if own is None else own
             np.savez(stream, codes=rows.codes, labels=rows.labels, places=places)
         part.replace(kept)
         return rows
