@@ -45,6 +45,7 @@ import numpy as np
 
 import hedgerow.app.node
 import hedgerow.client.node_session
+import hedgerow.secagg.masks
 from experiments.datasets import Table, category, number
 from experiments.federation import SEED, SETTINGS, make_sites
 from hedgerow.app.inputs import read_plan, signing_roster
@@ -87,7 +88,8 @@ _MOST_LIVES = 8
 FULL = 0
 """In place of a strike's signal: from now on no file of the process may grow."""
 MUTATING, NUMBERS, LYING, SILENT = "damages what it sends", "sends other numbers", "lies in its first word", "is silent"
-HOSTILE = (MUTATING, NUMBERS, LYING, SILENT)
+DEALING = "deals shares of other seeds"
+HOSTILE = (MUTATING, NUMBERS, LYING, SILENT, DEALING)
 _DAMAGED_SHARE = 0.15
 _HOSTILE_SECONDS, _FLOOD_SECONDS, _FLOOD_CONNECTIONS = 20.0, 2.0, 200
 
@@ -337,6 +339,8 @@ def start_hostile(folder: Path, how: str, arguments: list[str], seed: int) -> Pr
         return start(folder, arguments, lambda _: _damage(source))
     if how == NUMBERS:
         return start(folder, arguments, lambda _: _misnumber(source))
+    if how == DEALING:
+        return start(folder, arguments, lambda _: _misdeal())
     return _fork(folder, lambda _: _lie(arguments, source, is_silent=how == SILENT))
 
 
@@ -369,6 +373,11 @@ def _misnumber(source: random.Random) -> None:
         return numbers.integers(-(1 << 40), 1 << 40, query.length, dtype=np.int64)
 
     Node.answer = answer  # type: ignore[method-assign,assignment]
+
+
+def _misdeal() -> None:
+    split = hedgerow.secagg.masks.split
+    hedgerow.secagg.masks.split = lambda seed, *others: split(bytes(len(seed)), *others)
 
 
 def _lie(arguments: list[str], source: random.Random, *, is_silent: bool) -> int:
