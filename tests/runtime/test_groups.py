@@ -28,6 +28,7 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.groups import LineUp, combined, noise_factor, packed, rows_of_groups
 from hedgerow.protocol.messages import MessageKind, Payload, decode
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.secagg import masks, participant
 from hedgerow.secagg.guarantees import Wishes, dealt, derive
 from hedgerow.secagg.messages import Manifest, UnmaskRequest
 from hedgerow.server.coordinator import RunEventKind
@@ -254,6 +255,30 @@ def test_one_site_spoils_its_group_and_no_more(
     named = {event.site for event in federation.events if event.code == "group-out-of-line"}
     assert named == next(part for part in parts_of(federation) if liar in part)
     assert not [failure for party in federation.parties.values() for failure in party.failures]
+
+
+def test_who_deals_wrong_shares_in_a_group_is_left_out_of_it(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs its group one round: the others are opened, the dealer is named, and its group is in the next one."""
+    plan = plan_of(factory, structure_seed=5)
+    federation: Federation = federate(N_SITES, plan)
+    part = next(part for part in parts_of(federation) if "site-3" in part)
+    liar = next(node for node, site in enumerate(federation.roster.sites) if site.name == "site-3")
+    mask, split = participant.mask_upload, masks.split
+
+    def misdealt(keys: Any, *others: Any) -> Any:
+        with monkeypatch.context() as patch:
+            if keys.node == liar:
+                patch.setattr(masks, "split", lambda seed, *given: split(bytes(len(seed)), *given))
+            return mask(keys, *others)
+
+    monkeypatch.setattr(participant, "mask_upload", misdealt)
+    assert federation.run().ensemble.n_trees == 3 and federation.session is not None
+    there = [part & set(names) for names in federation.session.run.survivors]
+    assert there == [set(), part - {"site-3"}, part - {"site-3"}]
+    named = {event.site for event in federation.events if event.code == "secret-unrecoverable" and event.site}
+    assert named == {"site-3"}
 
 
 @pytest.mark.parametrize("is_lying", [True, False])

@@ -1069,7 +1069,11 @@ def _wait_for_shares(run: Run, slot: Aggregator, fault: SumAbandoned) -> OpenedS
         return None
     if run.replica.n_groups:
         with suppress(SumAbandoned):
-            return slot.release(is_last=True)[1]
+            opened = slot.release(is_last=True)[1]
+            with suppress(SumAbandoned):
+                # Else its group would sit all rounds out.
+                _judge_dealer(run, slot, fault)
+            return opened
     _judge_dealer(run, slot, fault)
     run.stall()
     return None
