@@ -78,7 +78,8 @@ def runs(model: Model) -> Iterator[tuple[str, Page]]:
     for name in ("empty", "parties", "waiting", "running", "given-up", "finished"):
         page = Console("0", None if name == "empty" else PLAN)
         if name == "parties":
-            page.show_parties([("dayton", "takes part", True), (MARKUP, "to be confirmed", False)])
+            parties = [("dayton", "takes part", True), (MARKUP, "to be confirmed", False)]
+            page.show_parties(parties, f"waiting for {MARKUP} to be confirmed (since 65 s, until they come)")
         elif name != "empty":
             page.say(study="readmissions-2026")
             page.show_history(past, PLAN)

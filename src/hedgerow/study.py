@@ -14,6 +14,9 @@ draw random numbers of 32 bytes: the party `nonce` and a second one with the has
      | <--------------- Standing: all second numbers ---- |  when all have the roster
      |        all: four words = hash(the roster, all second numbers)
 
+Where somebody is withdrawn while the roster is being sent, the others are given its next epoch. Their numbers are known
+by then, so that one has no words at them: people compare its fingerprint.
+
 All of it goes over TLS to the certificate that the invitation pins. Why this keeps out whom is argued in
 docs/secure-aggregation.md. In short: four words have 40 bits, few enough to try all values of, so one who could choose
 a key or a number after having seen the other side's could make words fit. Here each side is bound before it sees
@@ -65,6 +68,7 @@ from hedgerow.transport.identities import (
     build_roster,
     check_name,
     fields_of,
+    follows,
     from_base64,
     parse_public,
     parse_roster,
@@ -211,6 +215,11 @@ class Applicant:
         return None if kept is None else Standing.from_bytes(kept)
 
     @property
+    def roster_words(self) -> str:
+        """The roster's four words; empty for one that came once this party had shown its second number."""
+        return (self._notes.read("roster_words") or b"").decode()
+
+    @property
     def roster(self) -> PinnedRoster | None:
         """The roster, once everybody has it, and this party has checked that all of them have this one's words."""
         offered = self._offered
@@ -248,11 +257,18 @@ class Applicant:
             self._notes.keep(offered=Standing(standing.roster, standing.sealed).to_bytes())
             return
         if (standing.roster, standing.sealed) != (offered.roster, offered.sealed):
-            raise RemoteProtocolError("roster-offered", why="it is another one than before")
+            if not follows(_read_roster(standing.roster), _read_roster(offered.roster)):
+                raise RemoteProtocolError("roster-offered", why="it is another one than before")
+            _require_own(standing, self._ends, self._sealed, self._max_rows)
+            # Who knows the second number could choose this one so that its words fit: it has none.
+            again = Standing(standing.roster, standing.sealed).to_bytes()
+            self._notes.exchange(offered=again, is_shown=b"1", roster_words=None)
+            return
         if standing.nonces:
             if tuple(sha256(nonce).digest() for nonce in standing.nonces) != offered.sealed:
                 raise RemoteProtocolError("roster-offered", why="its numbers are not those that were sealed")
-            words = roster_words(_read_roster(offered.roster), standing.nonces)
+            is_shown = self._notes.read("is_shown") is not None
+            words = "" if is_shown else roster_words(_read_roster(offered.roster), standing.nonces)
             self._notes.keep(roster_words=words.encode())
 
 
@@ -402,11 +418,13 @@ class Reception:
             return Standing()
         if asking.step is AskingStep.WAITS:
             return Standing(standing.roster, standing.sealed)
-        same = asking.roster == _read_roster(standing.roster).digest()
-        if not same or sha256(asking.nonce).digest() != guest.sealed:
+        if sha256(asking.nonce).digest() != guest.sealed:
             raise WireRefusal(WireCode.ROSTER_MISMATCH)
         if not guest.second:
             self._noted(guest, second=asking.nonce)
+        if asking.roster != _read_roster(standing.roster).digest():
+            # Somebody was withdrawn while it was being sent: there is a later one.
+            return Standing(standing.roster, standing.sealed)
         if asking.step is AskingStep.HAS_NONCES and standing.nonces:
             self._noted(guest, has_all=True)
         return self._book.standing()
@@ -559,6 +577,13 @@ class Notebook:
         sql = "insert or ignore into notes values (?, ?)"
         self._database.write(*((sql, (name, value)) for name, value in values.items()))
 
+    def exchange(self, **values: bytes | None) -> None:
+        """Write all of it over what was there, or nothing; None deletes."""
+        new, gone = "insert or replace into notes values (?, ?)", "delete from notes where name = ?"
+        self._database.write(
+            *((gone, (name,)) if value is None else (new, (name, value)) for name, value in values.items())
+        )
+
     def close(self) -> None:
         """Close the database."""
         self._database.close()
@@ -592,9 +617,7 @@ class StudyBook(Notebook):
 
     def move(self, address: str, listen: str) -> None:
         """Have sites dial another address, and the coordinator listen there."""
-        facts = {"address": address, "listen": listen}
-        sql = "insert or replace into notes values (?, ?)"
-        self._database.write(*((sql, (name, text.encode())) for name, text in facts.items()))
+        self.exchange(address=address.encode(), listen=listen.encode())
 
     def invite(self, invitation: Invitation) -> None:
         """Expect a party. An invitation of the same name that has not been used, or that was not confirmed, is void.
@@ -618,13 +641,15 @@ class StudyBook(Notebook):
     def withdraw(self, name: str, pin: Callable[[PinnedRoster], None]) -> PinnedRoster | None:
         """Expect a party no more; from one that the roster has, its trust is taken by the roster's next epoch.
 
+        Others who have not taken the roster with it yet, which they may be waiting for in vain, are given the new one.
+
         Args: pin: puts that roster where runs read it, before the book has it: a crash in between trusts no one who is
             not trusted any more.
 
         Returns: the roster without the party; None where it was in none.
 
         Raises:
-            UsageError: code "not-invited"; "roster-not-taken" as long as others have not taken the roster with it.
+            UsageError: code "not-invited".
         """
         with self._database.transaction() as execute:
             if self.guest(name) is None:
@@ -633,8 +658,6 @@ class StudyBook(Notebook):
             if previous is not None and name in self._listed():
                 # A guest that is not in the roster yet does not matter here.
                 others = [guest for guest in self.guests() if guest.name in self._listed() - {name}]
-                if missing := [guest.name for guest in others if not guest.has_all]:
-                    raise UsageError("roster-not-taken", name=name, missing=", ".join(missing))
                 roster = _roster_of(previous.coordinator, others, previous)
                 pin(roster)
                 execute("insert or replace into notes values ('roster', ?)", (roster.to_toml().encode(),))

@@ -69,14 +69,17 @@ def state(page: Console) -> dict[str, Any]:
 
 def test_the_page_says_who_is_waited_for_and_what_was_spent(page: Console) -> None:
     """Names and codes as they are, for the script sets them as text; events once, though reports repeat them."""
+    page.show_waiting("waiting for site-1, site-2 (1 more of 2 needed; for 240 s at most)")
     page.show(REPORT, since)
     page.show(replace(REPORT, seconds=80.0), since)
     said = state(page)
-    assert said["waiting"] == (
-        "Waiting for site-1, site-2. 1 of the 2 that are needed are ready. They have 4 min 00 s left."
-    )
+    assert said["waiting"] == "Waiting for site-1, site-2 (1 more of 2 needed; for 240 s at most)."
     assert [event["text"] for event in said["events"]] == ["site-2 refuses (policy-seed)", "<b>site-0</b> connected"]
+    page.show_waiting("waiting for site-2 (since 5 s)")
     page.show(replace(REPORT, phase="collecting-vectors", rounds_done=3, epsilon_spent=0.25), since)
+    said = state(page)
+    assert said["mood"] == "waits" and said["phase"] == "Waiting for sites: collecting masked vectors"
+    page.show_waiting("")
     page.show(replace(REPORT, phase="collecting-vectors", rounds_done=3, epsilon_spent=0.3), since)
     said = state(page)
     assert said["waiting"] == "" and said["curve"] == [[0, 0.0], [3, 0.3]] and said["epsilon"] == [0.3, 1.0]
@@ -154,7 +157,9 @@ def test_a_monitors_page_waits_without_a_plan() -> None:
         page.lose("unreachable")
         assert state(page)["phase"] == "No connection"
         page.take(REPORT, EVENTS)
-        assert state(page)["waiting"] == "Waiting for site-1, site-2."
+        assert state(page)["waiting"] == "Waiting for site-1, site-2 (since 0.0 s)."
+        page.take(replace(REPORT, seconds=REPORT.seconds + 65), [])
+        assert state(page)["waiting"] == "Waiting for site-1, site-2 (since 1 min 05 s)."
         page.lose("closed")
         said = state(page)
         assert said["rounds"] == [0, 100] and "(closed)" in said["lost"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from argparse import Namespace
 from contextlib import closing
@@ -18,6 +19,7 @@ from hedgerow.cli import study
 from hedgerow.cli.join import _book, _Line, _require_company
 from hedgerow.cli.main import main
 from hedgerow.cli.study import policy_of
+from hedgerow.cli.survey import _check as check_survey
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.plan import parse_plan
@@ -305,6 +307,29 @@ def test_who_cannot_reach_the_coordinator_is_told_where_and_why(
     assert "127.0.0.1:7443" in said and "firewall" in said and "Check the address" in said and "tries again" in said
 
 
+def test_a_study_says_for_whom_it_waits_from_its_first_look_on(
+    invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Silence looks like a fault: who has yet to come is said at once, since when, again each minute, and when others
+    are awaited.
+    """
+    clock = [1000.0]
+    monkeypatch.setattr("hedgerow.cli.study.time.monotonic", lambda: clock[0])
+    assert main(["study", "invite", "south"]) == 0
+    capsys.readouterr()
+    told = list[str]()
+    with closing(StudyBook(Path("wards"))) as book:
+        lines = study._Lines(book, study._identity(book), None)
+        for clock[0] in (1000.0, 1000.3, 1030.0, 1061.0):
+            assert not lines.look()
+            told.append(" ".join(capsys.readouterr().err.split()))
+        assert main(["study", "withdraw", "south"]) == 0
+        capsys.readouterr()
+        assert not lines.look()
+    assert told[1:3] == ["", ""] and "north, south" in told[0] and "since 61 s" in told[3]
+    assert "south" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("meanwhile", ["confirmed", "invited again", "nothing"])
 def test_words_that_were_settled_elsewhere_are_not_called_different(
     invitation: str, meanwhile: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -349,6 +374,35 @@ def test_the_command_that_began_a_run_goes_on_with_it(
     assert "study-run-open" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("label", ["binary", "survival"])
+def test_a_study_asks_its_sites_for_statistics_by_one_command(
+    invitation: str, label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The columns are the plan's, so that no one names them twice, and each survey has a folder of its own; the same
+    command goes on with one that was cut off.
+    """
+    taken = list[Namespace]()
+    monkeypatch.setattr("hedgerow.cli.survey.run", taken.append)
+    times = 'name = "time"\ntype = "survival"\nevent = "seen"\nintervals = [1, 2, 3]\n'
+    is_survival = label == "survival"
+    plan = PLAN.partition("[label]")[0] + "[label]\n" + times if is_survival else PLAN
+    Path("wards/plan.toml").write_text(plan.replace("[privacy]", '[privacy]\nunit = "person"'), encoding="utf-8")
+    assert main(["study", "survey", "--epsilon", "0.3"]) == 2 and not taken
+    Path("wards/roster.toml").touch()
+    for has_ended in (False, False, True):
+        if has_ended:
+            Path("wards/survey-1").mkdir()
+            Path("wards/survey-1/survey.json").touch()
+        assert main(["study", "survey", "--epsilon", "0.3"]) == 0
+        check_survey(taken[-1])
+    assert [one.out for one in taken] == ["wards/survey-1", "wards/survey-1", "wards/survey-2"]
+    found = taken[-1]
+    assert (found.unit, found.max_rows_per_unit, found.delta, found.epsilon) == ("person", 1, 1e-5, 0.3)
+    named = "wards/plan.toml"
+    expected = (named, None, "") if is_survival else (None, named, "outcome")
+    assert (found.survival, found.schema, found.label) == expected
+
+
 def test_only_words_of_the_owner_grant_noise_of_others(
     invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -375,6 +429,47 @@ def test_only_words_of_the_owner_grant_noise_of_others(
                 patch.setattr("builtins.input", lambda *_, typed=typed: next(typed))
                 assert main(join) == code
         assert read_policy(f"wards/wards-{name}/policy.toml").noise == ("server",)
+
+
+def test_the_owner_is_shown_all_that_the_policy_allows(
+    invitation: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a proposal leaves unsaid is allowed as well, and the thirteenth name of a list as much as the first; what
+    it allows beyond the usual is said by itself.
+    """
+    names = ", ".join(f'"kind-{number}"' for number in range(30))
+    given = 'surveys = true\nmin_sites = 1\ndelta = 0.5\nmax_clamped = 0.01\nmonitors = "any"\nask = "always"\n'
+    proposals = {
+        "usual": ("max_epsilon = 1\ndelta = 1e-5\n", set[str]()),
+        "wider": (f"max_epsilon = 1\n{given}query_kinds = [{names}]\n",
+                  {"surveys", "min_sites", "delta", "max_clamped", "monitors"}),
+    }  # fmt: skip
+    for name, (proposed, wider) in proposals.items():
+        Path("proposed.toml").write_text(proposed, encoding="utf-8")
+        assert main(["study", "invite", name, "--policy", "proposed.toml"]) == 0
+        shown = " ".join(joined(capsys, f"wards/{name}.invitation", "--data-set", name).split())
+        policy = read_policy(f"wards/wards-{name}/proposed-policy.toml")
+        for field in vars(policy).keys() - {"version", "data"}:
+            assert f" {field} " in shown
+        assert all(kind in shown for kind in policy.query_kinds)
+        assert {line.partition(" = ")[0] for line in policy.beyond_defaults(parse_plan(PLAN))} == wider
+        assert all(f"{line} = " in shown for line in wider)
+
+
+def test_no_proposal_speaks_to_the_terminal(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Words in an invitation that a terminal would act on, or that look like another line, are shown as what they
+    are, or refused: the question below them is about what the owner sees.
+    """
+    for number, line in enumerate(
+        (r'noise = ["a\u001b[2J"]', r'unit = "x\u001b[2Jy"', r'features = ["sex\u202e", "b\ndelta 1"]')
+    ):
+        text = json.loads(Path(invitation).read_text(encoding="utf-8"))
+        text |= {"policy": f"max_epsilon = 1\ndelta = 1e-5\n{line}\n", "party": f"p{number}"}
+        Path("altered").write_text(json.dumps(text), encoding="utf-8")
+        capsys.readouterr()
+        assert main(["join", "altered", "--data", "north.csv", "--data-set", f"p{number}"]) != 0
+        said = "".join(capsys.readouterr())
+        assert not any(each in said for each in "\x1b\u202e") and "\n  delta 1\n" not in said.replace("  ", " ")
 
 
 @pytest.mark.parametrize(

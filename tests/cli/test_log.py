@@ -271,7 +271,8 @@ def test_a_coordinator_that_waits_says_for_whom_in_every_phase(
     now = 1000.0
     monkeypatch.setattr("hedgerow.app.coordinator.time.monotonic", lambda: now)
     begin_log("coordinator")
-    lines = RunLines(10, ["a", "b", "c"], quiet=False)
+    shown = list[str]()
+    lines = RunLines(10, ["a", "b", "c"], quiet=False, shows=shown.append)
     lines(RunEvent(RunEventKind.PHASE, 0, code=RunState.COLLECTING_VECTORS.value))
     found = list[tuple[float, str]]()
     for now, awaited in [
@@ -282,3 +283,5 @@ def test_a_coordinator_that_waits_says_for_whom_in_every_phase(
     assert [at for at, _ in found] == [1004, 1010, 1071]
     assert found[0][1] == "waiting for a, b (since 4 s; for 86 s at most)"
     assert found[1][1].startswith("waiting for b (since 10 s; for 80 s at most)")
+    # The page has it with every look, and nothing where nobody is late.
+    assert [text.partition(" (")[0] for text in shown] == ["", "", "", "waiting for a, b", *["waiting for b"] * 5]

@@ -410,15 +410,19 @@ def test_a_policy_refuses_a_survey_by_its_code(federate: Builder, code: str, abo
     assert all("site-0" not in survivors for survivors in federation.session.run.survivors)
 
 
-def test_a_node_with_a_plan_of_its_own_takes_no_survey(federate: Builder) -> None:
-    """Who pinned one plan takes part in nothing else."""
+@pytest.mark.parametrize("allows", [True, False])
+def test_a_node_with_a_plan_of_its_own_takes_a_survey_where_its_policy_says_so(federate: Builder, allows: bool) -> None:
+    """A study's sites have all pinned its plan; whether statistics are asked for besides is their owners' to say."""
     federation = begin(federate, asked(), 5)
     victim = federation.parties["site-0"]
     victim.kill()
-    victim.setup = dataclasses.replace(victim.setup, plan=federation.plan)
+    policy = dataclasses.replace(POLICY, surveys=allows)
+    victim.setup = dataclasses.replace(victim.setup, plan=federation.plan, policy=policy)
     victim.start()
     run(federation)
-    assert [fault.code for fault in victim.failures] == ["plan-changed"]
+    assert [fault.code for fault in victim.failures] == ([] if allows else ["policy-survey"])
+    assert federation.session is not None
+    assert any("site-0" in survivors for survivors in federation.session.run.survivors) is allows
 
 
 def _changed(invitation: SurveyInvitation, section: str, **values: Any) -> SurveyInvitation:

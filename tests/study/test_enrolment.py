@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.study import _require_own_roster
@@ -291,7 +291,7 @@ def test_two_rosters_have_two_sets_of_words(study: Study) -> None:
 
 def test_a_roster_is_not_exchanged_after_a_number_was_shown(study: Study) -> None:
     """The first roster and its hashes count: else a coordinator could look for one with the words of another."""
-    north, *_ = study.gather()
+    north, *others = study.gather()
     north.ask(study.answer)
     true = study.book.standing()
     swapped = replace(true, sealed=(*true.sealed[:-1], bytes(32)))
@@ -301,7 +301,18 @@ def test_a_roster_is_not_exchanged_after_a_number_was_shown(study: Study) -> Non
         assert refused.value.code == "roster-offered"
     with pytest.raises(RemoteProtocolError, match="sealed"):
         offered(north, replace(true, nonces=(bytes(32), bytes(32), bytes(32))))
-    assert north.end.roster is None
+    # A later one is shown, without words: those of it could have been chosen.
+    first = study.book.roster
+    assert first is not None
+    later = build_roster(study.identity.public, first.sites, first).to_toml().encode()
+    with pytest.raises(RemoteProtocolError):
+        offered(north, replace(true, roster=later, sealed=true.sealed[1:]))
+    offered(north, replace(true, roster=later))
+    nonces = tuple(party.notes.read("second") or b"" for party in (north, *others))
+    offered(north, replace(true, roster=later, nonces=nonces))
+    assert north.end.roster is not None and north.end.roster.epoch == 2 and north.end.roster_words == ""
+    with pytest.raises(RemoteProtocolError):
+        offered(north, true)
 
 
 def test_a_roster_without_ones_own_keys_is_refused(study: Study) -> None:
@@ -345,14 +356,47 @@ def test_the_roster_waits_for_every_confirmation(study: Study) -> None:
 
 
 def test_who_is_in_the_roster_is_not_invited_again(study: Study) -> None:
-    """Keys that were compared are not replaced by a new invitation, nor a roster that is still being sent."""
+    """Keys that were compared are not replaced by a new invitation."""
     study.gather()
     with pytest.raises(UsageError) as refused:
         study.invite("north")
     assert refused.value.code == "invited-already"
-    with pytest.raises(UsageError, match="south, west") as early:
-        withdraw(study, "north")
-    assert early.value.code == "roster-not-taken" and study.guest("north").is_confirmed
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(moves=st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=8))
+# Two refuse; one that has finished; one who has shown its number and waits.
+@example(moves=[*[(place, False) for place in (0, 1, 2)] * 4, (0, True), (1, True)])
+@example(moves=[(0, False), (0, False), (1, True)])
+def test_who_refuses_or_never_comes_back_holds_nobody_up(
+    new_study: Callable[..., Study], tmp_path: Path, moves: list[tuple[int, bool]]
+) -> None:
+    """Whoever is withdrawn while a roster is being sent, and however far the others are: all who stay end with a roster
+    that trusts none of those, and see words of no roster that was made when their numbers were known.
+    """
+    study = new_study(f"study-{len(list(tmp_path.iterdir()))}", "a", "b", "c")
+    parties, gone = {party.invitation.party: party for party in study.gather()}, set[str]()
+    taken = {}
+    for place, is_withdrawn in moves:
+        name = "abc"[place]
+        if name in gone:
+            continue
+        if is_withdrawn and len(gone) < 2:
+            withdraw(study, name)
+            gone.add(name)
+            continue
+        parties[name].ask(study.answer)
+        taken = {one.name: one.has_all for one in study.book.guests()}
+    early = {name for name, party in parties.items() if taken.get(name) and party.end.roster is not None}
+    staying = [party for name, party in parties.items() if name not in gone]
+    settle(study, staying)
+    last = study.book.roster
+    assert last is not None and {site.name for site in last.sites} == set(parties) - gone
+    assert all(guest.has_all for guest in study.book.guests()) and study.book.close_roster(study.identity.public)
+    for party in staying:
+        roster = party.end.roster
+        assert roster is not None and (roster == last or party.invitation.party in early)
+        assert bool(party.end.roster_words) is (roster.epoch == 1 or party.notes.read("is_shown") is None)
 
 
 def withdraw(study: Study, name: str) -> list[PinnedRoster]:
@@ -512,7 +556,10 @@ def test_which_rosters_may_follow_another() -> None:
         (build_roster(hub, [north], first, [watch]), "site south goes"),
         (build_roster(hub, [north, south], first), "monitor watch goes"),
         (build_roster(hub, [north, south], first, [other_watch]), "monitor watch has new keys"),
-        (build_roster(hub, [north, south], first, [watch], {"north": 5}), "numbers of rows change"),
+        (
+            build_roster(hub, [north, south], first, [watch], {"north": 5}),
+            "site north may use 5 rows, not any number of rows",
+        ),
     ):
         assert not adds_monitors_only(roster, first) and change_of(roster, first) == said
     more = build_roster(hub, [north, south], build_roster(hub, [north, south]), [watch])

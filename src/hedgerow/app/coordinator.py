@@ -96,14 +96,17 @@ STOPPED_BY_OPERATOR = "stopped-by-operator"
 class RunLines:
     """Says on stderr what happens: every site's coming and going, who is awaited, and now and then how far the run is.
 
-    Args: n_rounds: of the run; sites: all of its roster; quiet: whether nothing is said.
+    Args: n_rounds: of the run; sites: all of its roster; quiet: whether nothing is said; shows: is told each time for
+        whom the run waits, since when and how long, "" for no one: the page shows the same as the log says.
 
     Attributes:
         least: how many sites the run needs, 0 where that is not known.
     """
 
-    def __init__(self, n_rounds: int, sites: Sequence[str], *, quiet: bool) -> None:
-        self._n_rounds, self._quiet = n_rounds, quiet
+    def __init__(
+        self, n_rounds: int, sites: Sequence[str], *, quiet: bool, shows: Callable[[str], object] = lambda said: None
+    ) -> None:
+        self._n_rounds, self._quiet, self._shows = n_rounds, quiet, shows
         self._last = float("-inf")
         self._repeats = Repeats()
         self._sites, self._ready, self._given_up = sites, set[str](), set[str]()
@@ -126,19 +129,21 @@ class RunLines:
         missing = sorted(awaited) or (self._missing() if self._is_waiting else [])
         pause = _SECONDS_BETWEEN_LINES if awaited and missing != self._told else _SECONDS_BETWEEN_WAITS
         is_early = bool(awaited) and now - self._since < _SECONDS_UNTIL_LATE
-        if self._quiet or not missing or is_early or now - self._waited < pause:
+        text = f"waiting for {listed(missing)}{self._how_long()}" if missing and not is_early else ""
+        self._shows(text)
+        if self._quiet or not text or now - self._waited < pause:
             return
         self._told = missing
         absent = [site for site in missing if site not in self._connected] if math.isfinite(self._waited) else []
         self._waited = now
         why = f". Not connected: {listed(absent)}. {_WHY_ABSENT}" if absent else ""
-        tell(f"waiting for {listed(missing)}{self._how_long()}{why}")
+        tell(f"{text}{why}")
 
     def __call__(self, event: RunEvent) -> None:
         """Take note of an event."""
+        self._note_who_is_awaited(event)
         if self._quiet:
             return
-        self._note_who_is_awaited(event)
         if event.kind is RunEventKind.LEFT and self._is_over:
             # Sites that have the result hang up.
             self._say_again(event.site, f"{event.site} has hung up", "", "INFO")
@@ -159,6 +164,7 @@ class RunLines:
         """A run waits for the sites of its roster before its first set-up, and whenever too few are there."""
         if event.kind is RunEventKind.PHASE:
             self._since = time.monotonic()
+            self._shows("")
             self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
             self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
         elif event.kind is RunEventKind.JOINED:
@@ -290,6 +296,7 @@ def carry_out(
     about: EvaluatedModel | SurveyTask | None,
     opened: Callable[[RunSession, RunBoard], AbstractContextManager[Hub]],
     log_format: str = "text",
+    shows: Callable[[str], object] = lambda said: None,
 ) -> tuple[Outcome, RunSession]:
     """Wait for the sites and carry the run out, whatever engine carries its messages.
 
@@ -301,6 +308,7 @@ def carry_out(
         about: the model to be evaluated, or the survey; None trains a model.
         opened: the hub, from when the run can begin until it is over.
         log_format: of what is said: text or json.
+        shows: as `RunLines`.
 
     Raises:
         HedgerowError: why the run was given up; the journal keeps what was released.
@@ -310,7 +318,7 @@ def carry_out(
     survey, model = (about, None) if isinstance(about, SurveyTask) else (None, about)
     task = survey or (TrainingTask(plan) if model is None else model.task)
     names = [site.name for site in pinned.sites]
-    lines = RunLines(task.n_exchanges, names, quiet=file.quiet)
+    lines = RunLines(task.n_exchanges, names, quiet=file.quiet, shows=shows)
     board = RunBoard(task, names, task.n_exchanges, time.monotonic, os.urandom(8))
 
     def watch(event: RunEvent) -> None:
@@ -344,7 +352,7 @@ def serve(
     noise: NoiseSource,
     file: RunFile,
     about: EvaluatedModel | SurveyTask | None,
-    page: Audience | None = None,
+    page: Console | None = None,
 ) -> tuple[Outcome, RunSession]:
     """`carry_out`, by `roster`, `identity`, `listen`, `engine`, `metrics` and `json` of the command line.
 
@@ -363,7 +371,8 @@ def serve(
         hub = ENGINES[arguments.engine].hub(identity, pinned, (host, port), digest, monitors)
         try:
             if not arguments.json:
-                note(f"Listening on {f'[{host}]' if ':' in host else host}:{hub.port} for {len(pinned.sites)} sites.")
+                place = f"{f'[{host}]' if ':' in host else host}:{hub.port}"
+                note(f"Listening on {place} for {listed(site.name for site in pinned.sites)}.")
             with published(board, hub, monitors, arguments.metrics, page):
                 yield hub
         except KeyboardInterrupt:
@@ -373,7 +382,8 @@ def serve(
         finally:
             hub.close()
 
-    return carry_out((identity, pinned), plan, noise, file, about, listening, arguments.log_format)
+    shows = {} if page is None else {"shows": page.show_waiting}
+    return carry_out((identity, pinned), plan, noise, file, about, listening, arguments.log_format, **shows)
 
 
 def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> None:
@@ -399,7 +409,8 @@ def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> No
         hub = ENGINES[arguments.engine].hub(identity, pinned, place, b"", None)
         try:
             if not arguments.json:
-                note(f"The run {run_id.hex()[:12]} is ended. Its sites are told for up to {seconds:.0f} s.")
+                note(f"The run {run_id.hex()[:12]} is ended.")
+                note(f"Waiting for {listed(names)}, to tell them, for {seconds:.0f} s at most.")
             reached = tell_of_the_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
         finally:
             hub.close()
@@ -437,6 +448,8 @@ def hand_out(arguments: argparse.Namespace, model: Path, awaited: Collection[str
         return content
 
     place = HubAddress(*address_of(arguments.listen, "--listen"))
+    names = listed(sorted(sites if awaited is None else awaited))
+    note(f"Waiting for {names} to take the model's file, for {_SECONDS_TO_HAND_OUT:.0f} s at most.")
     server = StudyServer(identity, place, len(sites), answer, roster.sites)
     try:
         deadline = time.monotonic() + _SECONDS_TO_HAND_OUT

@@ -271,6 +271,7 @@ class Console(Page):
         self._curve: list[tuple[int, float]] = []
         self._process, self._last_event = b"", 0
         self._waiting_since: float | None = None
+        self._awaited: str | None = None
         super().__init__(place, "console", "The page of this run")
         self.say(**_NOT_YET)
         if plan is not None:
@@ -287,14 +288,16 @@ class Console(Page):
         self._plan = plan
         self.say(title=plan.name, plan=plan_facts(plan))
 
-    def show_parties(self, parties: Sequence[tuple[str, str, bool]]) -> None:
-        """Before the first run: each party's name, how far its enrolment is, and whether that is all."""
-        missing = [name for name, _, is_done in parties if not is_done]
+    def show_parties(self, parties: Sequence[tuple[str, str, bool]], waiting: str) -> None:
+        """Before the first run: each party's name, how far its enrolment is, and whether that is all; and for whom the
+        study waits.
+        """
+        n_there = sum(is_done for _, _, is_done in parties)
         self.say(
             phase="Gathering the parties",
             mood="waits",
-            waiting=f"Waiting for {listed(missing)}." if missing else "",
-            sites_text=f"{len(parties) - len(missing)} of {len(parties)} take part",
+            waiting=_sentence(waiting),
+            sites_text=f"{n_there} of {len(parties)} take part",
             sites=[
                 {"name": name, "mark": "●" if is_done else "○", "state": state, "is_calm": is_done}
                 for name, state, is_done in parties
@@ -304,6 +307,10 @@ class Console(Page):
     def show_history(self, past: Sequence[PastRun], plan: Plan) -> None:
         """The runs of a study before this one, and what all cost together. Args: plan: of the run that goes on."""
         self.say(history=[_past(run) for run in past], budget=budget_facts(past, plan))
+
+    def show_waiting(self, said: str) -> None:
+        """For whom the run waits, as the coordinator's log says it; a monitor's page makes that out by itself."""
+        self._awaited = said
 
     def show(self, report: RunReport, events_since: EventsSince) -> None:
         """From now on this report is shown; see `server.status.Audience`."""
@@ -345,19 +352,20 @@ class Console(Page):
         self._curve = thinned(self._curve)
 
     def _waiting(self, report: RunReport) -> str:
-        """For whom the run waits, how many it needs, and for how long still."""
-        if self._waiting_since is None or report.is_over:
+        """For whom the run waits."""
+        if report.is_over:
+            return ""
+        if self._awaited is not None:
+            return _sentence(self._awaited)
+        if self._waiting_since is None:
             return ""
         missing = [site.name for site in report.sites if site.state not in (SiteState.READY, SiteState.DONE)]
-        n_ready = sum(site.state == SiteState.READY for site in report.sites)
-        parts = [f"Waiting for {listed(missing)}." if missing else "All sites are there."]
-        if self._plan is not None:
-            federation = self._plan.federation
-            left = self._waiting_since + federation.join_timeout - report.seconds
-            parts.append(f"{n_ready} of the {federation.min_sites} that are needed are ready.")
-            if missing and left > 0:
-                parts.append(f"They have {span(left)} left.")
-        return " ".join(parts)
+        since = f" (since {span(report.seconds - self._waiting_since)})"
+        return f"Waiting for {listed(missing)}{since}." if missing else "All sites are there."
+
+
+def _sentence(said: str) -> str:
+    return f"{said[:1].upper()}{said[1:]}." if said else ""
 
 
 # What stands on the page ----------------------------------------------------------------------------------------------
@@ -374,6 +382,8 @@ def state_of(
         phase, mood = "Finished", "good"
     else:
         phase, mood = phase_words(report.phase), "waits" if waiting else "runs"
+        if waiting and report.phase not in (WAITING, RunState.GATHERING):
+            phase = f"Waiting for sites: {phase[:1].lower()}{phase[1:]}"
     has_promise = not math.isinf(report.epsilon_limit)
     left = report.seconds_left
     dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))

@@ -226,6 +226,8 @@ def _show_site(
     title = "Your policy, which your node enforces whatever the coordinator asks for"
     print(f"\n{wrapped(title, hanging=0)}\n")
     print_facts(_rules(text))
+    if proposed is not None and (wider := policy.beyond_defaults(plan)):
+        warn(f"This policy allows more, or tells more, than one that says nothing of it: {'; '.join(wider)}.")
     place = _place_of_book(arguments, invitation, policy.data_set)
     title = f"What the rows of {shown(policy.data_set)} have cost, in all studies whose book is {place}"
     print(f"\n{wrapped(title, hanging=0)}\n")
@@ -244,13 +246,15 @@ def _require_trust(arguments: argparse.Namespace, proposed: Policy) -> None:
 
     Raises PolicyRefusal "policy-noise" with --yes, which agrees to nothing of this; "not-agreed" for other words.
     """
-    from hedgerow.client.policy import DEFAULT_NOISE, noise_refusal
+    from hedgerow.client.policy import noise_refusal
 
-    for noise in sorted({*proposed.noise, *proposed.evaluation_noise} - {*DEFAULT_NOISE}):
+    for noise, what in _TRUST.items():
+        if noise not in (*proposed.noise, *proposed.evaluation_noise):
+            continue
         if arguments.yes:
             raise noise_refusal(f"The invitation asks for {noise} noise, which --yes does not grant", noise, "noise")
         if is_terminal():
-            note(_TRUST.get(noise, "This version does not know such noise."))
+            note(what)
             if asked(f"Type {noise} to allow it:").lower() != noise:
                 raise PolicyRefusal("not-agreed")
 
@@ -275,9 +279,19 @@ def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str,
     return facts
 
 
-def _rules(policy: str) -> list[tuple[str, str]]:
-    """What a policy says, the budget last, above the question; nothing in it may mislead."""
-    content = {name: value for name, value in read_toml(policy).items() if name != "version"}
+_UNSAID = {
+    "features": "all", "labels": "all", "query_kinds": "all", "unit": "any", "plans": "the one that you agree to",
+    "noise": "distributed", "evaluation_noise": "distributed", "coordinators": "the roster's",
+}  # fmt: skip
+"""What a policy allows that does not say it."""
+
+
+def _rules(text: str) -> list[tuple[str, str]]:
+    """All that a policy allows, what it does not say as well, the budget last, above the question."""
+    from hedgerow.client.policy import parse_policy
+
+    content = vars(parse_policy(text)) | {"data": read_toml(text).get("data", {})}
+    del content["version"]
     names = sorted(content, key=lambda name: name in ("delta", "max_epsilon"))
     return [line for name in names for line in _lines(name, content[name])]
 
@@ -285,8 +299,9 @@ def _rules(policy: str) -> list[tuple[str, str]]:
 def _lines(name: str, value: object) -> list[tuple[str, str]]:
     if isinstance(value, dict):
         return [line for inner, each in value.items() for line in _lines(f"{name}.{inner}", each)]
-    said = [shown(str(each)) for each in (value if isinstance(value, list) else [value])]
-    return [(shown(name), listed(said) or "none")]
+    said = [shown(str(each)) for each in (value if isinstance(value, list | tuple) else [value]) if each != ""]
+    # Every one of them: what is left out here is allowed all the same.
+    return [(shown(name), ", ".join(said) or _UNSAID.get(name, "none"))]
 
 
 def _adapt(arguments: argparse.Namespace, own: str) -> None:
@@ -387,32 +402,34 @@ def _enrol(
     if invitation.role is Role.SITE and notes.read("max_rows") is None:
         notes.keep(max_rows=_most_rows(arguments).to_bytes(8, "big"))
     applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
+    line = _Line(invitation, arguments.connect)
     if applicant.roster is None:
-        line = _Line(invitation, arguments.connect)
         opening = applicant.opening(line.ask(applicant.knock()))
         first_of(Standing, line.ask(opening))
         note(f"Your words: {applicant.words}")
         wait_for(f"Your words: {applicant.words}", f"{_call(invitation)} Then answer at the terminal.")
         _compare(arguments, invitation, notes, applicant.words)
-        note("Waiting for the other parties, and for the coordinator to confirm all of them.")
-        wait_for("Enrolled", "Waiting for the other parties, and for the coordinator to confirm all of them.")
-        while applicant.roster is None:
+    roster: PinnedRoster | None = None
+    # Whom the coordinator withdraws meanwhile is not in the next one, which the owner is shown as well.
+    while roster is None or applicant.roster != roster:
+        if applicant.roster is None:
+            note("Waiting for the other parties, and for the coordinator to confirm all of them.")
+            wait_for("Enrolled", "Waiting for the other parties, and for the coordinator to confirm all of them.")
+        while (roster := applicant.roster) is None:
             before = applicant.asking()
             applicant.take(line.ask(before))
             if applicant.asking() == before:
                 time.sleep(_SECONDS_BETWEEN_QUESTIONS)
-    if applicant.roster is not None:
-        words = (notes.read("roster_words") or b"").decode()
-        wait_for(f"The roster's words: {words}", "The terminal shows who is in it, and asks.")
-        _require_company(arguments, invitation, applicant.roster, words)
-        write_atomically(folder / ROSTER, applicant.roster.to_toml().encode())
-    try:
-        # The coordinator waits until it has heard this from everyone. A connection that broke says nothing: it is asked
-        # again, with the certificate that is wanted once the run has begun.
-        first_of(Standing, _Line(invitation, arguments.connect, identity).ask(applicant.asking()))
-    except WireRefusal as refusal:
-        if refusal.wire_code not in _SERVES_NODES:
-            raise
+        wait_for(f"The roster's words: {applicant.roster_words}", "The terminal shows who is in it, and asks.")
+        _require_company(arguments, invitation, roster, applicant.roster_words)
+        try:
+            # The coordinator waits until it has heard this from everyone. A connection that broke says nothing: it is
+            # asked again, with the certificate that is wanted once the run has begun.
+            applicant.take(_Line(invitation, arguments.connect, identity).ask(applicant.asking()))
+        except WireRefusal as refusal:
+            if refusal.wire_code not in _SERVES_NODES:
+                raise
+    write_atomically(folder / ROSTER, roster.to_toml().encode())
     notes.keep(settled=b"1")
 
 
@@ -433,8 +450,11 @@ def _require_company(arguments: argparse.Namespace, invitation: Invitation, rost
     note(f"The roster has {len(roster.sites)} sites, and {len(roster.monitors)} monitors, which see public numbers:")
     for party in (*roster.sites, *roster.monitors):
         you = " (you)" if party.name == invitation.party else ""
-        note(f"{party.role.value} {party.name}{you}: {party.fingerprint()}")
-    note(f"The roster's words, the same at every party: {words}")
+        most = roster.max_rows_of(party.name)
+        rows = f", at most {most:,} rows" if most else ""
+        note(f"{party.role.value} {party.name}{you}: {party.fingerprint()}{rows}")
+    if words:
+        note(f"The roster's words, the same at every party: {words}")
     if roster.epoch > 1:
         note(f"Compare its fingerprint with those who were there before: {roster.fingerprint()}")
     found = {site.name for site in roster.sites} - {invitation.party}

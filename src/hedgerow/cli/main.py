@@ -706,6 +706,11 @@ def _add_runs(actions: Any) -> None:
     add("--run", type=_whole(1), metavar="N", help="the run whose model it is (the newest)")
     add("--noise", choices=("distributed", "server"), help="as for `hedgerow evaluate` (distributed)")
     _add_run(add)
+    text = "ask the sites for statistics of the plan's columns, as far as their policies allow (surveys = true)"
+    add = _command(actions, "survey", "hedgerow.cli.study:survey", text)
+    add("--epsilon", type=_above_zero, required=True, metavar="E", help="what all these statistics may cost")
+    add("--noise", choices=("distributed", "server"), help="as for `hedgerow survey` (distributed)")
+    _add_run(add)
     text = "let the newest run rest between two rounds; its sites wait until `study run` goes on with it"
     _command(actions, "pause", "hedgerow.cli.study:pause", text)("--study", **_STUDY)
     text = "end the newest run for good, and tell its sites, which then wait for another"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     from hedgerow.app.page import Console
     from hedgerow.app.progress import PastRun
 
-_SECONDS_BETWEEN_LOOKS = 0.3
+_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_WAITS = 0.3, 60.0
 _ANY_HOST = {"0.0.0.0", "::"}
 """Where a coordinator may listen, and no one can dial."""
 
@@ -393,12 +395,12 @@ class _Lines:
     def __init__(self, book: StudyBook, identity: PrivateIdentity, page: Console | None) -> None:
         self._book, self._coordinator, self._page = book, identity.public, page
         self._said = set[str]()
+        self._since, self._awaited, self._told_at = time.monotonic(), "", -math.inf
 
     def look(self) -> bool:
         """Whether all parties have the roster."""
         guests = self._book.guests()
-        if self._page is not None:
-            self._page.show_parties([(guest.name, _state(guest), guest.has_all) for guest in guests])
+        self._say_who_is_awaited(guests)
         for guest in guests:
             if guest.party is not None and not guest.is_confirmed:
                 self._introduce(guest)
@@ -408,13 +410,28 @@ class _Lines:
         self._say("All parties are confirmed. Each is sent the roster.")
         if words := self._book.roster_words:
             roster = self._book.roster
-            if roster is not None and roster.epoch > 1:
+            is_first = roster is None or roster.epoch == 1
+            if roster is not None and not is_first:
                 self._say(_new_roster(roster))
-            self._say(f"The roster's words, the same at every party: {words}")
-        guests = self._book.guests()
-        if missing := [guest.name for guest in guests if not guest.has_all]:
-            self._say(f"Waiting for {listed(missing)} to take the roster.")
-        return not missing
+            self._say(f"The roster's words, the same at every party{'' if is_first else ' that came last'}: {words}")
+        return all(guest.has_all for guest in self._book.guests())
+
+    def _say_who_is_awaited(self, guests: Sequence[Guest]) -> None:
+        """For whom the study waits and since when: at once, when that changes, and each minute."""
+        parties = {
+            "to join": [guest.name for guest in guests if guest.party is None],
+            "to be confirmed": [guest.name for guest in guests if guest.party is not None and not guest.is_confirmed],
+        }
+        if not any(parties.values()):
+            parties["to take the roster"] = [guest.name for guest in guests if not guest.has_all]
+        awaited = ", ".join(f"{listed(names)} {what}" for what, names in parties.items() if names)
+        now = time.monotonic()
+        text = f"waiting for {awaited} (since {now - self._since:,.0f} s, until they come)" if awaited else ""
+        if self._page is not None:
+            self._page.show_parties([(guest.name, _state(guest), guest.has_all) for guest in guests], text)
+        if text and (awaited != self._awaited or now - self._told_at >= _SECONDS_BETWEEN_WAITS):
+            self._awaited, self._told_at = awaited, now
+            note(f"{text[:1].upper()}{text[1:]}.")
 
     def _introduce(self, guest: Guest) -> None:
         words = guest.words(self._coordinator)
@@ -600,6 +617,27 @@ def evaluate(arguments: argparse.Namespace) -> None:
     command += [] if arguments.noise is None else ["--noise", arguments.noise]
     evaluation.run(build_parser().parse_args([*command, *as_coordinator(folder, arguments)]))
     _say_who_was_away(folder, number)
+
+
+def survey(arguments: argparse.Namespace) -> None:
+    """Ask the sites for statistics of the plan's columns, by `hedgerow survey`, into a folder of their own.
+
+    Where the plan's label is a time to an event, for Kaplan-Meier curves. The same command goes on with one that was
+    cut off.
+    """
+    from hedgerow.cli import survey as statistics
+
+    folder = folder_of(arguments.study)
+    _require_roster(folder)
+    plan, place = read_plan(str(folder / PLAN)), str(folder / PLAN)
+    number = next(n for n in count(1) if not (folder / f"survey-{n}" / "survey.json").is_file())
+    command = ["survey", "--federated", "--epsilon", str(arguments.epsilon), "--delta", str(plan.privacy.delta)]
+    command += ["--out", str(folder / f"survey-{number}")]
+    command += ["--survival", place] if plan.label.is_survival else ["--schema", place, "--label", plan.label.name]
+    if plan.privacy.unit != "record":
+        command += ["--unit", plan.privacy.unit, "--max-rows-per-unit", str(plan.privacy.max_rows_per_unit)]
+    command += [] if arguments.noise is None else ["--noise", arguments.noise]
+    statistics.run(build_parser().parse_args([*command, *as_coordinator(folder, arguments)]))
 
 
 def abort(arguments: argparse.Namespace) -> None:

@@ -69,6 +69,7 @@ from hedgerow.plan.fields import (
     read_json,
     read_section,
     read_toml,
+    some_of,
     text,
 )
 from hedgerow.plan.plan import Plan
@@ -83,6 +84,7 @@ from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import spoken
 
 POLICY_VERSION = 1
+NOISE = ("server", "distributed", "local")
 DEFAULT_NOISE = ("distributed",)
 """Not "server", which trusts the coordinator with exact sums, nor "local", which takes the number of a site's rows to
 be known: an owner who agrees to either says so.
@@ -112,8 +114,8 @@ class Policy:
     labels: tuple[str, ...] = checked(distinct_texts, ())
     query_kinds: tuple[str, ...] = checked(distinct_texts, ())
     plans: tuple[str, ...] = checked(_plan_digests, ())
-    noise: tuple[str, ...] = checked(distinct_texts, ())
-    evaluation_noise: tuple[str, ...] = checked(distinct_texts, ())
+    noise: tuple[str, ...] = checked(some_of(*NOISE), ())
+    evaluation_noise: tuple[str, ...] = checked(some_of(*NOISE), ())
     surveys: bool = checked(boolean, False)
     min_colluders: int = checked(integer(0, 4096), 1)
     requires_echo: bool = checked(boolean, False)
@@ -161,6 +163,26 @@ class Policy:
             # A run has the noise of its task, which is checked by itself.
             refuses_server_noise="server" not in (*(self.noise or DEFAULT_NOISE), *self.noise_of_evaluations),
         )
+
+    def beyond_defaults(self, plan: Plan) -> list[str]:
+        """The lines by which it allows more, or tells others more, than a policy for this plan that says none of them.
+
+        Noise is not among them: an owner is asked for it in words.
+        """
+        usual = Policy(version=self.version, data_set=self.data_set, max_epsilon=self.max_epsilon, delta=self.delta)
+        wider = {
+            "min_sites": self.min_sites < usual.min_sites,
+            "min_colluders": self.min_colluders < usual.min_colluders,
+            "surveys": self.surveys,
+            "monitors": self.monitors != usual.monitors,
+            # Whether the node takes part would follow from its rows.
+            "rows_that_do_not_fit": self.is_strict,
+            **{name: getattr(self, name) < 1 for name in ("max_unlisted", "max_clamped", "refuse_loss")},
+            # An epsilon that is counted at a larger delta is a smaller number.
+            "delta": self.delta > plan.privacy.delta,
+            "max_epsilon": math.isinf(self.max_epsilon),
+        }
+        return [f"{name} = {getattr(self, name)}" for name, is_wider in wider.items() if is_wider]
 
     def check_roster(self, roster: Roster) -> None:
         """Raises PolicyRefusal: policy-coordinator, policy-small-cohort."""
@@ -404,15 +426,13 @@ def require_pinned(task: Task, setup: NodeSetup) -> None:
 
     A coordinator that could make plans up would choose bounds, classes and units by which a model, or no more than
     whether a node takes part, tells of single rows. A survey refuses nothing for what stands in a row: an owner agrees
-    to surveys as such, with the policy's line ``surveys``. The ends and groups of curves are the coordinator's. With
-    its own noise it would see the exact count of any of them, so `noise` of the policy, "distributed" by default,
-    decides.
+    to surveys as such, with the policy's line ``surveys``, beside the plan that they have named. The ends and groups of
+    curves are the coordinator's. With its own noise it would see the exact count of any of them, so `noise` of the
+    policy, "distributed" by default, decides.
     """
     if isinstance(task, SurveyTask):
         if not setup.policy.surveys:
             raise PolicyRefusal("policy-survey")
-        if setup.plan is not None:
-            require_same_plan(task, TrainingTask(setup.plan))
         return
     if setup.plan is None and not setup.policy.plans:
         raise PolicyRefusal("no-pinned-plan")

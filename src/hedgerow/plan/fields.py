@@ -191,6 +191,16 @@ def one_of(*words: str) -> Check:
     return check
 
 
+def some_of(*words: str) -> Check:
+    """A list of distinct words out of the given ones."""
+    each = one_of(*words)
+
+    def check(value: Any, path: str) -> Any:
+        return tuple(each(word, path) for word in distinct_texts(value, path))
+
+    return check
+
+
 def boolean(value: Any, path: str) -> bool:
     """true or false."""
     if not isinstance(value, bool):

@@ -420,7 +420,8 @@ class PinnedRoster:
             if list(parties) != sorted(parties, key=lambda party: party.name):
                 raise UsageError("roster-unsorted")
         for what, values in (
-            ("name", [party.name for party in everybody]),
+            # Two that differ in capitals only, people take for one.
+            ("name", [party.name.lower() for party in everybody]),
             ("identity key", [party.identity_key for party in everybody]),
             ("certificate", [party.certificate for party in everybody]),
         ):
@@ -515,9 +516,15 @@ def change_of(new: PinnedRoster, old: PinnedRoster) -> str:
         parts += [f"{role} {name} comes" for name in named if name not in known]
         parts += [f"{role} {name} goes" for name in known if name not in named]
         parts += [f"{role} {name} has new keys" for name in named if name in known and named[name] != known[name]]
-    if new.max_rows != old.max_rows:
-        parts.append("numbers of rows change")
+    for site in new.sites:
+        most, earlier = new.max_rows_of(site.name), old.max_rows_of(site.name)
+        if most != earlier and old.site(site.name) is not None:
+            parts.append(f"site {site.name} may use {_most(most)}, not {_most(earlier)}")
     return ", ".join(parts) or "nothing but its number changes"
+
+
+def _most(rows: int) -> str:
+    return f"{rows:,} rows" if rows else "any number of rows"
 
 
 def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
