@@ -26,15 +26,16 @@ from numpy.typing import NDArray
 from experiments import harness
 from experiments.datasets import Table
 from experiments.harness import Prepared
+from experiments.lumberjack import PRESET, plug_in
+from experiments.lumberjack.forest import places
+from experiments.lumberjack.program import leaf_noise, leaf_values, searched
+from experiments.lumberjack.settings import resolve_lumberjack
 from hedgerow.client.node import Node
-from hedgerow.methods.lumberjack.forest import places
-from hedgerow.methods.lumberjack.program import leaf_noise, leaf_values, searched
-from hedgerow.methods.lumberjack.settings import resolve_lumberjack
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import PlainAggregation
-from hedgerow.training.presets import apply_preset, preset_named
+from hedgerow.training.presets import apply_preset
 from hedgerow.training.steps import Run
 
 Scores = NDArray[np.float64]
@@ -167,10 +168,11 @@ def by_xgboost(table: Table, x: Scores, label: NDArray[Any], test: Scores, **set
 def lumberjack_forest(table: Table, train: NDArray[np.bool_], epsilon: float, delta: float, seed: int) -> Scores:
     """Lumberjack's deep forest itself, from what the method `lumberjack` releases; see `Predict`.
 
-    A model of ours holds it in trees of 8 levels, which costs some of it (`hedgerow.methods.lumberjack`).
+    A model of ours holds it in trees of 8 levels, which costs some of it (`experiments.lumberjack`).
     """
+    plug_in()
     plan = harness.plan_for(table, epsilon, int(train.sum()), {"structure_seed": seed}, delta=delta)
-    plan = apply_preset(preset_named("lumberjack"), plan)
+    plan = apply_preset(PRESET, plan)
     prepared, settings = Prepared(table), resolve_lumberjack(plan)
     noise, data = SeededNoise(seed, exact=False), harness.rows_of(prepared, plan, train)
     sums = PlainAggregation([Node("one", data, plan, settings)])

@@ -26,11 +26,12 @@ from sklearn.metrics import d2_tweedie_score, r2_score
 from experiments import datasets, harness
 from experiments.datasets import BINARY_NAMES, SYNTHETIC, Table, load, make
 from experiments.harness import Line, Lines, Prepared, algorithm_plan, error_of, plan_for
+from experiments.lumberjack import PRESET, plug_in
 from experiments.rivals import RIVALS, by_xgboost
 from hedgerow.errors import PlanError
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.plan.plan import Plan
-from hedgerow.training.presets import PRESETS, apply_preset
+from hedgerow.training.presets import PRESETS, Preset, apply_preset
 
 Floats = NDArray[np.float64]
 Load = Callable[[str | None], Table]
@@ -46,8 +47,10 @@ expected, in its own unit, [n]. A PlanError says that the method is not for such
 DEFAULT, XGBOOST = "Hedgerow's default", "XGBoost, not private"
 
 
-def _preset(name: str, table: Table, epsilon: float, n_train: int, seed: int) -> Plan:
-    return apply_preset(PRESETS[name], plan_for(table, epsilon, n_train, {"structure_seed": seed}))
+def _preset(preset: Preset, table: Table, epsilon: float, n_train: int, seed: int) -> Plan:
+    if preset is PRESET:
+        plug_in()
+    return apply_preset(preset, plan_for(table, epsilon, n_train, {"structure_seed": seed}))
 
 
 def _dp_xgboost(table: Table, epsilon: float, n_train: int, seed: int) -> Plan:
@@ -78,11 +81,11 @@ def _xgboost(prepared: Prepared, train: NDArray[np.bool_], _: float, seed: int) 
 
 
 OURS: Mapping[str, Predict] = {
-    DEFAULT: partial(_trained, partial(_preset, "hedgerow")),
+    DEFAULT: partial(_trained, partial(_preset, PRESETS["hedgerow"])),
     **{
-        preset.title: partial(_trained, partial(_preset, name))
-        for name, preset in PRESETS.items()
-        if preset.private and name != "hedgerow"
+        preset.title: partial(_trained, partial(_preset, preset))
+        for preset in (*PRESETS.values(), PRESET)
+        if preset.private and preset.name != "hedgerow"
     },
     "DP-XGBoost, our parameters": partial(_trained, _dp_xgboost),
 }

@@ -26,7 +26,6 @@ Overrides = dict[str, Any]
 
 WITH_SIGNAL: dict[str, Any] = {"noise_ridge": 1.5, "interaction_size": 3}
 """What two classes have by default, but not at so little signal as these 400 records are."""
-JACK: dict[str, Any] = {"algorithm": "lumberjack", "weight_update": "averaging"}
 WIDE = [{"name": name, "type": "numeric", "min": -90_000, "max": 90_240} for name in "abc"]
 """Far wider than the rows, which are about 120: a run cuts these again."""
 RISING = [
@@ -189,13 +188,6 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         {"model": {"algorithm": "dp-xgboost"}, "privacy": {"accountant": "pure"}},
         "70381b8b6444eb57001f49a0",
     ),
-    "lumberjack": ("binary", {"model": JACK, "lumberjack": {"height": 4}}, "3bf68a8bced09ef39e6ea773"),
-    "lumberjack, classes": (
-        "multiclass",
-        {"model": JACK, "lumberjack": {"height": 4, "threshold": 0.5}},
-        "c0c285ecfc9832974d3a5e45",
-    ),
-    "lumberjack, numbers": ("regression", {"model": JACK, "lumberjack": {"height": 4}}, "c30fd4588fb3e29c4690876b"),
     "boosting, numbers, mean": ("regression", {"model": {"start": "mean"}}, "069049e9d9f75ad19ee596bd"),
     "boosting, numbers, linear model without line": (
         "regression",
@@ -283,8 +275,6 @@ def plan_of(factory: ModuleType, label: str, overrides: Overrides) -> Plan:
     """The smallest plan of the label's type with `overrides`, over the declared number of records."""
     base = factory.make_plan(label).to_dict()
     sizes = {} if "adassp" in str(overrides) else {"n_trees": 4, "max_depth": 2}
-    if "lumberjack" in overrides:
-        del sizes["max_depth"]
     model = {**sizes, "structure_seed": 7, **overrides.get("model", {})}
     privacy = {"epsilon": 2.0, "delta": 1e-5, "n_records": N_RECORDS, **overrides.get("privacy", {})}
     shared = {name: base[name] for name in ("version", "name", "features", "label")}

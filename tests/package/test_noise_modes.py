@@ -57,16 +57,6 @@ def test_single_records_are_counted_as_they_fall(factory: ModuleType) -> None:
     assert at_least < 1e-9 and at_worst == pytest.approx(3 * 63 / math.e, rel=0.02)
 
 
-def test_a_search_shows_single_records_before_there_are_leaves(factory: ModuleType) -> None:
-    """Lumberjack first asks for a thousand nodes of each tree: their exact sums are what a coordinator sees."""
-    table = factory.make_plan(privacy={"n_records": 5000}).to_dict()
-    plan = Plan.from_dict({**table, "model": {"algorithm": "lumberjack", "weight_update": "averaging"}})
-    even, crowded = expected_singles(plan, resolve(plan))  # type: ignore[misc]
-    draws = np.random.default_rng(1).multinomial(5000, np.full(1024, 1 / 1024), size=400)
-    assert even == pytest.approx(25 * (draws == 1).sum(axis=1).mean(), rel=0.05)
-    assert even <= crowded <= 25 * 1024
-
-
 CHOICES = [("server", None, False), ("distributed", None, True), ("distributed", False, False)]
 
 

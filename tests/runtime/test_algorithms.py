@@ -41,7 +41,6 @@ UNHURRIED = Federation(join_timeout=3600.0, round_timeout=3600.0, idle_timeout=3
 
 _ADASSP = {"model": {"algorithm": "adassp"}}
 _S_GBDT = {"model": {"algorithm": "s-gbdt", "n_trees": 3, "max_depth": 2}}
-_JACK = {"model": {"algorithm": "lumberjack", "weight_update": "averaging", "n_trees": 3}}
 _FILTER = {"individual_filter": True, "extra_rounds": 2, "subsampling_ratio": 0.4}
 
 PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -69,10 +68,6 @@ PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "s-gbdt, linear start, classes": ("binary", {**_S_GBDT, "s_gbdt": {**_FILTER, "initial_score": "linear"}}, {}),
     "s-gbdt, linear start, noise of the sites": (
         "binary", {**_S_GBDT, "s_gbdt": {**_FILTER, "initial_score": "linear"}}, {"noise": "distributed"},
-    ),
-    "lumberjack, classes": ("multiclass", {**_JACK, "lumberjack": {"height": 6, "threshold": 0.5}}, {}),
-    "lumberjack, regression, noise of the sites": (
-        "regression", {**_JACK, "lumberjack": {"height": 6}}, {"noise": "distributed"},
     ),
     "dp-xgboost, histograms": (
         "regression",

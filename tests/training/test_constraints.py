@@ -26,8 +26,7 @@ FEATURES: list[dict[str, Any]] = [
 ]
 UNDIRECTED = [{name: value for name, value in feature.items() if name != "monotone"} for feature in FEATURES]
 GROUPS = [["age", "sex"], ["sex", "visits"]]
-PRIVATE_PRESETS = sorted(name for name, preset in PRESETS.items() if preset.private and name != "lumberjack")
-"""A forest of shares is not constrained, and says so."""
+PRIVATE_PRESETS = sorted(name for name, preset in PRESETS.items() if preset.private)
 
 
 def plan_of(factory: ModuleType, label: str, model: dict[str, Any], **privacy: Any) -> Plan:

@@ -40,7 +40,7 @@ COSTS: dict[str, tuple[int, dict[type[Query], int]]] = {
 
 ALGORITHM_PRESETS = {
     "s-gbdt": "s-gbdt", "s-gbdt-linear": "s-gbdt", "dp-xgboost": "dp-xgboost", "dp-boost": "dp-xgboost",
-    "adassp": "adassp", "lumberjack": "lumberjack",
+    "adassp": "adassp",
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_other_papers_methods_run(factory: ModuleType, name: str) -> None:
     before = apply_preset(PRESETS["s-gbdt-linear"], factory.make_plan(privacy={"epsilon": 1.0}))
     plan = apply_preset(PRESETS[name], before)
     assert plan.model.algorithm == ALGORITHM_PRESETS[name]
-    sections = {"s_gbdt", "dp_xgboost", "adassp", "lumberjack"} & set(plan.to_dict())
+    sections = {"s_gbdt", "dp_xgboost", "adassp"} & set(plan.to_dict())
     assert sections == {PRESETS[name].section_name}
     sites = {site: factory.make_data(plan, 40, seed) for seed, site in enumerate("ab")}
     model = train(plan, sites, noise=SeededNoise(1, exact=False))

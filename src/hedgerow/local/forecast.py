@@ -140,9 +140,9 @@ def forecast(plan: Plan) -> Forecast:
     """Run the plan's program on sums of nothing and count what it asks.
 
     What a program asks depends on the answers (candidates follow the released sums), but how often it asks does not,
-    and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates. Only
-    Lumberjack's vectors after the first are as long as what it finds, and where trees on several features are deeper,
-    releases decide how many these are: from the first on, every tree counts as one.
+    and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates. Where
+    trees on several features are deeper, releases decide how many these are: from the first on, every tree counts as
+    one.
     """
     settings = resolve(plan)
     queries = dry_run(plan, settings)
@@ -228,8 +228,6 @@ def expected_singles(plan: Plan, settings: Settings) -> tuple[float, float] | No
     chance 1/L, independently. Real records crowd into few leaves and leave others nearly empty. The second number is
     for the worst of such crowding, one leaf that takes any number of the records while the others are spread evenly
     over the rest: about a leaf in e holds one record then. Both count all trees.
-
-    What a search of Lumberjack asks for after its first look comes on top.
 
     Returns None for an algorithm without leaves.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hedgerow.methods import Method, adassp, boosting, dp_xgboost, lumberjack, s_gbdt
+from hedgerow.methods import Method, adassp, boosting, dp_xgboost, s_gbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import Registry, add_rules
 
@@ -26,7 +26,6 @@ add_method("boosting", boosting.METHOD)
 add_method("adassp", adassp.METHOD)
 add_method("s-gbdt", s_gbdt.METHOD)
 add_method("dp-xgboost", dp_xgboost.METHOD)
-add_method("lumberjack", lumberjack.METHOD)
 
 
 def method_of(plan: Plan) -> Method:

@@ -1,4 +1,4 @@
-"""Named methods as settings of a plan: the methods of Maddock et al., CCS'22, of five further papers, and our default.
+"""Named methods as settings of a plan: the methods of Maddock et al., CCS'22, of four further papers, and our default.
 
 Pure data. A preset is the [model] section of a plan, that of its algorithm, and the accountant, with its source;
 `apply_preset` writes it over a plan's own, and keeps nothing of the plan's [model] but its structure seed and which
@@ -213,13 +213,6 @@ _LIST = (
         "Boosted AdaSSP",
         "Rho et al., 2022, Algorithm 2; the number of rounds and the shares are ours",
         {"algorithm": "adassp"},
-        accountant="gdp",
-    ),
-    Preset(
-        "lumberjack",
-        "Lumberjack",
-        "Lebeda et al., 2026, arXiv 2605.22756; what is ours stands in its module's first lines",
-        {"algorithm": "lumberjack", "weight_update": "averaging"},
         accountant="gdp",
     ),
     Preset(

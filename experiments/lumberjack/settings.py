@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from experiments.lumberjack import Lumberjack
+from experiments.lumberjack.forest import MOST_ASKED, UNIT, look, rounds_of
 from hedgerow.methods.line import LINE_LENGTH, asks_for_line, line_demands, line_share
-from hedgerow.methods.lumberjack import Lumberjack
-from hedgerow.methods.lumberjack.forest import MOST_ASKED, UNIT, look, rounds_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas

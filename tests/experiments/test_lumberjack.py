@@ -1,9 +1,11 @@
-"""Lumberjack: its search against all nodes one by one, what a record can change, what it costs, and its models."""
+"""Lumberjack, a method from outside the package: its search against all nodes one by one, what a record can change,
+what it costs, and its models."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,29 +17,48 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from experiments.lumberjack import PRESET, plug_in
+from experiments.lumberjack import forest as grown
+from experiments.lumberjack.forest import Forest, Kept, Pieces, Search, leaves_of, look, rounds_of
+from experiments.lumberjack.program import lumberjack
+from experiments.lumberjack.settings import resolve_lumberjack
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
+from hedgerow.local.forecast import expected_singles
+from hedgerow.local.training import train
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.methods.lumberjack import forest as grown
-from hedgerow.methods.lumberjack.forest import Forest, Kept, Pieces, Search, leaves_of, look, rounds_of
-from hedgerow.methods.lumberjack.program import lumberjack
-from hedgerow.methods.lumberjack.settings import resolve_lumberjack
-from hedgerow.methods.registry import resolve
+from hedgerow.methods.registry import METHODS, resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import rules_by_method
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
-from hedgerow.training.presets import apply_preset, preset_named
+from hedgerow.training.presets import apply_preset
 from hedgerow.training.steps import EndedEarly
 from hedgerow.trees.binning import build_grid
+from hedgerow.trees.ensemble import ensemble_to_dict
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
+from tests.server.audit import attack_on, audit, small_plan
 
 Codes = NDArray[Any]
 LABELS = ["binary", "multiclass", "regression"]
+GOLDEN = {
+    "binary": "3bf68a8bced09ef39e6ea773",
+    "multiclass": "c0c285ecfc9832974d3a5e45",
+    "regression": "c30fd4588fb3e29c4690876b",
+}
+
+
+@pytest.fixture(autouse=True)
+def plugged() -> Iterator[None]:
+    """The method, for one test: others count the methods of the package."""
+    plug_in()
+    yield
+    del METHODS["lumberjack"], rules_by_method()["lumberjack"]
 
 
 def jack_plan(
@@ -300,7 +321,7 @@ def test_plans_that_contradict_themselves_are_refused(factory: ModuleType) -> No
     for model in ({"weight_update": "newton"}, {"n_trees": 257}, {"max_depth": 3}):
         with pytest.raises(PlanError):
             Plan.from_dict({**table, "model": {**table["model"], **model}})
-    preset = apply_preset(preset_named("lumberjack"), factory.make_plan())
+    preset = apply_preset(PRESET, factory.make_plan())
     assert preset.own == dataclasses.replace(preset.own) and resolve(preset).n_trees == 25
 
 
@@ -346,3 +367,45 @@ def test_noise_is_drawn_as_planned(factory: ModuleType) -> None:
     for query in queries[:-1]:
         assert noise_of(query).event.sigma >= search.sigma and query.length <= search.length
     assert noise_of(queries[-1]).event.sigma >= leaves.sigma and len(queries) <= own.n_exchanges(plan)
+
+
+@pytest.mark.parametrize("label", GOLDEN)
+def test_a_model_stays_the_same_byte_for_byte(factory: ModuleType, label: str) -> None:
+    """Whoever repeats a published run gets the published model, from the same releases, over sites and under masks."""
+    own = {"height": 4, **({"threshold": 0.5} if label == "multiclass" else {})}
+    privacy = {"epsilon": 2.0, "delta": 1e-5, "n_records": 400}
+    table = jack_plan(factory, label, own, 4, **privacy).to_dict()
+    plan = Plan.from_dict({**table, "model": {**table["model"], "structure_seed": 7}})
+    data = factory.make_data(plan, 400, 5)
+    sites = {f"site-{number}": factory.take(data, np.arange(number, 400, 3)) for number in range(3)}
+    model = train(plan, sites, noise=SeededNoise(1))
+    releases = [release.to_dict() for release in model.ledger.releases]
+    assert factory.digest_of([ensemble_to_dict(model.ensemble), releases]) == GOLDEN[label]
+
+
+@pytest.mark.parametrize("n_lines", [0, 1])
+def test_a_line_follows_unless_the_plan_says_none(factory: ModuleType, n_lines: int) -> None:
+    """With calibration = "none" nothing is asked after the leaves, and a search may end before its last round."""
+    table = jack_plan(factory, "regression").to_dict()
+    plan = Plan.from_dict({**table, "model": {**table["model"], "calibration": "auto" if n_lines else "none"}})
+    model = train(plan, {"one": factory.make_data(plan, 60, 1)}, noise=SeededNoise(1, exact=False))
+    assert [release.kind for release in model.ledger.releases].count("LineSums") == n_lines
+    assert len(model.ledger) <= resolve(plan).n_exchanges(plan)
+
+
+def test_a_search_shows_single_records_before_there_are_leaves(factory: ModuleType) -> None:
+    """Lumberjack first asks for a thousand nodes of each tree: their exact sums are what a coordinator sees."""
+    plan = jack_plan(factory, n_trees=25, n_records=5000)
+    even, crowded = expected_singles(plan, resolve(plan))  # type: ignore[misc]
+    draws = np.random.default_rng(1).multinomial(5000, np.full(1024, 1 / 1024), size=400)
+    assert even == pytest.approx(25 * (draws == 1).sum(axis=1).mean(), rel=0.05)
+    assert even <= crowded <= 25 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", ["binary", "regression"])
+def test_the_best_attack_finds_no_more_than_is_accounted(label: str) -> None:
+    """The canary audit that the package's methods pass: the bound stays below the accounted mu, and comes near it."""
+    model = {"algorithm": "lumberjack", "weight_update": "averaging", "n_trees": 3}
+    found = audit(attack_on(small_plan(label, model=model, lumberjack={"height": 4})), 400)
+    assert found.passed and found.mu_estimate > 0.6 * found.mu_accounted

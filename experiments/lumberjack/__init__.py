@@ -1,13 +1,18 @@
-"""Lumberjack: the section [lumberjack] of a plan, and where the method's parts are."""
+"""Lumberjack, a method from outside the package: the section [lumberjack] of a plan, and where its parts are.
+
+    plug_in()           plans may say `algorithm = "lumberjack"` from then on
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from hedgerow.methods import Method, Parts
+from hedgerow.methods.registry import METHODS, add_method
 from hedgerow.plan.fields import checked, integer, number, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
+from hedgerow.training.presets import Preset
 
 MOST_TREES = 256
 
@@ -44,8 +49,8 @@ def check(plan: Plan) -> None:
 
 
 def _parts() -> Parts:
-    from hedgerow.methods.lumberjack.program import lumberjack
-    from hedgerow.methods.lumberjack.settings import resolve_lumberjack
+    from experiments.lumberjack.program import lumberjack
+    from experiments.lumberjack.settings import resolve_lumberjack
 
     return Parts(resolve_lumberjack, lumberjack)
 
@@ -59,3 +64,16 @@ METHOD = Method(
     counts_prepared=True,
     is_grouped=True,
 )
+PRESET = Preset(
+    "lumberjack",
+    "Lumberjack",
+    "Lebeda et al., 2026, arXiv 2605.22756; what is ours stands in the first lines of its program",
+    {"algorithm": "lumberjack", "weight_update": "averaging"},
+    accountant="gdp",
+)
+
+
+def plug_in() -> None:
+    """Let this process's plans have `algorithm = "lumberjack"`; once is enough."""
+    if "lumberjack" not in METHODS:
+        add_method("lumberjack", METHOD)

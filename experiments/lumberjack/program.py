@@ -34,10 +34,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.methods.line import mend_by_spread
-from hedgerow.methods.lumberjack import Lumberjack
-from hedgerow.methods.lumberjack.forest import (
+from experiments.lumberjack import Lumberjack
+from experiments.lumberjack.forest import (
     LATER_LOOK,
     MOST_ASKED,
     UNIT,
@@ -52,7 +50,9 @@ from hedgerow.methods.lumberjack.forest import (
     leaves_of,
     places,
 )
-from hedgerow.methods.lumberjack.settings import LumberjackSettings, most_leaves, n_statistics, sensitivities_squared
+from experiments.lumberjack.settings import LumberjackSettings, most_leaves, n_statistics, sensitivities_squared
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.line import mend_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.steps import Grown, Program, Run, grown_by
