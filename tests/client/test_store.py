@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -103,6 +106,23 @@ def test_the_counter_is_json_of_one_length(store: NodeStore) -> None:
     one_slot(Lab(), store)
     line = (store.folder / "counter.json").read_text(encoding="ascii")
     assert line == json.dumps(store._counter.__dict__).ljust(512)
+
+
+def test_a_disk_that_is_full_at_the_first_count_locks_no_node(
+    tmp_path: Path, make_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was made, and nothing written: nothing has left the node, which takes the run up with more room."""
+    task = TrainingTask(make_plan())
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, "full")
+        patch.setattr(os, "pwrite", Mock(side_effect=full))
+        store = NodeStore(tmp_path / "node")
+        with pytest.raises(EnvironmentFault):
+            store.open_run(RUN, task, b"data")
+        store.close()
+    again = NodeStore(tmp_path / "node")
+    assert again.open_run(RUN, task, b"data") == frozenset()
+    again.close()
 
 
 def test_a_database_does_not_open_under_the_counter_of_another_folder(store: NodeStore) -> None:

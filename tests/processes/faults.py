@@ -1,7 +1,7 @@
 """Random faults in whole federations of real processes: what they end in, and what they break.
 
-``python -m experiments faults --schedules 200 --seed 0``. Each schedule is a coordinator and five nodes over
-loopback TLS, or twelve in three groups of sites. Drawn from the seed, processes are killed, frozen, ended and started
+``python -m experiments faults --schedules 200 --seed 0``. Each schedule is a coordinator and five nodes over loopback
+TLS, or nine or twelve in three groups of sites. Drawn from the seed, processes are killed, frozen, ended and started
 again, disks become full, one site may be hostile and strangers may flood the port; the operator then does what
 docs/deploy.md says: the same commands again, or `--abort`, or a corrected plan with `--new-run`; or the coordinator
 never comes back. At the end it is checked that no model is wrong, nothing hangs, every end has a name, no site's book
@@ -44,6 +44,7 @@ from unittest import mock
 import numpy as np
 
 import hedgerow.app.node
+import hedgerow.cli.main
 import hedgerow.client.node_session
 import hedgerow.secagg.masks
 from experiments.datasets import Table, category, number
@@ -71,9 +72,9 @@ from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected
 
 N_RECORDS, N_TREES, N_GROUPS = 300, 10, 3
-SITES_IN_GROUPS = tuple(f"site-{count:03}" for count in range(12))
-"""As few as three groups can be of, each of which a site may leave."""
-SITES = SITES_IN_GROUPS[:5]
+SIZES = (5, 5, 5, 9, 12)
+"""Numbers of sites. From nine on they are in three groups: of three, which can lose no site, or of four, which can."""
+SITES = tuple(f"site-{count:03}" for count in range(max(SIZES)))
 HUB, DELTA = "coordinator", 1e-6
 TIMEOUTS = {"join_timeout": 4.0, "round_timeout": 2.0, "idle_timeout": 6.0}
 AGAIN, ABORT, NEW_RUN = "the same commands again", "--abort", "a corrected plan, --new-run"
@@ -115,21 +116,20 @@ class Schedule:
     ending: str
     ending_at: float
     seed: int
-    is_grouped: bool = False
+    n_sites: int = SIZES[0]
 
     @property
     def sites(self) -> tuple[str, ...]:
         """Who takes part; the last one is hostile where one is."""
-        return SITES_IN_GROUPS if self.is_grouped else SITES
+        return SITES[: self.n_sites]
 
 
 def draw(seed: int, count: int) -> Schedule:
     """The schedule of this number; the same for the same seed."""
     source = random.Random(f"{seed}/{count}")
     hostile = source.choice(HOSTILE) if source.random() < 0.5 else ""
-    is_grouped = source.random() < 0.4
-    sites = SITES_IN_GROUPS if is_grouped else SITES
-    names = [HUB, *(sites[:-1] if hostile else sites)]
+    n_sites = source.choice(SIZES)
+    names = [HUB, *SITES[: n_sites - bool(hostile)]]
     strikes: dict[str, list[Strike | None]] = {name: [] for name in names}
     signals: list[tuple[float, str, int]] = []
     for _ in range(source.randint(1, 4)):
@@ -142,7 +142,7 @@ def draw(seed: int, count: int) -> Schedule:
     ending = source.choice([AGAIN, AGAIN, AGAIN, ABORT, NEW_RUN, VANISHED])
     return Schedule(
         count, strikes, sorted(signals), hostile, source.random() < 0.3, ending, source.uniform(0.0, 2.0),
-        source.getrandbits(32), is_grouped,
+        source.getrandbits(32), n_sites,
     )  # fmt: skip
 
 
@@ -219,10 +219,18 @@ def start(folder: Path, arguments: list[str], prepare: Callable[[int], None] = l
 
     def act(noted: int) -> int:
         prepare(noted)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = command(arguments)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return code
+        run = hedgerow.cli.main._run
+
+        def interruptible(given: list[str]) -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            try:
+                run(given)
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+        # Before and after, to be interrupted is not an end of the command's.
+        hedgerow.cli.main._run = interruptible
+        return command(arguments)
 
     return _fork(folder, act)
 
@@ -233,7 +241,6 @@ def _fork(folder: Path, act: Callable[[int], int]) -> Process:
     if pid == 0:
         code = 70
         try:
-            # Until the command has begun, to be interrupted is not an end of the command's.
             signal.signal(signal.SIGINT, lambda *_: os._exit(130))
             os.setpgid(0, 0)
             os.chdir(folder)
@@ -475,7 +482,7 @@ class Play:
     def play(self) -> Found:
         """Until all have ended; what hangs is killed and counted."""
         begin = time.monotonic()
-        self.found.faults["three groups of sites"] += self.schedule.is_grouped
+        self.found.faults[f"{self.schedule.n_sites} sites"] += 1
         if self.schedule.is_flooded:
             self.others.append(start_flood(self.folder, self.address, self.schedule.seed))
             self.found.faults["flood"] += 1
@@ -760,7 +767,7 @@ class Play:
 # All of them -----------------------------------------------------------------------------------------------------
 
 
-def furnish(folder: Path, *, is_grouped: bool = False) -> None:
+def furnish(folder: Path, n_sites: int = SIZES[0]) -> None:
     """Keys, roster, policy, plan and tables of made-up wards."""
     source = np.random.default_rng(1)
     age = source.integers(0, 100, N_RECORDS).astype(np.float32)
@@ -768,8 +775,7 @@ def furnish(folder: Path, *, is_grouped: bool = False) -> None:
     label = (source.random(N_RECORDS) < age / 100).astype(np.int64)
     features = (number("age", 0, 100), category("ward", "a b"))
     section = {"name": "ill", "type": "binary", "classes": ["0", "1"]}
-    table, sites = Table("wards", features, (age, ward), label, section), SITES_IN_GROUPS if is_grouped else SITES
-    make_sites(folder, table, len(sites))
+    make_sites(folder, Table("wards", features, (age, ward), label, section), n_sites)
     plan = Plan.from_dict(
         {
             "version": 1,
@@ -777,7 +783,7 @@ def furnish(folder: Path, *, is_grouped: bool = False) -> None:
             "label": section,
             "privacy": {"epsilon": 4.0, "delta": DELTA, "n_records": N_RECORDS},
             "model": {"n_trees": N_TREES, "max_depth": 2, "calibration": "none"},
-            "federation": {"min_sites": 3, **TIMEOUTS, **({"groups": N_GROUPS} if is_grouped else {})},
+            "federation": {"min_sites": 3, **TIMEOUTS, **({"groups": N_GROUPS} if n_sites > SIZES[0] else {})},
         }
     )
     (folder / "plan.toml").write_text(plan_toml(plan), encoding="utf-8")
@@ -843,10 +849,10 @@ def main(argv: Sequence[str]) -> int:
         tempfile.TemporaryDirectory() as place, mock.patch.dict(os.environ, one_thread),
         ProcessPoolExecutor(n_workers, multiprocessing.get_context("spawn"), be_ready) as workers,
     ):  # fmt: skip
-        templates = {is_grouped: Path(place) / f"template-{is_grouped:d}" for is_grouped in (False, True)}
-        for is_grouped, template in templates.items():
-            furnish(template, is_grouped=is_grouped)
-        waiting = {workers.submit(play_one, each, templates[each.is_grouped], options.keep): each for each in schedules}
+        templates = {n_sites: Path(place) / f"template-{n_sites}" for n_sites in SIZES}
+        for n_sites, template in templates.items():
+            furnish(template, n_sites)
+        waiting = {workers.submit(play_one, each, templates[each.n_sites], options.keep): each for each in schedules}
         for done in as_completed(waiting):
             try:
                 count, found = waiting[done].number, done.result()

@@ -120,9 +120,15 @@ class CounterFile:
         self._descriptor: int | None = None
 
     def read(self) -> Counter:
-        """What it says, or a new counter where there is no file; raises EnvironmentFault for one that is damaged."""
+        """What it says, or a new counter where there is no file; raises EnvironmentFault for one that is damaged.
+
+        An empty one was made as the disk became full, and is as good as none.
+        """
         try:
-            content = json.loads(self._path.read_text(encoding="ascii"))
+            text = self._path.read_text(encoding="ascii")
+            if not text:
+                return Counter()
+            content = json.loads(text)
             attempt, sequence, answered, masked = (
                 int(content[name]) for name in ("attempt", "sequence", "answered", "masked")
             )
