@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAGIC = b"HRW"
-VERSION = 4
+VERSION = 5
 """Of the wire and of stored states alike. A peer, journal or state of another version is refused by name."""
 HEAD_BYTES = 5
 HASH_BYTES = 32

@@ -104,12 +104,12 @@ def test_whole_rounds_keep_their_bytes():
     found["drops"] = hashed(a_round(session, spec, late=["site-2"], mute=["site-5"]))
     found["one vector"] = hashed(a_round(session, session.spec("third", VECTORS[1:])))
     assert found == {
-        "record": "b565eb0c8d1ccac923caee97eab4f544",
+        "record": "e54b05f49ef50f6adaafce8ba5aef54f",
         "set-up draws": "a4cf330f7fe9684369e79f1b7903c1aa",
-        "all": "7af709afcea14612316d7d1faceac013",
+        "all": "693ba072c359131780d39b47b392bf44",
         "draws": "0f1d2412451c1b2103abcda09081e1c6",
-        "drops": "a924fecbb59a3667b57ec24d3da84351",
-        "one vector": "3fbd22751d5c63dbf31cf45fc9fb3aab",
+        "drops": "924c29825cde9297342211d5538e37a5",
+        "one vector": "fbe597a011f506578f41f503354f494d",
     }
 
 
@@ -134,7 +134,7 @@ def test_a_sparse_round_with_an_echo_keeps_its_bytes():
     release = aggregator.release()[1]
     sums = [release.sums["leaves"].tobytes()]
     parts = (uploads, requests.values(), echoes, [certificate], answers, states, [aggregator.to_bytes()], sums)
-    assert hashed(hashed(part).encode() for part in parts) == "ed9fe65de7b0739d0973b744e09f3886"
+    assert hashed(hashed(part).encode() for part in parts) == "c2146fce8eb68867b66a1d4c2fe201f4"
 
 
 def test_a_set_up_keeps_its_bytes():
@@ -145,8 +145,8 @@ def test_a_set_up_keeps_its_bytes():
         parts = [*made.messages, *(node.to_bytes() for node in made.nodes), *made.drawn.values()]
         found[stage] = hashed([*parts, *made.deliveries.values(), made.key_list])
     assert found == {
-        "keys": "872f0e294d37864e439fdac4072f158d",
-        "nonces": "b165815584fb2eb986a614d2995c86e3",
-        "shares": "0a31767a8f3e8a40425badf5ed514002",
-        "ready": "da0c9d95565a986f7efd7d19897de13c",
+        "keys": "7c1bc17d0f85415955c0612314878cba",
+        "nonces": "a3fd87291b41d7c7701b61258d18a607",
+        "shares": "5a5dfe4a1953943caa8cb033cefa29c9",
+        "ready": "9c68700ac73495d3c701521e1fad9f22",
     }

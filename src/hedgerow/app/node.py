@@ -275,8 +275,8 @@ def note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
 # A node that stays ---------------------------------------------------------------------------------------------------
 
 _OF_THIS_SITE = {
-    "state-lost", "budget-lost", "stopped-by-owner", "roster-denied", "policy-coordinator", "policy-small-cohort",
-    "rows-unchecked", "policy-loss", "policy-clamped", "policy-unlisted",
+    "state-lost", "budget-lost", "budget-rolled-back", "stopped-by-owner", "roster-denied", "policy-coordinator",
+    "policy-small-cohort", "rows-unchecked", "policy-loss", "policy-clamped", "policy-unlisted",
 }  # fmt: skip
 """Refusals while a run goes on that are for the site's own people to mend; all others say no to one run alone."""
 _ORDINARY = {"run-closed", "policy-no-held-out", "policy-no-training", "policy-denied"}
@@ -736,6 +736,10 @@ def ledger(arguments: argparse.Namespace) -> None:
     try:
         closed = [] if arguments.close is None else _close(book, arguments.close, Path(arguments.state))
         forgotten = {} if arguments.allow_draws is None else _allow_draws(book, arguments.allow_draws)
+        if arguments.lost is not None:
+            if policy is None:
+                raise UsageError("usage-lost-without-policy")
+            book.charge_lost(policy.data_set, policy.unit, arguments.lost, policy.delta)
         content = _content(book, delta)
         asked = book.invitations()
     finally:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import Event, event_from_dict, scoped
+from hedgerow.privacy.accountants import get_accountant, mu_of
+from hedgerow.privacy.events import Event, GaussianEvent, event_from_dict, scoped
 from hedgerow.secagg.messages import MAX_ATTEMPTS
 from hedgerow.storage import Database, Statement
 
@@ -36,7 +37,10 @@ create table if not exists invitations (
 create table if not exists draws (
     site text, plan_digest text, run_id text, attempt integer, primary key (site, plan_digest, run_id, attempt)
 );
-create table if not exists groups (about text primary key, members text not null)"""
+create table if not exists groups (about text primary key, members text not null);
+create table if not exists epochs (epoch text, site text, run_id text not null, slot integer,
+    primary key (epoch, site));
+create table if not exists lost (epoch text primary key, is_charged integer not null)"""
 _WITH_TIMES = "alter table runs add column begun text not null default ''"
 _UPGRADES = {
     # Its lines were a run's, whichever node had reserved it: they are no one's until a node that was in it claims one.
@@ -46,8 +50,10 @@ _UPGRADES = {
     # It did not say in which set-ups its nodes had revealed a nonce, nor when a run was reserved.
     2: _WITH_TIMES,
     3: _WITH_TIMES,
+    # It did not say in which epochs its nodes had been.
+    4: "",
 }
-_VERSION = 4
+_VERSION = 5
 
 MAX_INVITATIONS = 1000
 """Lines of the list of invitations; what differs from all of them is counted by its answer alone."""
@@ -115,6 +121,8 @@ class BudgetBook:
         # Not exclusive: `hedgerow ledger` reads it while a node runs.
         self._database = Database(path, _SCHEMA, _VERSION, is_exclusive=False, upgrades=_UPGRADES)
         self._site = self._state = ""
+        name = path.name.replace("budget", "peers")
+        self.peers = PeerBook(path.with_name(name if name != path.name else f"{path.name}.peers"))
 
     def serve(self, site: str, state: str | Path) -> None:
         """From now on what is asked, reserved and settled here are the lines of one node; `lines` shows all.
@@ -180,11 +188,14 @@ class BudgetBook:
             )
 
     def require_runs(self, run_ids: Iterable[bytes]) -> None:
-        """Raises PolicyRefusal (code "budget-lost") unless all these runs stand in the book.
+        """Raises PolicyRefusal (code "budget-lost") unless all these runs stand in the book, and "budget-rolled-back"
+        where a peer has shown that it has lost some and its owner has not charged for them.
 
         A run is reserved here before a node takes it up, so a node that was in a run which the book does not know has
         been given a new book, or an older copy.
         """
+        if self._database.rows("select 1 from lost where not is_charged"):
+            raise PolicyRefusal("budget-rolled-back")
         if not all(self.has(run_id) for run_id in run_ids):
             raise PolicyRefusal("budget-lost")
 
@@ -259,7 +270,7 @@ class BudgetBook:
                     return False
                 if line.status != LEFT or line.events:
                     raise PolicyRefusal("run-closed", status=line.status)
-            if line.events and line.unit != plan.privacy.unit:
+            if line.events and line.unit not in ("", plan.privacy.unit):
                 raise PolicyRefusal("policy-unit-of-earlier-runs", unit=plan.privacy.unit, earlier=line.unit)
         epsilon, delta = limit
         before = [event for line in lines for event in line.events]
@@ -339,6 +350,50 @@ class BudgetBook:
         if found != members.hex():
             raise PolicyRefusal("group-changed")
 
+    # What peers remember ----------------------------------------------------------------------------------------------
+    # A book and a state that are restored together agree with each other, and have forgotten the same runs. So every
+    # node keeps the last header that each of its neighbours has signed (`PeerBook`), and hands it back when the next
+    # epoch is set up, sealed for its signer. That node then looks its own signature up here, before it masks anything.
+
+    def note_epoch(self, run_id: bytes, epoch: bytes) -> None:
+        """Write down that this node can mask vectors in an epoch of a run; on the disk when this returns."""
+        self._database.write(
+            ("insert or ignore into epochs values (?, ?, ?, null)", (epoch.hex(), self._site, run_id.hex()))
+        )
+
+    def note_reached(self, run_id: bytes, reached: Mapping[bytes, int]) -> None:
+        """Write down, before a run is settled at what it has used, the last slot of each epoch that this counts."""
+        where = (run_id.hex(), self._site)
+        slots = (("slot = max(slot, ?) where epoch = ?", (slot, epoch.hex())) for epoch, slot in reached.items())
+        self._database.write(
+            ("update epochs set slot = -1 where slot is null and run_id = ? and site = ?", where),
+            *((f"update epochs set {what} and run_id = ? and site = ?", (*values, *where)) for what, values in slots),
+        )
+
+    def require_counted(self, epoch: bytes, slot: int) -> bytes | None:
+        """Raises PolicyRefusal (code "budget-rolled-back") unless what the book charges counts a slot in which this
+        node has masked a vector; it goes on doing so until the owner has charged for what is lost (`charge_lost`).
+
+        Returns the slot's run where all of it is reserved still: what is charged in the end is what the state knows.
+        """
+        where = (epoch.hex(), self._site)
+        rows = self._database.rows("select run_id, slot from epochs where epoch = ? and site = ?", where)
+        if rows and self.status_of(bytes.fromhex(rows[0][0])) == RESERVED:
+            return bytes.fromhex(rows[0][0])
+        if not rows or (rows[0][1] is not None and rows[0][1] < slot):
+            self._database.write(("insert or ignore into lost values (?, 0)", (epoch.hex(),)))
+        self.require_runs([])
+        return None
+
+    def charge_lost(self, data_set: str, unit: str, epsilon: float, delta: float) -> None:
+        """Charge a data set for the runs that this book has lost, as its owner reckons them; its node goes on then."""
+        events = [GaussianEvent(1 / mu_of(epsilon, delta))] if epsilon else []
+        values = (secrets.token_hex(32), data_set, unit, CLOSED, _written(events))
+        self._database.write(
+            ("insert into runs values (?, '', '', ?, 'lost runs', '', ?, ?, ?, datetime('now'))", values),
+            ("update lost set is_charged = 1", ()),
+        )
+
     def draws(self, plan_digest: str) -> list[bytes]:
         """The run of every set-up of a plan in which this node has revealed its nonce: once for each set-up."""
         rows = self._database.rows(
@@ -361,8 +416,42 @@ class BudgetBook:
         return dict(rows)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files."""
         self._database.close()
+        self.peers.close()
+
+
+class PeerBook:
+    """The last header that each neighbour of this site's nodes has signed, by its identity key.
+
+    It is a file beside the budget book and apart from it: it shall not be lost or restored with a node's state, nor
+    with the book. It holds nothing that the node did not see in a run of both, and only its signer reads it again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._database: Database | None = None
+
+    def _opened(self) -> Database:
+        if self._database is None:
+            schema = "create table if not exists peers (key blob primary key, header blob not null)"
+            self._database = Database(self._path, schema, 1, is_exclusive=False)
+        return self._database
+
+    def keep(self, headers: Mapping[bytes, bytes]) -> None:
+        """Replace what is kept of these sites; on the disk when this returns."""
+        if headers:
+            self._opened().write(*(("insert or replace into peers values (?, ?)", item) for item in headers.items()))
+
+    def headers(self) -> dict[bytes, bytes]:
+        """The signed headers that are kept, by their signers' keys."""
+        return dict(self._opened().rows("select key, header from peers"))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
 
 
 def _printable(name: str) -> str:

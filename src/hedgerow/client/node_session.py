@@ -7,7 +7,7 @@ kept in `failure`, sent to the coordinator as a code word, and shown to the owne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import isqrt
 
@@ -68,8 +68,18 @@ from hedgerow.protocol.stream import Salvage, WireRefusal, known
 from hedgerow.rounds import VECTOR_ID, bound_of_rows, clipped, least_entry_bound, mode_of, most_rows, round_in
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import origin_members
+from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.masks import LEAST_COLLUDERS, draw_shares
-from hedgerow.secagg.messages import MAX_ATTEMPTS, EpochParameters, Kind, NoiseMode, Roster, RoundSpec
+from hedgerow.secagg.messages import (
+    MAX_ATTEMPTS,
+    EpochParameters,
+    Header,
+    Kind,
+    NoiseMode,
+    Roster,
+    RoundSpec,
+    UnmaskRequest,
+)
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
 from hedgerow.secagg.view import Cohort, EpochView, parts_of, size_beside
@@ -212,7 +222,15 @@ class NodeSession:
             case Payload(MessageKind.ORIGIN, content):
                 self._require_run().originate(content)
             case Payload() | RoundRequest():
-                self.state, answer = self._require_run().take(message)
+                run = self._require_run()
+                try:
+                    self.state, answer = run.take(message)
+                except PolicyRefusal as fault:
+                    if fault.code == "budget-rolled-back":
+                        # What is charged for the loss may leave no room for this run: it has to be reserved again.
+                        _settle(self._store, self._book, run.run_id, LEFT)
+                        self._store.close_run(run.run_id, LEFT)
+                    raise
                 return [] if answer is None else [answer]
             case Finished() | Salvaged():
                 return self._finish(message)
@@ -244,7 +262,7 @@ class NodeSession:
         """Close the run in the budget book and in the store: it is never taken up again."""
         run = self._require_run()
         run.leave_epoch()
-        self._book.settle(run.run_id, self._store.spent(run.run_id), status)
+        _settle(self._store, self._book, run.run_id, status)
         self._store.close_run(run.run_id, status)
         self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
 
@@ -316,7 +334,7 @@ class NodeSession:
         Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
         policy = self._setup.policy
         # Whatever else is reserved for this node will not go on: a node is in one run at a time.
-        left = {old: self._store.charge(old) for old in self._book.reserved() if old != run_id}
+        left = {old: _charge(self._store, self._book, old) for old in self._book.reserved() if old != run_id}
         limit = (policy.max_epsilon, policy.delta)
         wanted = (run_id, policy.data_set, task.plan, task.planned_releases(), limit, left)
         if policy.asks and not self._is_approved(run_id, task, self._book.reserve(*wanted, is_kept=False)):
@@ -332,7 +350,7 @@ class NodeSession:
             node, data_digest = answering_node(task, self._setup)
         except HedgerowError:
             # Nothing, unless the node was in this run before and has lost its database.
-            self._book.settle(run_id, self._store.charge(run_id), LEFT)
+            _settle(self._store, self._book, run_id, LEFT)
             self._store.close_run(run_id, LEFT)
             raise
         self._store.open_run(run_id, task, data_digest)
@@ -540,7 +558,7 @@ def leave(store: NodeStore, book: BudgetBook, site: str) -> bytes | None:
     stored = store.load()
     if stored is None:
         return None
-    book.settle(stored.run_id, store.charge(stored.run_id), LEFT)
+    _settle(store, book, stored.run_id, LEFT)
     store.close_run(stored.run_id, LEFT)
     return stored.run_id
 
@@ -559,7 +577,7 @@ def close_reserved(store: NodeStore | None, book: BudgetBook, run_id: bytes) -> 
     charge = None
     if store is not None:
         store.load()
-        charge = store.charge(run_id)
+        charge = _charge(store, book, run_id)
     # The book goes first: a node that finds its run closed there goes on with it no more.
     book.settle(run_id, charge, CLOSED)
     if store is not None and store.status_of(run_id) in (OPEN, JOINING, LEFT):
@@ -570,6 +588,18 @@ def close_reserved(store: NodeStore | None, book: BudgetBook, run_id: bytes) -> 
 def _serve(store: NodeStore, book: BudgetBook, site: str) -> None:
     store.note_site(site)
     book.serve(site, store.folder)
+
+
+def _charge(store: NodeStore, book: BudgetBook, run_id: bytes) -> list[Event] | None:
+    """What a run is to be settled at, as `BudgetBook.settle` takes it; the book has noted how far that counts."""
+    charge = store.charge(run_id)
+    if charge is not None:
+        book.note_reached(run_id, store.reached(run_id))
+    return charge
+
+
+def _settle(store: NodeStore, book: BudgetBook, run_id: bytes, status: str) -> None:
+    book.settle(run_id, _charge(store, book, run_id), status)
 
 
 def _is_complete(store: NodeStore, run_id: bytes) -> bool:
@@ -614,7 +644,7 @@ def _reconcile(store: NodeStore, book: BudgetBook) -> None:
             book.settle(run_id, None, LEFT)
         elif status not in (None, OPEN, JOINING):
             # It was about to be joined again, or had just ended.
-            book.settle(run_id, store.charge(run_id), status or LEFT)
+            _settle(store, book, run_id, status or LEFT)
 
 
 # A run ----------------------------------------------------------------------------------------------------------------
@@ -665,6 +695,8 @@ class NodeRun:
         # The answer to a round's query, with its number. It changes the node's scores, and so is computed once.
         self._vector: tuple[int, IntVector] | None = None
         self._has_told = self._has_group = False
+        # By its key, the last header that each neighbour signed, where the peer book does not have it yet.
+        self._headers, self._seen_in = dict[bytes, bytes](), b""
         self._lineup = LineUp(self.replica.n_groups)
         # Rounds of the local model whose answer may have left with other noise, before a restart.
         self._redrawn = set[int]()
@@ -691,6 +723,7 @@ class NodeRun:
     def leave_epoch(self) -> None:
         """The node is invited again, or the run is over: what is set up or ready counts no more."""
         self.enrolment, self.participant = None, None
+        self._keep_headers()
 
     def take(self, message: Payload | RoundRequest) -> Reply:
         """Answer one message; what must survive a crash is in the store when this returns."""
@@ -729,6 +762,7 @@ class NodeRun:
         if kind == Kind.READY_LIST:
             ready = enrolment.finish(self._context, content).state
             origin = self._origin_in(ready.view)
+            self._book.note_epoch(self.run_id, ready.view.digest)
             self.participant, self.enrolment = ready, None
             self._store.save(self.run_id, NodeStep(participant=self.participant, origin=origin))
             self._take_origin(origin)
@@ -739,11 +773,20 @@ class NodeRun:
                 # Before the nonce leaves: who has it knows what this set-up draws, and may then let the run go.
                 self._book.note_draw(self.task.plan.digest, self.run_id, enrolment.parameters.attempt)
         elif kind == Kind.NONCE_DELIVERY:
-            step = enrolment.share(self._context, content, self._setup.entropy)
+            step = enrolment.share(self._context, content, self._setup.entropy, self._book.peers.headers())
         else:
             step = enrolment.acknowledge(self._context, content)
+            self._require_counted(step.state.handed_back)
         self.enrolment = step.state
         return NodeState.ENROLLING, Payload(MessageKind.SETUP_ANSWER, step.message or b"")
+
+    def _require_counted(self, slots: Iterable[RoundContext]) -> None:
+        """Raises PolicyRefusal (code "budget-rolled-back") where the book does not count a vector that peers saw."""
+        for slot in slots:
+            run_id = self._book.require_counted(slot.epoch, slot.slot)
+            if run_id is not None and self._store.reached(run_id).get(slot.epoch, -1) < slot.slot:
+                # The state alone is too old, or lost: it will not be believed.
+                self._store.lose_spending(run_id)
 
     def originate(self, record: bytes) -> None:
         """Take note of the seed that others drew before this node came.
@@ -907,11 +950,27 @@ class NodeRun:
         message = self._taken(step, NodeStep(answered=number if answers else None))
         if answers:
             self._answered.add(number)
+            self._note_headers(content)
         if step.state.state is State.STOPPED:
             raise step.complaints[0]
         if step.state.state is State.MANIFEST_ECHOED:
             return NodeState.ECHOED, Payload(MessageKind.ECHO, message)
         return NodeState.WAITING, Payload(MessageKind.ANSWER, message)
+
+    def _note_headers(self, request: bytes) -> None:
+        """Keep what the neighbours signed in a round: at once where it is the first of an epoch, else at its end."""
+        view = self._require_participant().view
+        asked = UnmaskRequest.from_bytes(request)
+        for signed in asked.headers:
+            key = view.roster.sites[Header.from_signed(signed).node].key
+            self._headers |= {} if key == self._setup.identity.public else {key: signed}
+        if self._seen_in != view.digest:
+            self._seen_in = view.digest
+            self._keep_headers()
+
+    def _keep_headers(self) -> None:
+        self._book.peers.keep(self._headers)
+        self._headers = {}
 
     def _taken(self, step: Step[Participant], beside: NodeStep = _NOTHING) -> bytes:
         """The message of a step; the store has what it changes, and what changes beside it, when this returns."""

@@ -69,10 +69,10 @@ create table if not exists sites (name text primary key)
         ("purposes", "purpose text", "purpose"),
         ("origins", "digest blob, seed integer", "digest"),
         ("spent", "round integer, event text", "round, event"),
-        ("masked", "round integer, cohort text", "round, cohort"),
+        ("masked", "round integer, cohort text, slot integer", "round, cohort"),
     )
 )
-_VERSION = 8
+_VERSION = 9
 OPEN, JOINING = "open", "joining"
 """A run is "joining" from just before its cost is reserved in the budget book until it is open."""
 _DELTA = 1e-6
@@ -306,6 +306,15 @@ class NodeStore:
         is_known = self.status_of(run_id) is not None and (spent != [] or not self.has_masked(run_id))
         return spent if is_known else None
 
+    def reached(self, run_id: bytes) -> dict[bytes, int]:
+        """The last slot in which this node masked a vector of a run, by the epoch's digest."""
+        rows = self.database.rows("select cohort, slot from masked where run_id = ? order by slot", (run_id,))
+        return {Cohort.from_json(text).epoch: slot for text, slot in rows}
+
+    def lose_spending(self, run_id: bytes) -> None:
+        """What a run has cost is not known here any more: all of it will be charged."""
+        self.database.write(_spending_lost(run_id))
+
     def run_ids(self, status: str | None = None) -> list[bytes]:
         """All runs that this node has ever been in, or those of one status; one that it is joining is of that only."""
         if status is None:
@@ -351,8 +360,9 @@ class NodeStore:
             text = event_to_json(step.spent[1])
             statements.append(("insert or ignore into spent values (?, ?, ?)", (run_id, step.spent[0], text)))
         if step.spent is not None and step.masked is not None:
-            masked = (run_id, step.spent[0], step.masked.to_json())
-            statements.append(("insert or ignore into masked values (?, ?, ?)", masked))
+            opened = None if step.participant is None else step.participant.open
+            masked = (run_id, step.spent[0], step.masked.to_json(), -1 if opened is None else opened.context.slot)
+            statements.append(("insert or replace into masked values (?, ?, ?, ?)", masked))
         if step.is_salvaged:
             statements.append(("insert or ignore into salvaged values (?)", (run_id,)))
         if step.origin is not None:

@@ -19,12 +19,21 @@ from typing import Annotated
 from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Choice, Hash, digest
 from hedgerow.crypto import OVERHEAD_BYTES, SHARE_BYTES, PrimitiveFault, SecretKey, parse_share, seal, split, unseal
 from hedgerow.secagg.guarantees import derive, least_groups
-from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
+from hedgerow.secagg.keys import (
+    RoundContext,
+    SlotChain,
+    channel_secret,
+    nonce_commitment,
+    setup_share_key,
+    slot_channel,
+)
 from hedgerow.secagg.messages import (
     MAX_ATTEMPTS,
+    SIGNED_HEADER_BYTES,
     Acknowledgement,
     Advertisement,
     EpochParameters,
+    Header,
     KeyBundle,
     Kind,
     NonceDelivery,
@@ -96,6 +105,9 @@ class Enrolment(StoredState):
     slot_keys: BlobByNode = field(default_factory=dict)
     channels: Mapping[int, bytes] = field(default_factory=dict, compare=False)
     """Channel secrets that were computed already; not stored, for they follow from the rest."""
+    handed_back: tuple[RoundContext, ...] = field(default=(), compare=False)
+    """Where neighbours have seen vectors of this node, by its own signatures; not stored, for it is looked at at once.
+    """
 
     def __repr__(self) -> str:
         return f"Enrolment(node={self.node}, state={self.state.value}, sequence={self.sequence})"
@@ -140,10 +152,13 @@ class Enrolment(StoredState):
         reveal = NonceReveal(self.parameters.hash(), self.node, digest("key-list", key_list), self.nonce)
         return self._step(state, reveal.to_signed(context.identity), "nonce-revealed", key_list=key_list)
 
-    def share(self, context: NodeContext, delivery: bytes, entropy: Entropy) -> Step[Enrolment]:
+    def share(
+        self, context: NodeContext, delivery: bytes, entropy: Entropy, kept: Mapping[bytes, bytes] | None = None
+    ) -> Step[Enrolment]:
         """Returns the step that sends every holder its sealed shares of all slot keys; raises Refusal.
 
-        Args: delivery: the list of nonces, and the neighbours' slot keys.
+        Args: delivery: the list of nonces, and the neighbours' slot keys; kept: by identity key, the last signed header
+            of a site that this node has kept, to be handed back.
         """
         state = advance(Party.NODE, self.state, Event.NONCE_LIST)
         delivered = NonceDelivery.from_bytes(delivery)
@@ -152,10 +167,14 @@ class Enrolment(StoredState):
         slot_keys = self._slot_keys_of(holders, bundles, delivered.slot_keys)
         runs = self._split_slot_keys((*holders, self.node), agreed.by_node[self.node].threshold, entropy)
         channels = self._channels_to(holders, bundles)
+        headers = {holder: (kept or {}).get(site_key(context.roster, holder), b"") for holder in holders}
         sealed = tuple(
-            seal(setup_share_key(channels[holder], self.node, holder), runs[holder], view, entropy)
+            seal(
+                setup_share_key(channels[holder], self.node, holder),
+                runs[holder] + headers[holder].ljust(SIGNED_HEADER_BYTES, b"\0"), view, entropy,
+            )
             for holder in holders
-        )
+        )  # fmt: skip
         message = ShareMessage(view, self.node, holders, sealed).to_signed(context.identity)
         held = {self.node: runs[self.node]}
         return self._step(
@@ -164,7 +183,10 @@ class Enrolment(StoredState):
         )  # fmt: skip
 
     def acknowledge(self, context: NodeContext, delivery: bytes) -> Step[Enrolment]:
-        """Returns the step that acknowledges the shares that opened; the others are complaints. Raises Refusal."""
+        """Returns the step that acknowledges the shares that opened; the others are complaints. Raises Refusal.
+
+        Its state says in `handed_back` where neighbours have seen vectors of this node.
+        """
         state = advance(Party.NODE, self.state, Event.SHARE_DELIVERY)
         delivered = ShareDelivery.from_bytes(delivery)
         agreed = self._agreed(context, self.nonce_list)
@@ -172,17 +194,19 @@ class Enrolment(StoredState):
         if delivered.view != view:
             raise refuse(Code.DIFFERENT_VIEW, "The shares are for another set-up.", "coordinator")
         channels = self._channels_to(agreed.graph.neighbours[self.node], agreed.bundles)
-        held, complaints = dict(self.held_shares), []
+        held, complaints, handed_back = dict(self.held_shares), [], list[RoundContext]()
         for sender, sealed in zip(delivered.senders, delivered.sealed, strict=True):
             if sender not in channels:
                 raise refuse(Code.UNKNOWN_NODE, "It is not a neighbour.", sender)
             try:
-                held[sender] = self._open_run(sender, channels[sender], sealed, view)
+                held[sender], header = self._open_run(sender, channels[sender], sealed, view)
+                handed_back += _own_context(header, context.identity.public)
             except Refusal as complaint:
                 complaints.append(untraced(complaint))
         others = tuple(sorted(node for node in held if node != self.node))
         message = Acknowledgement(view, self.node, others).to_signed(context.identity)
-        step = self._step(state, message, "shares-acknowledged", held_shares=held)
+        found = {"held_shares": held, "handed_back": tuple(handed_back)}
+        step = self._step(state, message, "shares-acknowledged", **found)
         return replace(step, complaints=tuple(complaints))
 
     def finish(self, context: NodeContext, ready_list: bytes, answered: Collection[str] = ()) -> Step[Participant]:
@@ -265,17 +289,28 @@ class Enrolment(StoredState):
                 run.append(share)
         return {holder: b"".join(run) for holder, run in zip(holders, runs, strict=True)}
 
-    def _open_run(self, sender: int, channel: bytes, sealed: bytes, view: bytes) -> bytes:
-        key = setup_share_key(channel, sender, self.node)
+    def _open_run(self, sender: int, channel: bytes, sealed: bytes, view: bytes) -> tuple[bytes, bytes]:
+        """Returns the shares and the header behind them; raises Refusal SHARE_UNREADABLE."""
+        key, length = setup_share_key(channel, sender, self.node), SHARE_BYTES * self.parameters.n_slots
         try:
-            run = unseal(key, sealed, view)
-            if len(run) != SHARE_BYTES * self.parameters.n_slots:
+            item = unseal(key, sealed, view)
+            run, header = item[:length], item[length:]
+            if len(item) != length + SIGNED_HEADER_BYTES:
                 raise PrimitiveFault("share-run-length")
             for start in range(0, len(run), SHARE_BYTES):
                 parse_share(run[start : start + SHARE_BYTES])
         except PrimitiveFault as error:
             raise refuse(Code.SHARE_UNREADABLE, "At set-up.", sender) from error
-        return run
+        return run, header
+
+
+def _own_context(signed_header: bytes, own: bytes) -> list[RoundContext]:
+    """Returns the slot that a header is of, if this node signed it; nobody else's word counts here."""
+    try:
+        check_signature(own, Kind.HEADER, signed_header, None)
+        return [Header.from_signed(signed_header).context]
+    except Refusal:
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +495,7 @@ class EpochSetup:
         """Returns the check of one message of shares, against the graph."""
         agreed = self._agreed()
         graph, view = agreed.graph.neighbours, agreed.view
-        length = SHARE_BYTES * self.parameters.n_slots + OVERHEAD_BYTES
+        length = SHARE_BYTES * self.parameters.n_slots + SIGNED_HEADER_BYTES + OVERHEAD_BYTES
 
         def check(message: bytes) -> int:
             shares = ShareMessage.from_signed(message)

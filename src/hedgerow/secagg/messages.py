@@ -438,7 +438,11 @@ class NonceDelivery(Sent):
 
 @dataclass(frozen=True, slots=True)
 class ShareMessage(Signed):
-    """Node to the coordinator, signed: one sealed run of slot-key shares for each holder, in increasing order."""
+    """Node to the coordinator, signed: one sealed item for each holder, in increasing order.
+
+    An item is the run of slot-key shares, 33 bytes each, and behind it the last signed Header of its holder that the
+    node kept from an earlier round, 235 bytes, or zeros: see `hedgerow.client.budget`.
+    """
 
     KIND = Kind.SHARES
     view: Hash
@@ -555,6 +559,10 @@ class Header(Signed):
     payload: Hash
     seed_commitment: Hash
     sealed: Hash
+
+
+_NO_HEADER = Header(RoundContext(bytes(HASH_BYTES), bytes(HASH_BYTES), 0), 0, *[bytes(HASH_BYTES)] * 3)
+SIGNED_HEADER_BYTES = len(_NO_HEADER.to_bytes()) + SIGNATURE_BYTES
 
 
 def header_hash(signed_header: bytes) -> bytes:

@@ -24,6 +24,7 @@ from hashlib import sha256
 from typing import Any, Protocol, TypeVar, cast
 
 from hedgerow import __version__
+from hedgerow.codec import VERSION
 from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.protocol.stream import (
     HEADROOM,
@@ -50,13 +51,13 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc as grpc
 import grpc.aio
 
-JOIN = "/hedgerow.wire.v4.Coordinator/Join"
+JOIN = f"/hedgerow.wire.v{VERSION}.Coordinator/Join"
 """The method of hedgerow.proto that every stream calls."""
 SERVICE, METHOD = JOIN[1:].split("/")
-WATCH = "/hedgerow.wire.v4.Monitor/Watch"
+WATCH = f"/hedgerow.wire.v{VERSION}.Monitor/Watch"
 """The method of hedgerow.proto that monitors call."""
 WATCH_SERVICE, WATCH_METHOD = WATCH[1:].split("/")
-ENROL = "/hedgerow.wire.v4.Study/Enrol"
+ENROL = f"/hedgerow.wire.v{VERSION}.Study/Enrol"
 """The method of hedgerow.proto that invited parties call."""
 ENROL_SERVICE, ENROL_METHOD = ENROL[1:].split("/")
 _ON_THE_WAY = 4 << 20

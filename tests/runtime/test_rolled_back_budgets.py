@@ -1,0 +1,256 @@
+"""A budget book that was restored together with its state: peers remember, and the node refuses itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hedgerow.cli.main import main
+from hedgerow.client.budget import CLOSED, LEFT, BudgetBook
+from hedgerow.client.node_session import leave
+from hedgerow.client.policy import Policy
+from hedgerow.client.state import NodeStore
+from hedgerow.errors import AggregationError, PolicyRefusal
+from hedgerow.privacy.events import GaussianEvent
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+POLICY = Policy(version=1, data_set="test", max_epsilon=3.2, delta=1e-5, noise=("server", "distributed"))
+FILES = ("node.db*", "counter.json", "budget.db*")
+
+
+def copy(source: Path, target: Path, files: tuple[str, ...] = FILES) -> None:
+    """Make the files of a copy those of the original, at one moment, and no others."""
+    target.mkdir(exist_ok=True)
+    for pattern in files:
+        for old in target.glob(pattern):
+            old.unlink()
+        for file in source.glob(pattern):
+            shutil.copy(file, target / file.name)
+
+
+def restored(party: Any, backup: Path, files: tuple[str, ...] = FILES) -> None:
+    """The site's machine comes back from its backup."""
+    party.kill()
+    party.failures.clear()
+    copy(backup, party.folder, files)
+    party.start()
+
+
+def next_run(federation: Federation) -> list[str]:
+    """One more run; the first site's code words."""
+    for file in federation.folder.glob("journal.db*"):
+        file.unlink()
+    for party in federation.parties.values():
+        if party.session is None or party.is_done:
+            party.kill()
+            party.start()
+    federation.events.clear()
+    federation.run()
+    return [fault.code for fault in federation.parties["site-0"].failures]
+
+
+def lines(party: Any) -> list[tuple[str, int]]:
+    """Of each run in the book: how it stands, and how many releases it is charged for."""
+    book = BudgetBook(party.folder / "budget.db")
+    found = [(line.status, sum(event.count for event in line.events)) for line in book.lines()]
+    book.close()
+    return found
+
+
+def test_a_budget_cannot_be_spent_twice_by_restoring_book_and_state_together(federate: Builder, tmp_path: Path) -> None:
+    """The book and the state agree with each other, so only the peers' word tells; nothing leaves the node again, in
+    this run or the next, until its owner has charged for what is lost.
+    """
+    federation = federate(4, policies={"site-0": POLICY})
+    victim = federation.parties["site-0"]
+    copy(victim.folder, tmp_path / "before")
+    federation.run()
+    restored(victim, tmp_path / "before")
+    assert next_run(federation) == ["budget-rolled-back"]
+    assert all("site-0" not in survivors for survivors in federation.session.run.survivors)
+    assert lines(victim) == [("left", 0)]
+    victim.failures.clear()
+    assert next_run(federation) == ["budget-rolled-back"] and victim.session is None
+    book = BudgetBook(victim.folder / "budget.db")
+    book.charge_lost("test", "", 2.0, 1e-5)
+    assert book.spent("test", 1e-5) == pytest.approx(2.0, rel=1e-6)
+    book.close()
+    victim.failures.clear()
+    assert next_run(federation) == []
+    assert lines(victim)[-1][0] == "finished"
+    victim.failures.clear()
+    assert next_run(federation) == ["policy-over-budget"]
+
+
+def test_all_sites_restored_at_once_are_found_by_what_they_keep_apart(federate: Builder, tmp_path: Path) -> None:
+    """What a site keeps for its peers is in a file of its own, for a backup of book and state is restored as one."""
+    federation = federate(4)
+    for site, party in federation.parties.items():
+        copy(party.folder, tmp_path / site)
+    federation.run()
+    for site, party in federation.parties.items():
+        restored(party, tmp_path / site)
+    with pytest.raises(AggregationError):
+        next_run(federation)
+    codes = {fault.code for party in federation.parties.values() for fault in party.failures}
+    assert "budget-rolled-back" in codes
+
+
+@pytest.mark.parametrize("what", ["state", "peers", "nothing", "copied"])
+def test_who_has_the_book_is_not_disturbed(federate: Builder, tmp_path: Path, what: str) -> None:
+    """A new state folder, peers that have forgotten all, or a copy that is the newest: the count is whole."""
+    federation = federate(4)
+    victim = federation.parties["site-0"]
+    federation.run()
+    for site, party in federation.parties.items():
+        party.kill()
+        patterns = {"state": ("node.db*", "counter.json"), "peers": ("peers.db*",)}.get(what, ())
+        for pattern in patterns if what == "peers" or site == "site-0" else ():
+            for file in party.folder.glob(pattern):
+                file.unlink()
+        if what == "copied":
+            copy(party.folder, tmp_path / site)
+            copy(tmp_path / site, party.folder)
+        party.start()
+    assert next_run(federation) == []
+    assert [status for status, _ in lines(victim)] == ["finished", "finished"]
+
+
+def test_both_deleted_is_a_rollback_as_well(federate: Builder, tmp_path: Path) -> None:
+    """To delete the book and the state is to begin the count again; the peers know better."""
+    federation = federate(4)
+    victim = federation.parties["site-0"]
+    federation.run()
+    restored(victim, tmp_path / "none")
+    assert next_run(federation) == ["budget-rolled-back"]
+
+
+@pytest.mark.parametrize("then", ["leaves", "loses its state"])
+def test_a_copy_from_the_midst_of_a_run_is_found_at_the_next(federate: Builder, tmp_path: Path, then: str) -> None:
+    """The copy knows of the run, but not of all its rounds: to leave it would charge for too few of them."""
+    federation = federate(4)
+    victim = federation.parties["site-0"]
+
+    def backup(event: Any) -> None:
+        if event.kind == "released" and event.round == 1:
+            copy(victim.folder, tmp_path / "midst")
+
+    federation.on_event = backup
+    federation.run()
+    federation.on_event = lambda _: None
+    ((_, n_all),) = lines(victim)
+    restored(victim, tmp_path / "midst")
+    if then == "loses its state":
+        # It is settled at what the old state says, which then is gone.
+        victim.kill()
+        book, store = BudgetBook(victim.folder / "budget.db"), NodeStore(victim.folder)
+        leave(store, book, "site-0")
+        store.close()
+        book.close()
+        restored(victim, tmp_path / "none", ("node.db*", "counter.json"))
+    assert next_run(federation) == ["budget-rolled-back"]
+    assert lines(victim)[0][0] == LEFT and lines(victim)[0][1] < n_all
+
+
+def test_a_state_that_is_older_than_its_book_is_charged_in_full(federate: Builder, tmp_path: Path) -> None:
+    """The book still reserves the whole run, so nothing is lost, if the old state is not believed when it is left."""
+    federation = federate(4)
+    victim = federation.parties["site-0"]
+
+    def act(event: Any) -> None:
+        if event.kind == "released" and event.round == 1:
+            copy(victim.folder, tmp_path / "midst", FILES[:2])
+        if event.kind == "released" and event.round == 3:
+            restored(victim, tmp_path / "midst", FILES[:2])
+
+    federation.on_event = act
+    federation.run()
+    (line,) = lines(victim)
+    assert line[1] == sum(event.count for event in federation.session.run.ledger.events())
+
+
+def test_a_peer_can_neither_make_up_a_header_nor_learn_from_one(federate: Builder) -> None:
+    """What a peer hands back counts only with the node's own signature; and the coordinator, who carries it, sees
+    neither what is handed back nor whether anything is.
+    """
+    federation = federate(4)
+    federation.run()
+    sizes = {len(message) for _, message in federation.received if message[4] == 22}
+    liar = federation.parties["site-1"]
+    kept = liar.book.peers.headers()
+    liar.book.peers.keep({key: bytes(8) + header[8:] for key, header in kept.items()})
+    federation.received.clear()
+    assert next_run(federation) == []
+    assert {len(message) for _, message in federation.received if message[4] == 22} == sizes
+
+
+_SLOTS = st.dictionaries(st.integers(0, 3), st.integers(0, 5), max_size=4)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(shown=_SLOTS, counted=_SLOTS, is_known=st.booleans(), epochs=st.sets(st.integers(0, 3)))
+def test_a_slot_passes_exactly_where_the_book_charges_for_it(
+    tmp_path: Path, factory: ModuleType,
+    shown: dict[int, int], counted: dict[int, int], is_known: bool, epochs: set[int],
+) -> None:  # fmt: skip
+    """Whatever epochs a book knows and however far its settled line counts, it refuses exactly what is not charged."""
+    path = Path(tmp_path, "x.db")
+    path.unlink(missing_ok=True)
+    book, run = BudgetBook(path), b"1" * 32
+    book.serve("north", "state")
+    events = [GaussianEvent(10.0, count=6)]
+    book.reserve(run, "d", factory.make_plan(), events, (9.0, 1e-5))
+    for epoch in epochs:
+        book.note_epoch(run, bytes([epoch]))
+    for epoch, slot in shown.items():
+        if epoch in epochs:
+            assert book.require_counted(bytes([epoch]), slot) == run
+    if is_known:
+        book.note_reached(run, {bytes([epoch]): slot for epoch, slot in counted.items()})
+    book.settle(run, events if is_known else None, CLOSED)
+    lost = {
+        epoch for epoch, slot in shown.items() if epoch not in epochs or (is_known and counted.get(epoch, -1) < slot)
+    }
+    refused = set()
+    for epoch, slot in sorted(shown.items(), key=lambda item: item[0] in lost):
+        try:
+            assert book.require_counted(bytes([epoch]), slot) is None
+        except PolicyRefusal as refusal:
+            assert refusal.code == "budget-rolled-back"
+            refused.add(epoch)
+    assert refused == lost
+    book.charge_lost("d", "", 1.0, 1e-5)
+    book.require_runs([run])
+    for epoch, slot in shown.items():
+        assert book.require_counted(bytes([epoch]), slot) is None
+    book.close()
+
+
+def test_the_owner_charges_by_the_command_that_the_refusal_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the way on that the error and the documents name; it asks for the policy, and counts what is said."""
+    book = BudgetBook(tmp_path / "budget.db")
+    book.serve("north", "state")
+    with pytest.raises(PolicyRefusal):
+        book.require_counted(bytes(32), 0)
+    book.close()
+    policy = tmp_path / "policy.toml"
+    policy.write_text('version = 1\ndata_set = "wards"\nmax_epsilon = 3\ndelta = 1e-6\n')
+    command = ["ledger", str(tmp_path / "budget.db"), "--lost", "2.5"]
+    assert main(command) == 2
+    assert main([*command, "--policy", str(policy), "--json"]) == 0
+    (data_set,) = json.loads(capsys.readouterr().out)["data_sets"]
+    assert data_set["data_set"] == "wards" and data_set["epsilon"] == pytest.approx(2.5, rel=1e-6)
+    book = BudgetBook(tmp_path / "budget.db")
+    book.require_runs([])
+    book.close()
