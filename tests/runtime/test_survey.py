@@ -271,6 +271,15 @@ def test_a_survey_is_the_local_engines(federate: Builder, label: str, unit: str)
         assert {"age", "stay"} < said.keys() and ("label" in said) == (label == "bounds")
 
 
+def test_a_survey_for_a_plan_with_groups_of_sites_has_one_sum(federate: Builder) -> None:
+    """The middle of counts would be no count: the plan that is found has groups, and its survey had none."""
+    table = asked().table
+    federation = begin(federate, OpenPlan({**table, "federation": {"groups": 3}}), 9)
+    outcome = run(federation)
+    assert plan_of(federation, outcome) == local_plan(federation)
+    assert parse_plan(plan_of(federation, outcome)).federation.groups == 3
+
+
 def test_the_sites_can_add_the_noise_of_a_survey(federate: Builder) -> None:
     """With distributed noise the plan names the cohorts, and nobody held an exact sum."""
     federation = begin(federate, asked(noise="distributed"), 5, noise=SystemNoise(os.urandom))

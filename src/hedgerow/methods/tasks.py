@@ -189,13 +189,13 @@ class SurveyTask:
 
     @property
     def plan(self) -> Plan:
-        """A plan that says how the sums are made; no one trains by it."""
-        return self.asked.carrier
+        """A plan that says how the sums are made, each over all sites; no one trains by it."""
+        return self.asked.carrier.with_one_sum()
 
     @property
     def run_plan(self) -> Plan:
         """See `TrainingTask.run_plan`."""
-        return self.asked.carrier
+        return self.plan
 
     @cached_property
     def digest(self) -> str:
