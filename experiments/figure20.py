@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
         lines = measure_all(wanted, Lines(options.out / "figure20.csv"), Path(folder))
     points = accuracies(list(product(LINES, RECORDS, range(options.repeats))), options.out / "figure20_accuracy.csv")
     report, holds = report_of(lines, points)
-    (options.out / "figure20.md").write_text(report, encoding="utf-8")
+    (options.out / "figure20.txt").write_text(report, encoding="utf-8")
     draw(lines, points, options.out / "figure20.png")
     print(report)
     return 0 if holds else 1

@@ -85,7 +85,7 @@ def main_adassp(argv: list[str]) -> int:
     more, panels = _of_adult(prepared["adult"], seeds)
     text = "\n".join([*report, *more, ""])
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "adassp.md").write_text(text + "\n", encoding="utf-8")
+    (options.out / "adassp.txt").write_text(text + "\n", encoding="utf-8")
     with harness.picture(options.out / "adassp.png", 2, 3, (12, 7), constrained_layout=True) as (_, axes):
         pairs = product(enumerate(("AUROC", "F1")), panels)
         for axis, ((which, measure), (title, places, own)) in zip(axes.flat, pairs, strict=True):
@@ -187,7 +187,7 @@ def main_dpxgboost(argv: list[str]) -> int:
         cells = table(head, ([name, *(format(value, kinds[name]) for value in own)] for name, own in found.items()))
         parts.append("\n".join([f"# DP-XGBoost on {one.name}: {_measure_of(one)}", "", *cells, ""]))
         print(parts[-1], flush=True)
-    (options.out / "dpxgboost.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
+    (options.out / "dpxgboost.txt").write_text("\n".join(parts) + "\n", encoding="utf-8")
     size = 5 * len(rows), 4.8
     with harness.picture(options.out / "dpxgboost.png", 1, len(rows), size, constrained_layout=True) as (figure, axes):
         for axis, one in zip(axes[0], tables, strict=True):

@@ -71,7 +71,7 @@ def run(name: str, argv: list[str]) -> int:
     results = run_cells(cells, options, experiment.title)
     suffix = "" if options.preparation == PREPARATIONS[0] else f"-{options.preparation}"
     report = report_of(experiment, results, options.preparation, image=f"{name}{suffix}.png")
-    (options.out / f"{name}{suffix}.md").write_text(report, encoding="utf-8")
+    (options.out / f"{name}{suffix}.txt").write_text(report, encoding="utf-8")
     draw(experiment, results, options.out / f"{name}{suffix}.png")
     print(report)
     return 0 if holds(experiment, results) else 1

@@ -30,7 +30,7 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.bands import shape_bands
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import mu_of
+from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
@@ -368,7 +368,9 @@ def main_signal(argv: list[str]) -> int:
 
 
 GUESSES = (0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
-"""Epsilons of the table in docs/how-to/choose-epsilon.md."""
+"""Epsilons of the first table in docs/how-to/choose-epsilon.md."""
+ROWS_OF_A_PERSON, ROWS_DELTA = (1, 2, 3, 5, 10), 1e-5
+"""Rows, and the delta, of the second."""
 
 
 def main_epsilons(argv: list[str]) -> int:
@@ -376,7 +378,8 @@ def main_epsilons(argv: list[str]) -> int:
 
     The attacker knows all records but one, sees everything that was released, and is asked whether the one was among
     them. Exact for Gaussian noise (Dong, Roth and Su 2022, section 2): right with a chance of at most Phi(mu / 2) when
-    both answers are as likely; of those who are in, at most Phi(Phi^-1(.01) + mu) are found at 1 % of false alarms.
+    both answers are as likely; of those who are in, at most Phi(Phi^-1(.01) + mu) are found at 1 % of false alarms. A
+    promise for rows is to one person with k of them what k times its mu is.
     """
     harness.options_of(argv, main_epsilons, data="unused")
     normal = NormalDist()
@@ -388,6 +391,13 @@ def main_epsilons(argv: list[str]) -> int:
         right, found = normal.cdf(mu / 2), normal.cdf(normal.inv_cdf(0.01) + mu)
         needed = " | ".join(f"{math.ceil(signal / mu / 100) * 100:,}" for signal in (1_000, 3_000))
         print(f"| {epsilon:g} | {mu:.3f} | {right:.1%} | {found:.1%} | {needed} |")
+    print(f"\nA promise for rows, epsilon 1 at delta {ROWS_DELTA:g}, for one person with k of them\n")
+    print("| rows of the person | mu | epsilon | factor of the odds | guesses right |")
+    print("| --- | --- | --- | --- | --- |")
+    for n_rows in ROWS_OF_A_PERSON:
+        mu = n_rows * mu_of(1.0, ROWS_DELTA)
+        amount = epsilon_of_mu(mu, ROWS_DELTA)
+        print(f"| {n_rows} | {mu:.3f} | {amount:.2f} | {math.exp(amount):,.3g} | {normal.cdf(mu / 2):.1%} |")
     return 0
 
 

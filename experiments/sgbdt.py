@@ -284,7 +284,7 @@ def main(argv: list[str]) -> int:
         lines += [f"{bench.n_runs} trainings on {bench.name}.", ""]
     report = "\n".join(lines)
     print(report)
-    (options.out / "sgbdt.md").write_text(report, encoding="utf-8")
+    (options.out / "sgbdt.txt").write_text(report, encoding="utf-8")
     _draw(curves, options.out / "sgbdt.png")
     return 0 if reached else 1
 

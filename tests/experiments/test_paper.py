@@ -176,5 +176,5 @@ def test_a_table_from_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert paper.run("table3", ["--repeats", "1", "--out", str(tmp_path)]) == 1
     with (tmp_path / "runs.csv").open(newline="") as stream:
         assert len(list(csv.DictReader(stream))) == len(small)
-    assert "of 36 cells are within two" in (tmp_path / "table3.md").read_text()
+    assert "of 36 cells are within two" in (tmp_path / "table3.txt").read_text()
     assert (tmp_path / "table3.png").read_bytes().startswith(b"\x89PNG")

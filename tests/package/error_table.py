@@ -1,4 +1,4 @@
-"""The table of all errors in docs/errors.md, out of the table of their sentences."""
+"""The list of all code words in docs/errors.md, out of the table of their sentences."""
 
 from __future__ import annotations
 
@@ -22,23 +22,26 @@ def classes(kind: type[HedgerowError] = HedgerowError) -> Iterator[type[Hedgerow
 
 def _shown(sentence: str) -> str:
     """A sentence with the names of its values in italics."""
-    parts = string.Formatter().parse(sentence.replace("|", r"\|"))
+    parts = string.Formatter().parse(sentence)
     return "".join(text + (f"*{name.replace('_', ' ')}*" if name else "") for text, name, *_ in parts)
 
 
 def render() -> str:
-    """The generated part of the document, between its two markers: for each exit code, its errors by their words."""
-    rows: dict[int, set[str]] = {}
+    """The generated part of the document, between its two markers: for each exit code a line for each code word.
+
+    Errors that share a code word have the line of the first one of them in the table.
+    """
+    rows: dict[int, dict[str, str]] = {}
     exit_codes = {kind.__name__: kind.exit_code for kind in classes()}
     for kind, listed in entries().items():
         for name, row in listed.items():
             code = row.get("code", name)
-            cells = (_shown(code) if "{" in code else f"`{code}`", _shown(row["what"]), _shown(row.get("remedy", "")))
-            rows.setdefault(exit_codes[kind], set()).add(f"| {' | '.join(cells)} |")
+            word = _shown(code) if "{" in code else f"`{code}`"
+            line = f"- {word}: {_shown(row['what'])} {_shown(row.get('remedy', ''))}".rstrip()
+            rows.setdefault(exit_codes[kind], {}).setdefault(word, line)
     parts = [BEGIN]
     for exit_code, lines in sorted(rows.items()):
-        parts += ["", f"### Exit code {exit_code}", "", "| code | what happened | what to do |", "| --- | --- | --- |"]
-        parts += sorted(lines)
+        parts += ["", f"### Exit code {exit_code}", "", *sorted(lines.values())]
     return "\n".join([*parts, "", END])
 
 

@@ -1,33 +1,6 @@
 """What a site's owner allows, whatever a coordinator proposes, and which runs its node takes part in.
 
-The owner's policy is a TOML file that never leaves the site:
-
-    version = 1
-    data_set = "admissions 2019-2024"   # what the budget is counted for
-    max_epsilon = 3.0                   # over the data set's whole life, all runs together
-    delta = 1e-6                        # the delta at which that epsilon is counted
-    min_sites = 5                       # least sites in a run's roster and in an epoch
-    unit = "patient_id"                 # whom runs must protect: this column's units, or "record"; without it: either
-    features = ["age", "ward"]          # columns that runs may use; without it: all
-    labels = ["readmitted"]             # columns that runs may predict; without it: all
-    query_kinds = ["LeafSums"]          # without it: all
-    plans = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]   # digests of plans to take part in
-    noise = ["distributed"]             # who may add the noise: "server", "distributed", "local"; without it:
-                                        # the sites only. "server" trusts the coordinator with exact sums
-    evaluation_noise = ["distributed"]  # the same for evaluations of models; without it: the sites only
-    surveys = false                     # whether coordinators may ask for bounds, classes, statistics of columns
-                                        # of the columns above, with the noise above, before there is a plan
-    min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
-    requires_echo = false
-    ask = "never"                       # or "always": no answer to a run before the owner has approved it
-    monitors = "pinned"                 # or "any": the coordinator may add parties that watch, and nothing else
-    coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
-    rows_that_do_not_fit = "leave-out"  # or "refuse", which tells the others that there is such a row
-    max_unlisted = 0.02                 # the largest share of a column's cells that the plan may not list, and
-    max_clamped = 0.05                  # that may lie beyond its bounds: with more the node does not start; 1 without
-    refuse_loss = 0.1                   # the largest share of rows that may be left out, likewise; that a site is away
-                                        # then follows from its rows, which no guarantee covers
-    [data]                              # how this site writes its tables: see `hedgerow.data.adapters`
+The owner's policy is a TOML file that never leaves the site.
 
 Of a task is asked, before the node joins it and in this order: `task_of` reads the invitation, `check_task` asks the
 owner's plan and policy, `require_known_model` and `require_draws_left` look at what the node has done before. Only
@@ -102,7 +75,38 @@ def _plan_digests(value: object, path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The owner's rules; the fields are those of the file above."""
+    """The owner's rules: the fields of the file.
+
+    Attributes:
+        version: of the file's format.
+        data_set: what the budget is counted for: one name for one body of data, for ever.
+        max_epsilon: over the data set's whole life, all runs together.
+        delta: at which that epsilon is counted.
+        min_sites: least sites in a run's roster and in an epoch.
+        unit: whom runs must protect: this column's units, or "record"; without it either.
+        features: columns that runs may use; without it all.
+        labels: columns that runs may predict; without it all.
+        query_kinds: kinds of sums that may be asked for; without it all.
+        plans: digests of plans to take part in, as `hedgerow privacy` prints them; without it the one of --plan.
+        noise: who may add the noise: "server", "distributed", "local"; without it the sites only. "server" trusts the
+            coordinator with exact sums.
+        evaluation_noise: the same for evaluations of models; without it the sites only.
+        surveys: whether coordinators may ask for bounds, classes and statistics of the columns above, with the noise
+            above, before there is a plan.
+        min_colluders: sites, besides the coordinator, that may collude.
+        requires_echo: whether nodes must compare what the coordinator told each of them.
+        ask: "always": no answer to a run before the owner has approved it.
+        monitors: "any": the coordinator may add parties that watch, and nothing else.
+        coordinators: Ed25519 keys of coordinators, in hexadecimal; without it the roster's.
+        rows_that_do_not_fit: "refuse": such a row keeps the node from starting, which tells the others that there is
+            one.
+        max_unlisted: the largest share of a column's cells that the plan may not list: with more the node does not
+            start.
+        max_clamped: the same for cells beyond a column's bounds.
+        refuse_loss: the same for rows that would be left out. That a site is away then follows from its rows, which no
+            guarantee covers.
+        data: how this site writes its tables, a table [data] of its own.
+    """
 
     version: int = checked(integer(1, POLICY_VERSION))
     data_set: str = checked(text)

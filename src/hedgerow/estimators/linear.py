@@ -30,8 +30,8 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
     """A boosted linear model for two classes, with differential privacy for each record.
 
     Parameters:
-        epsilon, delta, accountant, bounds, categories, classes, n_records, monotonic_cst, random_state, n_jobs,
-            max_rows_per_unit, secure_sums, verbose: as in `DPGBDTClassifier`.
+        epsilon, delta, accountant, bounds, categories, classes, n_records: as in `DPGBDTClassifier`.
+        monotonic_cst, random_state, n_jobs, max_rows_per_unit, secure_sums, verbose: as in `DPGBDTClassifier`.
         loss: "logistic" (the default), "squared" or "hinge". Probabilities are calibrated for the first only.
         rounds, scale, row_norm, gram_share, ridge, learning_rate: as in a plan's [adassp].
 

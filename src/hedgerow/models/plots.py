@@ -128,7 +128,8 @@ def _caption(model: Model, found: Importances) -> str:
     if reason:
         parts.append(f"\nNo bands of what the noise could have drawn: {reason}.")
     elif math.isfinite(model.plan.privacy.epsilon):
-        parts.append("\nBands: one and two standard deviations of what the noise alone could have drawn.")
+        effect = "Bands: effect of the privacy noise, one and two standard deviations."
+        parts.append(f"\n{effect} Not a confidence interval, and not an effect of treatment.")
     return " ".join(parts).replace(" \n", "\n")
 
 

@@ -76,12 +76,19 @@ def bucket_names(n_buckets: int) -> tuple[str, ...]:
 class Feature:
     """One column: numeric or a date with public bounds, categorical with public categories, or hashed text.
 
-    Values outside [min, max] are clamped to the nearest cell; categories that are not listed share one code of their
-    own, and so do missing values. A hashed column has no list of values: each falls into one of `buckets` by a public
-    hash of its text alone, and the buckets are its categories. A date counts as days since 1970-01-01, UTC, which `min`
-    and `max` are here; a plan's text has them as ISO 8601. Texts are read as that, or by `format`. With `monotone` what
-    the model predicts (of two classes, the chance of the last one) never falls, or never rises, with the feature alone.
-    `origin` says where all this is from: "declared", "found", "type" or "data", as `DECLARED` and its kin explain.
+    Attributes:
+        name: the column's name in the tables.
+        type: numbers, dates, one of a list of texts, or text without a list.
+        buckets: of hashed text: how many buckets a public hash of the text alone puts it into.
+        min, max: the public bounds; values beyond them count as the bound. Of a date ISO 8601 in the file, and here
+            days since 1970-01-01, UTC.
+        integer: whether all values are whole numbers.
+        spacing: how the cells that values are cut into are spaced; "auto" is half even and half logarithmic.
+        categories: the public list; texts that are not listed share one code, and missing values another.
+        format: how texts write a date, where it is not ISO 8601.
+        monotone: what the model predicts (of two classes, the chance of the last one) never falls, or never rises, with
+            this feature alone.
+        origin: where type, bounds and categories are from, see `DECLARED`; "data" voids the guarantee.
     """
 
     name: str = checked(text)
@@ -115,13 +122,18 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """The label: its column, its type, and its public classes or bounds.
+    """The label: its column, its type, and its public classes or bounds, or of a time to an event its intervals.
 
-    A time to an event (type "survival") has neither: `name` is the column of times, from 0 on, `event` the column that
-    says whether the event was seen then or the record was censored, and `intervals` are the public ends of the
-    intervals that time is cut into, the first of which begins at 0. `event_codes` are what that column says of a
-    censored record, and then of one whose event was seen; without them `losses.survival.EVENT_WORDS`. `origin` is as a
-    feature's.
+    Attributes:
+        name: its column; of a time to an event the column of times, from 0 on.
+        type: two classes, several, a bounded number, a count, or a time to an event.
+        classes: the public list of classes.
+        min, max: the public bounds of a number; a count's are 0 and `max`.
+        event: the column that says whether the event was seen then or the record was censored.
+        event_codes: what that column says of a censored record, and then of one whose event was seen; without them the
+            usual words, `losses.survival.EVENT_WORDS`.
+        intervals: the public ends of the intervals that time is cut into; the first begins at 0.
+        origin: where these are from, as of a feature.
     """
 
     name: str = checked(text)
@@ -172,15 +184,33 @@ class Label:
 class Model:
     """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only.
 
-    `split_candidates = "quantile"` asks for exact counts of every feature's values, for comparisons: such a run has no
-    guarantee, whatever its epsilon.
-
-    `interaction_constraints` are groups of features: those on one path of a tree are all in one of them. Features that
-    are in none are a group as well.
-
-    `structure_seed` seeds what is random and public about the trees: a number that all agree on with the plan, or
-    "joint": drawn for each run from a nonce of every site, committed to before any is shown, so that no one picks it.
-    The epoch that draws it needs floor(2n/3) + 1 of a roster's n sites, though `federation.min_sites` be less.
+    Attributes:
+        algorithm: the method; those other than "boosting" have a section of their own.
+        n_trees: trees, or a method's rounds.
+        max_depth: questions on one path of a tree.
+        n_candidates: split candidates of a feature.
+        split_method: whether splits are drawn at random or chosen by noisy histograms.
+        weight_update: what a leaf's value is computed from.
+        split_candidates: where candidates lie. "quantile" asks for exact counts, for comparisons: such a run has no
+            guarantee, whatever its epsilon.
+        candidate_rounds: noisy histograms that "iterative_hessian" asks for.
+        interaction: in which order features take turns.
+        interaction_size: features that one tree may ask for.
+        batch_size: trees that are asked for in one round.
+        learning_rate: what a leaf's value is multiplied by.
+        leaf_ridge: the ridge of a leaf, in Hessians.
+        noise_ridge: what is added to it, in standard deviations of the noise.
+        leaf_clip: largest value of a leaf, before the learning rate.
+        joint_clip: largest norm of what one record adds, gradient and Hessian together.
+        hessian_scale: weight of the Hessian beside the gradient.
+        start: what trees begin with.
+        shrinkage: share of the James-Stein correction for trees that released little but noise.
+        calibration: whether a last release puts predictions right.
+        structure_seed: seeds what is random and public about the trees: a number that all agree on, or "joint": drawn
+            for each run from a nonce of every site, committed to before any is shown, so that no one picks it; that
+            needs floor(2n/3) + 1 of a roster's n sites, though `federation.min_sites` be less.
+        interaction_constraints: groups of features; those on one path of a tree are all in one. Features that are in
+            none are a group as well.
     """
 
     algorithm: str = checked(_algorithm, DEFAULT_ALGORITHM)
@@ -221,10 +251,21 @@ def _epsilon(value: Any, path: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What is promised. `n_records` is a public or declared number; it is never counted from the data.
+    """What is promised.
 
-    A unit has at most `max_rows_per_unit` rows at each of at most `sites_per_unit` sites. The first a site sees to by
-    itself; the second it cannot see, so it is declared, and the one who reads all tables in one process sees to it.
+    Attributes:
+        epsilon: the limit on what a run reveals about one unit, above 0; inf trains without privacy.
+        delta: the probability with which that limit may be exceeded.
+        accountant: who counts: exactly for Gaussian noise, by Renyi, by sums of epsilons, or by loss distributions.
+        noise: who adds the noise. "server": the coordinator, which sees exact totals; "distributed": the sites;
+            "local": every record for itself.
+        n_records: a public or declared number, never counted from the data.
+        unit: whom the promise is for: "record", or the column that says whose a row is.
+        max_rows_per_unit: rows of a unit that each site uses; a site sees to it by itself.
+        sites_per_unit: sites at which a unit may have rows. No site sees that, so it is declared; who reads all tables
+            in one process sees to it.
+        bounds_from_data: says that bounds were read off the rows: the guarantee is void.
+        line_breaks: further lines that a quoted cell of a CSV may go on over; the report says what that means.
     """
 
     epsilon: float = checked(_epsilon)
@@ -266,13 +307,18 @@ def who_sees(noise: str) -> str:
 class Federation:
     """Who takes part, and how long each waits for the others (seconds, 1 at least).
 
-    A node waits `idle_timeout` for its coordinator, which waits `join_timeout` for other sites and `round_timeout` for
-    their answers: it is at least as long as both, or a node would give a run up that goes on.
-
-    With `echo`, the nodes compare what the coordinator told each of them before they unmask: one more exchange a round.
-    A plan that does not say has it with distributed noise, of which less is needed then, and not with other noise.
-    With `salvage`, a training that cannot go on ends with the model of the rounds that were released. With `groups`, an
-    odd number, each round is so many sums over disjoint groups of sites, and the middle values count; 0 is one sum.
+    Attributes:
+        min_sites: sites in a sum, at least.
+        secure_aggregation: whether sums are masked.
+        echo: whether nodes compare what the coordinator told each of them before they unmask: one more exchange a
+            round. Left out, with distributed noise, of which less is needed then, and not with other noise.
+        join_timeout: how long the coordinator waits for sites.
+        round_timeout: how long it waits for their answers.
+        idle_timeout: how long a node waits for its coordinator: at least as long as both, or it would give a run up
+            that goes on.
+        salvage: whether a training that cannot go on ends with the model of the rounds that were released.
+        groups: an odd number: each round is so many sums over disjoint groups of sites, and the middle values count; 0
+            is one sum.
     """
 
     min_sites: int = checked(integer(1, 100_000), 1)
