@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
-from hedgerow.losses.tables import SCORE_UNIT, Loss
+from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
@@ -123,10 +123,8 @@ def make_data(plan: Plan, n: int, seed: int) -> SiteData:
     codes = np.empty((grid.n_features, n), dtype=grid.dtype)
     for row, feature in enumerate(grid.features):
         codes[row] = random.integers(0, feature.n_codes, n)
-    if plan.label.is_numeric:
-        labels = random.integers(-SCORE_UNIT, SCORE_UNIT + 1, n)
-    else:
-        labels = random.integers(0, plan.label.n_codes, n)
+    low, high = plan.label.kind.kept_range(plan.label)
+    labels = random.integers(low, high + 1, n)
     places = random.integers(0, N_PLACES, (len(grid.divisible), n)).astype(np.uint8) if grid.divisible else None
     return SiteData(codes, labels.astype(np.int32), places)
 

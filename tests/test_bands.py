@@ -33,7 +33,7 @@ def _plan(factory: ModuleType, label: str = "binary", epsilon: float = 2.0, **mo
 
 def _rows(factory: ModuleType, plan: Plan) -> SiteData:
     rows: SiteData = factory.make_data(plan, N_RECORDS, 3)
-    if plan.label.is_numeric:
+    if plan.label.kind.is_number:
         return rows
     # Labels that the features have something to say of.
     score = rows.codes[0] / rows.codes[0].max() + 0.5 * (rows.codes[2] == 1)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from experiments.federation import Loopback
-from hedgerow.data.site_data import scaled_label
 from hedgerow.local.training import MaskedAggregation, build_aggregation, train
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
@@ -84,7 +83,7 @@ def test_counts_far_below_their_bound_are_zoomed_in_on_alike(factory: ModuleType
     plan = Plan.from_dict(table)
     rows = factory.make_data(plan, 300, 7)
     counts = np.random.default_rng(7).poisson(2.0 * (1 + rows.codes[0] % 3))
-    rows = dataclasses.replace(rows, labels=scaled_label(counts, plan.label))
+    rows = dataclasses.replace(rows, labels=plan.label.kind.kept(counts, plan.label))
     data = {site: factory.take(rows, np.arange(i, 300, 3)) for i, site in enumerate(loopback.names)}
     noise = SeededNoise(3)
     local = train(plan, data, noise=noise)

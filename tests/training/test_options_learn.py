@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData, scaled_label
+from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.losses.censored import concordance
 from hedgerow.losses.kinds import mean_auc
@@ -107,8 +107,8 @@ def score_of(plan: Plan) -> float:
     for seed in (1, 2):
         columns, y, seen = rows_of(label.type, seed)
         codes = build_grid(plan).encode(tuple(columns))
-        kept = survival_codes(y, seen, label.intervals) if label.is_survival else y
-        parts.append(SiteData(codes, scaled_label(y, label) if label.is_numeric else kept))
+        values = survival_codes(y, seen, label.intervals) if label.intervals else y
+        parts.append(SiteData(codes, label.kind.kept(values, label)))
     settings = resolve(plan)
     node = Node("site", parts[0], plan, settings)
     outcome = run_program(plan, program_for(plan, settings), PlainAggregation([node]), SeededNoise(1, exact=False))
@@ -116,9 +116,9 @@ def score_of(plan: Plan) -> float:
     ensemble = ensemble_from_dict(json.loads(json.dumps(ensemble_to_dict(outcome.ensemble))), plan)
     _, y, seen = rows_of(label.type, 2)
     scores = ensemble.scores(parts[1].codes)
-    if label.is_survival:
+    if label.intervals:
         return 2 * concordance(y, seen, scores[0]) - 1
-    if label.is_numeric:
+    if label.kind.is_number:
         return 1 - float(np.mean((ensemble.link.values(scores[0], label) - y) ** 2) / np.var(y))
     return 2 * mean_auc(y, ensemble.link.probabilities(scores)) - 1
 

@@ -41,7 +41,7 @@ def machine_of(model: Model, folder: Path) -> Any:
     """The exported model, as InterpretML reads the file."""
     path = folder / "model.ebm.json"
     model.export_ebm(path)
-    machine = ExplainableBoostingRegressor() if model.plan.label.is_numeric else ExplainableBoostingClassifier()
+    machine = ExplainableBoostingRegressor() if model.plan.label.kind.is_number else ExplainableBoostingClassifier()
     machine._from_json(str(path))
     return machine
 
@@ -75,7 +75,7 @@ def test_interpret_predicts_the_same(
     matrix = made_up_records(plan, model.ensemble.grid, 400, np.random.default_rng(2))
     codes = codes_of_matrix(model.ensemble.grid, matrix)
     rows = rows_of(plan, matrix)
-    if plan.label.is_numeric:
+    if plan.label.kind.is_number:
         low, high = plan.label.bounds
         smallest = 0.0 if label == "count" else low
         found = np.clip(machine.predict(rows), smallest, high)

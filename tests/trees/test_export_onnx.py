@@ -55,8 +55,8 @@ def check(model: Model, seed: int = 0, n: int = 300) -> None:
     codes = codes_of_matrix(model.ensemble.grid, matrix)
     found = session_of(model).run(None, inputs_of(model.plan, matrix))
     label = model.plan.label
-    if label.is_numeric or label.is_survival:
-        low, high = (-1.0, 1.0) if label.is_survival else label.bounds
+    if label.kind.predicts != "probabilities":
+        low, high = label.bounds if label.kind.is_number else (-1.0, 1.0)
         (values,) = found
         assert values.shape == (n, 1)
         assert np.abs(values[:, 0] - model.predict_codes(codes)).max() <= 1e-12 * max(abs(low), abs(high))

@@ -26,7 +26,6 @@ def situations(draw: st.DrawFn, factory: ModuleType) -> tuple[GrowingTrees, Spli
     loss = build_loss(factory.make_plan(label, {"weight_update": update}))
     rule = SplitRule(
         loss=loss,
-        is_averaging=update == "averaging",
         leaf_ridge=draw(st.sampled_from([0.0, 1.5])),
         noise_ridge=draw(st.sampled_from([0.0, 0.3])),
         leaf_clip=draw(st.sampled_from([0.5, 1e5])),
@@ -70,7 +69,7 @@ def worth(rule: SplitRule, sums: list[int], n_releases: int) -> float:
     real = [value / float(scale) for value, scale in zip(sums, rule.loss.scales, strict=True)]
     ridge = rule.leaf_ridge + rule.noise_ridge * rule.gradient_noise * math.sqrt(n_releases)
     n_outputs, gain = max(1, rule.loss.n_outputs), 0.0
-    if rule.counts_classes:
+    if rule.loss.counts_classes:
         for count in real:
             ridge += max(count, 0.0)
         pairs = [(max(count, 0.0), ridge) for count in real]
@@ -78,7 +77,7 @@ def worth(rule: SplitRule, sums: list[int], n_releases: int) -> float:
         pairs = [(abs(real[k]), real[min(n_outputs + k, len(real) - 1)] + ridge) for k in range(n_outputs)]
     for size, below in pairs:
         value = size / below if below else 0.0
-        if not rule.counts_classes:
+        if not rule.loss.counts_classes:
             value = min(max(value, -rule.leaf_clip), rule.leaf_clip)
         gain += value * (2 * size - below * value)
     return gain
@@ -87,7 +86,7 @@ def worth(rule: SplitRule, sums: list[int], n_releases: int) -> float:
 def place_of(rule: SplitRule, sums: list[int]) -> float:
     """What categories are ordered by."""
     real = [value / float(scale) for value, scale in zip(sums, rule.loss.scales, strict=True)]
-    if rule.counts_classes:
+    if rule.loss.counts_classes:
         top, below = max(real[-1], 0.0), 0.0
         for count in real:
             below += max(count, 0.0)
@@ -182,7 +181,7 @@ def check_codes(
 def test_gains_of_many_are_gains_of_each(factory: ModuleType) -> None:
     """The rule scores arrays of any shape, with the number of releases spread over them."""
     loss = build_loss(factory.make_plan())
-    rule = SplitRule(loss, False, 1.0, 0.5, 2.0, 3.0)
+    rule = SplitRule(loss, 1.0, 0.5, 2.0, 3.0)
     sums = np.random.default_rng(0).integers(-(10**6), 10**6, (2, 3, 4, 2))
     n_releases = np.arange(1, 5)
     gains = rule.gain(sums, n_releases)

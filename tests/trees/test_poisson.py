@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hedgerow import DPGBDTRegressor
 from hedgerow.client.node import Node
 from hedgerow.data.drafts import draft_plan
-from hedgerow.data.site_data import SiteData, scaled_label
+from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, PlanError
 from hedgerow.local.training import evaluate_federated, train
@@ -60,7 +60,7 @@ def made(n: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def site_of(plan: Plan, x: NDArray[np.float32], y: NDArray[np.int64]) -> SiteData:
-    return SiteData(build_grid(plan).encode(tuple(np.ascontiguousarray(x.T))), scaled_label(y, plan.label))
+    return SiteData(build_grid(plan).encode(tuple(np.ascontiguousarray(x.T))), plan.label.kind.kept(y, plan.label))
 
 
 def deviance(y: NDArray[Any], mean: NDArray[Any]) -> float:
@@ -129,7 +129,7 @@ def test_zoomed_statistics_are_those_of_two_cut_lines(
     loss = build_loss(plan, 0.5)
     random = np.random.default_rng(seed)
     counts, scores = random.integers(0, largest + 1, 200), random.integers(-(2**19), 2**19, (1, 200))
-    own = factory.contributions(zoomed(loss, zoom), scaled_label(counts, plan.label), scores)
+    own = factory.contributions(zoomed(loss, zoom), plan.label.kind.kept(counts, plan.label), scores)
     middles = ((scores[0] >> STEP_BITS) << STEP_BITS) + (1 << STEP_BITS) // 2
     mean = LogMean().values(middles / SCORE_UNIT, plan.label) * 2 / largest
     residual = np.clip((mean - counts * 2 / largest) * 2**zoom, -0.5, 0.5)

@@ -26,7 +26,6 @@ from hedgerow.data.sources import ending_of
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.sums import EvaluationQuery
 from hedgerow.losses.registry import loss_kind
-from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import method_of
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import TrainingTask
@@ -195,12 +194,12 @@ def is_worse_than_constant(plan: Plan, records: SiteRecords) -> bool:
     """
     link, step = loss_kind(plan).link, 1 + records.n_records // _MOST_LOOKED_AT
     scores, labels = records.scores[:, ::step], records.labels[::step]
-    if not (plan.label.is_numeric or plan.label.classes) or not len(labels) or not len(scores):
+    if not len(labels) or not len(scores):
         return False
-    if plan.label.is_numeric:
-        found, truth = link.units(scores.astype(np.int64), plan.label).T / SCORE_UNIT, labels[:, None] / SCORE_UNIT
-    else:
-        found, truth = link.probabilities(scores / SCORE_UNIT), labels[:, None] == np.arange(plan.label.n_codes)
+    compared = link.compared(scores.astype(np.int64), labels.astype(np.int64), plan.label)
+    if compared is None:
+        return False
+    found, truth = compared
     mean = found.mean(axis=0)
     return float(((found - truth) ** 2).sum()) > (1 + _HAIR) * float(((mean - truth) ** 2).sum())
 
@@ -334,8 +333,7 @@ def _cut_again(held: Site, data: SiteData, query: Query) -> None:
 def check_data(site: str, data: SiteData, plan: Plan) -> None:
     """Refuse codes or labels outside the plan (DataError); `site` is for the message."""
     grid, places = build_grid(plan), data.places
-    label = plan.label
-    low, high = (-SCORE_UNIT, SCORE_UNIT) if label.is_numeric else (0, label.n_codes - 1)
+    low, high = plan.label.kind.kept_range(plan.label)
     fault = ""
     if data.codes.shape != (grid.n_features, data.n_records) or data.codes.dtype != grid.dtype:
         fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"

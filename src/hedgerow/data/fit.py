@@ -36,7 +36,7 @@ from hedgerow.data.units import (
     records_from_columns,
 )
 from hedgerow.errors import DataError
-from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, event_words
+from hedgerow.losses.survival import EVENT_WORDS
 from hedgerow.plan.names import looks_like_identifier, words_of
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
@@ -48,8 +48,6 @@ _FEWEST_POINTS = 20
 """Different numbers with a point before three digits, and none with another, that may be thousands."""
 _MOST_TEXTS = 1_000
 """Distinct odd texts of a column that are counted apart."""
-_LATEST = 3e38
-"""No follow-up ends later."""
 _CHUNK_ROWS = 65536
 
 
@@ -156,7 +154,8 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     Raises:
         DataError: the table cannot be read, or lacks a column.
     """
-    names, left_out, n_used, fates = needed_columns(plan), RowsLeftOut(), 0, np.zeros(plan.label.n_codes, dtype=np.intp)
+    names, left_out, n_used = needed_columns(plan), RowsLeftOut(), 0
+    counts_of_codes = np.zeros(plan.label.n_codes, dtype=np.intp)
     table = opened(location, plan.privacy.line_breaks)
     counts, place = [_Counted(name, plan) for name in names], place_of(table)
     for batch in table.batches(names, chunk_rows, left_out):
@@ -164,10 +163,10 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
             count.add(column, place)
         used = _used(dict(zip(names, batch, strict=True)), plan, place, left_out)
         n_used += len(used)
-        if plan.label.is_survival:
-            fates += np.bincount(used, minlength=plan.label.n_codes)
+        if len(counts_of_codes):
+            counts_of_codes += np.bincount(used, minlength=plan.label.n_codes)
     about, mending = _tried(location, plan, counts)
-    if doubt := plan.label.is_survival and doubt_of_times(fates, plan.label.intervals, plan.label.name):
+    if doubt := plan.label.kind.doubt(counts_of_codes, plan.label):
         about = [(plan.label.name, doubt), *about]
     columns = [count.finished() for count in counts]
     ignored = [name for name in table.names() if name not in names]
@@ -188,15 +187,12 @@ def _used(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLe
 
 
 def _item_of(name: str, plan: Plan) -> Feature | None:
-    """What the plan says of a column, as of a feature; None for the unit. A time to an event has no end."""
-    label = plan.label
-    if name == label.event:
-        return Feature(name=name, type="categorical", categories=event_words(label))
-    if name == label.name:
-        if label.classes:
-            return Feature(name=name, type="categorical", categories=label.classes)
-        low, high = (0.0, _LATEST) if label.is_survival else label.bounds
-        return Feature(name=name, type="numeric", min=low, max=high)
+    """What the plan says of a column, as of a feature; None for the unit."""
+    for own in plan.label.kind.columns(plan.label):
+        if own.name == name:
+            low, high = own.bounds or (None, None)
+            kind = "categorical" if own.words else "numeric"
+            return Feature(name=name, type=kind, categories=own.words, min=low, max=high)
     return next((feature for feature in plan.features if feature.name == name), None)
 
 

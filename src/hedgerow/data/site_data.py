@@ -17,8 +17,7 @@ from hedgerow.data.lines import LineCounts
 from hedgerow.data.sources import opened, read_records
 from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, count_beyond, rows_within_bounds
 from hedgerow.errors import DataError
-from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.plan.plan import Label, Plan
+from hedgerow.plan.plan import Plan
 from hedgerow.trees.binning import CodeArray, FloatArray, Grid, PlaceArray, build_grid
 
 
@@ -133,21 +132,6 @@ class SiteData:
         return codes
 
 
-def scaled_label(values: NDArray[Any], label: Label) -> NDArray[np.int32]:
-    """A regression's labels, scaled from the label's public [min, max] to [-1, 1], in units of 2**-16, rounded.
-
-    Args:
-        values: float [n]; values outside the bounds are clamped.
-
-    Returns:
-        int32 [n], from -2**16 to 2**16.
-    """
-    low, high = label.bounds
-    middle, half = (high + low) / 2, (high - low) / 2
-    clamped = np.clip(np.asarray(values, dtype=np.float64), low, high)
-    return np.rint((clamped - middle) / half * SCORE_UNIT).astype(np.int32)
-
-
 @dataclass(frozen=True, eq=False)
 class SiteRows:
     """All rows of a site's table, before the bound on rows per unit.
@@ -180,8 +164,7 @@ def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: Rows
         places.append(grid.places(records.features, codes[-1]))
         if records.label is None:
             raise DataError("data-no-label")
-        is_numeric = plan.label.is_numeric
-        labels.append(scaled_label(records.label, plan.label) if is_numeric else records.label.astype(np.int32))
+        labels.append(plan.label.kind.kept(records.label, plan.label))
         if records.unit is not None:
             units.append(records.unit)
     if left_out is None and not sum(map(len, labels)):

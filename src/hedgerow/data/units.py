@@ -34,7 +34,6 @@ from hedgerow.data.arrow import as_columns
 from hedgerow.data.columns import Place, missing_columns, shown
 from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError
-from hedgerow.losses.survival import event_words, survival_codes
 from hedgerow.plan.plan import Feature, Label, Plan, Privacy
 
 FeatureColumn = NDArray[np.float32] | NDArray[np.int16]
@@ -134,9 +133,8 @@ class Records:
         features: in the plan's order. Numeric: float32 [n], NaN where missing, infinite values kept (binning clamps
             them). Categorical: int16 [n], the index in `Feature.categories`, -1 for a value that is not listed, -2
             where missing.
-        label: binary and multiclass: int32 [n], the index in `Label.classes`; a time to an event: int32 [n], see
-            `survival_codes`; regression: float64 [n], clamped to the label's public bounds; None when it was not asked
-            for.
+        label: as `LabelKind.values` has it: int32 [n], the index in `Label.classes` or the code of a time to an event;
+            float64 [n] of numbers, clamped to the label's public bounds; None when it was not asked for.
         unit: text [n], the identifier whose rows the plan protects together; None when that is the record itself.
         n_records: n.
         fits: bool [n_read], which of the rows that were read these are; None for all.
@@ -222,13 +220,11 @@ def records_from_columns(
     def place(name: str) -> Place:
         return replace(table, column=name)
 
-    n_records, own = lengths.pop(), plan.label.columns
+    n_records = lengths.pop()
     fit = _Fit(n_records, left_out)
     records = Records(
         features=tuple(feature_of(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
-        label=_label([columns[name] for name in own], plan.label, [place(name) for name in own], fit.unfit)
-        if with_label
-        else None,
+        label=_label(columns, plan.label, table, fit.unfit) if with_label else None,
         unit=(
             encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit), fit.unfit)
             if plan.privacy.unit in names
@@ -289,54 +285,34 @@ def feature_of(column: Any, feature: Feature, place: Place, unfit: encoders.Unfi
         return encoders.numbers(column, place, unfit).astype(np.float32)
 
 
-def _survival(columns: list[Any], label: Label, places: list[Place], unfit: encoders.Unfit) -> LabelColumn:
-    times = encoders.numbers(columns[0], places[0], unfit)
-    events = encoders.category_indices(columns[1], event_words(label), places[1], unfit)
-    lost, seen = (", ".join(event_words(label)[own::2]) for own in (0, 1))
-    unfit(np.isnan(times), "data-label-missing", _error(columns[0], places[0], _missing))
-    unfit(events == encoders.MISSING, "data-label-missing", _error(columns[1], places[1], _missing))
-    unfit(times < 0, "data-label-outside", _error(columns[0], places[0], _negative))
+def _label(columns: Mapping[str, Any], label: Label, table: Place, unfit: encoders.Unfit) -> LabelColumn:
+    """The labels of a table, as in `Records`."""
+    own = label.kind.columns(label)
+    places = [replace(table, column=each.name) for each in own]
 
-    def outside(at: str, value: str) -> DataError:
-        return DataError("data-event-outside", place=at, value=value, lost=lost, seen=seen)
+    def leave_out(number: int, rows: NDArray[np.bool_], code: str, entry: str) -> None:
+        def error(index: int) -> DataError:
+            value = shown(encoders.value_at(columns[own[number].name], index))
+            return DataError(entry, place=places[number].at(index), value=value, **own[number].about)
 
-    unfit(events == encoders.UNKNOWN, "data-label-outside", _error(columns[1], places[1], outside))
+        unfit(rows, code, error)
+
+    cells = [
+        encoders.category_indices(columns[each.name], each.words, place, unfit)
+        if each.words
+        else encoders.numbers(columns[each.name], place, unfit)
+        for each, place in zip(own, places, strict=True)
+    ]
+    for number, (each, found) in enumerate(zip(own, cells, strict=True)):
+        is_missing = found == encoders.MISSING if each.words else np.isnan(found)
+        leave_out(number, is_missing, "data-label-missing", "data-label-missing")
+    for number, (each, found) in enumerate(zip(own, cells, strict=True)):
+        least = -math.inf if each.least is None else each.least
+        is_outside = found == encoders.UNKNOWN if each.words else found < least
+        leave_out(number, is_outside, "data-label-outside", each.outside)
     # Rows that do not fit are left out after this.
-    return survival_codes(np.where(times >= 0, times, 0.0), events % 2 == 1, label.intervals)
-
-
-def _error(column: Any, place: Place, make: Callable[[str, str], DataError]) -> Callable[[int], DataError]:
-    """How to make the error of one of a column's cells, of its place and its value; see `columns.Unfit`."""
-    return lambda index: make(place.at(index), shown(encoders.value_at(column, index)))
-
-
-def _missing(at: str, _: str) -> DataError:
-    return DataError("data-label-missing", place=at)
-
-
-def _negative(at: str, value: str) -> DataError:
-    return DataError("data-label-negative", place=at, value=value)
-
-
-def _outside(at: str, value: str) -> DataError:
-    return DataError("data-label-outside", place=at, value=value)
-
-
-def _label(columns: list[Any], label: Label, places: list[Place], unfit: encoders.Unfit) -> LabelColumn:
-    if label.is_survival:
-        return _survival(columns, label, places, unfit)
-    column, place = columns[0], places[0]
-    missing = _error(column, place, _missing)
-    if label.is_numeric:
-        values = encoders.numbers(column, place, unfit)
-        unfit(np.isnan(values), "data-label-missing", missing)
-        if label.type == "count":
-            unfit(values < 0, "data-label-outside", _error(column, place, _negative))
-        return np.clip(values, *label.bounds)
-    indices = encoders.category_indices(column, label.classes, place, unfit).astype(np.int32)
-    unfit(indices == encoders.MISSING, "data-label-missing", missing)
-    unfit(indices == encoders.UNKNOWN, "data-label-outside", _error(column, place, _outside))
-    return indices
+    values: LabelColumn = label.kind.values(cells, label)
+    return values
 
 
 Words = NDArray[np.uint64]

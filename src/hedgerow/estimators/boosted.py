@@ -35,7 +35,6 @@ from hedgerow.data.arrow import arrow_of, collected, is_text
 from hedgerow.data.columns import AsMissing, Place, category_indices, refuse, shown, texts_of_cells
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.data.site_data import scaled_label
 from hedgerow.errors import DataError, UsageError
 from hedgerow.estimators.base import (
     PRIVATE,
@@ -334,7 +333,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         return {"type": "regression" if loss == "squared_error" else loss, "min": low, "max": high}
 
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
-        return scaled_label(y, plan.label)
+        kept: NDArray[np.int32] = plan.label.kind.kept(y, plan.label)
+        return kept
 
     def _known_label_bounds(self, y: NDArray[np.float64], start: Start) -> tuple[float, float]:
         if self.label_bounds is not None:

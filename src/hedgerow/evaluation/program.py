@@ -14,7 +14,7 @@ gained from the rows being different (no parallel composition).
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,11 +153,7 @@ def evaluate_ensemble(
         PrivacyError: when no noise keeps (epsilon, delta).
     """
     exchange = _Exchange(plan, ensemble, _noise_multipliers(plan, epsilon, delta), first_round)
-    if plan.label.is_numeric:
-        return (yield from _evaluate_numbers(exchange))
-    if plan.label.is_survival:
-        return (yield from _evaluate_times(exchange))
-    return (yield from _evaluate_classes(exchange))
+    return (yield from _PROGRAMS[plan.label.kind.position](exchange))
 
 
 def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
@@ -185,11 +181,12 @@ def _moments_of(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
 def _demands(plan: Plan) -> list[NoiseDemand]:
     """Both releases, the second one at its longest."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
-    is_numeric = plan.label.is_numeric
-    n_moments = _moments_of(plan).n_statistics
-    norms = (1, n_moments) if is_numeric else (n_curves, n_curves + (n_curves > 1))
-    n_detail = rows_of_label(plan.label) * n_curves * MAX_BINS + 2
-    lengths = (len(ERROR_EDGES) + 1, n_moments) if is_numeric else (n_curves * N_OUTLINE, n_detail)
+    if plan.label.kind.position == "residual":
+        n_moments = _moments_of(plan).n_statistics
+        norms, lengths = (1, n_moments), (len(ERROR_EDGES) + 1, n_moments)
+    else:
+        norms = n_curves, n_curves + (n_curves > 1)
+        lengths = n_curves * N_OUTLINE, rows_of_label(plan.label) * n_curves * MAX_BINS + 2
     return [
         NoiseDemand(norm * UNIT * UNIT * rows * rows, length, weight=weight)
         for norm, length, weight in zip(norms, lengths, (OUTLINE_SHARE, 1 - OUTLINE_SHARE), strict=True)
@@ -255,7 +252,7 @@ def _evaluate_times(exchange: _Exchange) -> EvaluationProgram:
 
 
 def _evaluate_classes(exchange: _Exchange) -> EvaluationProgram:
-    scale = outline_scale(exchange.ensemble)
+    scale = outline_scale(exchange.ensemble, exchange.plan.label.kind.position)
     query = exchange.histogram(0, scale.position, scale.edges, by_label=False)
     noisy = (yield query).reshape(len(scale.edges), N_OUTLINE) / UNIT
     outline = np.array([visible(row, exchange.noise(0, query)) for row in noisy])
@@ -316,3 +313,12 @@ def _several_classes(
         "accuracy": within(mean_of(np.array([0.0, 1.0]), hits, noise), 0.0, 1.0),
     }
     return Evaluation(Estimate(float(hits.sum()), noise * math.sqrt(2)), scores, tuple(curves))
+
+
+_PROGRAMS: Mapping[str, Callable[[_Exchange], EvaluationProgram]] = {
+    "score": _evaluate_classes,
+    "probability": _evaluate_classes,
+    "risk": _evaluate_times,
+    "residual": _evaluate_numbers,
+}
+"""By what records are counted by, see `LabelKind.position`."""

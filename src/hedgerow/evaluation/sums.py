@@ -113,9 +113,9 @@ class ScoreHistogram(EvaluationQuery):
 
     def fits(self, plan: Plan) -> bool:
         label, (n_curves, n_rows, n_bins) = plan.label, self.shape
-        is_plain = not label.is_numeric or not (self.by_label or self.with_hits)
+        is_plain = self.position != "residual" or not (self.by_label or self.with_hits)
         return (
-            self.position == position_for(label)
+            self.position == label.kind.position
             and n_rows == (rows_of_label(label) if self.by_label else 1)
             and n_curves == label.n_outputs
             and is_plain
@@ -164,7 +164,8 @@ class _Moments(EvaluationQuery):
         return self.n_statistics
 
     def fits(self, plan: Plan) -> bool:
-        is_for_label = plan.label.is_numeric and not (self.has_deviance and loss_kind(plan).deviance is None)
+        has_errors = plan.label.kind.position == "residual"
+        is_for_label = has_errors and not (self.has_deviance and loss_kind(plan).deviance is None)
         return is_for_label and 1 <= self.error_clip <= LARGEST_ERROR and self.length == self.n_statistics
 
     def left_open(self) -> bytes:
@@ -210,16 +211,9 @@ class DevianceMoments(_Moments):
         return deviance_moments(site.records, self, site.plan)
 
 
-def position_for(label: Label) -> str:
-    """What is binned of a model for this label."""
-    if label.is_survival:
-        return "risk"
-    return "residual" if label.is_numeric else "probability" if label.n_outputs > 1 else "score"
-
-
 def rows_of_label(label: Label) -> int:
     """Rows of bins by label: for each code of a time to an event, else for a class and the rest."""
-    return label.n_codes if label.is_survival else 2
+    return label.n_codes if label.kind.position == "risk" else 2
 
 
 def positions(records: SiteRecords, position: str, link: Link, label: Label) -> NDArray[np.int64]:
@@ -251,7 +245,7 @@ def score_histogram(records: SiteRecords, query: ScoreHistogram, link: Link, lab
         if query.by_label:
             # One curve is about the last class; several are about each class against the rest.
             about = 1 if n_curves == 1 else curve
-            rows = records.labels if label.is_survival else records.labels == about
+            rows = records.labels if query.position == "risk" else records.labels == about
             bins = bins + n_bins * rows
         counts[curve] = np.bincount(bins, minlength=n_rows * n_bins).reshape(n_rows, n_bins)
     parts = [counts.ravel()]
@@ -330,9 +324,9 @@ class Scale:
         return self.probabilities(np.concatenate([[low], inner, [high]]))
 
 
-def outline_scale(ensemble: Ensemble, position: str = "score") -> Scale:
-    """The outline of a classifier, from nothing but the model; `position` is that of models with one score."""
-    if ensemble.n_outputs > 1:
+def outline_scale(ensemble: Ensemble, position: str) -> Scale:
+    """The outline of scores, or of the probabilities of several classes, from nothing but the model."""
+    if position == "probability":
         steps = np.arange(1 - N_OUTLINE // 2, N_OUTLINE // 2) * (2 * LOGIT_REACH / N_OUTLINE)
         edges = np.rint(PROBABILITY_UNIT / (1 + np.exp(-steps))).astype(np.int64)
         return Scale("probability", np.tile(edges, (ensemble.n_outputs, 1)), ensemble.link)

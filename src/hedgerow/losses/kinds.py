@@ -48,7 +48,7 @@ class Objective:
 
 
 class Link:
-    """What a sum of a model's values, a score, means. Links of classes and of numbers have different methods."""
+    """What a sum of a model's values, a score, means: that of classes is a `ClassLink`, of numbers a `NumberLink`."""
 
     name: ClassVar[str]
     is_relative: ClassVar[bool] = False
@@ -92,6 +92,21 @@ class Link:
 
     # Of both
 
+    def predicted(self, scores: Floats, label: Label) -> NDArray[Any]:
+        """What is predicted, [n], of scores [n_outputs, n]: classes by name, or values."""
+        raise NotImplementedError
+
+    def compared(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
+        """Predictions and what they should be, float64 [n, m] each, of scores [n_outputs, n] and labels as kept.
+
+        None where squares of their difference mean nothing.
+        """
+        return None
+
+    def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
+        """How far predictions by `objective` are off at most: in probability, or beside the range of a number."""
+        raise NotImplementedError
+
     def objective(self, label: Label) -> Objective | None:
         """The objective of XGBoost that predicts the same; None where there is none."""
         raise NotImplementedError
@@ -105,11 +120,43 @@ class Link:
         return 1.0
 
 
+class ClassLink(Link):
+    """A link of classes."""
+
+    def predicted(self, scores: Floats, label: Label) -> NDArray[Any]:
+        return np.asarray(np.array(label.classes)[self.probabilities(scores).argmax(axis=1)])
+
+    def compared(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats]:
+        is_class = kept[:, None] == np.arange(len(label.classes))
+        return self.probabilities(scores / SCORE_UNIT), is_class.astype(np.float64)
+
+    def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
+        ours = self.probabilities(scores)
+        found = np.clip(theirs, 0, 1) - ours[:, 1] if ours.shape[1] == 2 else theirs - ours
+        return float(np.abs(found).max())
+
+
+class NumberLink(Link):
+    """A link of numbers."""
+
+    def predicted(self, scores: Floats, label: Label) -> NDArray[Any]:
+        return self.values(scores[0], label)
+
+    def compared(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
+        return self.units(scores, label).T / SCORE_UNIT, kept[:, None] / SCORE_UNIT
+
+    def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
+        low, high = label.bounds
+        objective = self.objective(label)
+        kept = (low, high) if objective is None or objective.clip is None else objective.clip
+        return float(np.abs(self.values(scores[0], label) - np.clip(theirs, *kept)).max() / (high - low))
+
+
 SQUARES = {"scale_pos_weight": "1"}
 _SQUARED_ERROR = {"reg_loss_param": SQUARES}
 
 
-class Identity(Link):
+class Identity(NumberLink):
     """The score is a number, scaled from its bounds to [-1, 1]."""
 
     name = "identity"
@@ -134,7 +181,7 @@ class Identity(Link):
         return (high - low) / 2
 
 
-class Share(Link):
+class Share(ClassLink):
     """The score is an averaged share: of the last of two classes, or of each of several."""
 
     name = "probability"
@@ -194,7 +241,8 @@ class LossKind:
         clip: the joint clip there.
         clipped_hessian_scale: the default c under that clip.
         averaging: what `weight_update = "averaging"` makes of such labels instead.
-        has_start: whether boosted trees may begin with a private mean or linear model, and have steps for such a label.
+        starts: what boosted trees may begin with where a plan asks for it: "mean", "linear".
+        cuts_again: whether boosted trees cut features again by default, see `hedgerow.trees.binning.cuts_again`.
         deviance: what is evaluated of numbers besides their errors; None for squares.
     """
 
@@ -208,7 +256,8 @@ class LossKind:
     clipped_hessian_scale: float | None = None
     averaging: LossKind | None = field(default=None, repr=False)
     deviance: Deviance | None = None
-    has_start: bool = False
+    starts: tuple[str, ...] = ()
+    cuts_again: bool = False
 
 
 # Averaging: leaves hold shares of classes, or means of a numeric label, instead of gradients (CCS'22, section 4.4.1)

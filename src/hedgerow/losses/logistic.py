@@ -6,8 +6,10 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hedgerow.losses.kinds import SQUARES, Floats, Link, LossKind, Objective, classification_scores, shares
+from hedgerow.losses.kinds import SQUARES, ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
+from hedgerow.losses.labels import Classes
 from hedgerow.losses.tables import (
     RECORD_NORM,
     SCORE_UNIT,
@@ -19,7 +21,6 @@ from hedgerow.losses.tables import (
     loss_from_table,
 )
 from hedgerow.plan.plan import Label, Plan, check_classes
-from hedgerow.plan.registry import LabelKind
 
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
 HESSIAN_SCALE = GOLDEN_RATIO**2.5
@@ -46,7 +47,7 @@ def _loss(newton: bool, joint_clip: float | None, c: float) -> Loss:
     return loss_from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
 
 
-class LogOdds(Link):
+class LogOdds(ClassLink):
     """The score is the log-odds of the last class."""
 
     name = "logistic"
@@ -68,11 +69,27 @@ class LogOdds(Link):
         return f"log-odds of {label.name} = {label.classes[-1]}"
 
 
-def _check(label: Label) -> None:
-    check_classes(label, 2, 2, "exactly 2 classes, the positive one last")
+class Binary(Classes):
+    """Two classes."""
+
+    type = "binary"
+    hint = '"binary" with two classes'
+    is_symmetric = True
+    position = "score"
+
+    def check(self, label: Label) -> None:
+        check_classes(label, 2, 2, "exactly 2 classes, the positive one last")
+
+    def centred(self, kept: NDArray[np.int32]) -> Ints:
+        """See `LabelKind.centred`: -1/2 and 1/2."""
+        return (2 * kept.astype(np.int64) - 1) * (SCORE_UNIT // 2)
+
+    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
+        chance = 1 / (1 + np.exp(-effects[0]))
+        return np.asarray(noise.uniform(size=effects.shape[1]) < chance, dtype=np.int32)
 
 
-LABEL = LabelKind("binary", _check, '"binary" with two classes')
+LABEL = Binary()
 # Under the joint clip a smaller c than HESSIAN_SCALE leaves more of the norm to the gradient.
 KIND = LossKind(
     LABEL,
@@ -82,4 +99,5 @@ KIND = LossKind(
     clipped_updates=("newton",),
     clipped_hessian_scale=2.0,
     averaging=shares(LABEL),
+    cuts_again=True,
 )

@@ -35,7 +35,8 @@ import math
 
 import numpy as np
 
-from hedgerow.losses.kinds import Deviance, Floats, Ints, Link, LossKind, Objective, means
+from hedgerow.losses.kinds import Deviance, Floats, Ints, LossKind, NumberLink, Objective, means
+from hedgerow.losses.labels import Numbers
 from hedgerow.losses.tables import (
     RECORD_NORM,
     SCORE_LIMIT,
@@ -48,7 +49,7 @@ from hedgerow.losses.tables import (
 )
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan
-from hedgerow.plan.registry import LabelKind
+from hedgerow.plan.registry import LabelColumn
 
 LARGEST_COUNT = 10_000
 LARGEST_RESIDUAL = 2.0
@@ -106,7 +107,7 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
     return Loss("curve", 1, 2, scales, empty, norm_squared, gradient, curve=curve)
 
 
-class LogMean(Link):
+class LogMean(NumberLink):
     """The score is the logarithm of the mean, less that of B."""
 
     name = "log"
@@ -153,17 +154,30 @@ def count_scores(labels: Floats, predicted: Floats, label: Label) -> dict[str, f
     }
 
 
-def _check(label: Label) -> None:
-    most = label.max
-    if label.classes:
-        raise refuse("label.classes", list(label.classes), "no classes on a count")
-    if label.min not in (None, 0.0):
-        raise refuse("label.min", label.min, "0, or nothing, for a count")
-    if most is None or not 1 <= most <= LARGEST_COUNT or not most.is_integer():
-        raise refuse("label.max", most, f"a whole number from 1 to {LARGEST_COUNT}, the largest count that may occur")
+class Count(Numbers):
+    """How often something happened: a whole number up to the plan's largest."""
+
+    type = "count"
+    hint = '"count" with max, for how often something happened, in place of classes'
+
+    def check(self, label: Label) -> None:
+        most = label.max
+        if label.classes:
+            raise refuse("label.classes", list(label.classes), "no classes on a count")
+        if label.min not in (None, 0.0):
+            raise refuse("label.min", label.min, "0, or nothing, for a count")
+        if most is None or not 1 <= most <= LARGEST_COUNT or not most.is_integer():
+            expected = f"a whole number from 1 to {LARGEST_COUNT}, the largest count that may occur"
+            raise refuse("label.max", most, expected)
+
+    def columns(self, label: Label) -> tuple[LabelColumn, ...]:
+        return (LabelColumn(label.name, bounds=label.bounds, least=0.0, outside="data-label-negative"),)
+
+    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> Floats:
+        return np.asarray(np.rint(super().made(effects, label, noise)))
 
 
-LABEL = LabelKind("count", _check, '"count" with max, for how often something happened, in place of classes')
+LABEL = Count()
 KIND = LossKind(
     LABEL,
     LogMean(),

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from hedgerow.losses.kinds import Floats, Ints, Link, LossKind, Objective, classification_scores, shares
+from hedgerow.losses.kinds import ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
+from hedgerow.losses.labels import Classes
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, exponentials
 from hedgerow.plan.plan import MAX_CATEGORIES, Label, Plan, check_classes
-from hedgerow.plan.registry import LabelKind
 
 HESSIAN_SCALE = 2.0
 """Largest c for which the norm of a record never exceeds that of its gradient alone, which reaches sqrt(2)."""
@@ -45,7 +45,7 @@ _EXP_STEPS = 22 << (16 - _EXP_STEP_BITS)
 """Steps of 2**-10 of score; after 22 an exponential is below 2**-30."""
 
 
-class LogWeights(Link):
+class LogWeights(ClassLink):
     """Each class's score is the logarithm of its weight."""
 
     name = "softmax"
@@ -74,11 +74,21 @@ class LogWeights(Link):
         return "log-weight"
 
 
-def _check(label: Label) -> None:
-    check_classes(label, 3, MAX_CATEGORIES, f"3 to {MAX_CATEGORIES} classes")
+class Multiclass(Classes):
+    """Three classes or more, each with a score of its own."""
+
+    type = "multiclass"
+    hint = '"multiclass" with three classes or more'
+    position = "probability"
+
+    def check(self, label: Label) -> None:
+        check_classes(label, 3, MAX_CATEGORIES, f"3 to {MAX_CATEGORIES} classes")
+
+    def n_outputs(self, label: Label) -> int:
+        return len(label.classes)
 
 
-LABEL = LabelKind("multiclass", _check, '"multiclass" with three classes or more')
+LABEL = Multiclass()
 KIND = LossKind(
     LABEL,
     LogWeights(),
@@ -88,4 +98,5 @@ KIND = LossKind(
     clip=CLIP,
     clipped_hessian_scale=HESSIAN_SCALE,
     averaging=shares(LABEL),
+    cuts_again=True,
 )

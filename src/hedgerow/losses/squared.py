@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from hedgerow.losses.kinds import DEFAULT_CLIP, Identity, LossKind, means, regression_scores
+from hedgerow.losses.labels import Numbers
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan, check_bounds
-from hedgerow.plan.registry import LabelKind
 
 RESIDUAL_LIMIT = 1.0
 """Residuals of a regression are clipped to this, in units in which the label's public range is [-1, 1]."""
@@ -27,13 +27,19 @@ def _build(_: Plan, joint_clip: float | None, hessian_scale: float | None) -> Lo
     return Loss("squared", 1, 2, scales, empty, gradient_clip**2 + constant**2, gradient_clip, constant)
 
 
-def _check(label: Label) -> None:
-    check_bounds(label.min, label.max, "label")
-    if label.classes:
-        raise refuse("label.classes", list(label.classes), "no classes on a regression label")
+class Regression(Numbers):
+    """A number within the plan's bounds."""
+
+    type = "regression"
+    hint = '"regression" with min and max in place of classes'
+
+    def check(self, label: Label) -> None:
+        check_bounds(label.min, label.max, "label")
+        if label.classes:
+            raise refuse("label.classes", list(label.classes), "no classes on a regression label")
 
 
-LABEL = LabelKind("regression", _check, '"regression" with min and max in place of classes')
+LABEL = Regression()
 KIND = LossKind(
     LABEL,
     Identity(),
@@ -43,5 +49,5 @@ KIND = LossKind(
     clipped_updates=("newton", "gradient"),
     clipped_hessian_scale=DEFAULT_CLIP,
     averaging=means(LABEL, regression_scores),
-    has_start=True,
+    starts=("mean", "linear"),
 )

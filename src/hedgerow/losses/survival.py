@@ -36,18 +36,19 @@ Source: Cox (1972), section 8, for discrete time; the sensitivity is proved in d
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hedgerow.losses.censored import concordance, integrated_brier_score, times_of
-from hedgerow.losses.kinds import SQUARES, Floats, Link, LossKind, Objective
+from hedgerow.losses.kinds import SQUARES, Floats, Ints, LossKind, NumberLink, Objective
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan
-from hedgerow.plan.registry import LabelKind
+from hedgerow.plan.registry import LabelColumn, LabelKind
 
 MOST_INTERVALS = 64
 EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes")
@@ -55,6 +56,10 @@ EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes")
 or it was."""
 NEARLY_ALL, LEAST_TIMES = 0.8, 20
 """Of so many records or more, a larger share outside all intervals but one looks like another unit of time."""
+LATEST = 3e38
+"""No follow-up ends later."""
+_LOST = 0.25
+"""Of made-up records, those that are lost before the end of the follow-up, if they have not had the event by then."""
 HESSIAN_SCALE = 1.0
 LINEAR_CLIP = 0.8
 """Largest gradient of a record in a linear model: of 0.4 to 1 the best on 24 clinical sets."""
@@ -63,11 +68,6 @@ BASELINE_LIMIT = STEPS // 2
 
 Baseline = tuple[int, ...]
 """Per interval the log-odds of the event for a record of score 0, in steps of 1/256."""
-
-
-def event_words(label: Label) -> tuple[str, ...]:
-    """What the column of the event may say; by turns, the event was not seen, or it was."""
-    return label.event_codes or EVENT_WORDS
 
 
 def survival_codes(time: ArrayLike, event: ArrayLike, intervals: ArrayLike) -> NDArray[np.int32]:
@@ -179,7 +179,7 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
     return _hazard_loss(unit, c * unit, (0,) * n_intervals)
 
 
-class LogHazard(Link):
+class LogHazard(NumberLink):
     """The score is what a record adds to the log-odds of the event in every interval."""
 
     name = "hazard"
@@ -187,6 +187,12 @@ class LogHazard(Link):
     def values(self, scores: Floats, label: Label) -> Floats:
         """Risks: the scores themselves; what they mean for survival takes the baseline, see `Ensemble.survival`."""
         return scores
+
+    def compared(self, scores: Ints, kept: Ints, label: Label) -> None:
+        return None
+
+    def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
+        return float(np.abs(scores[0] - theirs).max() / max(1.0, np.abs(scores[0]).max()))
 
     def objective(self, label: Label) -> Objective:
         return Objective("reg:squarederror", {"reg_loss_param": SQUARES}, base_is_margin=True)
@@ -210,24 +216,77 @@ def survival_scores(codes: NDArray[Any], survival: Floats, label: Label) -> dict
     }
 
 
-def _check(label: Label) -> None:
-    if label.event is None:
-        raise refuse("label.event", None, "the column that says whether the event was seen (1) or not (0)")
-    if len(label.event_codes) not in (0, 2):
-        expected = "two codes: of a record that was lost from sight, and of one whose event was seen, such as [1, 2]"
-        raise refuse("label.event_codes", list(label.event_codes), expected)
-    if not 2 <= len(label.intervals) <= MOST_INTERVALS:
-        found = f"{len(label.intervals)} ends"
-        raise refuse("label.intervals", found, f"the ends of 2 to {MOST_INTERVALS} intervals; 8 to 16 suit most")
-    if label.intervals[0] <= 0:
-        raise refuse("label.intervals[0]", label.intervals[0], "a number above 0, where the first interval begins")
-    if label.classes:
-        raise refuse("label.classes", list(label.classes), "no classes on a time to an event")
-    if label.min is not None or label.max is not None:
-        raise refuse("label.min", label.min, "no bounds on a time to an event: intervals begin at 0, and say its end")
+class Survival(LabelKind):
+    """A time to an event."""
+
+    type = "survival"
+    hint = '"survival" with event and intervals, for a time to an event'
+    own_fields = ("event", "event_codes", "intervals")
+    predicts = "survival"
+    refusals: ClassVar[Mapping[str, str]] = {
+        "probabilities": "no-survival-chances",
+        "probability columns": "no-survival-chances",
+        "interval": "no-interval-classes",
+        "machine": "export-survival",
+    }
+    position = "risk"
+
+    def check(self, label: Label) -> None:
+        if label.event is None:
+            raise refuse("label.event", None, "the column that says whether the event was seen (1) or not (0)")
+        if label.event == label.name:
+            raise refuse("label.event", label.event, "another column than that of the times")
+        if len(label.event_codes) not in (0, 2):
+            expected = "two codes: of a record that was lost from sight, and of one whose event was seen, such as "
+            expected += "[1, 2]"
+            raise refuse("label.event_codes", list(label.event_codes), expected)
+        if not 2 <= len(label.intervals) <= MOST_INTERVALS:
+            found = f"{len(label.intervals)} ends"
+            raise refuse("label.intervals", found, f"the ends of 2 to {MOST_INTERVALS} intervals; 8 to 16 suit most")
+        if label.intervals[0] <= 0:
+            raise refuse("label.intervals[0]", label.intervals[0], "a number above 0, where the first interval begins")
+        if label.classes:
+            raise refuse("label.classes", list(label.classes), "no classes on a time to an event")
+        if label.min is not None or label.max is not None:
+            expected = "no bounds on a time to an event: intervals begin at 0, and say its end"
+            raise refuse("label.min", label.min, expected)
+
+    def n_codes(self, label: Label) -> int:
+        return 2 * len(label.intervals) + 1
+
+    def columns(self, label: Label) -> tuple[LabelColumn, ...]:
+        words = label.event_codes or EVENT_WORDS
+        lost, seen = (", ".join(words[own::2]) for own in (0, 1))
+        event = LabelColumn(str(label.event), words, outside="data-event-outside", about={"lost": lost, "seen": seen})
+        return LabelColumn(label.name, (), (0.0, LATEST), 0.0, "data-label-negative"), event
+
+    def values(self, cells: Sequence[NDArray[Any]], label: Label) -> NDArray[np.int32]:
+        """See `survival_codes`; rows without a time from 0 on are left out after this."""
+        times, events = cells
+        return survival_codes(np.where(times >= 0, times, 0.0), events % 2 == 1, label.intervals)
+
+    def has_one_outcome(self, kept: NDArray[np.int32]) -> bool:
+        return len(np.unique(kept % 2)) < 2
+
+    def doubt(self, counts: ArrayLike, label: Label) -> str:
+        return doubt_of_times(counts, label.intervals, label.name)
+
+    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
+        """See `LabelKind.made`: an event is as likely in one interval as in another, and a quarter is lost before."""
+        n_intervals, n = len(label.intervals), effects.shape[1]
+        hazard = 1 / (1 + np.exp(-(effects[0] - np.log(2 * n_intervals - 1))))
+        survived = noise.geometric(hazard) - 1
+        lost = np.where(noise.uniform(size=n) < _LOST, noise.integers(0, n_intervals, n), n_intervals)
+        return np.asarray(np.where(survived < lost, 2 * survived + 1, 2 * lost), dtype=np.int32)
+
+    def describe(self, label: Label) -> str:
+        return f"event {label.event}, {len(label.intervals)} intervals to {label.intervals[-1]:g}"
+
+    def header(self, label: Label) -> list[str]:
+        return [f"risk_{label.name}", *(f"survival_{end:g}" for end in label.intervals)]
 
 
-LABEL = LabelKind("survival", _check, '"survival" with event and intervals, for a time to an event')
+LABEL = Survival()
 KIND = LossKind(
     LABEL,
     LogHazard(),
@@ -235,4 +294,5 @@ KIND = LossKind(
     survival_scores,
     clipped_updates=("newton",),
     clipped_hessian_scale=HESSIAN_SCALE,
+    starts=("linear",),
 )

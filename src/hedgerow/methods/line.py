@@ -139,7 +139,7 @@ def shortened(distances: IntVector, zoom: int) -> IntVector:
 
 def asks_for_line(plan: Plan) -> bool:
     """Whether a run of a method that has no last release of its own ends with this one."""
-    return plan.label.is_numeric and plan.model.calibration != "none" and not math.isinf(plan.privacy.epsilon)
+    return plan.label.kind.is_number and plan.model.calibration != "none" and not math.isinf(plan.privacy.epsilon)
 
 
 def line_share(signal: float) -> float:

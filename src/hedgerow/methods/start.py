@@ -80,14 +80,9 @@ class LabelSums(Query):
     def answer(self, site: TrainingSite) -> IntVector:
         """See `Query.answer`: labels are clipped and rounded towards zero one by one."""
         site.take_in(self.update)
-        labels = site.records.labels.astype(np.int64)
-        if site.plan.label.is_numeric:
-            sizes = np.minimum((np.abs(labels) * self.unit) >> 16, self.clip)
-            signs = np.where(labels < 0, -1, 1)
-        else:
-            sizes = np.full(len(labels), min(self.unit // 2, self.clip), dtype=np.int64)
-            signs = np.where(labels == 0, -1, 1)
-        return np.array([int((signs * sizes).sum()), self.support * len(labels)], dtype=np.int64)
+        labels = site.plan.label.kind.centred(site.records.labels)
+        sizes = np.minimum((np.abs(labels) * self.unit) >> 16, self.clip)
+        return np.array([int((np.sign(labels) * sizes).sum()), self.support * len(labels)], dtype=np.int64)
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         reach = facts.reach(1)
@@ -224,7 +219,7 @@ class LinearStart:
     def loss(self) -> Loss:
         """The logistic loss, or squares with clipped gradients, of one integer at least."""
         clip = min(max(self.gradient_clip, 1 / RECORD_NORM), 1.0)
-        return linear_loss("logistic", self.plan.label.is_numeric, clip)
+        return linear_loss("logistic", self.plan.label.kind.is_number, clip)
 
     @cached_property
     def basis(self) -> LinearBasis:
@@ -282,7 +277,7 @@ class LinearStart:
         gram = real_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
         factor = shifted_factor(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
-        step = 1.0 if self.plan.label.is_numeric else CLASS_STEP
+        step = 1.0 if self.plan.label.kind.is_number else CLASS_STEP
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
         reached = np.zeros(p)
         score_bound = SCORE_LIMIT if known else 0

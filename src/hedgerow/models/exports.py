@@ -354,12 +354,6 @@ class Predictor(Protocol):
     def ensemble(self) -> Ensemble:
         """Its trees."""
 
-    def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
-        """Predictions of records in grid codes [n_features, n]."""
-
-    def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
-        """Probabilities of records in grid codes, float64 [n, n_classes]."""
-
 
 def check_xgboost_file(model: Predictor, path: Path) -> float:
     """The largest difference between our predictions and those of XGBoost for the file at `path`.
@@ -389,10 +383,7 @@ def check_xgboost_file(model: Predictor, path: Path) -> float:
 
 def tolerance_of(plan: Plan) -> float:
     """`TOLERANCE`; for a number whose bounds are far from zero, two steps of XGBoost's single precision there."""
-    if not plan.label.is_numeric:
-        return TOLERANCE
-    low, high = plan.label.bounds
-    return max(TOLERANCE, 2 * float(np.spacing(np.float32(max(abs(low), abs(high))))) / (high - low))
+    return max(TOLERANCE, 2 * plan.label.kind.spacing(plan.label))
 
 
 def made_up_records(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -420,21 +411,8 @@ def codes_of_matrix(grid: Grid, matrix: NDArray[np.float32]) -> CodeArray:
 
 def largest_difference(model: Predictor, matrix: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
     """Largest difference in probability, or in value relative to the label's range, after clipping theirs."""
-    codes = codes_of_matrix(model.ensemble.grid, matrix)
-    label = model.plan.label
-    if label.is_survival:
-        risks = model.predict_codes(codes)
-        return float(np.abs(risks - theirs.astype(np.float64)).max() / max(1.0, np.abs(risks).max()))
-    if label.is_numeric:
-        low, high = label.bounds
-        objective = model.ensemble.link.objective(label)
-        kept = (low, high) if objective is None or objective.clip is None else objective.clip
-        clipped = np.clip(theirs.astype(np.float64), *kept)
-        return float(np.abs(model.predict_codes(codes) - clipped).max() / (high - low))
-    ours = model.predict_proba_codes(codes)
-    if ours.shape[1] == 2:
-        return float(np.abs(ours[:, 1] - np.clip(theirs.astype(np.float64), 0, 1)).max())
-    return float(np.abs(ours - theirs).max())
+    scores = model.ensemble.scores(codes_of_matrix(model.ensemble.grid, matrix))
+    return model.ensemble.link.difference(scores, theirs.astype(np.float64), model.plan.label)
 
 
 def _numbers(feature: Feature, grid: FeatureGrid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -467,10 +445,8 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
     """
     require_listed(plan, "InterpretML's JSON")
     link = _LINKS.get(ensemble.link.name)
-    if plan.label.is_survival:
-        raise ModelError("export-survival")
     if link is None:
-        raise ModelError("export-ebm-link")
+        raise ModelError(plan.label.kind.refusals.get("machine", "export-ebm-link"))
     _check_additive(ensemble)
     objective = ensemble.link.objective(plan.label)
     half, middle = (1.0, 0.0) if objective is None else (objective.half, objective.middle)
@@ -519,7 +495,7 @@ def _tables(ensemble: Ensemble) -> tuple[NDArray[np.float64], list[NDArray[np.fl
 
 def _output(plan: Plan, link: str) -> dict[str, Any]:
     output: dict[str, Any] = {"link": link, "link_param": "nan"}
-    if plan.label.is_numeric:
+    if plan.label.kind.is_number:
         low, high = plan.label.bounds
         return {"task": "regression", "min_target": low, "max_target": high, **output}
     return {"task": "classification", "classes": list(plan.label.classes), **output}

@@ -151,10 +151,9 @@ class Model:
     def bounds_text(self) -> str:
         """Between which bounds it predicts a number, and what became of labels beyond them; "" for other labels."""
         label = self.plan.label
-        if not label.is_numeric:
+        if not label.kind.is_number:
             return ""
-        low, high = label.bounds
-        text = f"{low:g} to {high:g}; labels beyond counted as the bound, and no prediction is beyond"
+        text = f"{label.kind.describe(label)}; labels beyond counted as the bound, and no prediction is beyond"
         if any(release.kind in _FIND_BOUNDS for release in self.plan.prepared):
             text += ". Bounds, where noisy counts found them, cut the outermost labels off, a long tail most of all: "
             text += "give the label's bounds where you know them"
@@ -171,18 +170,12 @@ class Model:
 
     def _summary(self) -> list[tuple[str, str]]:
         label, ensemble = self.plan.label, self.ensemble
-        if label.is_survival:
-            values = f"event {label.event}, {len(label.intervals)} intervals to {label.intervals[-1]:g}"
-        elif label.is_numeric:
-            low, high = label.bounds
-            values = f"{low:g} to {high:g}"
-        else:
-            values = f"{len(label.classes)} classes"
         depth = 0 if ensemble.fitted is None else ensemble.fitted.trees.depth
         salvaged = [] if self.salvaged is None else [("salvaged", self.salvaged.text())]
+        values, bounds = label.kind.describe(label), self.bounds_text
         return [
             ("predicts", f"{label.name} ({label.type}, {values}) from {len(self.plan.features)} features"),
-            *([("bounds", self.bounds_text)] if label.is_numeric else []),
+            *([("bounds", bounds)] if bounds else []),
             ("trees", f"{ensemble.n_trees} of depth {depth}, from {len(self.ledger)} releases"),
             *([("known", "; ".join(self.plan.known))] if self.plan.known else []),
             ("privacy", self.report.headline.removeprefix("Privacy guarantee: ").replace("below", "in its report")),
@@ -340,11 +333,7 @@ class Model:
 
     def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
         """As `predict`, from grid codes [n_features, n]."""
-        label = self.plan.label
-        if label.is_numeric or label.is_survival:
-            return self.ensemble.link.values(self.ensemble.scores(codes)[0], label)
-        classes: NDArray[np.str_] = np.array(label.classes)
-        return np.asarray(classes[self.predict_proba_codes(codes).argmax(axis=1)])
+        return self.ensemble.link.predicted(self.ensemble.scores(codes), self.plan.label)
 
     def predict_interval_codes(self, codes: CodeArray, coverage: float = 0.9) -> NDArray[np.float64]:
         """As `predict_interval`, from grid codes [n_features, n]."""
@@ -356,23 +345,66 @@ class Model:
         """Half the width of prediction intervals before they are held to the label's bounds, see `predict_interval`."""
         if not 0 < coverage < 1:
             raise UsageError("interval-coverage", coverage=coverage)
-        if not self.plan.label.is_numeric:
-            raise ModelError("no-interval-classes")
+        self._require("interval")
         if self.errors is None:
             raise ModelError("no-interval")
         return self.errors.half_width(coverage)
 
     def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
         """As `predict_proba`, from grid codes [n_features, n]."""
-        if self.plan.label.is_numeric or self.plan.label.is_survival:
-            raise ModelError("no-survival-chances" if self.plan.label.is_survival else "no-probabilities")
+        self._require("probabilities")
         return self.ensemble.probabilities(codes)
 
     def predict_survival_codes(self, codes: CodeArray) -> NDArray[np.float64]:
         """As `predict_survival`, from grid codes [n_features, n]."""
-        if not self.plan.label.is_survival:
-            raise ModelError("no-survival")
+        self._require("survival")
         return self.ensemble.survival(codes)
+
+    def outputs_codes(self, codes: CodeArray) -> NDArray[np.float64]:
+        """All that it says of records, as `LossKind.scores` takes it: chances where there are some, else values."""
+        predict = {
+            "probabilities": self.predict_proba_codes,
+            "survival": self.predict_survival_codes,
+            "values": self.predict_codes,
+        }
+        return predict[self.plan.label.kind.predicts](codes)
+
+    def _require(self, what: str) -> None:
+        """Raise ModelError where labels of this kind have no such predictions, see `LabelKind.refusals`."""
+        if (refusal := self.plan.label.kind.refusals.get(what)) is not None:
+            raise ModelError(refusal)
+
+    def header(self, *, chances: bool, coverage: float | None) -> list[str]:
+        """The columns of `rows_of_codes`; arguments as there.
+
+        Raises:
+            ModelError, UsageError: it has no such predictions.
+        """
+        label = self.plan.label
+        if coverage is not None:
+            self.half_width(coverage)
+        if chances:
+            self._require("probability columns")
+            return [f"probability_{name}" for name in label.classes]
+        return label.kind.header(label) + ([] if coverage is None else [f"lower_{label.name}", f"upper_{label.name}"])
+
+    def rows_of_codes(self, codes: CodeArray, *, chances: bool, coverage: float | None) -> list[list[Any]]:
+        """Predictions as a table has them, a list a record.
+
+        Args:
+            codes: [n_features, n].
+            chances: whether to give the probabilities of classes, and nothing else.
+            coverage: of prediction intervals beside values; None for none.
+        """
+        if chances:
+            rows: list[list[Any]] = self.predict_proba_codes(codes).tolist()
+            return rows
+        columns = [self.predict_codes(codes)]
+        if self.plan.label.kind.predicts == "survival":
+            columns.append(self.predict_survival_codes(codes))
+        if coverage is not None:
+            columns.append(self.predict_interval_codes(codes, coverage))
+        return [[value] for value in columns[0].tolist()] if len(columns) == 1 else np.column_stack(columns).tolist()
 
     def decision_scores_codes(self, codes: CodeArray) -> NDArray[np.float64]:
         """As `decision_scores`, from grid codes [n_features, n]."""
@@ -619,7 +651,7 @@ def _errors_of(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None
     """What the file says of an evaluation's errors; raises ModelError where its ledger has no such evaluation."""
     if stored is None:
         return None
-    if not plan.label.is_numeric or not any(release.kind in EVALUATION_KINDS for release in ledger):
+    if not plan.label.kind.is_number or not any(release.kind in EVALUATION_KINDS for release in ledger):
         raise ModelError("model-invalid", fault="it has errors of an evaluation that is not in its ledger")
     try:
         return ErrorHistogram.from_dict(stored)

@@ -40,7 +40,7 @@ from hedgerow.plan.fields import (
     require_plain,
     text,
 )
-from hedgerow.plan.registry import PlanRules, label_kinds, rules_by_method, section_of, sections
+from hedgerow.plan.registry import LabelKind, PlanRules, label_kinds, rules_by_method, section_of, sections
 
 PLAN_VERSION = 1
 DEFAULT_ALGORITHM = "boosting"
@@ -147,14 +147,19 @@ class Label:
     origin: str = checked(_ORIGINS, DECLARED)
 
     @property
+    def kind(self) -> LabelKind:
+        """What its type says of it."""
+        return label_kinds()[self.type]
+
+    @property
     def n_outputs(self) -> int:
         """Scores per record: one, or one per class when there are three classes or more."""
-        return len(self.classes) if len(self.classes) > 2 else 1
+        return self.kind.n_outputs(self)
 
     @property
     def is_numeric(self) -> bool:
-        """Whether it is a number within bounds, and not one of several classes or a time to an event."""
-        return not self.classes and not self.intervals
+        """See `LabelKind.is_number`."""
+        return self.kind.is_number
 
     @property
     def is_survival(self) -> bool:
@@ -163,9 +168,8 @@ class Label:
 
     @property
     def n_codes(self) -> int:
-        """What a node keeps of a label that is not a number is a code from 0 to `n_codes` - 1: a class, or see
-        `hedgerow.losses.survival.survival_codes`."""
-        return 2 * len(self.intervals) + 1 if self.is_survival else len(self.classes)
+        """See `LabelKind.n_codes`."""
+        return self.kind.n_codes(self)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -764,14 +768,13 @@ def _check_groups(plan: Plan, rules: PlanRules) -> None:
 
 
 def _check_label(label: Label) -> None:
-    if label.type != "survival":
-        about = {"event": label.event, "event_codes": list(label.event_codes), "intervals": list(label.intervals)}
-        for name, value in about.items():
-            if value:
-                raise refuse(f"label.{name}", value, f'no {name} but with type = "survival"')
-    elif label.event == label.name:
-        raise refuse("label.event", label.event, "another column than that of the times")
-    label_kinds()[label.type].check(label)
+    for other in label_kinds().values():
+        for name in other.own_fields:
+            value = getattr(label, name)
+            if value and name not in label.kind.own_fields:
+                found = value if isinstance(value, str) else list(value)
+                raise refuse(f"label.{name}", found, f'no {name} but with type = "{other.type}"')
+    label.kind.check(label)
 
 
 def _check_constraints(plan: Plan, rules: PlanRules) -> None:

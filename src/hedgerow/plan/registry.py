@@ -6,9 +6,9 @@ happens when a plan is first read: `hedgerow/__init__.py` says what to load then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 Section = TypeVar("Section")
 Member = TypeVar("Member")
@@ -36,19 +36,112 @@ class Registry(dict[str, Member]):
 
 
 @dataclass(frozen=True)
+class LabelColumn:
+    """A column that a label is read from.
+
+    Attributes:
+        name: of the column.
+        words: what its cells may say, in the order of their codes; empty where they are numbers.
+        bounds: of numbers; None for words.
+        least: of numbers: rows with less are left out; None where none is.
+        outside, about: the DataError for a cell that is not among the words, or below the least, and what else it says.
+    """
+
+    name: str
+    words: tuple[str, ...] = ()
+    bounds: tuple[float, float] | None = None
+    least: float | None = None
+    outside: str = "data-label-outside"
+    about: Mapping[str, str] = field(default_factory=dict)
+
+
 class LabelKind:
-    """A type of label.
+    """A type of label, and what others ask of it: a subclass for each, see `hedgerow.losses.labels`.
+
+    What else goes by a kind, as a method's rule, is a table in its own room. This room does without numpy, whose arrays
+    these are.
 
     Attributes:
         type: as `label.type` has it.
-        is_grouped: whether all that it releases are noisy sums of which a middle value can be taken entry by entry.
-        check: raises PlanError for a label of this type that contradicts itself.
         hint: what a draft says of it, as in '"binary" with two classes'.
+        own_fields: fields of [label] that other types leave out.
+        is_number: whether nodes keep it scaled from its public bounds to [-1, 1], in units of 2**-16.
+        is_symmetric: whether scores of the other sign say the same of the label the other way round.
+        predicts: what a model says of it: "probabilities", "values", or "survival".
+        refusals: what its models cannot say, with the ModelError for who asks: "probabilities", "probability columns",
+            "interval", "survival", or an explainable boosting "machine".
+        position: what an evaluation counts records by, see `hedgerow.evaluation.sums`.
     """
 
-    type: str
-    check: Callable[[Any], None]
-    hint: str
+    type: ClassVar[str]
+    hint: ClassVar[str]
+    own_fields: ClassVar[tuple[str, ...]] = ()
+    is_number: ClassVar[bool] = False
+    is_symmetric: ClassVar[bool] = False
+    predicts: ClassVar[str]
+    refusals: ClassVar[Mapping[str, str]]
+    position: ClassVar[str]
+
+    def check(self, label: Any) -> None:
+        """Raise PlanError for a label of this type that contradicts itself."""
+        raise NotImplementedError
+
+    def n_outputs(self, label: Any) -> int:
+        """Scores per record."""
+        return 1
+
+    def n_codes(self, label: Any) -> int:
+        """What a node keeps of a label that is no number is a code from 0 to `n_codes` - 1; 0 for numbers."""
+        return 0
+
+    def kept_range(self, label: Any) -> tuple[int, int]:
+        """The least and the largest that a node keeps."""
+        return 0, self.n_codes(label) - 1
+
+    def columns(self, label: Any) -> tuple[LabelColumn, ...]:
+        """The columns that it is read from."""
+        raise NotImplementedError
+
+    def values(self, cells: Sequence[Any], label: Any) -> Any:
+        """Labels [n] of the cells of its columns: numbers, float64, or codes of words, below 0 where there is none."""
+        raise NotImplementedError
+
+    def kept(self, values: Any, label: Any) -> Any:
+        """What a node keeps of `values`: int32 [n]."""
+        return values.astype("int32")
+
+    def centred(self, kept: Any) -> Any:
+        """Labels about 0, in units of 2**-16 of half their range: int64 [n]; ValueError where they have no range."""
+        raise ValueError(f"labels of type {self.type} have no range")
+
+    def has_one_outcome(self, kept: Any) -> bool:
+        """Whether of several outcomes these labels have one at most."""
+        return False
+
+    def doubt(self, counts: Any, label: Any) -> str:
+        """What to look at where labels look wrong, else "". Args: counts: records by their code, int [n_codes]."""
+        return ""
+
+    def made(self, effects: Any, label: Any, noise: Any) -> Any:
+        """Made-up labels, as of `values`.
+
+        Args:
+            effects: float64 [n_outputs, n], of mean 0 and standard deviation `EFFECT`.
+            noise: a numpy Generator.
+        """
+        raise NotImplementedError
+
+    def describe(self, label: Any) -> str:
+        """Its classes, its bounds or its intervals in a few words."""
+        raise NotImplementedError
+
+    def header(self, label: Any) -> list[str]:
+        """The columns of its predictions in a table."""
+        return [f"predicted_{label.name}"]
+
+    def spacing(self, label: Any) -> float:
+        """How far apart, as a part of its range, predictions in single precision are; 0 where it does not matter."""
+        return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

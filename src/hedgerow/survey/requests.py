@@ -117,7 +117,7 @@ class OpenPlan(_Request):
     def label_asked(self) -> str:
         """What is asked for of the label, as `Questions.label`."""
         label = self.table.get("label", {})
-        if self.trial.label.is_numeric:
+        if self.trial.label.kind.is_number:
             return "bounds" if label.get("min") is None and label.get("max") is None else ""
         return WORDS_FOR_CLASSES.get(label.get("classes") or "texts", "") if _lacks_classes(label) else ""
 

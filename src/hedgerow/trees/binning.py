@@ -31,6 +31,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.registry import loss_kind
 from hedgerow.plan.plan import DEFAULT_ALGORITHM, Feature, Plan
 
 Part = TypeVar("Part")
@@ -358,8 +359,8 @@ def cuts_again(plan: Plan) -> bool:
     """
     model = plan.model
     is_adaptive = model.split_candidates == "adaptive" and model.interaction in ("auto", "adaptive")
-    is_boosted = model.algorithm == DEFAULT_ALGORITHM and model.weight_update != "averaging"
-    return is_adaptive and is_boosted and model.split_method == "totally_random" and len(plan.label.classes) > 1
+    is_random = model.algorithm == DEFAULT_ALGORITHM and model.split_method == "totally_random"
+    return is_adaptive and is_random and loss_kind(plan).cuts_again
 
 
 def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:

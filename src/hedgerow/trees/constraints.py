@@ -58,7 +58,7 @@ class Directions:
     def of(cls, plan: Plan, grid: Grid) -> Directions | None:
         """Those of a plan; None where it says nothing."""
         signs = [_SIGNS[feature.monotone] for feature in plan.features]
-        is_odd = plan.label.type == "binary"
+        is_odd = plan.label.kind.is_symmetric
         return cls(np.array(signs, dtype=np.int64), grid.codes_of_features[0], is_odd) if any(signs) else None
 
     def bind(self, trees: TreeBatch) -> Mask:

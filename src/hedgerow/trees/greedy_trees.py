@@ -66,7 +66,6 @@ class SplitRule:
 
     Attributes:
         loss: scales and order of the statistics.
-        is_averaging: score class counts (or label sums) instead of gradients.
         leaf_ridge: lambda, in units of the Hessian.
         noise_ridge: further ridge per standard deviation of a gradient sum's noise.
         leaf_clip: largest magnitude of a leaf's value; a split is worth what its clipped leaves are.
@@ -74,16 +73,10 @@ class SplitRule:
     """
 
     loss: Loss
-    is_averaging: bool
     leaf_ridge: float
     noise_ridge: float
     leaf_clip: float
     gradient_noise: float
-
-    @property
-    def counts_classes(self) -> bool:
-        """Whether the statistics are class counts, rather than the two parts of a leaf's value."""
-        return self.is_averaging and self.loss.kind == "table" and not self.loss.is_share
 
     def gain(self, sums: IntArray, n_releases: NDArray[np.integer]) -> FloatArray:
         """What a leaf with these sums is worth: float64 [...].
@@ -107,7 +100,7 @@ class SplitRule:
         """The rule as the kernels take it."""
         return PackedRule(
             scales=np.asarray(self.loss.scales, dtype=np.float64),
-            counts_classes=self.counts_classes,
+            counts_classes=self.loss.counts_classes,
             n_outputs=max(1, self.loss.n_outputs),
             leaf_ridge=float(self.leaf_ridge),
             noise_ridge=float(self.noise_ridge * self.gradient_noise),

@@ -594,14 +594,13 @@ def values_of_ratios(
     return _to_units(np.clip(values, -reach, reach) / rule.divisor)
 
 
-def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int, weight_update: str) -> NDArray[np.int64]:
+def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.int64]:
     """How much of the data lies in each leaf, as released: int64 [n_trees, n_leaves], >= 0, in integer units.
 
     The noisy Hessians (counts, for "averaging"), added over the classes; negative noise is cut off at zero.
     """
     per_tree = sums.reshape(n_trees, -1, loss.n_statistics)
-    only_counts = weight_update == "averaging" and loss.kind == "table" and not loss.is_share
-    first = 0 if only_counts else max(1, loss.n_outputs)
+    first = 0 if loss.counts_classes else max(1, loss.n_outputs)
     return np.asarray(np.maximum(per_tree[:, :, first:].sum(axis=2), 0))
 
 
@@ -610,7 +609,7 @@ def _averages(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.f
     if loss.is_share:
         share = np.divide(real[..., :1], real[..., 1:], out=np.full_like(real[..., :1], 0.5), where=real[..., 1:] > 0)
         return np.clip(share, 0, 1)
-    if loss.kind == "squared":
+    if not loss.counts_classes:
         count = np.maximum(real[:, :, 1:], 1.0)
         return np.clip(-real[:, :, :1] / count, -1, 1)
     counts = np.maximum(real, 0)

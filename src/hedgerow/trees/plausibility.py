@@ -19,13 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import STEP_BITS, Loss
+from hedgerow.losses.tables import Loss, Statistics, statistics_of
 from hedgerow.protocol.queries import IntVector, Query, TreeBatch
 from hedgerow.trees.leaves import largest_sum
 
@@ -90,55 +89,6 @@ class SumFacts:
         of_records = noise.record_sigma * math.sqrt(self.n_rows + self.n_nodes) + rounded
         one = math.hypot(noise.central_sigma, noise.share_sigma * math.sqrt(self.n_nodes), of_records)
         return (n_entries if one else 0) + DEVIATIONS * one * math.sqrt(n_entries)
-
-
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """What one record may add, per statistic of a loss, in integer units.
-
-    Attributes:
-        low, high: int64 [S], its range.
-        ratio: float64 [S], the largest magnitude of each beside the record's last statistic (Hessian or count);
-            infinity where the last may be zero while this one is not.
-        step: int64 [S], the furthest it moves when the record's score moves by one step of the loss's table; 0 where
-            no score moves it, and its whole range where nothing better is known.
-    """
-
-    low: NDArray[np.int64]
-    high: NDArray[np.int64]
-    ratio: Reals
-    step: NDArray[np.int64]
-
-    def moves(self, moved: int) -> NDArray[np.int64]:
-        """The furthest each moves for scores that move by at most `moved`, in units of 2**-16."""
-        return np.asarray(np.minimum(self.high - self.low, self.step * ((moved >> STEP_BITS) + 1)))
-
-
-@lru_cache(maxsize=8)
-def statistics_of(loss: Loss, score_bound: int) -> Statistics:
-    """What one record may add whose scores are within +-`score_bound` (units of 2**-16).
-
-    A table is read off, so its numbers are exact. For the squared loss they are the clip and the constant; for softmax
-    the bounds of `Loss.largest_statistic`, and no ratio: each record's statistics are shrunk and rounded one by one.
-    """
-    if loss.kind in ("table", "hazard"):
-        table = loss.table[:, loss.steps_within(score_bound)].astype(np.int64)
-        low, high = table.min(axis=(0, 1)), table.max(axis=(0, 1))
-        step = np.abs(np.diff(table, axis=1)).max(axis=(0, 1), initial=0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(table == 0, 0.0, np.abs(table) / table[..., -1:]).max(axis=(0, 1))
-        return Statistics(low, high, ratio, step)
-    if loss.kind == "curve":
-        last = loss.curve[1, loss.steps_within(score_bound)]
-        low, high = np.array([-loss.clip, last[0]]), np.array([loss.clip, last[-1]])
-        ratio = loss.clip / int(last[0]) if last[0] else math.inf
-        return Statistics(low, high, np.array([ratio, 1.0]), high - low)
-    if loss.kind == "squared":
-        low, high = np.array([-loss.clip, loss.constant]), np.array([loss.clip, loss.constant])
-        return Statistics(low, high, np.array([loss.clip / loss.constant, 1.0]), high - low)
-    high = np.array([loss.largest_statistic(index) for index in range(loss.n_statistics)], dtype=np.int64)
-    low = np.where(np.arange(len(high)) < loss.n_outputs, -high, 0)
-    return Statistics(low, high, np.full(len(high), math.inf), high - low)
 
 
 class ReleaseChecks:

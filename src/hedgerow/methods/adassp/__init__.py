@@ -49,7 +49,7 @@ class Adassp:
 
 def check(plan: Plan) -> None:
     """Raise PlanError for a plan that contradicts itself."""
-    if plan.label.is_numeric and Adassp.of(plan).loss not in ("auto", "squared"):
+    if plan.label.kind.is_number and Adassp.of(plan).loss not in ("auto", "squared"):
         raise refuse("adassp.loss", Adassp.of(plan).loss, '"squared" for a regression')
 
 

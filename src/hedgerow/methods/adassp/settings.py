@@ -52,7 +52,7 @@ class AdasspSettings(Settings):
 
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: one statistic, the negative gradient."""
-        return linear_loss(self.loss_kind, plan.label.is_numeric, Adassp.of(plan).gradient_clip)
+        return linear_loss(self.loss_kind, plan.label.kind.is_number, Adassp.of(plan).gradient_clip)
 
     @property
     def has_line(self) -> bool:
@@ -111,7 +111,7 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
         PrivacyError: when no noise keeps the promise.
     """
     own, privacy, m = Adassp.of(plan), plan.privacy, len(plan.features)
-    regression = plan.label.is_numeric
+    regression = plan.label.kind.is_number
     default_loss = "squared" if regression else "logistic"
     loss_kind = default_loss if own.loss == "auto" else own.loss
     unlimited = math.isinf(privacy.epsilon)

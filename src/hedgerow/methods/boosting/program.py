@@ -238,7 +238,7 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     at.asked()
     if run.plan.model.weight_update == "averaging":
         return _fitted(at, trees, sums, run.sigma(query))
-    rule, sigma = leaf_rule(run, n_trees, at.begun.zoom if run.loss.kind == "squared" else 0), run.sigma(query)
+    rule, sigma = leaf_rule(run, n_trees, at.begun.zoom if run.loss.constant else 0), run.sigma(query)
     leaves = read_sums(sums, sigma, run.loss, n_trees)
     # The Hessians of K classes carry the noise of K sums.
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
@@ -254,7 +254,7 @@ def _fitted(at: _Position, trees: TreeBatch, sums: IntArray, sigma: float) -> tu
     """A batch by the sums of its leaves, int64 [B, n_leaves, n_statistics] or flattened, with noise `sigma` in each."""
     run, rule = at.run, leaf_rule(at.run, trees.n_trees)
     values = leaf_values(sums, sigma, run.loss, trees, rule)
-    weights = leaf_weights(sums, run.loss, trees.n_trees, run.plan.model.weight_update)
+    weights = leaf_weights(sums, run.loss, trees.n_trees)
     # Of class counts the weight is the count; of gradients it is the Hessian with its ridge.
     known = weights[..., None] / run.loss.scales[-1] + rule.ridge(sigma / float(run.loss.scales[0]))
     return FittedTrees(trees, at.ordered.add(trees, values, known)), weights
@@ -291,7 +291,6 @@ class _Batch:
         model, run = self.run.plan.model, self.run
         return SplitRule(
             loss=run.loss,
-            is_averaging=model.weight_update == "averaging",
             leaf_ridge=model.leaf_ridge,
             noise_ridge=run.settings.noise_ridge,
             leaf_clip=model.leaf_clip,

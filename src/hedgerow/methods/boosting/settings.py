@@ -163,14 +163,15 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
     )
 
 
-CENTRAL_LABELS, SIGNAL_OF_CENTRAL_SUBSETS = ("binary", "regression", "count"), 2000.0
-"""Of these, from so much signal on; with less, the large leaves that chance makes say more than even ones."""
+SIGNAL_OF_CENTRAL_SUBSETS = dict.fromkeys(("binary", "regression", "count"), 2000.0)
+"""By the type of the label, from so much signal on; with less, the large leaves that chance makes say more than even
+ones."""
 
 
 def _with_central_subsets(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
     """The settings with trees on several features whose leaves are more even, where a unit's signal suffices."""
     is_random = settings.interaction == "adaptive" and plan.model.split_method == "totally_random"
-    is_enough = plan.label.type in CENTRAL_LABELS and SIGNAL_OF_CENTRAL_SUBSETS <= signal < math.inf
+    is_enough = SIGNAL_OF_CENTRAL_SUBSETS.get(plan.label.type, math.inf) <= signal < math.inf
     return replace(settings, central_subsets=is_random and is_enough)
 
 
@@ -178,15 +179,15 @@ def _with_central_subsets(plan: Plan, signal: float, settings: BoostingSettings)
 
 SIGNAL_OF_SPREAD = {"binary": 1500.0, "regression": 500.0, "count": 500.0}
 """From so much signal on; of less the releases say too little of how far values lie apart."""
-MOST_MU_OF_SPREAD = 3.0
-"""Of two classes up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases
-more closely fit what is chance in the records."""
+MOST_MU_OF_SPREAD = {"binary": 3.0}
+"""Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases more closely
+fit what is chance in the records."""
 SHAPE_RATES = {"binary": 0.3, "regression": 0.5, "count": 0.5}
-MOST_SHAPE_RATE, SIGNAL_OF_SHAPE_RATE = 0.75, 4000.0
-"""Of numbers the rate rises as the fourth root of what is missing of this signal, up to the first: functions that jump
+MOST_SHAPE_RATES, SIGNAL_OF_SHAPE_RATE = {"regression": 0.75}, 4000.0
+"""The rate rises as the fourth root of what is missing of this signal, up to the first, of numbers: functions that jump
 from value to value need longer steps where there are few."""
-SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = 5000.0, 0.4, 1
-"""From so much signal on, of two classes, trees on several features too, which are a level deeper then."""
+SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = {"binary": 5000.0}, 0.4, 1
+"""From so much signal on trees on several features too, which are a level deeper then."""
 
 
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
@@ -201,20 +202,15 @@ def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> Boost
         return settings
     if not SIGNAL_OF_SPREAD.get(label, math.inf) <= signal < math.inf or plan.privacy.noise != "server":
         return settings
-    if label == "binary" and mu_of(plan.privacy.epsilon, plan.privacy.delta) > MOST_MU_OF_SPREAD:
+    if mu_of(plan.privacy.epsilon, plan.privacy.delta) > MOST_MU_OF_SPREAD.get(label, math.inf):
         return settings
-    settings = replace(settings, shape_rate=_shape_rate(label, signal))
-    if label != "binary" or signal < SIGNAL_OF_SUBSETS:
+    rate = SHAPE_RATES[label]
+    longer = rate * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))
+    settings = replace(settings, shape_rate=max(rate, min(MOST_SHAPE_RATES.get(label, rate), longer)))
+    if signal < SIGNAL_OF_SUBSETS.get(label, math.inf):
         return settings
     levels = SUBSET_LEVELS if model.max_depth == "auto" else 0
     return replace(settings, subset_rate=SUBSET_RATE, subset_levels=levels)
-
-
-def _shape_rate(label: str, signal: float) -> float:
-    rate = SHAPE_RATES[label]
-    if label != "regression":
-        return rate
-    return min(MOST_SHAPE_RATE, max(rate, rate * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))))
 
 
 # Two classes ----------------------------------------------------------------------------------------------------------
@@ -276,8 +272,7 @@ def _of_classes(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
 
 def filters_classes(plan: Plan, settings: Settings) -> bool:
     """Whether sums of several classes are filtered by their covariance: where trees are smoothed, and are shrunk."""
-    classes = settings.loss(plan).kind == "softmax"
-    return classes and settings.interaction == "adaptive" and settings.shrinkage > 0
+    return settings.loss(plan).n_outputs > 1 and settings.interaction == "adaptive" and settings.shrinkage > 0
 
 
 # A count --------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class DpXgboost:
 
     def starts_with_mean(self, plan: Plan) -> bool:
         """Whether the mean is released first."""
-        return self.start == "mean" or (self.start is None and plan.label.is_numeric)
+        return self.start == "mean" or (self.start is None and plan.label.kind.is_number)
 
 
 def check(plan: Plan) -> None:
@@ -65,7 +65,7 @@ def check(plan: Plan) -> None:
     if own.subsampling_ratio < 1 and privacy.rows_per_unit > 1:
         # A unit of several rows is in a sample more often than one row is.
         raise refuse("dp_xgboost.subsampling_ratio", own.subsampling_ratio, "1 with several rows per unit")
-    if own.start == "mean" and not plan.label.is_numeric:
+    if own.start == "mean" and not plan.label.kind.is_number:
         raise refuse("dp_xgboost.start", own.start, '"none" for classes, whose scores begin at 0')
     if own.sketch_share + own.split_share + own.starts_with_mean(plan) * own.start_share >= 1:
         raise refuse("dp_xgboost.split_share", own.split_share, "a share that leaves some for the leaves")

@@ -91,7 +91,7 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
         sums = yield asking.leaves(growing)
         trees = growing.trees
         values = leaf_values(sums, laplace_noise(asking.settings.leaf_scale), run.loss, trees, _rule(asking))
-        found = leaf_weights(sums, run.loss, 1, "gradient")
+        found = leaf_weights(sums, run.loss, 1)
         values[found < DpXgboost.of(plan).min_child_weight * run.loss.scales[1]] = 0
         weights = found[..., None] / run.loss.scales[1] + plan.model.leaf_ridge
         fitted = FittedTrees(trees, ordered.add(trees, values, weights))
@@ -282,7 +282,6 @@ def _split_rule(asking: _Asking) -> SplitRule:
     run = asking.run
     return SplitRule(
         loss=run.loss,
-        is_averaging=False,
         leaf_ridge=run.plan.model.leaf_ridge,
         noise_ridge=run.settings.noise_ridge,
         leaf_clip=GRADIENT_LIMIT,

@@ -59,7 +59,7 @@ class DpXgboostSettings(Settings):
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: (gradient, count)."""
         own = DpXgboost.of(plan)
-        return dp_xgboost_loss(plan.label.is_numeric, own.gradient == "filter", own.count_weight)
+        return dp_xgboost_loss(plan.label.kind.is_number, own.gradient == "filter", own.count_weight)
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: the histograms of the last level's nodes, with all bins there can be."""
@@ -154,8 +154,8 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
         max_depth=decided(model.max_depth, DEFAULT_DEPTH),
         learning_rate=decided(model.learning_rate, DEFAULT_LEARNING_RATE),
         interaction_size=len(plan.features),
-        noise_ridge=decided(model.noise_ridge, NOISE_RIDGE_OF_NUMBERS if plan.label.is_numeric else NOISE_RIDGE),
-        shrinkage=float(plan.label.is_numeric) if own.shrinkage is None else own.shrinkage,
+        noise_ridge=decided(model.noise_ridge, NOISE_RIDGE_OF_NUMBERS if plan.label.kind.is_number else NOISE_RIDGE),
+        shrinkage=float(plan.label.kind.is_number) if own.shrinkage is None else own.shrinkage,
         start_scale=0,
         spread_scale=0,
         sketch_scale=0,

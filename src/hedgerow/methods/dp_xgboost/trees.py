@@ -120,7 +120,7 @@ def dp_xgboost_loss(is_regression: bool, filters: bool, count_weight: float) -> 
 
 def l1_sensitivity(loss: Loss) -> int:
     """The largest L1 norm of one record's statistics, in integer units."""
-    if loss.kind == "table":
+    if len(loss.table):
         return int(np.abs(loss.table.astype(np.int64)).sum(axis=-1).max())
     return loss.clip + loss.constant
 

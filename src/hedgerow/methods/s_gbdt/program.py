@@ -180,7 +180,7 @@ def _largest(run: Run) -> int:
 def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     """The mean label, or the log-odds of its class, as a tree of one value."""
     mean = released_mean(released, statistics_of(run.plan))
-    if run.plan.label.is_numeric:
+    if run.plan.label.kind.is_number:
         value = min(max(mean, -1.0), 1.0)
     else:
         # From even chances on, the first score whose probability reaches the share.

@@ -156,7 +156,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     share = section.initial_score_share
     n_rounds = n_regular + section.extra_rounds
     is_linear = section.initial_score == "linear"
-    has_mean = share > 0 and (plan.label.is_numeric or not is_linear)
+    has_mean = share > 0 and (plan.label.kind.is_number or not is_linear)
     has_line = has_mean and asks_for_line(plan)
     if math.isinf(privacy.epsilon):
         return SGbdtTerms(n_regular, n_rounds, threshold, 0.0, has_mean, 0, 0.0, is_linear, has_line=has_line), 0.0
@@ -191,7 +191,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
 
 
 def _depth(plan: Plan) -> int:
-    return decided(plan.model.max_depth, 2 if plan.label.is_numeric else 4)
+    return decided(plan.model.max_depth, 2 if plan.label.kind.is_number else 4)
 
 
 @lru_cache(maxsize=256)
@@ -246,7 +246,7 @@ def _charges(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTe
 
 def statistics_of(plan: Plan) -> tuple[int, int, int]:
     """Unit, clip and support of the initial score's release."""
-    return label_statistics(SGbdt.of(plan).label_clip if plan.label.is_numeric else 0.5)
+    return label_statistics(SGbdt.of(plan).label_clip if plan.label.kind.is_number else 0.5)
 
 
 def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> list[Event]:

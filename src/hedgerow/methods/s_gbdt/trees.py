@@ -94,7 +94,7 @@ def s_gbdt_loss(plan: Plan) -> Loss:
     """
     section = SGbdt.of(plan)
     c = math.sqrt(section.support_share / (1 - section.support_share))
-    is_binary = not plan.label.is_numeric
+    is_binary = not plan.label.kind.is_number
     clip = min(section.gradient_clip, 1.0 if is_binary else 2.0)
     # A hair below the norm, so that no rounding of a product lifts a statistic over it.
     scale = RECORD_NORM / math.hypot(clip, c) * (1 - 1e-12)
@@ -122,7 +122,7 @@ def filter_terms(loss: Loss, noise_multiplier: float, order: int, budget: float,
         budget: of one record over all rounds, > 0.
         divergence: of one round, by noise multiplier, at that order.
     """
-    largest = loss.clip if loss.kind == "squared" else loss.largest_statistic(0)
+    largest = loss.clip or loss.largest_statistic(0)
     constant = loss.largest_statistic(1)
     sigma = noise_multiplier * math.sqrt(loss.norm_squared)
     costs = []

@@ -1,0 +1,92 @@
+"""What types of labels with classes, and those that are numbers, have in common; a type overrides what is its own.
+
+Times to an event stand alone, in `hedgerow.losses.survival`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.plan.plan import Label
+from hedgerow.plan.registry import LabelColumn, LabelKind
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+EFFECT = 2.0
+"""Standard deviation of what moves made-up labels: of log-odds; of a number's mean in deviations of what is left."""
+
+
+class Classes(LabelKind):
+    """One of several words. A node keeps its place among them."""
+
+    predicts = "probabilities"
+    refusals: ClassVar[Mapping[str, str]] = {"interval": "no-interval-classes", "survival": "no-survival"}
+
+    def n_codes(self, label: Label) -> int:
+        return len(label.classes)
+
+    def columns(self, label: Label) -> tuple[LabelColumn, ...]:
+        return (LabelColumn(label.name, label.classes),)
+
+    def values(self, cells: Sequence[NDArray[Any]], label: Label) -> NDArray[np.int32]:
+        return cells[0].astype(np.int32)
+
+    def has_one_outcome(self, kept: NDArray[np.int32]) -> bool:
+        return len(np.unique(kept)) < 2
+
+    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
+        return np.asarray(np.argmax(effects + noise.gumbel(size=effects.shape), axis=0), dtype=np.int32)
+
+    def describe(self, label: Label) -> str:
+        return f"{len(label.classes)} classes"
+
+
+class Numbers(LabelKind):
+    """A number within public bounds; what lies beyond counts as the bound."""
+
+    is_number = True
+    predicts = "values"
+    refusals: ClassVar[Mapping[str, str]] = {
+        "probabilities": "no-probabilities",
+        "probability columns": "no-probabilities-option",
+        "survival": "no-survival",
+    }
+    position = "residual"
+
+    def kept_range(self, label: Label) -> tuple[int, int]:
+        return -SCORE_UNIT, SCORE_UNIT
+
+    def columns(self, label: Label) -> tuple[LabelColumn, ...]:
+        return (LabelColumn(label.name, bounds=label.bounds),)
+
+    def values(self, cells: Sequence[NDArray[Any]], label: Label) -> Floats:
+        return np.asarray(np.clip(cells[0], *label.bounds), dtype=np.float64)
+
+    def kept(self, values: NDArray[Any], label: Label) -> NDArray[np.int32]:
+        """See `LabelKind.kept`: scaled, in units of 2**-16, rounded; values beyond the bounds are clamped."""
+        low, high = label.bounds
+        middle, half = (high + low) / 2, (high - low) / 2
+        clamped = np.clip(np.asarray(values, dtype=np.float64), low, high)
+        return np.rint((clamped - middle) / half * SCORE_UNIT).astype(np.int32)
+
+    def centred(self, kept: NDArray[np.int32]) -> Ints:
+        return kept.astype(np.int64)
+
+    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> Floats:
+        low, high = label.bounds
+        score = (effects[0] + noise.normal(size=effects.shape[1])) / (2 * EFFECT)
+        return np.asarray(low + (high - low) / (1 + np.exp(-score)))
+
+    def describe(self, label: Label) -> str:
+        low, high = label.bounds
+        return f"{low:g} to {high:g}"
+
+    def spacing(self, label: Label) -> float:
+        low, high = label.bounds
+        return float(np.spacing(np.float32(max(abs(low), abs(high))))) / (high - low)
