@@ -129,7 +129,7 @@ class RunLines:
         missing = sorted(awaited) or (self._missing() if self._is_waiting else [])
         pause = _SECONDS_BETWEEN_LINES if awaited and missing != self._told else _SECONDS_BETWEEN_WAITS
         is_early = bool(awaited) and now - self._since < _SECONDS_UNTIL_LATE
-        text = f"waiting for {listed(missing)}{self._how_long()}" if missing and not is_early else ""
+        text = "" if is_early else self._text(missing)
         self._shows(text)
         if self._quiet or not text or now - self._waited < pause:
             return
@@ -164,8 +164,8 @@ class RunLines:
         """A run waits for the sites of its roster before its first set-up, and whenever too few are there."""
         if event.kind is RunEventKind.PHASE:
             self._since = time.monotonic()
-            self._shows("")
             self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
+            self._shows(self._text(self._missing()) if self._is_waiting else "")
             self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
         elif event.kind is RunEventKind.JOINED:
             self._connected.add(event.site)
@@ -188,6 +188,9 @@ class RunLines:
 
     def _missing(self) -> list[str]:
         return [site for site in self._sites if site not in self._ready | self._given_up]
+
+    def _text(self, missing: Sequence[str]) -> str:
+        return f"waiting for {listed(missing)}{self._how_long()}" if missing else ""
 
     def _how_long(self) -> str:
         """How many sites the run needs besides, and how long it waits, as far as that is known."""
