@@ -16,7 +16,7 @@ from hedgerow.app import coordinator
 from hedgerow.app.inputs import asked, read_policy
 from hedgerow.app.node import _read_now, loader
 from hedgerow.cli import study
-from hedgerow.cli.join import _book, _Line, _require_company
+from hedgerow.cli.join import _book, _compare, _Line, _require_company
 from hedgerow.cli.main import main
 from hedgerow.cli.study import policy_of
 from hedgerow.cli.survey import _check as check_survey
@@ -305,6 +305,19 @@ def test_who_cannot_reach_the_coordinator_is_told_where_and_why(
     assert _Line(read_invitation(Path(invitation)), "127.0.0.1:7443").ask(Current("north")) == b"yes"
     said = " ".join(capsys.readouterr().err.split())
     assert "127.0.0.1:7443" in said and "firewall" in said and "Check the address" in said and "tries again" in said
+
+
+def test_words_that_were_confirmed_count_for_no_others(
+    invitation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other keys in the folder, or a coordinator that answers otherwise, there are other words, and a call."""
+    typed = ["apple river stone lamp", "bottle custom zenith friday"]
+    monkeypatch.setattr("hedgerow.cli.join.is_terminal", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda *_: typed.pop(0))
+    with closing(Notebook(tmp_path / "enrolment.db")) as notes:
+        for words in (*typed, typed[1]):
+            _compare(Namespace(), read_invitation(Path(invitation)), notes, words)
+    assert not typed
 
 
 def test_a_study_says_for_whom_it_waits_from_its_first_look_on(

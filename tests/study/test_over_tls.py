@@ -153,6 +153,7 @@ def test_a_network_that_is_cut_at_any_message_costs_a_try(
     the coordinator, which had not heard of it, waited for ever.
     """
     monkeypatch.setattr(join, "_SECONDS_BETWEEN_QUESTIONS", 0.01)
+    monkeypatch.setattr(join, "_compare", lambda *_: None)
     monkeypatch.setenv("no_grpc_proxy", "127.0.0.1")
     # A knock, an opening, and three questions.
     for number in range(1, 6):
@@ -167,7 +168,6 @@ def test_a_network_that_is_cut_at_any_message_costs_a_try(
                 folder.mkdir()
                 identity = join._identity(folder, invitation)
                 with closing(Notebook(folder / "enrolment.db")) as notes:
-                    notes.keep(confirmed=b"1")
                     typed = argparse.Namespace(
                         invitation="north.toml", folder=str(folder), max_rows="5000", connect=invitation.address,
                         expect="north", yes=True,

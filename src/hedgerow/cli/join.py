@@ -379,7 +379,7 @@ def _confirm(invitation: Invitation, folder: Path, said: str) -> None:
         applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
         if not are_same_words(said, applicant.words):
             raise UsageError("words-differ", name=invitation.party)
-        notes.keep(confirmed=b"1")
+        notes.exchange(confirmed=applicant.words.encode())
     note("The words are confirmed. A `hedgerow join` that waits for them goes on by itself.")
 
 
@@ -475,14 +475,19 @@ def _require_company(arguments: argparse.Namespace, invitation: Invitation, rost
 
 def _compare(arguments: argparse.Namespace, invitation: Invitation, notes: Notebook, words: str) -> None:
     """Wait until a person says what words the other end has, and they are the same."""
-    if notes.read("confirmed") is not None:
+
+    def is_confirmed() -> bool:
+        # Of these words: with other keys, or another answer of the coordinator, they are others.
+        return notes.read("confirmed") == words.encode()
+
+    if is_confirmed():
         return
     note(_call(invitation))
     if is_terminal():
         # An empty line looks again: `join --confirm` goes on beside it.
-        while notes.read("confirmed") is None:
+        while not is_confirmed():
             if are_same_words(said := asked("Which four words do they read to you?"), words):
-                notes.keep(confirmed=b"1")
+                notes.exchange(confirmed=words.encode())
             elif said:
                 fault = UsageError("words-differ", name=invitation.party)
                 note(f"{fault.what} {fault.remedy}")
@@ -490,7 +495,7 @@ def _compare(arguments: argparse.Namespace, invitation: Invitation, notes: Noteb
     where = [] if arguments.folder is None else ["--folder", arguments.folder]
     command = shlex.join(["hedgerow", "join", arguments.invitation, *where, "--confirm"])
     note(f'Once they are the same: {command} "the words that they read to you"')
-    while notes.read("confirmed") is None:
+    while not is_confirmed():
         time.sleep(_SECONDS_BETWEEN_QUESTIONS / 2)
 
 

@@ -539,7 +539,7 @@ def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
         known = " or ".join(map(str, versions))
         raise UsageError("roster-version", name=name, known=known)
     sites, monitors = content["sites"], content.get("monitors", [])
-    if not isinstance(content["epoch"], int) or not isinstance(sites, list) or not isinstance(monitors, list):
+    if type(content["epoch"]) is not int or not isinstance(sites, list) or not isinstance(monitors, list):
         raise UsageError("roster-lists", name=name)
     rows = _take_rows(sites) if content["version"] == ROWS_VERSION else ()
     return PinnedRoster(
