@@ -244,6 +244,7 @@ def test_no_other_page_can_ask_for_anything(page: SitePage, federation: Federati
         changed(page, Content_Type="application/x-www-form-urlencoded"), changed(page, Sec_Fetch_Site="cross-site"),
         changed(page, Sec_Fetch_Site="same-site"), changed(page, Origin=asked_by(page)["Origin"] + "0"),
         changed(page, Host="evil.example", Origin="http://evil.example"), changed(page, Host="127.0.0.1.evil.example"),
+        changed(page, Host="evil@localhost", Origin="http://evil@localhost"), changed(page, Host="", Origin="http://"),
     ]  # fmt: skip
     with watching(page, party):
         for headers in refused:
