@@ -299,6 +299,7 @@ def test_an_evaluation_keeps_the_account_of_the_one_before(
     assert main(arguments) == 0 and len(out.read_bytes()) > len(evaluated)
 
 
+@pytest.mark.slow
 def test_the_demonstration_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run) -> None:
     """It shows models without privacy beside the private one, and nothing is wider than a terminal of 80 columns.
 

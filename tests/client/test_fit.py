@@ -206,6 +206,7 @@ CELLS = st.one_of(TEXTS, TEXTS.map(lambda text: f"{text} "), st.just("Männlich"
 HEADERS = ("age", "sex", "crp", "ill")
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(st.tuples(*[CELLS] * 4), min_size=1, max_size=12),

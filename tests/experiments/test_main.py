@@ -14,6 +14,7 @@ from experiments.__main__ import BESIDE_TESTS, available, run
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_fault() -> None:
     """`python -m experiments | head -3` ends without a traceback."""
     command = [sys.executable, "-m", "experiments"]

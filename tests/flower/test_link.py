@@ -355,6 +355,7 @@ def test_a_coordinator_started_again_goes_on_from_its_journal(office: Office, mo
     assert federation.model() == federation.local_model()
 
 
+@pytest.mark.slow
 def test_trees_that_the_sites_draw_are_the_local_engines(in_files: Callable[..., ModuleType]) -> None:
     """A plan whose seed nobody picks: the model says which one was drawn, and the engine `local` makes it with that.
 

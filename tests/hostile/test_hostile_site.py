@@ -1048,6 +1048,7 @@ def quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hedgerow.client.state._sync", lambda _: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 60, 20))
 @pytest.mark.usefixtures("quick_disks")
 def test_whatever_one_site_sends_the_others_get_a_model(federate: Builder, factory: ModuleType, first: int) -> None:

@@ -167,6 +167,7 @@ def test_a_model_that_fits_no_message_is_refused_before_anyone_is_asked(factory:
     assert refused.value.code == "model-too-long-to-send"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("label", "model", "privacy"),
     [

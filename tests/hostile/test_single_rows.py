@@ -350,6 +350,7 @@ class MakesReleasesUp:
         return int(highest.argmax()) if sorted(highest) == [0, 1] else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["server", "distributed"])
 def test_a_model_made_for_one_patient_is_evaluated_with_noise_of_the_sites_only(
     federate: Callable[..., Any], factory: ModuleType, monkeypatch: pytest.MonkeyPatch, asked: str

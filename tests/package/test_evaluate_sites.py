@@ -13,6 +13,8 @@ from hedgerow.cli.main import main
 from hedgerow.data.datasets import write_rand_hie
 from hedgerow.models.model import Model, save_unless_kept
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -111,6 +111,7 @@ def test_no_missing_extra_is_a_fault_of_ours(
     assert error["code"] == "missing-extra" and f'"hedgerow[{OPTIONAL[module][1]}]"' in error["remedy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [("pandas", []), ("sklearn", ["utility"]), ("xgboost", ["speed"]), ("SurvSet", ["survival_curves"])],

@@ -179,6 +179,7 @@ def test_a_second_evaluation_is_charged_anew_and_at_last_refused(federate: Build
     assert codes == ["policy-over-budget"] * 3
 
 
+@pytest.mark.slow
 def test_a_coordinator_killed_after_every_write_ends_in_the_same_evaluation(
     federate: Builder, killed: type[BaseException]
 ) -> None:

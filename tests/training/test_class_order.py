@@ -73,6 +73,7 @@ def scores(factory: ModuleType, plan: Plan, sites: list[SiteData], noise: Seeded
     return np.concatenate([ensemble.scores(site.codes)[0] for site in sites])
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     model=models(),

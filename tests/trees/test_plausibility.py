@@ -89,6 +89,7 @@ def honest(draw: st.DrawFn, factory: ModuleType) -> tuple[Plan, dict[str, SiteDa
     return plan, parts_of(factory, data, owner, n_sites), seed
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=70)
 def test_honest_sites_are_never_stopped(factory: ModuleType, data: st.DataObject) -> None:
