@@ -454,7 +454,7 @@ def _widened(table: Table, width: float, way: str) -> Table:
 
 # Bands of shapes ------------------------------------------------------------------------------------------------------
 
-BANDED: Mapping[str, Mapping[str, Any]] = {"default": {}, "dp-ebm-newton": PRESETS["dp-ebm-newton"].model}
+BANDED = ("dp-ebm-newton",)
 NOMINAL = np.array([math.erf(1 / math.sqrt(2)), math.erf(2 / math.sqrt(2))])
 BAND_TOLERANCE = 0.03
 
@@ -473,10 +473,11 @@ def main_bands(argv: list[str]) -> int:
     print(f"{'data set':<8} {'setting':<14} {'epsilon':>7}  {'1 sd':>6} {'2 sd':>6}   by records")
     for name in ("adult", "bank", "mixed"):
         prepared = Prepared(make(name) if name == "mixed" else load(name, options.data))
-        for setting, model in BANDED.items():
+        for setting in BANDED:
             for epsilon in (0.5, 1.0, 3.0):
-                privacy = {"accountant": PRESETS[setting].accountant} if setting in PRESETS else {}
-                plan = _boosted(epsilon, model, delta=DELTA, **privacy)(prepared.table, prepared.table.n_records, 1)
+                model, accountant = PRESETS[setting].model, PRESETS[setting].accountant
+                made = _boosted(epsilon, model, delta=DELTA, accountant=accountant)
+                plan = made(prepared.table, prepared.table.n_records, 1)
                 held, by_records = _held(prepared, plan, options.splits)
                 found[setting].append(held)
                 print(f"{name:<8} {setting:<14} {epsilon:>7g}  {_shares(held)}   {_shares(by_records)}", flush=True)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hedgerow.errors import EnvironmentFault
+from hedgerow.models.bands import why_unknown
 from hedgerow.models.model import Model
 from hedgerow.models.plots import plot_shapes
 
@@ -109,5 +110,5 @@ def test_directions_that_were_fixed_are_marked(model_of: Any, factory: ModuleTyp
         plot_shapes(model, tmp_path / "shapes.svg")
     drawn = (tmp_path / "shapes.svg").read_text()
     assert drawn.count("\N{NORTH EAST ARROW}") == 1 and "Arrows: directions that the plan has fixed" in drawn
-    assert "held to directions" in drawn
+    assert f"No bands of what the noise could have drawn: {why_unknown(model.plan, model.ensemble)}." in drawn
     assert "never falls with age" in repr(model)

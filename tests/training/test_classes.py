@@ -8,12 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from hedgerow.errors import ModelError
 from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.boosting.settings import BoostingSettings, filters_classes
 from hedgerow.methods.registry import resolve
-from hedgerow.models.bands import known_deviations, shape_bands
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.noise import SeededNoise
@@ -92,15 +90,3 @@ def test_filtered_classes_lose_their_common_part(factory: ModuleType) -> None:
     # So large a ridge makes all denominators alike.
     values = model.ensemble.fitted.values / SCORE_UNIT
     assert np.abs(values.sum(axis=2)).max() <= 4 * 0.5 / SCORE_UNIT + 0.01 * np.abs(values).max()
-
-
-def test_filtered_models_have_no_bands(factory: ModuleType) -> None:
-    """What a filter that follows the releases does to the noise of a shape is not worked out: no band, and why."""
-    for shrinkage, is_known in (("auto", False), (0.0, True)):
-        plan = factory.make_plan("multiclass", {"shrinkage": shrinkage})
-        outcome = factory.train(plan, [factory.make_data(plan, 100, 0)])
-        assert (known_deviations(plan, outcome.ensemble, outcome.ledger) is not None) == is_known
-        if not is_known:
-            with pytest.raises(ModelError, match="filtered together") as caught:
-                shape_bands(plan, outcome.ensemble, outcome.ledger)
-            assert caught.value.code == "bands-unknown"
