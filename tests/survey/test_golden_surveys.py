@@ -1,0 +1,186 @@
+"""Surveys byte for byte: what is released, what stands in the ledger, what was found; a change of the house moves none.
+
+Bounds, classes and counts for a plan, statistics of a table, and survival curves; declared columns and unknown ones,
+zooms, classes of every kind, units with several rows, noise of either party, and none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.data.raw_cells import read_raw_site
+from hedgerow.local.survey import carried_out, curves_of
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.survey.program import Questions, planned_survey, survey
+from hedgerow.survey.requests import Asked, OpenTable, parse_open_plan
+from hedgerow.survey.statistics import AskedColumn
+
+N_RECORDS = 700
+
+HEAD = 'version = 1\nname = "golden"\n[privacy]\nepsilon = %s\ndelta = 1e-6\n%s\n'
+NUMBERS = "".join(f'[[features]]\nname = "{name}"\ntype = "numeric"\n' for name in ("age", "income", "far", "cold"))
+DATES = '[[features]]\nname = "born"\ntype = "date"\n'
+KNOWN = '[[features]]\nname = "age"\ntype = "numeric"\nmin = 0\nmax = 110\n'
+
+
+def label_of(**lines: object) -> str:
+    """A plan's [label]."""
+    return "[label]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in lines.items())
+
+
+def plan_of(features: str, label: str, epsilon: str = "20", privacy: str = "") -> Asked:
+    """A plan with gaps."""
+    return parse_open_plan(HEAD % (epsilon, privacy) + label + features)
+
+
+def table_of(*columns: AskedColumn, label: str = "", **privacy: object) -> Asked:
+    """Statistics of these columns."""
+    return OpenTable.of(columns, label, {"epsilon": 20.0, "delta": 1e-6, **privacy})
+
+
+def curves(by: str | None, **privacy: object) -> Asked:
+    """Survival curves."""
+    label = label_of(name="days", type="survival", event="died", intervals=[100, 250, 500, 900])
+    ward = '[[features]]\nname = "ward"\ntype = "categorical"\ncategories = ["surgery", "medicine", "other"]\n'
+    return curves_of(label + ward, by, {"epsilon": 2.0, "delta": 1e-6, **privacy})
+
+
+EVERY = [
+    AskedColumn(name) for name in ("age", "income", "far", "cold", "born", "ward", "code", "flag", "visits", "ill")
+]
+YES_NO = label_of(name="ill", type="binary")
+DECLARED = [
+    AskedColumn("age", "number", (0.0, 110.0), is_whole=True), AskedColumn("income", "number"),
+    AskedColumn("born", "number", is_date=True), AskedColumn("code", "text"),
+    AskedColumn("ward", "text", categories=("surgery", "medicine", "other")),
+]  # fmt: skip
+
+GOLDEN: dict[str, tuple[Asked, str]] = {
+    "plan, bounds and classes": (plan_of(NUMBERS + DATES, YES_NO), "800d80744e4b28eec5847657"),
+    "plan, whole classes": (
+        plan_of(KNOWN, label_of(name="visits", type="multiclass", classes="numbers")),
+        "3b1c5e665614e67e2137b901",
+    ),
+    "plan, bounds of the label": (
+        plan_of(NUMBERS, label_of(name="visits", type="regression"), privacy="n_records = 2100"),
+        "bfa48bc2d9973109f0fbbebf",
+    ),
+    "plan, units of three rows": (
+        plan_of(NUMBERS, YES_NO, privacy='unit = "person"\nmax_rows_per_unit = 3'),
+        "417ee0b385e026ba50996f59",
+    ),
+    "plan, number of records": (
+        plan_of(KNOWN, label_of(name="ill", type="binary", classes=["no", "yes"])),
+        "dbb3a300610163fac700b64f",
+    ),
+    "plan, little epsilon": (plan_of(NUMBERS, YES_NO, epsilon="0.2"), "750fb6787060d97131a73c6c"),
+    "plan, no noise": (plan_of(NUMBERS, YES_NO, epsilon="inf"), "6d9e59caba6ecba7e82507ec"),
+    "table, nothing known": (table_of(*EVERY, label="ill"), "6d7759521b6c6420b371bd09"),
+    "table, a whole label": (table_of(*EVERY, label="visits"), "fc3ecf2b6d211e160dd1e7c3"),
+    "table, declared, no label": (table_of(*DECLARED), "e85da0c4799a6b901eb16faa"),
+    "table, noise of the sites": (table_of(*EVERY, label="ill", noise="distributed"), "a96c022d20562d88bdbd36b1"),
+    "table, units of two rows": (
+        table_of(*EVERY, label="ill", unit="person", max_rows_per_unit=2),
+        "9b133ac4b566ab1c1bb5cd57",
+    ),
+    "table, little epsilon": (table_of(*EVERY, label="ill", epsilon=0.5), "26aa8de915ed43842d186b36"),
+    "table, no noise": (table_of(*EVERY, label="ill", epsilon=float("inf")), "944bac4f69715ea00dfb63d6"),
+    "curves by group": (curves("ward"), "7391b330b5905c731bbc5273"),
+    "curves, noise of the sites": (curves(None, noise="distributed"), "e5bb235dabe0057263e4e01a"),
+}
+
+
+UNKNOWN = {
+    "ill": "b70579ee5726b6f249465b79",
+    "visits": "8e1aee48d489470c4fcad220",
+    "flag": "c5c8b260a48ca88428e59605",
+    "code": "03a3ace3f5bd67173fb51b32",
+}
+
+
+def write_site(place: Path, seed: int) -> None:
+    """A table of numbers far from zero and near it, dates, texts, codes, truth values, gaps and odd cells."""
+    draw = np.random.default_rng(seed)
+    n = N_RECORDS
+    born = np.datetime64("1940-01-01") + draw.integers(0, 20_000, n)
+    columns = {
+        "person": draw.integers(0, n // 3, n), "age": draw.integers(18, 96, n),
+        "income": np.round(draw.lognormal(10, 1, n), 2), "far": np.round(1e6 + draw.normal(0, 3, n), 2),
+        "cold": np.round(-8 - 8 * draw.random(n), 3), "born": born,
+        "ward": draw.choice(["surgery", "medicine", "other", ""], n, p=[0.5, 0.3, 0.15, 0.05]),
+        "code": draw.choice([f"c{number}" for number in range(200)], n),
+        "flag": draw.choice(["true", "false"], n), "visits": draw.integers(0, 4, n),
+        "ill": draw.choice(["no", "yes", "?"], n, p=[0.6, 0.39, 0.01]),
+        "days": np.round(draw.exponential(400, n), 1), "died": draw.integers(0, 2, n),
+    }  # fmt: skip
+    lines = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    lines[3] = lines[3].replace(lines[3].split(",")[1], "<18", 1)
+    place.write_text("\n".join([",".join(columns), *lines]) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three sites."""
+    folder = tmp_path_factory.mktemp("sites")
+    places = {site: folder / f"{site}.csv" for site in ("north", "south", "west")}
+    for seed, place in enumerate(places.values()):
+        write_site(place, seed)
+    return places
+
+
+def plain(found: Any) -> Any:
+    """What was found, as values alone."""
+    return found.to_dict() if hasattr(found, "to_dict") else astuple(found)
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_a_survey_stays_the_same(name: str, tables: dict[str, Path]) -> None:
+    """The same rows and the same draws give the same releases, the same charges and the same results."""
+    asked, expected = GOLDEN[name]
+    sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
+    content = carry_out(asked.questions, asked.program(), sites)
+    content += [asked.n_exchanges, asked.n_released, [repr(event) for event in asked.planned_releases()]]
+    assert digest_of(content) == expected
+
+
+@pytest.mark.parametrize("label", sorted(UNKNOWN))
+def test_a_survey_of_columns_that_nobody_knows_stays_the_same(label: str, tables: dict[str, Path]) -> None:
+    """What an estimator asks for: kinds of columns and label first, then bounds, and classes of whichever kind."""
+    columns = [AskedColumn(name) for name in ("age", "income", "born", "ward", "far", label)]
+    asked = table_of(*columns)
+    sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
+    questions = Questions(epsilon=30.0, delta=1e-6, n_columns=2, n_unknown=3, label="classes")
+    content = carry_out(questions, survey(questions), sites)
+    content += [questions.n_exchanges, [repr(event) for event in planned_survey(questions)]]
+    assert digest_of(content) == UNKNOWN[label]
+
+
+def digest_of(content: Any) -> str:
+    """Of all values, floats to their last digit."""
+    return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:24]
+
+
+def carry_out(questions: Any, program: Generator[Any, Any, Any], sites: Any) -> list[Any]:
+    """Every release, the ledger, and what was found."""
+    released = list[Any]()
+
+    def recorded() -> Generator[Any, Any, Any]:
+        query = next(program)
+        while True:
+            release = yield query
+            released.append([type(query).__name__, query.purpose.subject, np.asarray(release).tolist()])
+            try:
+                query = program.send(release)
+            except StopIteration as finished:
+                return finished.value
+
+    made = carried_out(questions, recorded(), sites, SeededNoise(7))
+    return [released, [release.to_dict() for release in made.ledger.releases], plain(made.findings)]
