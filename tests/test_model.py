@@ -370,7 +370,7 @@ def test_an_export_checks_itself(build: Build, tmp_path: Path) -> None:
     ]
     path.write_text(json.dumps(content))
     with pytest.raises(ModelError) as caught:
-        check_xgboost_file(model, path)
+        check_xgboost_file(model.plan, model.ensemble, path)
     assert caught.value.code == "export-differs"
 
 

@@ -1,4 +1,4 @@
-"""A method, a source of tables and an engine from outside the package take part in everything, by a line each."""
+"""A method, a type of label, a source of tables and an engine from outside the package take part, by a line each."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.data.sources import SOURCES, add_source
-from hedgerow.errors import PlanError, UsageError
+from hedgerow.errors import ModelError, PlanError, UsageError, entries
+from hedgerow.losses.labels import EFFECT
 from hedgerow.losses.registry import LOSSES, add_loss
 from hedgerow.methods.registry import METHODS, add_method
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.plan.registry import add_label, label_kinds, rules_by_method
+from hedgerow.plan.plan import Label, Plan, parse_plan
+from hedgerow.plan.registry import LabelKind, add_label, label_kinds, rules_by_method
 from hedgerow.transport import ENGINES, add_engine
 
 sys.path.insert(0, str(Path(__file__).parent))
+import toy_label
 import toy_method
 import toy_source
 import toy_transport
@@ -59,15 +62,26 @@ classes = ["no", "yes"]
 """
 
 
+LABELS = {
+    "binary": Label(name="y", type="binary", classes=("no", "yes")),
+    "multiclass": Label(name="y", type="multiclass", classes=("a", "b", "c")),
+    "regression": Label(name="y", type="regression", min=-3.0, max=7.0),
+    "count": Label(name="y", type="count", max=12.0),
+    "survival": Label(name="y", type="survival", event="seen", intervals=(1.0, 2.0, 5.0)),
+}
+
+
 @pytest.fixture(autouse=True)
 def plugged() -> Iterator[None]:
-    """The three toys, for one test."""
+    """The toys, for one test."""
     add_method("toy", toy_method.METHOD)
+    add_loss(toy_label.KIND)
     add_source(".toy", toy_source.ToyTable)
     add_source("toy", toy_source.ToyTable)
     add_engine("toy", toy_transport.ENGINE)
     yield
-    del METHODS["toy"], rules_by_method()["toy"], SOURCES[".toy"], SOURCES["toy"], ENGINES["toy"]
+    del METHODS["toy"], rules_by_method()["toy"], LOSSES["share"], label_kinds()["share"]
+    del SOURCES[".toy"], SOURCES["toy"], ENGINES["toy"]
 
 
 @pytest.fixture
@@ -108,6 +122,51 @@ def test_a_toy_trains_and_is_evaluated_in_one_process(study: Path, capsys: pytes
     assert len((study / "predictions.csv").read_text().splitlines()) == 301
     run("evaluate", study / "model.json", "--federated", *sites, "--epsilon", "1", "--json")
     check_model(study / "model.json")
+
+
+def test_a_toy_label_is_trained_evaluated_predicted_and_exported(tmp_path: Path, capsys: Any) -> None:
+    """All rooms ask the kind of a label, so one that says no more than what is its own is served by all of them."""
+    plan = PLAN.replace('algorithm = "toy"', "n_trees = 20").replace("[toy]\nridge = 4.0\n", "")
+    plan = plan.replace("min_sites = 3", "min_sites = 1").replace('noise = "distributed"', 'noise = "server"')
+    plan = plan.replace('type = "binary"\nclasses = ["no", "yes"]', 'type = "share"\nmax = 1')
+    (tmp_path / "plan.toml").write_text(plan.replace("epsilon = 2.0", "epsilon = 50.0"), encoding="utf-8")
+    ages = np.random.default_rng(1).uniform(0, 100, 600)
+    table = {"age": [*ages.tolist(), 50.0], "ill": [*(ages > 50).astype(float).tolist(), -0.5]}
+    toy_source.TABLES["share"] = table
+    (tmp_path / "test.toy").write_text(json.dumps({"age": [1.0, 99.0]}), encoding="utf-8")
+    run("train", tmp_path / "plan.toml", "--site", "a=toy://share", "--out", tmp_path / "model.json")
+    run("evaluate", tmp_path / "model.json", "--federated", "--site", "a=toy://share", "--epsilon", "9")
+    capsys.readouterr()
+    run("evaluate", tmp_path / "model.json", "toy://share", "--allow-loss", "0.1", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["n_records"] == 600, "a share below 0 is left out"
+    assert found["r2"] > 0.5
+    run("predict", tmp_path / "model.json", tmp_path / "test.toy", "--interval", "0.9", "--out", tmp_path / "found.csv")
+    header, *rows = (tmp_path / "found.csv").read_text().splitlines()
+    assert header == "predicted_ill,lower_ill,upper_ill"
+    low, high = (float(row.split(",")[0]) for row in rows)
+    assert 0 <= low < 0.3 < 0.7 < high <= 1
+    for form in ("xgboost", "onnx", "ebm"):
+        run("export", tmp_path / "model.json", "--to", form, "--out", tmp_path / f"model.{form}.json")
+    with pytest.raises(ModelError) as caught:
+        Model.load(tmp_path / "model.json").predict_proba({"age": np.array([1.0])})
+    assert caught.value.code == "no-probabilities"
+
+
+@pytest.mark.parametrize("kind", label_kinds().values(), ids=lambda kind: kind.type)
+def test_what_a_kind_of_label_says_of_itself_fits_together(kind: LabelKind) -> None:
+    """Made-up labels are kept in its range, what it refuses has an error, and what it says has none."""
+    label = LABELS[kind.type]
+    kind.check(label)
+    effects = np.random.default_rng(1).normal(0, EFFECT, (label.n_outputs, 500))
+    values = kind.made(effects, label, np.random.default_rng(2))
+    kept, (low, high) = kind.kept(values, label), kind.kept_range(label)
+    assert kept.dtype == np.int32 and low <= kept.min() < kept.max() <= high
+    assert high - low == label.n_codes - 1 or kind.is_number
+    assert not kind.has_one_outcome(kept)
+    assert set(kind.refusals.values()) <= set(entries()["ModelError"])
+    assert kind.predicts not in kind.refusals
+    assert [column.name for column in kind.columns(label)] == list(label.columns)
 
 
 @pytest.mark.parametrize("add", [

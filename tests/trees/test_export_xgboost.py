@@ -45,7 +45,7 @@ def difference_of(model: Model, seed: int = 0, n: int = 400) -> float:
     """Largest difference between our predictions and XGBoost's on made-up records."""
     booster = booster_of(model)
     values = made_up_records(model.plan, model.ensemble.grid, n, np.random.default_rng(seed))
-    return largest_difference(model, values, booster.predict(matrix_of(booster, values)))
+    return largest_difference(model.plan, model.ensemble, values, booster.predict(matrix_of(booster, values)))
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from hedgerow.app.evaluation import read_own
 from hedgerow.app.inputs import adapted_table, check_can_write, picture_file
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrapped
 from hedgerow.data.units import Records
-from hedgerow.errors import ModelError
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
 from hedgerow.models.plots import plot_shapes
-from hedgerow.trees.binning import CodeArray
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -78,7 +74,7 @@ def export(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"model": arguments.model, "format": arguments.to, "out": str(out)})
         return
-    machine = "ExplainableBoostingRegressor" if model.plan.label.is_numeric else "ExplainableBoostingClassifier"
+    machine = "ExplainableBoostingRegressor" if model.plan.label.kind.is_number else "ExplainableBoostingClassifier"
     reader = _READERS[arguments.to].format(path=str(out), machine=machine)
     note(f"Wrote {out}; load it with {reader}.")
 
@@ -91,11 +87,11 @@ def predict(arguments: argparse.Namespace) -> None:
     and the chances to be without the event at the end of each interval."""
     out = None if arguments.out is None else check_can_write(arguments.out)
     model = Model.load(arguments.model)
-    header = _header(model, arguments)
+    header = model.header(chances=arguments.proba, coverage=arguments.interval)
     # Before anything is written: a table that is not there, or does not fit, leaves no header of predictions.
     table = adapted_table(arguments.data, arguments.adapter)
     records = read_own(table, model.plan, arguments.allow_loss, with_label=False)
-    chunks = _predictions(model, records, arguments)
+    chunks = _predictions(model, records, arguments, len(header))
     if arguments.json and out is None:
         rows = [row if len(header) > 1 else row[0] for chunk in chunks for row in chunk]
         print_json({**PRIVATE_MARK, "columns": header, "predictions": rows})
@@ -113,51 +109,22 @@ def predict(arguments: argparse.Namespace) -> None:
         note(f"Wrote {n_rows:,} predictions to {out}. {PRIVATE}")
 
 
-def _header(model: Model, arguments: argparse.Namespace) -> list[str]:
-    name = model.plan.label.name
-    if arguments.interval is not None:
-        # Refused here, before anything is written.
-        model.half_width(arguments.interval)
-    if model.plan.label.is_survival and not arguments.proba:
-        return [f"risk_{name}", *(f"survival_{end:g}" for end in model.plan.label.intervals)]
-    if not arguments.proba:
-        ends = [] if arguments.interval is None else [f"lower_{name}", f"upper_{name}"]
-        return [f"predicted_{name}", *ends]
-    if model.plan.label.is_survival:
-        raise ModelError("no-survival-chances")
-    if model.plan.label.is_numeric:
-        raise ModelError("no-probabilities-option")
-    return [f"probability_{name}" for name in model.plan.label.classes]
-
-
-def _predictions(model: Model, chunks: Iterable[Records], arguments: argparse.Namespace) -> Iterator[Rows]:
+def _predictions(
+    model: Model, chunks: Iterable[Records], arguments: argparse.Namespace, n_columns: int
+) -> Iterator[Rows]:
     n_rows, empty = 0, set(model.plan.feature_names)
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
         n_rows += codes.shape[1]
         empty &= model.without_values(codes)
-        rows = _of_codes(model, codes, arguments)
+        rows = model.rows_of_codes(codes, chances=arguments.proba, coverage=arguments.interval)
         if records.fits is not None:
             # A row that is left out has a line of its own, without a prediction: lines go with the table's rows.
             found = iter(rows)
-            rows = [next(found) if fits else [None] * len(_header(model, arguments)) for fits in records.fits.tolist()]
+            rows = [next(found) if fits else [None] * n_columns for fits in records.fits.tolist()]
         yield rows
     if empty and n_rows >= FEWEST_TO_WARN:
         warn(no_values_text(empty))
-
-
-def _of_codes(model: Model, codes: CodeArray, arguments: argparse.Namespace) -> Rows:
-    if arguments.proba:
-        rows: Rows = model.predict_proba_codes(codes).tolist()
-        return rows
-    values = model.predict_codes(codes)
-    if model.plan.label.is_survival:
-        rows = np.column_stack([values, model.predict_survival_codes(codes)]).tolist()
-    elif arguments.interval is not None:
-        rows = np.column_stack([values, model.predict_interval_codes(codes, arguments.interval)]).tolist()
-    else:
-        rows = [[value] for value in values.tolist()]
-    return rows
 
 
 @contextmanager

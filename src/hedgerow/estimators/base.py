@@ -560,7 +560,8 @@ class PrivateTrees(BaseEstimator):
 
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         """The labels as a node holds them."""
-        raise NotImplementedError
+        kept: NDArray[np.int32] = plan.label.kind.kept(y, plan.label)
+        return kept
 
     # Reading X and y -----------------------------------------------------------------------------------------------
 

@@ -332,10 +332,6 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
             raise UsageError("loss-unknown", loss=loss)
         return {"type": "regression" if loss == "squared_error" else loss, "min": low, "max": high}
 
-    def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
-        kept: NDArray[np.int32] = plan.label.kind.kept(y, plan.label)
-        return kept
-
     def _known_label_bounds(self, y: NDArray[np.float64], start: Start) -> tuple[float, float]:
         if self.label_bounds is not None:
             try:
@@ -471,9 +467,6 @@ class DPGBDTSurvival(PrivateTrees):
             # As the plan says it without a word.
             del about["event_codes"]
         return Ready(table, fates, about, self._begin(table, len(fates), holders))
-
-    def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
-        return y.astype(np.int32)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The risk of each row, float64 [n]: what it adds to the log-odds of the event in every interval."""

@@ -95,7 +95,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -343,19 +343,7 @@ TOLERANCE = 1e-6
 N_RECORDS = 2000
 
 
-class Predictor(Protocol):
-    """What is compared with XGBoost: a `hedgerow.models.model.Model`."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that it was trained by."""
-
-    @property
-    def ensemble(self) -> Ensemble:
-        """Its trees."""
-
-
-def check_xgboost_file(model: Predictor, path: Path) -> float:
+def check_xgboost_file(plan: Plan, ensemble: Ensemble, path: Path) -> float:
     """The largest difference between our predictions and those of XGBoost for the file at `path`.
 
     The records are made up from the plan alone: values between, at and just below thresholds, missing values, unlisted
@@ -369,14 +357,14 @@ def check_xgboost_file(model: Predictor, path: Path) -> float:
         import xgboost
     except ImportError as fault:
         raise missing_extra("xgboost", "Checking an export") from fault
-    matrix = made_up_records(model.plan, model.ensemble.grid, N_RECORDS, np.random.default_rng(0))
+    matrix = made_up_records(plan, ensemble.grid, N_RECORDS, np.random.default_rng(0))
     booster = xgboost.Booster()
     booster.load_model(path)
     data = xgboost.DMatrix(
         matrix, feature_names=booster.feature_names, feature_types=booster.feature_types, enable_categorical=True
     )
-    difference = largest_difference(model, matrix, booster.predict(data))
-    if not difference <= tolerance_of(model.plan):
+    difference = largest_difference(plan, ensemble, matrix, booster.predict(data))
+    if not difference <= tolerance_of(plan):
         raise ModelError("export-differs", version=xgboost.__version__, difference=difference)
     return difference
 
@@ -409,10 +397,12 @@ def codes_of_matrix(grid: Grid, matrix: NDArray[np.float32]) -> CodeArray:
     return grid.encode(tuple(columns))
 
 
-def largest_difference(model: Predictor, matrix: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
+def largest_difference(
+    plan: Plan, ensemble: Ensemble, matrix: NDArray[np.float32], theirs: NDArray[np.float32]
+) -> float:
     """Largest difference in probability, or in value relative to the label's range, after clipping theirs."""
-    scores = model.ensemble.scores(codes_of_matrix(model.ensemble.grid, matrix))
-    return model.ensemble.link.difference(scores, theirs.astype(np.float64), model.plan.label)
+    scores = ensemble.scores(codes_of_matrix(ensemble.grid, matrix))
+    return ensemble.link.difference(scores, theirs.astype(np.float64), plan.label)
 
 
 def _numbers(feature: Feature, grid: FeatureGrid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:

@@ -483,7 +483,7 @@ class Model:
         if verify:
             from hedgerow.models.exports import check_xgboost_file
 
-            check_xgboost_file(self, Path(path))
+            check_xgboost_file(self.plan, self.ensemble, Path(path))
 
     def to_ebm(self) -> dict[str, Any]:
         """An additive model as InterpretML's JSON; see `hedgerow.models.exports` for how it is read.
