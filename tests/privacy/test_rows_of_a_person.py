@@ -20,8 +20,7 @@ from hedgerow.errors import PrivacyError
 from hedgerow.local.forecast import forecast
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import epsilon_renyi, get_accountant, sampled_divergence
-from hedgerow.privacy.calibration import mu_of
+from hedgerow.privacy.accountants import epsilon_renyi, get_accountant, mu_of, sampled_divergence
 from hedgerow.privacy.cost import KNOWN_EVENTS, for_rows
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,

@@ -17,7 +17,7 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.registry import build_loss
-from hedgerow.losses.tables import SCORE_LIMIT
+from hedgerow.losses.tables import SCORE_LIMIT, statistics_of
 from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.replica import Replica
@@ -28,7 +28,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.rounds import HEADROOM, least_entry_bound, rows_of
 from hedgerow.trees.leaf_sums import LeafSums
-from hedgerow.trees.plausibility import DEVIATIONS, ReleaseChecks, SumFacts, statistics_of
+from hedgerow.trees.plausibility import DEVIATIONS, ReleaseChecks, SumFacts
 
 N_RECORDS = 40
 ALGORITHMS = ["random", "hist", "partially_random", "s-gbdt", "adassp", "dp-xgboost"]
