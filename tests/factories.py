@@ -17,6 +17,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import rules_by_method
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import FittedTrees, Purpose, TreeBatch
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
@@ -55,13 +56,17 @@ def make_plan(
     model: dict[str, Any] | None = None,
     privacy: dict[str, Any] | None = None,
     features: list[dict[str, Any]] | None = None,
+    **sections: Any,
 ) -> Plan:
     """A plan over two to four small features; `model` and `privacy` override single fields.
 
     Of two classes without the last release, so that there is one for each tree. A time to an event has Newton updates
-    of random trees without paid candidates, whatever `model` says.
+    of random trees without paid candidates, whatever `model` says. `sections` are others of the plan: that of a method,
+    `federation`.
     """
-    is_boosted = (model or {}).get("algorithm", "boosting") == "boosting"
+    algorithm = (model or {}).get("algorithm", "boosting")
+    is_boosted, fields = algorithm == "boosting", rules_by_method()[algorithm].model_fields
+    sizes = {name: size for name, size in (("n_trees", 4), ("max_depth", 2)) if fields is None or name in fields}
     plain = {"calibration": "none"} if label == "binary" and is_boosted else {}
     if label == "survival":
         only = {"weight_update": "newton", "split_method": "totally_random"}
@@ -72,8 +77,9 @@ def make_plan(
         "name": "test",
         "features": features or FEATURES,
         "label": LABELS[label],
-        "model": {"n_trees": 4, "max_depth": 2, **plain, **(model or {})},
+        "model": {**sizes, **plain, **(model or {})},
         "privacy": {"epsilon": 2.0, "delta": 1e-5, "n_records": 100, **(privacy or {})},
+        **sections,
     }
     return Plan.from_dict(table)
 

@@ -273,12 +273,10 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
 
 def plan_of(factory: ModuleType, label: str, overrides: Overrides) -> Plan:
     """The smallest plan of the label's type with `overrides`, over the declared number of records."""
-    base = factory.make_plan(label).to_dict()
-    sizes = {} if "adassp" in str(overrides) else {"n_trees": 4, "max_depth": 2}
-    model = {**sizes, "structure_seed": 7, **overrides.get("model", {})}
-    privacy = {"epsilon": 2.0, "delta": 1e-5, "n_records": N_RECORDS, **overrides.get("privacy", {})}
-    shared = {name: base[name] for name in ("version", "name", "features", "label")}
-    return Plan.from_dict({**shared, **overrides, "model": model, "privacy": privacy})
+    model = {"structure_seed": 7, "calibration": "auto", **overrides.get("model", {})}
+    privacy = {"n_records": N_RECORDS, **overrides.get("privacy", {})}
+    plan: Plan = factory.make_plan(label, **{**overrides, "model": model, "privacy": privacy})
+    return plan
 
 
 def rows_of(factory: ModuleType, plan: Plan) -> SiteData:

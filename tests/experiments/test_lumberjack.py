@@ -64,9 +64,9 @@ def plugged() -> Iterator[None]:
 def jack_plan(
     factory: ModuleType, label: str = "binary", own: dict[str, Any] | None = None, n_trees: int = 3, **privacy: Any
 ) -> Plan:
-    table = factory.make_plan(label, privacy=privacy).to_dict()
     model = {"algorithm": "lumberjack", "weight_update": "averaging", "n_trees": n_trees, "structure_seed": 5}
-    return Plan.from_dict({**table, "model": model, "lumberjack": own or {}})
+    plan: Plan = factory.make_plan(label, model, privacy, lumberjack=own or {})
+    return plan
 
 
 def goes_left(forest: Forest, node: int, code: int) -> bool:

@@ -78,7 +78,8 @@ PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 def plan_of(factory: ModuleType, name: str) -> Plan:
     label, sections, privacy = PLANS[name]
-    return Plan.from_dict({**factory.make_plan(label, privacy=privacy).to_dict(), **sections})
+    plan: Plan = factory.make_plan(label, privacy=privacy, **sections)
+    return plan
 
 
 def samplers(owners: Mapping[str, NDArray[np.int64]]) -> dict[str, SamplingSource]:

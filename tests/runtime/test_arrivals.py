@@ -30,8 +30,9 @@ N_LATE = 9
 def plan_of(factory: ModuleType, **privacy: Any) -> Plan:
     """A small plan with a filter, so that late rows have budgets of their own."""
     model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2}
-    table = factory.make_plan("regression", model, {"n_records": 60, **privacy}).to_dict()
-    return Plan.from_dict({**table, "s_gbdt": {"extra_rounds": 3, "subsampling_ratio": 0.5}})
+    own = {"extra_rounds": 3, "subsampling_ratio": 0.5}
+    plan: Plan = factory.make_plan("regression", model, {"n_records": 60, **privacy}, s_gbdt=own)
+    return plan
 
 
 def streaming(federation: Federation, factory: ModuleType, folder: Path) -> tuple[SiteData, dict[str, SamplingSource]]:

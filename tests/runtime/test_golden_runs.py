@@ -26,8 +26,9 @@ def content_of(outcome: Outcome) -> list[Any]:
 def plan_of(factory: ModuleType, noise: str, n_groups: int) -> Plan:
     """Six small trees, whose seed stands in the plan."""
     model = {"n_trees": 6, "structure_seed": 7}
-    table = factory.make_plan(model=model, privacy={"n_records": 600, "epsilon": 8.0, "noise": noise}).to_dict()
-    return Plan.from_dict({**table, "federation": {**table["federation"], "groups": n_groups}})
+    privacy = {"n_records": 600, "epsilon": 8.0, "noise": noise}
+    plan: Plan = factory.make_plan(model=model, privacy=privacy, federation={"groups": n_groups})
+    return plan
 
 
 def lose(federation: Federation, sites: list[str], n_releases: int) -> None:

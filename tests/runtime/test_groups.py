@@ -57,9 +57,9 @@ def key(name: str) -> Identity:
 def plan_of(factory: ModuleType, n_groups: int = N_GROUPS, noise: str = "server", **model: Any) -> Plan:
     """A small plan over groups, whose trees' seed is drawn by the sites unless `model` says otherwise."""
     own = {"n_trees": 3, "max_depth": 2, "batch_size": 1, **model}
-    plan: Plan = factory.make_plan(model=own, privacy={"n_records": 1200, "epsilon": 8.0, "noise": noise})
-    table = plan.to_dict()
-    return Plan.from_dict({**table, "federation": {**table["federation"], "groups": n_groups}})
+    privacy = {"n_records": 1200, "epsilon": 8.0, "noise": noise}
+    plan: Plan = factory.make_plan(model=own, privacy=privacy, federation={"groups": n_groups})
+    return plan
 
 
 def parts_of(federation: Federation) -> list[set[str]]:

@@ -70,8 +70,8 @@ def test_a_policy_lists_the_kinds_of_a_linear_start_as_well(
 ) -> None:
     """Who allows the sums of S-GBDT's trees has not allowed products of features: each kind is refused by itself, in
     the exchange that first asks for it, and nothing of it is in a sum. A site that lists all three takes part."""
-    table = factory.make_plan(model={"algorithm": "s-gbdt", "n_trees": 2, "max_depth": 2}).to_dict()
-    plan = Plan.from_dict({**table, "s_gbdt": {"initial_score": "linear", "subsampling_ratio": 1}})
+    own = {"initial_score": "linear", "subsampling_ratio": 1}
+    plan = factory.make_plan(model={"algorithm": "s-gbdt", "n_trees": 2, "max_depth": 2}, s_gbdt=own)
     kinds = {"GramMatrix", "CrossProducts", "SampledLeafSums"}
     allowed = {"site-0": kinds - {lacking}, "site-1": kinds}
     policies = {site: dataclasses.replace(POLICY, query_kinds=tuple(sorted(own))) for site, own in allowed.items()}

@@ -46,8 +46,9 @@ UNHURRIED = Federation(join_timeout=3600.0, round_timeout=3600.0, idle_timeout=3
 def plan_of(factory: ModuleType, label: str, noise: str = "server") -> Plan:
     """A small plan with a filter, a sample, an initial score, extra rounds and a closing one."""
     model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2}
-    table = factory.make_plan(label, model, {"n_records": 60, "noise": noise}).to_dict()
-    return Plan.from_dict({**table, "s_gbdt": {"extra_rounds": 2, "closing_rounds": 1, "subsampling_ratio": 0.4}})
+    own = {"extra_rounds": 2, "closing_rounds": 1, "subsampling_ratio": 0.4}
+    plan: Plan = factory.make_plan(label, model, {"n_records": 60, "noise": noise}, s_gbdt=own)
+    return plan
 
 
 def samplers(n_records: int, n_sites: int) -> dict[str, SamplingSource]:

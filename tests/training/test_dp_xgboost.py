@@ -50,10 +50,9 @@ def plan_of(
     model: dict[str, Any] | None = None,
     **privacy: Any,
 ) -> Plan:
-    table = factory.make_plan(label).to_dict()
-    promise = {**table["privacy"], "accountant": "pure", **privacy}
     trees = {"algorithm": "dp-xgboost", "n_trees": 3, "max_depth": 2, "n_candidates": 5, **(model or {})}
-    return Plan.from_dict({**table, "privacy": promise, "model": trees, "dp_xgboost": own or {}})
+    plan: Plan = factory.make_plan(label, trees, {"accountant": "pure", **privacy}, dp_xgboost=own or {})
+    return plan
 
 
 @st.composite

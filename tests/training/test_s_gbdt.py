@@ -45,10 +45,9 @@ def plan_of(
     **section: Any,
 ) -> Plan:
     """A small plan of S-GBDT; `section` goes to [s_gbdt]."""
-    table = factory.make_plan(
-        label, {"algorithm": "s-gbdt", "n_trees": 5, "calibration": "none", **(model or {})}, privacy
-    ).to_dict()
-    return Plan.from_dict({**table, "s_gbdt": {**table["s_gbdt"], **section}})
+    trees = {"algorithm": "s-gbdt", "n_trees": 5, "calibration": "none", **(model or {})}
+    plan: Plan = factory.make_plan(label, trees, privacy, s_gbdt=section)
+    return plan
 
 
 def divided(factory: ModuleType, data: SiteData, n_sites: int) -> tuple[dict[str, SiteData], dict[str, Any]]:

@@ -36,9 +36,9 @@ LABELS = ["binary", "regression"]
 def plan_of(factory: ModuleType, label: str, privacy: dict[str, Any] | None = None, **section: Any) -> Plan:
     """A small plan of S-GBDT with a linear start."""
     model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2, "calibration": "none"}
-    table = factory.make_plan(label, model, privacy).to_dict()
     own = {"initial_score": "linear", "initial_score_share": 0.5, "subsampling_ratio": 0.4, **section}
-    return Plan.from_dict({**table, "s_gbdt": own})
+    plan: Plan = factory.make_plan(label, model, privacy, s_gbdt=own)
+    return plan
 
 
 def asked(plan: Plan, node: Node) -> tuple[list[Query], Ensemble]:

@@ -23,8 +23,8 @@ from hedgerow.trees.leaf_sums import SiteRecords
 
 
 def plan_of(factory: ModuleType, label: str, **section: object) -> Plan:
-    table = factory.make_plan(label, {"n_trees": 6, "algorithm": "s-gbdt"}).to_dict()
-    return Plan.from_dict({**table, "s_gbdt": {**table["s_gbdt"], **section}})
+    plan: Plan = factory.make_plan(label, {"n_trees": 6, "algorithm": "s-gbdt"}, s_gbdt=section)
+    return plan
 
 
 def records_of(labels: NDArray[np.int64], scores: NDArray[np.int64]) -> SiteRecords:

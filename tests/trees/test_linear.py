@@ -38,8 +38,8 @@ Case = tuple[Plan, Run, LinearBasis, AdasspSettings]
 
 
 def linear_plan(factory: ModuleType, label: str = "binary", own: dict[str, Any] | None = None, **privacy: Any) -> Plan:
-    table = factory.make_plan(label, privacy=privacy).to_dict()
-    return Plan.from_dict({**table, "model": {"algorithm": "adassp"}, "adassp": own or {}})
+    plan: Plan = factory.make_plan(label, {"algorithm": "adassp"}, privacy, adassp=own or {})
+    return plan
 
 
 def case_of(plan: Plan) -> Case:

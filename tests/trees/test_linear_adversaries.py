@@ -119,9 +119,9 @@ def worst_share(
 
 
 def plan_of(factory: ModuleType, label: str, epsilon: float = 2.0, **section: object) -> Plan:
-    table = factory.make_plan(label, {"algorithm": "s-gbdt", "n_trees": 2}, {"epsilon": epsilon}).to_dict()
     own = {"initial_score": "linear", "initial_score_share": 0.5, **section}
-    return Plan.from_dict({**table, "s_gbdt": own})
+    plan: Plan = factory.make_plan(label, {"algorithm": "s-gbdt", "n_trees": 2}, {"epsilon": epsilon}, s_gbdt=own)
+    return plan
 
 
 @pytest.mark.parametrize("label", ["binary", "regression"])

@@ -48,16 +48,13 @@ def plan_of(factory: ModuleType, algorithm: str, label: str = "binary", update: 
             model["interaction_size"] = 2
         plan: Plan = factory.make_plan(label, model, own)
         return plan
-    table = factory.make_plan(label, privacy=own).to_dict()
     if algorithm == "dp-xgboost":
-        table["privacy"]["accountant"] = "pure"
-        table["dp_xgboost"] = {"splits": "exponential" if update == "newton" else "histogram", "sketch_rounds": 1}
-        table["model"] = {"algorithm": algorithm, "n_trees": 2, "max_depth": 2, "n_candidates": 5}
-    elif algorithm == "adassp":
-        table["model"] = {"algorithm": algorithm}
+        section = {"splits": "exponential" if update == "newton" else "histogram", "sketch_rounds": 1}
+        trees = {"algorithm": algorithm, "n_trees": 2, "n_candidates": 5}
+        plan = factory.make_plan(label, trees, {**own, "accountant": "pure"}, dp_xgboost=section)
     else:
-        table["model"] = {"algorithm": algorithm, "n_trees": 4, "max_depth": 2}
-    return Plan.from_dict(table)
+        plan = factory.make_plan(label, {"algorithm": algorithm}, own)
+    return plan
 
 
 def parts_of(factory: ModuleType, data: SiteData, owner: Any, n_sites: int) -> dict[str, SiteData]:
