@@ -2,12 +2,14 @@
 
 The liar is one of 5, 10 or 50 sites of one size, whose rows are dealt at random or by age. Each declares a fifth more
 rows than it has, so the checks of releases allow for so many. The sums are added in the clear, for masks change nothing
-about them, and the noise is seeded so that the table can be printed again.
+about them, and the noise is seeded so that the table can be printed again. Groups are those of the roster, with noise
+of the coordinator, or drawn anew, with as much more noise as the sites' shares make.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -27,15 +29,17 @@ from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, checks_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.groups import LineUp
+from hedgerow.protocol.groups import LineUp, drawing_of, rounds_of_drawing
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.secagg.guarantees import dealt
+from hedgerow.secagg.guarantees import Wishes, dealt, default_colluders, derive
 from hedgerow.secagg.transitions import Abandoned
 from hedgerow.server.release import GroupedChecks, PlainAggregation, Releaser, Summed, require_plausible
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.plausibility import PartitionSums
 
-SITES, EPSILONS, GROUPS = (5, 10, 50), (1.0, 0.1), (0, 3)
+SITES, EPSILONS = (5, 10, 50), (1.0, 0.1)
+WAYS = {"no groups": (0, False), "3 groups": (3, False), "3 drawn": (3, True)}
+"""Groups of sites, and whether they are drawn anew."""
 SLACK = 1.2
 """Rows that a site declares, for each that it has."""
 LEAST_OF_GROUP = 300
@@ -53,6 +57,10 @@ class Lie(NamedTuple):
         is_flipped: its rows have the opposite labels, and so are made up.
         is_of_gradients: only its gradients are multiplied; its Hessians are true.
         is_aimed: its made-up rows are those of one public group, with the first label.
+        since: share of the run that has passed when it begins.
+        every: it lies in one round of so many.
+        own_label: all its rows have this label.
+        is_added: its sums are its own and those of the aimed rows, and not of these alone.
     """
 
     name: str
@@ -60,6 +68,10 @@ class Lie(NamedTuple):
     is_flipped: bool = False
     is_of_gradients: bool = False
     is_aimed: bool = False
+    since: float = 0.0
+    every: int = 1
+    own_label: int | None = None
+    is_added: bool = False
 
 
 LIES = (
@@ -73,20 +85,32 @@ LIES = (
     Lie("made-up rows, 6 times", 6, is_flipped=True),
     Lie("aimed rows, 2 times", 2, is_aimed=True),
     Lie("aimed rows, 6 times", 6, is_aimed=True),
+    # The bounds were chosen without these.
+    Lie("-8 in the second half", -8, is_of_gradients=True, since=0.5),
+    Lie("-8 in every third round", -8, is_of_gradients=True, every=3),
+    Lie("one label, 3 times", 3, own_label=1),
+    Lie("its own and aimed rows", 2, is_aimed=True, is_added=True),
 )
 
 
 class Liar:
-    """A node whose sums are multiplied, or only their gradients."""
+    """A node whose sums are multiplied, or only their gradients.
 
-    def __init__(self, node: Node, lie: Lie) -> None:
-        self.site, self.node, self._lie = node.site, node, lie
+    Args: node: of the rows that it lies with; own: of its own rows, where their sums are added.
+    """
+
+    def __init__(self, node: Node, lie: Lie, n_rounds: int, own: Node | None = None) -> None:
+        self.site, self.node, self._lie, self._own = node.site, node, lie, own
+        self._first = int(lie.since * n_rounds)
 
     def answer(self, query: Query) -> IntVector:
         """The node's answer, or what it sends instead."""
-        sums = self.node.answer(query)
+        sums, number = self.node.answer(query), query.purpose.round
+        if number < self._first or number % self._lie.every:
+            return sums
         if not self._lie.is_of_gradients:
-            return sums * self._lie.times
+            own = 0 if self._own is None else self._own.answer(query)
+            return sums * self._lie.times + own
         if not isinstance(query, PartitionSums):
             return sums
         entries = sums.reshape(-1, query.loss_of(self.node.held.loss).n_statistics).copy()
@@ -101,15 +125,25 @@ class Case:
     n_sites: int
     is_by_age: bool
     epsilon: float
-    n_groups: int
+    way: str
     lie: Lie
     names: str = "site"
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of sites; 0 for one sum."""
+        return WAYS[self.way][0]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether they are drawn anew, with noise of the sites."""
+        return WAYS[self.way][1]
 
 
 class Result(NamedTuple):
     """One split: AUC, the share called positive in each public group, what stopped the run, how many honest nodes
     object, in how many rounds no records could add up to the sum of the liar's group, and of another, and whether the
-    liar's group, and another one, was out of line by the releases of ten rounds.
+    liar's group (where they are drawn, the liar), and another one, was out of line by the releases; in which round.
     """
 
     auc: float
@@ -120,6 +154,7 @@ class Result(NamedTuple):
     n_misnamed: int
     is_told: bool
     is_other_told: bool
+    told_in: int
 
 
 def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], seed: int) -> list[Node | Liar]:
@@ -142,8 +177,13 @@ def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], s
         if lie.is_aimed:
             rows = data.only(random.choice(np.flatnonzero(aimed), len(own)))
             rows = replace(rows, labels=np.zeros_like(rows.labels))
-        node = Node(f"{case.names}-{site:02d}", rows, plan, settings)
-        nodes.append(node if lie == LIES[0] else Liar(node, lie))
+        if lie.own_label is not None:
+            rows = replace(rows, labels=np.full_like(rows.labels, lie.own_label))
+        name = f"{case.names}-{site:02d}"
+        node, beside = Node(name, rows, plan, settings), None
+        if lie.is_added:
+            beside = Node(name, data.only(own), plan, settings)
+        nodes.append(node if lie == LIES[0] else Liar(node, lie, settings.n_exchanges(plan), beside))
     return nodes
 
 
@@ -155,6 +195,8 @@ def result_of(
     model = {"n_trees": options.trees, "structure_seed": seed}
     plan = plan_for(prepared.table, case.epsilon, int(train.sum()), model)
     plan = replace(plan, federation=replace(plan.federation, groups=case.n_groups))
+    if case.is_drawn:
+        plan = replace(plan, privacy=replace(plan.privacy, noise="distributed"))
     data, test = rows_of(prepared, plan, train), rows_of(prepared, plan, ~train)
     feature, code = groups[0]
     nodes = sites_of(plan, data, case, data.codes[feature] == code, seed)
@@ -189,28 +231,57 @@ def name_of(plan: Plan, feature: int, code: int) -> str:
     return f"{own.name} {own.categories[code] if own.categories else code}"
 
 
+class SharedNoise(SeededNoise):
+    """Noise of the sites of a group: the shares of all are in a sum, of which those of few are counted."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        super().__init__(seed, exact=False)
+        wishes = Wishes(max(1, default_colluders(size)), has_echo=True)
+        self._factor = math.sqrt(size / derive(size, wishes).honest_group)
+
+    def sample(self, sigma: int, length: int, purpose: str) -> IntVector:
+        """As many numbers, of the sum's deviation."""
+        return super().sample(round(sigma * self._factor), length, purpose)
+
+
 def carried_out(
     plan: Plan, nodes: Sequence[Node | Liar], case: Case, seed: int
-) -> tuple[Replica, str, tuple[int, int, int, bool, bool]]:
+) -> tuple[Replica, str, tuple[int, int, int, bool, bool, int]]:
     """A run, why it was stopped, how many honest nodes objected, and in how many rounds the liar's group, and another
     one, was out of line.
     """
-    task, releaser = TrainingTask(plan), Releaser(SeededNoise(seed, exact=False))
-    run, checks, grouped = Replica(task), checks_of(task), GroupedChecks(lambda: checks_of(task))
-    lineup, out_of_line = LineUp(case.n_groups), set[int]()
-    of = dealt([node.site.encode() for node in nodes], case.n_groups)
-    parts = [[node for node, group in zip(nodes, of, strict=True) if group == number] for number in sorted(set(of))]
-    sums = {number: PlainAggregation(part) for number, part in enumerate(parts)}
-    declared = int(SLACK * plan.privacy.n_records / case.n_sites)
-    summed = {number: Summed(None, one.n_nodes, one.sites, (declared,) * one.n_nodes) for number, one in sums.items()}
-    liars, named, misnamed, objecting, stopped = of[case.n_sites // 2], 0, 0, set[str](), ""
+    n_sites, n_groups, task = case.n_sites, case.n_groups, TrainingTask(plan)
+    noise = SharedNoise(seed, n_sites // n_groups) if case.is_drawn else SeededNoise(seed, exact=False)
+    releaser, run, checks, grouped = (
+        Releaser(noise),
+        Replica(task),
+        checks_of(task),
+        GroupedChecks(lambda: checks_of(task)),
+    )
+    n_rounds = rounds_of_drawing(task.n_exchanges) if case.is_drawn else 0
+    lineup, out_of_line, told_in = LineUp(n_sites, max(1, n_groups), n_rounds), set[int](), 0
+    keys, declared, liar = (
+        [node.site.encode() for node in nodes],
+        int(SLACK * plan.privacy.n_records / n_sites),
+        n_sites // 2,
+    )
+    named, misnamed, objecting, stopped = 0, 0, set[str](), ""
     while (query := run.query) is not None:
-        totals = {number: one.sum_of(query) for number, one in sums.items()}
+        of = dealt(keys, n_groups, drawing_of(seed, run.n_releases // n_rounds if n_rounds else 0))
+        parts = [[site for site in range(n_sites) if of[site] == group] for group in range(max(1, n_groups))]
+        there = [[nodes[site] for site in part if site not in lineup.left_out] for part in parts]
+        totals = {group: PlainAggregation(own).sum_of(query) for group, own in enumerate(there)}
+        summed = {
+            group: Summed(None, len(own), tuple(node.site for node in own), (declared,) * len(own))
+            for group, own in enumerate(there)
+        }
+        faults: set[int] = set()
         try:
-            if case.n_groups:
-                released, faults = grouped.packed(query, plan, releaser.release_groups(query, totals), summed)
-                named += liars in faults
-                misnamed += bool(faults.keys() - {liars})
+            if n_groups:
+                released, found = grouped.packed(query, plan, releaser.release_groups(query, totals), summed)
+                faults = set(found)
+                named += of[liar] in faults
+                misnamed += bool(faults - {of[liar]})
             else:
                 released = releaser.release(query, totals[0])
                 require_plausible(checks, query, plan, released, summed[0])
@@ -218,41 +289,52 @@ def carried_out(
             stopped = f"{fault.code}, round {query.purpose.round}"
             break
         run.feed(released)
-        out_of_line |= set(lineup.take(released)) if case.n_groups else set()
+        told = set(lineup.take(released, parts, faults)) if n_groups else set()
+        told_in = told_in or (run.n_releases if told else 0)
+        out_of_line |= told
         objecting |= {node.site for node in nodes if isinstance(node, Node) and node.n_worse >= WORSE_TREES}
-    return run, stopped, (len(objecting), named, misnamed, liars in out_of_line, bool(out_of_line - {liars}))
+    others = out_of_line - ({liar} if case.is_drawn else set(parts[of[liar]]))
+    return run, stopped, (len(objecting), named, misnamed, liar in out_of_line, bool(others), told_in)
 
 
-def line_of(found: list[Result], honest: list[Result], names: list[str]) -> tuple[str, float]:
-    """The text of a case, and how far its AUC is from that of honest sites without groups."""
+def line_of(found: list[Result], honest: list[Result], names: list[str]) -> tuple[str, float, float]:
+    """The text of a case, how far its AUC and its worst group's rate are from those of honest sites alone."""
     auc = float(np.mean([one.auc for one in found]))
     moved = np.mean([one.rates for one in found], axis=0) - np.mean([one.rates for one in honest], axis=0)
     worst = int(np.abs(moved).argmax()) if np.isfinite(moved).all() else 0
     rate, before = (float(np.mean([one.rates[worst] for one in results])) for results in (found, honest))
     stopped = sorted({one.stopped for one in found} - {""})
     columns = zip(*((one.n_objecting, one.n_named, one.n_misnamed) for one in found), strict=True)
-    counts = "  ".join("/".join(map(str, column)) for column in columns)
+    told = ("another" if one.is_other_told else f"round {one.told_in}" if one.is_told else "-" for one in found)
+    counts = "  ".join("/".join(map(str, column)) for column in (*columns, told))
     text = f"{auc:7.4f} {rate:6.3f} {before:6.3f}  {names[worst]:<28} {counts}  {'; '.join(stopped)}"
-    return text, float(np.mean([one.auc for one in honest])) - auc
+    return text, float(np.mean([one.auc for one in honest])) - auc, abs(float(moved[worst]))
 
 
 def alarms(prepared: Prepared, groups: list[tuple[int, int]], options: argparse.Namespace) -> int:
-    """Honest runs of twelve sites whose rows differ by age, dealt to three groups otherwise each time; and liars among
-    sites that are alike.
-    """
-    honest = 0
-    for lie in (LIES[0], LIES[3], LIES[4], LIES[6], LIES[8]):
+    """Honest runs of twelve sites whose rows differ by age, dealt to three groups otherwise each time; and liars."""
+    false = 0
+    for way, lie, is_by_age in product(
+        list(WAYS)[1:], (LIES[0], *LIES[2:5], LIES[6], LIES[8], *LIES[10:]), (False, True)
+    ):
         is_honest = lie == LIES[0]
-        n_runs = options.alarms if is_honest else max(1, options.alarms // 20)
-        cases = [Case(12, is_honest, 1.0, 3, lie, names=f"run-{number}") for number in range(n_runs)]
+        if is_honest and not is_by_age:
+            continue
+        n_runs = options.alarms if is_honest else max(1, options.alarms // 40)
+        cases = [Case(12, is_by_age, 1.0, way, lie, names=f"run-{number}") for number in range(n_runs)]
         found = [result_of(prepared, case, groups, options, number) for number, case in enumerate(cases)]
         right, wrong = sum(one.is_told for one in found), sum(one.is_other_told for one in found)
-        if lie == LIES[0]:
+        if is_honest:
             right, wrong = 0, sum(one.is_told or one.is_other_told for one in found)
-            honest = wrong
-        who = "rows by age" if is_honest else "rows alike"
-        print(f"{lie.name:<24} {who}, {n_runs:>3} runs: its group is told in {right}, another in {wrong}", flush=True)
-    return 1 if honest else 0
+            false += wrong
+        rounds = sorted(one.told_in for one in found if one.is_told) if not is_honest else []
+        when = f", in round {rounds[len(rounds) // 2]} in the middle" if rounds else ""
+        who = "by age" if is_by_age else "alike "
+        what = "it is named" if WAYS[way][1] else "its group is told"
+        print(
+            f"{way:<9} {lie.name:<24} {who} {n_runs:>3} runs: {what} in {right}{when}, another in {wrong}", flush=True
+        )
+    return 1 if false else 0
 
 
 def main(argv: list[str]) -> int:
@@ -260,6 +342,7 @@ def main(argv: list[str]) -> int:
     parser = arguments("poisoning", __doc__, trees=(60, "trees of a model"), splits=(2, "random splits per line"))
     parser.add_argument("--dataset", default="adult", help="adult, bank or credit2 (default adult)")
     parser.add_argument("--sites", type=int, nargs="+", default=list(SITES), help="numbers of sites (default 5 10 50)")
+    parser.add_argument("--epsilon", type=float, nargs="+", default=list(EPSILONS), help="(default 1 0.1)")
     parser.add_argument("--alarms", type=int, default=0, metavar="N", help="only look for false alarms, in N runs")
     options = parser.parse_args(argv)
     prepared = Prepared(load(options.dataset, options.data))
@@ -268,28 +351,41 @@ def main(argv: list[str]) -> int:
     names = [name_of(plan, *group) for group in groups]
     if options.alarms:
         return alarms(prepared, groups, options)
-    ways = list(product(options.sites, (False, True), EPSILONS))
-    steps = progress(len(ways) * len(GROUPS) * len(LIES), "poisoning")
+    ways = list(product(options.sites, (False, True), options.epsilon))
+    steps = progress(len(ways) * len(WAYS) * len(LIES), "poisoning")
     print("AUC; the share called positive, here and where all are honest, in the public group that moved most; which;")
-    print("for each split honest nodes that object, rounds in which the liar's group is told, and any other one is.")
+    print(
+        "for each split honest nodes that object, rounds in which no records add up to the sum of the liar's group, and"
+    )
+    print(
+        "of any other one; and from which round on the liar's group, or where they are drawn the liar, is told to all."
+    )
     print(f"Lies are aimed at {names[0]}.")
-    holds = True
+    misses = []
     for n_sites, is_by_age, epsilon in ways:
         honest: list[Result] = []
+        alone = 0.0
         print(f"\n{n_sites} sites, rows {'by age' if is_by_age else 'alike'}, epsilon {epsilon:g}")
-        for n_groups, lie in product(GROUPS, LIES):
+        for way, lie in product(WAYS, LIES):
             next(steps, None)
-            if n_groups and n_sites < 3 * n_groups:
+            case = Case(n_sites, is_by_age, epsilon, way, lie)
+            if case.n_groups and n_sites < 3 * case.n_groups:
                 continue
-            case = Case(n_sites, is_by_age, epsilon, n_groups, lie)
             found = [result_of(prepared, case, groups, options, seed) for seed in range(options.splits)]
             honest = honest or found
-            text, lost = line_of(found, honest, names)
-            print(f"{n_groups or 'no':>2} groups  {lie.name:<24} {text}".rstrip(), flush=True)
-            most = MOST_MOVED_BY_AGE if is_by_age else MOST_MOVED
-            if n_groups and n_sites == SITES[1] and epsilon == 1:
-                holds &= lost <= (MOST_OF_HONEST if lie == LIES[0] and not is_by_age else most)
-            holds &= not any(one.stopped or one.n_misnamed for one in found) or lie != LIES[0]
-    verdict = "holds" if holds else "MISSED"
+            text, lost, moved = line_of(found, honest, names)
+            print(f"{way:<9}  {lie.name:<24} {text}".rstrip(), flush=True)
+            if not case.n_groups:
+                alone = max(alone, moved if math.isfinite(moved) else 0.0)
+            most = MOST_OF_HONEST if lie == LIES[0] else MOST_MOVED_BY_AGE if is_by_age else MOST_MOVED
+            if way == "3 groups" and n_sites == SITES[1] and epsilon == 1:
+                misses += (
+                    [f"{lie.name}, {'by age' if is_by_age else 'alike'}: AUC by {lost:.3f}"] if lost > most else []
+                )
+                if moved > alone / 2:
+                    misses.append(f"{lie.name}, {'by age' if is_by_age else 'alike'}: a group's rate by {moved:.3f}")
+            if lie == LIES[0] and any(one.stopped or one.n_misnamed or one.is_other_told for one in found):
+                misses.append(f"{way}: honest sites are told")
+    verdict = f"MISSED: {'; '.join(misses)}" if misses else "holds"
     print(f"\n{prepared.table.name}, {options.trees} trees, mean of {options.splits} splits: {verdict}")
-    return 0 if holds else 1
+    return 1 if misses else 0

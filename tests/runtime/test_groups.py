@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeRun
 from hedgerow.crypto import Identity
-from hedgerow.errors import AggregationError, PlanError, RemoteProtocolError
+from hedgerow.errors import AggregationError, PlanError, PolicyRefusal, RemoteProtocolError
 from hedgerow.local.forecast import outlook_of, proposed_groups
 from hedgerow.local.training import build_aggregation, train
 from hedgerow.methods.registry import program_for, resolve
@@ -25,12 +25,13 @@ from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.groups import LineUp, combined, noise_factor, packed, rows_of_groups
+from hedgerow.protocol.groups import LineUp, combined, drawing_of, noise_factor, packed, rows_of_groups
 from hedgerow.protocol.messages import MessageKind, Payload, decode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg import masks, participant
 from hedgerow.secagg.guarantees import Wishes, dealt, derive
 from hedgerow.secagg.messages import Manifest, UnmaskRequest
+from hedgerow.secagg.transitions import Code, Refusal
 from hedgerow.server.coordinator import RunEventKind
 from hedgerow.server.release import (
     GroupedAggregation,
@@ -233,6 +234,145 @@ def test_rows_are_summed_in_one_group_only(federate: Builder, factory: ModuleTyp
         assert [failure.code for failure in federation.parties[name].failures] == ["group-changed"]
 
 
+# Groups that are drawn anew -----------------------------------------------------------------------------------------
+
+
+def groups_masked(federation: Federation) -> dict[tuple[str, int], list[tuple[str, ...]]]:
+    """For each site and round, the groups in which a vector of it left, one for each epoch that it was masked in."""
+    found: dict[tuple[str, int], list[tuple[str, ...]]] = {}
+    for name, party in federation.parties.items():
+        run = party.session._run if party.session is not None else None
+        for number, cohort in run._masked if run is not None else ():
+            names = tuple(sorted(federation.roster.sites[node].name for node in cohort.members))
+            found.setdefault((name, number), []).append(names)
+    return found
+
+
+def drawn(federation: Federation, seed: int, number: int) -> list[set[str]]:
+    """The groups of a drawing, as every party computes them."""
+    of = dealt([site.key for site in federation.roster.sites], N_GROUPS, drawing_of(seed, number))
+    sites = federation.roster.sites
+    return [{site.name for site, group in zip(sites, of, strict=True) if group == g} for g in range(N_GROUPS)]
+
+
+@pytest.mark.parametrize("kill_after", [None, 16, 18, 21])
+def test_with_noise_of_the_sites_groups_are_drawn_anew_between_rounds(
+    federate: Builder, factory: ModuleType, killed: type[Exception], kill_after: int | None
+) -> None:
+    """Every round has the groups of its drawing, which follow from the sites' seed and the round alone, and a site's
+    vector of it leaves in these and no others, wherever the coordinator is killed. All make the same model.
+    """
+    plan = plan_of(factory, noise="distributed", n_trees=7, structure_seed="joint")
+    federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
+    if kill_after is not None:
+        with pytest.raises(killed):
+            federation.run(kill_after)
+    outcome = federation.run()
+    assert outcome.ensemble.n_trees == 7 and federation.session is not None
+    seed, rounds = federation.session.run.replica.structure_seed, federation.session.run.replica.n_rounds
+    assert rounds == 5 and drawn(federation, seed, 0) == parts_of(federation) != drawn(federation, seed, 1)
+    masked = groups_masked(federation)
+    assert {number for _, number in masked} == set(range(7))
+    for (name, number), groups in masked.items():
+        assert [set(group) for group in groups] == [
+            part for part in drawn(federation, seed, number // rounds) if name in part
+        ]
+    assert all(party.session.ensemble is not None for party in federation.parties.values() if party.session)
+
+
+def test_a_node_masks_no_round_in_other_groups_than_its_own(federate: Builder, factory: ModuleType) -> None:
+    """An epoch that deals the sites otherwise than this round does is refused, whoever drew it; and the groups of a
+    drawing are written down, so that a node that has lost its database takes no others.
+    """
+    plan = plan_of(factory, noise="distributed", n_trees=7, structure_seed="joint")
+    federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
+    federation.run()
+    session = federation.parties["site-3"].session
+    assert session is not None and session._run is not None and federation.session is not None
+    run, view = session._run, federation.session.run.view
+    assert view is not None and view.parameters.drawing == run.replica.drawing != b""
+    run._require_group(view)
+    for drawing in (b"", drawing_of(run.replica.structure_seed, 2), drawing_of(run.replica.structure_seed + 1, 1)):
+        other = dataclasses.replace(view, parameters=dataclasses.replace(view.parameters, drawing=drawing))
+        with pytest.raises(Refusal) as caught:
+            run._require_group(other)
+        assert caught.value.reason is Code.PARAMETERS_REFUSED
+    run._grouped_by.clear()
+    with pytest.raises(PolicyRefusal) as denied:
+        run._book.require_group(run.run_id.hex() + view.parameters.drawing.hex(), bytes(32))
+    assert denied.value.code == "group-changed"
+
+
+@pytest.mark.parametrize(("noise", "seed"), [("server", "joint"), ("distributed", 5)])
+def test_groups_are_never_drawn_where_sums_are_exact_or_no_seed_is_joint(
+    factory: ModuleType, noise: str, seed: str | int
+) -> None:
+    """Exact sums over other groups of the same rows would show single sites' by their differences."""
+    replica = Replica(TrainingTask(plan_of(factory, noise=noise, n_trees=40, structure_seed=seed)))
+    assert replica.n_rounds == 0 and replica.drawing == b""
+
+
+def lined_up(seed: int, *, liar: int | None, n_drawings: int = 8, n_sites: int = N_SITES) -> LineUp:
+    """What is said of releases of sites whose rows are alike, dealt anew every five rounds; one may be far off."""
+    drawing, lineup = np.random.default_rng(seed), LineUp(n_sites, N_GROUPS, 5)
+    for _ in range(n_drawings):
+        dealing = drawing.permutation(n_sites)
+        parts = [sorted(dealing[group::N_GROUPS].tolist()) for group in range(N_GROUPS)]
+        for _ in range(5):
+            rows = {group: np.rint(drawing.normal(100, 40, 30)).astype(np.int64) for group in range(N_GROUPS)}
+            for group, part in enumerate(parts):
+                if liar in part and liar not in lineup.left_out:
+                    rows[group] += 150
+            lineup.take(packed(rows, dict.fromkeys(rows, 4), 30, N_GROUPS), parts)
+    return lineup
+
+
+def test_the_site_that_stands_in_each_group_out_of_line_is_named() -> None:
+    """Within eight drawings, and no other is; of sums that differ by noise alone nobody is named."""
+    assert [lined_up(seed, liar=7).named for seed in range(20)] == [[7]] * 20
+    assert [lined_up(seed, liar=None).named for seed in range(20)] == [[]] * 20
+
+
+def test_so_many_sites_are_left_out_that_every_group_keeps_three() -> None:
+    """Below twelve sites a site is named, and stays."""
+    lineups = [lined_up(seed, liar=7, n_sites=n_sites) for seed, n_sites in enumerate((9, 11, 12, 15))]
+    assert [(lineup.named, list(lineup.left_out)) for lineup in lineups] == [([7], [])] * 2 + [([7], [7])] * 2
+
+
+def test_a_site_that_is_named_is_left_out_by_all(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coordinator and nodes find the same site by the releases; later rounds are summed without it, and a node masks
+    none in an epoch that it is in.
+    """
+    plan = plan_of(factory, noise="distributed", n_trees=28, structure_seed="joint")
+    federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
+    liar, honest = "site-3", NodeRun._answer
+
+    def answer(self: NodeRun, query: Query) -> IntVector:
+        sums = honest(self, query).copy()
+        if self is federation.parties[liar].session._run:  # type: ignore[union-attr]
+            sums *= 8
+            sums[0::2] *= -1
+        return sums
+
+    monkeypatch.setattr(NodeRun, "_answer", answer)
+    outcome = federation.run()
+    run = federation.session.run if federation.session is not None else None
+    assert run is not None and outcome.ensemble.n_trees == 28
+    node = run.sites[liar].node
+    assert run.lineup.named == [node] and run.sites.left_out == {liar: "group-out-of-line"}
+    gone = [number for number, names in enumerate(run.survivors) if liar not in names]
+    assert gone and gone == list(range(gone[0], 28)) and gone[0] % run.replica.n_rounds == 0
+    for name, party in federation.parties.items():
+        own = party.session._run if party.session is not None else None
+        assert own is not None and (own._lineup.named == [node] or name == liar)
+        if name != liar and run.view is not None:
+            bundles = {**run.view.bundles, node: next(iter(run.view.bundles.values()))}
+            with pytest.raises(Refusal):
+                own._require_group(dataclasses.replace(run.view, bundles=bundles))
+
+
 # A site that lies ---------------------------------------------------------------------------------------------------
 
 
@@ -317,22 +457,22 @@ def test_a_group_that_is_out_of_line_is_told_to_all(
 
 def test_marks_know_nothing_of_the_noise() -> None:
     """Honest groups' marks are about 0 whatever the noise is; one that sits out is not marked for it."""
-    drawn = np.random.default_rng(3)
+    drawn, parts = np.random.default_rng(3), [[0], [1], [2]]
     for scale in (10, 10**6):
-        lineup, silent = LineUp(N_GROUPS), LineUp(N_GROUPS)
+        lineup, silent = LineUp(3, N_GROUPS), LineUp(3, N_GROUPS)
         for _ in range(40):
             rows = {group: np.rint(drawn.normal(100, scale, 16)).astype(np.int64) for group in range(N_GROUPS)}
             weights = {0: 900, 1: 1000, 2: 1100}
-            assert not lineup.take(packed(rows, weights, 16, N_GROUPS))
-            assert not silent.take(packed({0: rows[0], 2: rows[2]}, weights, 16, N_GROUPS))
+            assert not lineup.take(packed(rows, weights, 16, N_GROUPS), parts)
+            assert not silent.take(packed({0: rows[0], 2: rows[2]}, weights, 16, N_GROUPS), parts)
         far = {**rows, 1: rows[1] + 40 * scale}
-        found = [lineup.take(packed(far, weights, 16, N_GROUPS)) for _ in range(20)]
+        found = [lineup.take(packed(far, weights, 16, N_GROUPS), parts) for _ in range(20)]
         assert [1] in found and lineup.told == {1}
     # A coordinator may say that two groups are one, now these and now those, and the third beyond all bounds.
-    near, lineup = np.zeros(4, dtype=np.int64), LineUp(N_GROUPS)
+    near, lineup = np.zeros(4, dtype=np.int64), LineUp(3, N_GROUPS)
     for number in range(20):
         rows = {0: near, 1: near + (number % 2 << 62), 2: near + (1 << 62)}
-        lineup.take(packed(rows, dict.fromkeys(rows, 1), 4, N_GROUPS))
+        lineup.take(packed(rows, dict.fromkeys(rows, 1), 4, N_GROUPS), parts)
 
 
 @given(st.data())

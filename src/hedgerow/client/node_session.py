@@ -694,10 +694,10 @@ class NodeRun:
         self._last_masked = self._store.last_masked(stored.run_id)
         # The answer to a round's query, with its number. It changes the node's scores, and so is computed once.
         self._vector: tuple[int, IntVector] | None = None
-        self._has_told = self._has_group = False
+        self._has_told, self._grouped_by = False, set[bytes]()
         # By its key, the last header that each neighbour signed, where the peer book does not have it yet.
         self._headers, self._seen_in = dict[bytes, bytes](), b""
-        self._lineup = LineUp(self.replica.n_groups)
+        self._lineup = LineUp(len(setup.roster.sites), self.replica.n_groups, self.replica.n_rounds)
         # Rounds of the local model whose answer may have left with other noise, before a restart.
         self._redrawn = set[int]()
         if setup.arrivals is not None and isinstance(node, Node):
@@ -804,7 +804,7 @@ class NodeRun:
                 raise refuse(Code.STALE_ATTEMPT, f"The seed is of attempt {parameters.attempt}.", "coordinator")
             self._require_fitting(parameters)
             everybody, node = range(len(roster.sites)), roster.node_of(self._setup.identity.public)
-            policy.require(parameters, size_beside(roster, everybody, parameters.wishes.n_groups, node))
+            policy.require(parameters, size_beside(roster, everybody, parameters, node))
 
         view = EpochView.from_record(record, require)
         policy.require(view.parameters, min(of.n_nodes for of in view.by_node.values()))
@@ -867,7 +867,7 @@ class NodeRun:
             raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
         self._setup.policy.check_query(query)
         self._book.require_reserved(self.run_id)
-        self._require_group()
+        self._require_group(participant.view)
         cohort = Cohort.of(participant.view, participant.node)
         step, cost = self._mask(participant, cohort, query, request.signed_spec)
         if fresh and not step.persist:
@@ -875,20 +875,35 @@ class NodeRun:
             raise refuse(Code.SLOT_REUSED, "Its spec was answered, and comes with new releases.", "coordinator")
         return self._taken(step, NodeStep(releases=fresh, spent=(request.round, cost), masked=cohort))
 
-    def _require_group(self) -> None:
-        """Raises PolicyRefusal (code "group-changed") for sums over another group of sites than before.
+    def _parts(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes of the roster, by their groups in the next round."""
+        roster = self._setup.roster
+        return parts_of(roster, range(len(roster.sites)), self.replica.n_groups, self.replica.drawing)
 
-        With noise of the sites that is asked within a run; where the coordinator sees exact sums, of the data set.
+    def _require_group(self, view: EpochView) -> None:
+        """See that the next round is summed over its own groups, and over no others ever.
+
+        With noise of the sites a group is kept for the rounds of its drawing; where the coordinator sees exact sums,
+        for the data set.
+
+        Raises:
+            Refusal: PARAMETERS_REFUSED; the epoch has other groups, or a site that the releases show to be left out.
+            PolicyRefusal: code "group-changed"; its rows were summed in another group before.
         """
-        n_groups, roster = self.replica.n_groups, self._setup.roster
-        if not n_groups or self._has_group:
+        drawing, roster = self.replica.drawing, self._setup.roster
+        if view.parameters.drawing != drawing:
+            raise refuse(Code.PARAMETERS_REFUSED, "Its groups are not those of this round.", "coordinator")
+        if not view.bundles.keys().isdisjoint(self._lineup.left_out):
+            raise refuse(Code.PARAMETERS_REFUSED, "A site is in it that is to be left out.", "coordinator")
+        if not self.replica.n_groups or drawing in self._grouped_by:
             return
         own = roster.node_of(self._setup.identity.public)
-        part = next(part for part in parts_of(roster, range(len(roster.sites)), n_groups) if own in part)
+        part = next(part for part in self._parts() if own in part)
         members = digest("group-members", *sorted(roster.sites[node].key for node in part))
         is_exact = mode_of(self.plan) is NoiseMode.SERVER
-        self._book.require_group(f"data {self._setup.policy.data_set}" if is_exact else self.run_id.hex(), members)
-        self._has_group = True
+        about = f"data {self._setup.policy.data_set}" if is_exact else self.run_id.hex() + drawing.hex()
+        self._book.require_group(about, members)
+        self._grouped_by.add(drawing)
 
     def _mask(
         self, participant: Participant, cohort: Cohort, query: Query, signed_spec: bytes
@@ -1044,15 +1059,23 @@ class NodeRun:
         if query is not None and not self._holds_answer():
             self.node.finish(query)
         self._look()
+        parts = self._parts()
         self.replica.feed(release)
         self._vector = None
-        for group in self._lineup.take(release) if self.replica.n_groups else ():
-            sites = self._setup.roster.sites
-            part = parts_of(self._setup.roster, range(len(sites)), self.replica.n_groups)[group]
+        found = self._lineup.take(release, parts) if self.replica.n_groups else []
+        names = ", ".join(self._setup.roster.sites[node].name for node in found)
+        if found and self.replica.n_rounds:
+            left = " It is left out of the next rounds." if found[0] in self._lineup.left_out else ""
+            self._setup.tell(
+                f"{names}: whichever group this site was drawn into, that group's sums were far from those of the "
+                f"others, by what was released. It may lie, or its rows are unlike the others'.{left} All parties see "
+                f"this ({_OUT_OF_LINE})"
+            )
+        elif found:
             self._setup.tell(
                 f"For {OUT_OF_LINE_ROUNDS} rounds one group's sums have been far from those of the others, by what "
-                f"was released: {', '.join(sites[node].name for node in part)}. One of them may lie, or their rows are "
-                f"unlike the others'. All parties see this ({_OUT_OF_LINE})"
+                f"was released: {names}. One of them may lie, or their rows are unlike the others'. All parties see "
+                f"this ({_OUT_OF_LINE})"
             )
 
     def _look(self) -> None:
@@ -1077,7 +1100,7 @@ class NodeRun:
         totals of rounds are not compared.
         """
         roster = self._setup.roster
-        groups = parts_of(roster, range(len(roster.sites)), self.replica.n_groups)
+        groups = self._parts()
         for number, row in enumerate(self.replica.rows_of(release)):
             # A group that sat out has none.
             if len(groups) == 1 or row.any():

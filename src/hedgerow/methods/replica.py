@@ -17,7 +17,7 @@ from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.protocol.groups import combined, length_of, rows_of_groups
+from hedgerow.protocol.groups import combined, drawing_of, length_of, rounds_of_drawing, rows_of_groups
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.survey.program import SurveyProgram
 from hedgerow.survey.requests import Found, TableProgram
@@ -39,12 +39,16 @@ class Replica:
         n_releases: releases it was given; also the number of the round that it stands in.
         history: 32-byte digest of the task as it is run and of all releases so far, in order.
         n_groups: of sites, whose sums a release holds; 0 for one sum over all.
+        n_rounds: that are summed over the same groups; 0 where they are those of the roster throughout.
         plan: the task's as it is run, with the seed that the sites have drawn once `begin` was called.
     """
 
     def __init__(self, task: Task) -> None:
         self.plan, self._task = task.plan, task
         self.n_groups = task.run_plan.federation.groups
+        # Exact sums over other groups of the same rows would show single sites'; noisy ones are each a release.
+        is_drawn = self.n_groups and task.run_plan.privacy.noise == "distributed" and task.plan.has_joint_structure
+        self.n_rounds = rounds_of_drawing(task.n_exchanges) if is_drawn else 0
         self._program: Program | EvaluationProgram | SurveyProgram | TableProgram | None = None
         self._origin = b""
         self._result: Ensemble | Evaluation | Found | None = None
@@ -150,6 +154,18 @@ class Replica:
             self.query = self._program.send(combined(release, self.n_groups) if self.n_groups else release)
         except StopIteration as finished:
             self.query, self._result = None, finished.value
+
+    @property
+    def drawing(self) -> bytes:
+        """By what sites are dealt to groups in the round that it stands in: a function of the plan, seed and round."""
+        number = self.n_releases // self.n_rounds if self.n_rounds else 0
+        return drawing_of(self.structure_seed, number) if number else b""
+
+    @property
+    def n_left_of_drawing(self) -> int:
+        """Rounds for which the groups stay as they are now, or the run if they do."""
+        n_left = self._task.n_exchanges - self.n_releases
+        return min(n_left, self.n_rounds - self.n_releases % self.n_rounds) if self.n_rounds else n_left
 
     @property
     def release_length(self) -> int:

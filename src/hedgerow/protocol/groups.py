@@ -18,10 +18,12 @@ would be 0 everywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
 
+from hedgerow.codec import digest
 from hedgerow.protocol.queries import IntVector, Query
 
 _WEIGHT_BITS = 31
@@ -76,45 +78,117 @@ def combined(release: IntVector, n_groups: int) -> IntVector:
     return np.ascontiguousarray(np.sort(scaled, axis=0)[n_groups // 2])
 
 
+MOST_DRAWINGS = 8
+"""Of groups in a run. Each takes one of its 16 set-ups; the others are for what goes wrong."""
+LEAST_ROUNDS = 5
+"""Of a drawing."""
+
+
+def rounds_of_drawing(n_exchanges: int) -> int:
+    """Rounds that are summed over the same groups, where they are drawn anew, in a run of so many."""
+    return max(LEAST_ROUNDS, -(-n_exchanges // MOST_DRAWINGS))
+
+
+def drawing_of(seed: int, number: int) -> bytes:
+    """By what the groups of a drawing are dealt: nothing in the first, whose sites draw the seed, else 32 bytes.
+
+    Args: seed: that the sites have drawn for the trees, 0 to 2^63 - 1; number: of the drawing, from 0.
+    """
+    return digest("drawing", seed.to_bytes(8, "big"), number.to_bytes(8, "big")) if number else b""
+
+
 _HAIR = 1e-300
 OUT_OF_LINE_ROUNDS = 10
 OUT_OF_LINE = 4.0
 """Mean of the logarithm over so many rounds: the squares of a group's distances are e^4 = 55 times the others'."""
+MOST_OF_DRAWING, NAMED = 1.2, 2.2
+"""A site has the mean mark of its group, 0 to the first, of each drawing; who has so much more than any other is named.
+
+So it takes three drawings at least. Honest sites whose rows differ by age came to 1.7 (docs/poisoning.md).
+"""
 
 
 class LineUp:
-    """Which group is out of line, by the releases of a run so far: every party finds the same.
+    """Which group is out of line, and which site stands in those that are, by the releases of a run so far: every party
+    finds the same.
 
     Of a round, a group's mark is the logarithm of its squared distance from the group that is nearest to it, over the
     usual (median) one of two of the others. Each group's noise is alike, so the mark of honest groups with like rows is
     about 0, whatever the noise is; that of a group whose sums are of other rows, or of none, grows with them. Rows that
-    are unlike have marks too: it is evidence to be looked at, and nobody is left out for it.
+    are unlike have marks too: of groups that stay the same it is evidence to be looked at, and nobody is left out.
+
+    Where groups are drawn anew, each site has the marks of all groups in which it stood. Others stand beside a liar now
+    and then, and it stands in every group that is out of line: so who has much more than any other site is named.
+
+    Args:
+        n_sites: of the roster.
+        n_rounds: of a drawing; 0 for groups that are never drawn anew.
+
+    Attributes:
+        told: groups that were out of line once.
+        named: sites, by their nodes, in the order in which they were named.
     """
 
-    def __init__(self, n_groups: int) -> None:
-        self._n_groups = n_groups
+    def __init__(self, n_sites: int, n_groups: int, n_rounds: int = 0) -> None:
+        self._n_groups, self._n_rounds = n_groups, n_rounds
         self._marks: list[Mapping[int, float]] = []
+        self._evidence, self._of_drawing, self._n_taken = np.zeros(n_sites), np.zeros(n_groups), 0
         self.told: set[int] = set()
-        """Those that were out of line once."""
+        self.named: list[int] = []
 
-    def take(self, release: IntVector) -> list[int]:
-        """The groups that are out of line for the first time with this release."""
-        rows = rows_of_groups(release, self._n_groups)
-        there = np.flatnonzero(rows[:, 0] > 0)
-        if len(there) < self._n_groups:
-            # Who sits out is told for that, and distances to it mean nothing.
+    @property
+    def left_out(self) -> Sequence[int]:
+        """The named sites that are left out: so many that three are left in a group even if it held all of them."""
+        return self.named[: max(0, len(self._evidence) // max(1, self._n_groups) - 3)]
+
+    def take(self, release: IntVector, parts: Sequence[Sequence[int]], false: Collection[int] = ()) -> list[int]:
+        """The nodes of groups that are out of line for the first time with this release; or a site that is named.
+
+        Args: parts: the nodes of the roster by groups; false: groups that sit out because no records add up to their
+            sums, as far as the caller knows that.
+        """
+        marks = self._marks_of(rows_of_groups(release, self._n_groups), false)
+        if self._n_rounds:
+            return self._name(marks, parts)
+        self._marks = [*self._marks, marks][-OUT_OF_LINE_ROUNDS:] if marks else self._marks
+        if len(self._marks) < OUT_OF_LINE_ROUNDS or not marks:
             return []
-        scaled = rows[:, 1:].astype(np.float64) / rows[:, :1]
-        squares = np.array([[float(((one - other) ** 2).sum()) for other in scaled] for one in scaled]) + _HAIR
-        marks = {}
-        for group in there.tolist():
-            others = [other for other in there.tolist() if other != group]
-            usual = np.median([squares[one, other] for one in others for other in others if one < other])
-            marks[group] = float(np.log(squares[group, others].min()) - np.log(usual))
-        self._marks = [*self._marks, marks][-OUT_OF_LINE_ROUNDS:]
-        if len(self._marks) < OUT_OF_LINE_ROUNDS:
-            return []
-        mean = {group: math.fsum(each[group] for each in self._marks) / OUT_OF_LINE_ROUNDS for group in marks}
+        mean = {group: math.fsum(each.get(group, 0.0) for each in self._marks) / OUT_OF_LINE_ROUNDS for group in marks}
         found = [group for group in mean if mean[group] > OUT_OF_LINE and group not in self.told]
         self.told.update(found)
-        return found
+        return [node for group in found for node in parts[group]]
+
+    def _marks_of(self, rows: IntVector, false: Collection[int]) -> dict[int, float]:
+        """By group; none where a group sits out, for distances to it mean nothing."""
+        there = np.flatnonzero(rows[:, 0] > 0).tolist()
+        if len(there) < self._n_groups:
+            return dict.fromkeys(false, OUT_OF_LINE) if self._n_rounds else {}
+        scaled = rows[:, 1:].astype(np.float64) / rows[:, :1]
+        squares = np.zeros((len(there), len(there)))
+        for one, other in combinations(there, 2):
+            # Rounded once, so that it is the same on every machine.
+            squares[one, other] = squares[other, one] = math.fsum((scaled[one] - scaled[other]) ** 2) + _HAIR
+        marks = {}
+        for group in there:
+            others = [other for other in there if other != group]
+            usual = np.median([squares[one, other] for one in others for other in others if one < other])
+            marks[group] = float(np.log(squares[group, others].min()) - np.log(usual))
+        return marks
+
+    def _name(self, marks: Mapping[int, float], parts: Sequence[Sequence[int]]) -> list[int]:
+        for group, mark in marks.items():
+            self._of_drawing[group] += mark / self._n_rounds
+        self._n_taken += 1
+        if self._n_taken % self._n_rounds:
+            return []
+        for group, part in enumerate(parts):
+            self._evidence[list(part)] += min(max(self._of_drawing[group], 0.0), MOST_OF_DRAWING)
+        self._of_drawing[:] = 0
+        rest = np.delete(np.arange(len(self._evidence)), self.named)
+        *_, second, first = rest[np.argsort(self._evidence[rest], kind="stable")].tolist()
+        if self._evidence[first] - self._evidence[second] <= NAMED:
+            return []
+        self.named.append(first)
+        # Others have stood beside it.
+        self._evidence[:] = 0
+        return [first]

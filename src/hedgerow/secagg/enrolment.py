@@ -130,8 +130,8 @@ class Enrolment(StoredState):
         if not last_attempt < proposed.attempt <= MAX_ATTEMPTS:
             raise refuse(Code.STALE_ATTEMPT, f"Attempt {proposed.attempt} after {last_attempt}.", "coordinator")
         node = context.roster.node_of(context.identity.public)
-        everybody, n_groups = range(len(context.roster.sites)), proposed.wishes.n_groups
-        context.policy.require(proposed, size_beside(context.roster, everybody, n_groups, node))
+        everybody = range(len(context.roster.sites))
+        context.policy.require(proposed, size_beside(context.roster, everybody, proposed, node))
         link, channel, nonce = entropy(32), entropy(32), entropy(HASH_BYTES)
         slot_keys = b"".join(SecretKey(secret).public for secret in SlotChain(link).secrets(proposed.n_slots))
         commitment = nonce_commitment(nonce, node, proposed.hash())
@@ -147,7 +147,7 @@ class Enrolment(StoredState):
         own = Advertisement.from_bytes(self.advertisement)
         if self.node not in bundles or bundles[self.node] != KeyBundle.from_signed(own.bundle):
             raise refuse(Code.OWN_BUNDLE_ALTERED, peer="coordinator")
-        size = size_beside(context.roster, tuple(bundles), self.parameters.wishes.n_groups, self.node)
+        size = size_beside(context.roster, tuple(bundles), self.parameters, self.node)
         context.policy.require(self.parameters, size)
         reveal = NonceReveal(self.parameters.hash(), self.node, digest("key-list", key_list), self.nonce)
         return self._step(state, reveal.to_signed(context.identity), "nonce-revealed", key_list=key_list)
@@ -460,7 +460,7 @@ class EpochSetup:
     def _require_enough(self, there: Collection[int]) -> None:
         """Raises Abandoned TOO_FEW_READY unless these are enough, in most groups where there are any."""
         wishes, n_open, needed = self.parameters.wishes, 0, 1
-        for part in parts_of(self.roster, self.advertisements, wishes.n_groups):
+        for part in parts_of(self.roster, self.advertisements, wishes.n_groups, self.parameters.drawing):
             least = derive(len(part), wishes).min_survivors if part else 1
             needed = max(needed, least)
             n_open += sum(node in there for node in part) >= least

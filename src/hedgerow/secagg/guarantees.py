@@ -240,12 +240,14 @@ def least_groups(n_groups: int) -> int:
     return n_groups // 2 + 1
 
 
-def dealt(keys: Sequence[bytes], n_groups: int) -> tuple[int, ...]:
-    """Returns the group of each site, by the order of the hashes of their keys: a public function of the roster alone.
+def dealt(keys: Sequence[bytes], n_groups: int, drawing: bytes = b"") -> tuple[int, ...]:
+    """Returns the group of each site, by the order of the hashes of their keys: a public function of these alone.
 
     Sizes differ by one at most. Who chooses a key may choose its group; what is promised holds for any grouping.
+
+    Args: drawing: what the groups are drawn by; empty for those of the roster alone.
     """
-    order = sorted(range(len(keys)), key=lambda site: digest("group", keys[site]))
+    order = sorted(range(len(keys)), key=lambda site: digest("group", keys[site], *([drawing] if drawing else [])))
     groups = [0] * len(keys)
     for place, site in enumerate(order):
         groups[site] = place % max(1, n_groups)

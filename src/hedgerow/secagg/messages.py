@@ -23,6 +23,7 @@ from hedgerow.codec import (
     U16,
     U32,
     U64,
+    Blob,
     Blobs,
     Bytes,
     Choice,
@@ -185,7 +186,8 @@ HASHES = {
     "graph-seed": "the nonces, in the order of their nodes",
     "structure-seed": "the nonces, in the order of their nodes",
     "graph-order": "the graph's seed",
-    "group": "the identity key of a site, by whose hash it is dealt to a group",
+    "group": "the identity key of a site, and by what groups are drawn if they are: the site is dealt by the hash",
+    "drawing": "the seed of the trees, the number of the drawing (u64 each)",
     "epoch": "the view; each ready node (u16)",
     "spec": "a RoundSpec without its signature",
     "seed-commitment": "RoundContext; node (u32); the seed of its own mask",
@@ -284,7 +286,7 @@ class EpochParameters(Sent):
 
     Args: run_id: 32 bytes, the plan's hash or a nonce; attempt: 1..16, counts the set-ups of one run; roster_hash: 32
         bytes; n_slots: aggregations (retries included) the epoch can hold (1..4096); wishes: thresholds and graph;
-        noise: who adds it.
+        noise: who adds it; drawing: 32 bytes by which sites are dealt to groups, none for groups of the roster alone.
     """
 
     KIND = Kind.PARAMETERS
@@ -295,6 +297,7 @@ class EpochParameters(Sent):
     n_slots: Annotated[int, Unsigned(2, least=1, most=MAX_SLOTS)]
     wishes: Wishes
     noise: Annotated[NoiseMode, Choice(NoiseMode)]
+    drawing: Annotated[bytes, Blob(most=HASH_BYTES)] = b""
 
     def hash(self) -> bytes:
         """Returns the 32-byte hash that every set-up message carries."""

@@ -178,17 +178,20 @@ def nonce_seed(label: str, nonces: Mapping[int, bytes]) -> bytes:
     return digest(label, *(nonces[node] for node in sorted(nonces)))
 
 
-def parts_of(roster: Roster, members: Collection[int], n_groups: int) -> tuple[tuple[int, ...], ...]:
+def parts_of(
+    roster: Roster, members: Collection[int], n_groups: int, drawing: bytes = b""
+) -> tuple[tuple[int, ...], ...]:
     """Returns the members of each group, in increasing order; all of them in one part without groups."""
     if not n_groups:
         return (tuple(members),)
-    of = dealt([site.key for site in roster.sites], n_groups)
+    of = dealt([site.key for site in roster.sites], n_groups, drawing)
     return tuple(tuple(node for node in sorted(members) if of[node] == group) for group in range(n_groups))
 
 
-def size_beside(roster: Roster, members: Collection[int], n_groups: int, node: int) -> int:
+def size_beside(roster: Roster, members: Collection[int], parameters: EpochParameters, node: int) -> int:
     """Returns how many of the members are in the group of a node, itself among them; all of them without groups."""
-    return next((len(part) for part in parts_of(roster, members, n_groups) if node in part), 0)
+    parts = parts_of(roster, members, parameters.wishes.n_groups, parameters.drawing)
+    return next((len(part) for part in parts if node in part), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,7 @@ def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_li
         raise refuse(Code.ROSTER_MISMATCH, "The parameters are for another roster.", "coordinator")
     bundles = read_key_list(key_list, parameters, roster)
     nonces = read_nonce_list(nonce_list, parameters, roster, bundles, key_list)
-    parts = parts_of(roster, bundles, parameters.wishes.n_groups)
+    parts = parts_of(roster, bundles, parameters.wishes.n_groups, parameters.drawing)
     there = [part for part in parts if part]
     if len(there) < least_groups(parameters.wishes.n_groups):
         raise refuse(Code.COHORT_TOO_SMALL, f"Members of {len(there)} groups only.")

@@ -462,7 +462,8 @@ class Run:
         self.replica = Replica(self.task)
         self.checks: ReleaseChecks = checks_of(self.task)
         self.grouped = GroupedChecks(lambda: checks_of(self.task))
-        self.lineup = LineUp(self.replica.n_groups)
+        self.lineup = LineUp(len(self.setup.roster.sites), self.replica.n_groups, self.replica.n_rounds)
+        self.false: set[int] = set()
         self.sites = Sites(self.setup.roster, self.plan)
 
     @property
@@ -486,9 +487,9 @@ class Run:
         return self.stage.slot if isinstance(self.stage, InSlot) else None
 
     def parts(self, sites: Collection[str]) -> tuple[tuple[int, ...], ...]:
-        """The nodes of these sites, by the groups of the roster; one part without groups."""
+        """The nodes of these sites, by the groups of the next round; one part without groups."""
         nodes = [self.sites[site].node for site in sites]
-        return parts_of(self.setup.roster, nodes, self.plan.federation.groups)
+        return parts_of(self.setup.roster, nodes, self.plan.federation.groups, self.replica.drawing)
 
     # What happens ----------------------------------------------------------------------------------------------------
 
@@ -519,10 +520,14 @@ class Run:
     def take(self, line: JournalledRelease) -> None:
         """A release is made, and the program goes on from it."""
         self.ledger = self.ledger.append(line.entry)
+        parts = self.parts([site.name for site in self.sites])
         self.replica.feed(line.release)
-        for group in self.lineup.take(line.release) if self.replica.n_groups else ():
-            for node in self.parts([site.name for site in self.sites])[group]:
-                self.tell(RunEventKind.COMPLAINT, self.sites.name(node), "group-out-of-line")
+        for node in self.lineup.take(line.release, parts, self.false) if self.replica.n_groups else ():
+            self.tell(RunEventKind.COMPLAINT, self.sites.name(node), "group-out-of-line")
+        for site in map(self.sites.of, self.lineup.left_out):
+            if not site.left_out:
+                self.leave_out(site, "group-out-of-line")
+                site.conduct.may_return = False
         self.releases.append(line.release)
         self.survivors.append(line.survivors)
 
@@ -696,9 +701,9 @@ def _burnt_of_round(run: Run) -> list[BurntSlot]:
 # The set-up --------------------------------------------------------------------------------------------------------
 
 
-def slots_for(task: Task, n_released: int, n_members: int) -> int:
-    """Slots for the rest of a run, and some to repeat rounds in, as far as the coordinator holds their keys."""
-    rest = max(1, task.n_exchanges - n_released)
+def slots_for(n_left: int, n_members: int) -> int:
+    """Slots for so many rounds, and some to repeat them in, as far as the coordinator holds their keys."""
+    rest = max(1, n_left)
     return min(most_slots(n_members), rest + rest // 4 + 8)
 
 
@@ -733,10 +738,10 @@ def begin_setup(run: Run) -> None:
     if run.attempt >= MAX_ATTEMPTS:
         raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.said_of_them())
     run.attempt += 1
-    n_slots = slots_for(run.task, len(run.releases), len(members))
+    n_slots = slots_for(run.replica.n_left_of_drawing, len(members))
     identity = (run.run_id, run.attempt, run.setup.roster.hash())
     nodes = [len(part) for part in run.parts(members) if part]
-    parameters = parameters_of(run.plan, identity, n_slots, min(nodes))
+    parameters = replace(parameters_of(run.plan, identity, n_slots, min(nodes)), drawing=run.replica.drawing)
     run.journal.save_attempt(run.attempt)
     run.sites.begin_epoch(members)
     run.enter(SettingUp(EpochSetup(run.setup.roster, parameters)))
@@ -876,7 +881,7 @@ def _following(run: Run, between: BetweenSlots) -> tuple[Following, list[SiteRec
     if sites.is_any_returning:
         return Following.WAIT, present
     there = {site.name for site in present}
-    is_full = between.next_slot >= view.parameters.n_slots
+    is_full = between.next_slot >= view.parameters.n_slots or view.parameters.drawing != run.replica.drawing
     is_short = not is_enough(view, [site.node for site in present])
     ready = members_of_next(run)
     comes_back = {name for name in ready - there if sites[name].conduct.lost_epochs >= MOST_LOST_EPOCHS}
@@ -998,9 +1003,9 @@ def release(run: Run, now: InSlot) -> None:
             fault.what += f" In the sum were {', '.join(survivors)}: the masks do not show whose vector it was."
         give_up(run, fault, line)
         return
-    run.take(line)
     for name in survivors:
         run.sites[name].conduct.may_return = True
+    run.take(line)
     run.stage = between = now.over()
     open_round(run, between, line)
 
@@ -1042,6 +1047,7 @@ def _release_groups(
 
     def judge() -> JournalledRelease:
         released, faults = run.grouped.packed(query, run.plan, noisy, summed)
+        run.false = set(faults)
         for group in faults:
             for name in summed[group].sites or ():
                 run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")

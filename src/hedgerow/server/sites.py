@@ -393,7 +393,8 @@ class Sites:
     @property
     def least_of_sum(self) -> int:
         """Sites without which there is no sum, of a group where there are any."""
-        smallest = SMALLEST_NOISED_COHORT if self._plan.privacy.noise == "distributed" else SMALLEST_COHORT
+        is_noised = self._plan.privacy.noise == "distributed" and not self._plan.federation.groups
+        smallest = SMALLEST_NOISED_COHORT if is_noised else SMALLEST_COHORT
         return max(self._plan.federation.min_sites, smallest)
 
     def too_few(self) -> AggregationError:
