@@ -104,12 +104,12 @@ def test_whole_rounds_keep_their_bytes():
     found["drops"] = hashed(a_round(session, spec, late=["site-2"], mute=["site-5"]))
     found["one vector"] = hashed(a_round(session, session.spec("third", VECTORS[1:])))
     assert found == {
-        "record": "e54b05f49ef50f6adaafce8ba5aef54f",
+        "record": "45ddbf97165c143d660be85ed63345e6",
         "set-up draws": "a4cf330f7fe9684369e79f1b7903c1aa",
-        "all": "693ba072c359131780d39b47b392bf44",
+        "all": "44e5f000b160dcefd4ad3da69d4fcd0e",
         "draws": "0f1d2412451c1b2103abcda09081e1c6",
-        "drops": "924c29825cde9297342211d5538e37a5",
-        "one vector": "fbe597a011f506578f41f503354f494d",
+        "drops": "b95e118092b58852ba3a00ee338782a3",
+        "one vector": "5a219cf583deca187d7909dbbcf9e1e7",
     }
 
 
@@ -134,7 +134,7 @@ def test_a_sparse_round_with_an_echo_keeps_its_bytes():
     release = aggregator.release()[1]
     sums = [release.sums["leaves"].tobytes()]
     parts = (uploads, requests.values(), echoes, [certificate], answers, states, [aggregator.to_bytes()], sums)
-    assert hashed(hashed(part).encode() for part in parts) == "c2146fce8eb68867b66a1d4c2fe201f4"
+    assert hashed(hashed(part).encode() for part in parts) == "68d2df0612c67ffcae2f855c53f0456f"
 
 
 def test_a_set_up_keeps_its_bytes():
@@ -145,8 +145,8 @@ def test_a_set_up_keeps_its_bytes():
         parts = [*made.messages, *(node.to_bytes() for node in made.nodes), *made.drawn.values()]
         found[stage] = hashed([*parts, *made.deliveries.values(), made.key_list])
     assert found == {
-        "keys": "7c1bc17d0f85415955c0612314878cba",
-        "nonces": "a3fd87291b41d7c7701b61258d18a607",
-        "shares": "5a5dfe4a1953943caa8cb033cefa29c9",
-        "ready": "9c68700ac73495d3c701521e1fad9f22",
+        "keys": "d3c73fb6591a3a6cc10f48576f0478a1",
+        "nonces": "bc769e2d78c8010d12518ec7efe67a4c",
+        "shares": "8d257737a73db76bce2b876a6291b0bd",
+        "ready": "c551e8d92f9fcdbda887f27c294e7864",
     }

@@ -187,7 +187,6 @@ HASHES = {
     "structure-seed": "the nonces, in the order of their nodes",
     "graph-order": "the graph's seed",
     "group": "the identity key of a site, and by what groups are drawn if they are: the site is dealt by the hash",
-    "drawing": "the seed of the trees, the number of the drawing (u64 each)",
     "epoch": "the view; each ready node (u16)",
     "spec": "a RoundSpec without its signature",
     "seed-commitment": "RoundContext; node (u32); the seed of its own mask",
