@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 server_app = ServerApp()
 client_app = ClientApp()

@@ -15,6 +15,7 @@ from hedgerow.errors import HedgerowError, fault_of_import
 HERE = Path(__file__).parent
 BESIDE_TESTS = {
     "audit": "tests.server.audit",
+    "compatibility_files": "tests.compatibility.files",
     "error_table": "tests.package.error_table",
     "faults": "tests.processes.faults",
     "field_reference": "tests.package.field_reference",

@@ -30,6 +30,7 @@ class Database:
         version: of the schema; a file of another version is refused.
         is_exclusive: refuse a second process that opens the same file while this one has it.
         upgrades: by version, statements that carry a file of it over to `version`; of others, none is read.
+        unless: a query that gives rows where a file cannot be carried over, and is refused as it is.
 
     Raises:
         EnvironmentFault: code "disk-full", "database-locked", "database-damaged", "database-version" or
@@ -46,8 +47,9 @@ class Database:
         *,
         is_exclusive: bool = True,
         upgrades: Mapping[int, str] | None = None,
+        unless: str = "",
     ) -> None:
-        self.path, self._upgrades = path, upgrades or {}
+        self.path, self._upgrades, self._unless = path, upgrades or {}, unless
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _require_own_file(path)
@@ -76,7 +78,8 @@ class Database:
         # A process that shares the file waits: it is carried over to a new version once.
         self._connection.execute("begin immediate")
         ((found,),) = self._connection.execute("pragma user_version").fetchall()
-        if found not in (0, version, *self._upgrades):
+        is_stuck = found in self._upgrades and self._unless and self._connection.execute(self._unless).fetchall()
+        if is_stuck or found not in (0, version, *self._upgrades):
             self._connection.close()
             if found > version:
                 raise EnvironmentFault("database-newer", path=self.path, found=found, version=version)

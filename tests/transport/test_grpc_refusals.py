@@ -105,13 +105,27 @@ def test_a_wrong_later_message(federation: Any, run_beside: Any, event_of: Event
 
 
 @pytest.mark.parametrize("method", ["wire.v1.Coordinator", "wire.v99.Coordinator"])
-def test_a_node_of_another_version(federation: Any, run_beside: Any, monkeypatch: Any, method: str) -> None:
+def test_a_node_of_another_version(
+    federation: Any, run_beside: Any, monkeypatch: Any, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The version stands in the name of what it calls: both sides hear of it by name, and the node stops."""
     monkeypatch.setattr(grpc_link, "JOIN", f"/hedgerow.{method}/Join")
     node = federation.uplink("north", run_beside.port)
-    assert node.receive(300) == Disconnected("version-mismatch", is_final=True)
+    told = node.receive(300)
+    assert told == Disconnected("version-mismatch", is_final=True)
+    # Both are of this release here; what each says of the other is what the other says of itself.
+    assert told.detail == f"It is {grpc_link.OWN_VERSION}; here is {grpc_link.OWN_VERSION}."
     run_beside.is_undisturbed()
     assert dict(run_beside.hub.refusals) == {"version-mismatch": 1}
+    assert caplog.text.count(told.detail) >= 1
+
+
+@pytest.mark.parametrize("said", [None, "", "version-mismatch", "Hedgerow 1.0, wire 5\nINFO", "x" * 200, 3])
+def test_what_another_version_says_of_itself_is_shown_only_in_its_form(said: object) -> None:
+    """A release before 0.2.0 says nothing, and no peer writes what it likes into the operator's log."""
+    assert grpc_link.other_version(said).detail.startswith("It is a release before 0.2.0")
+    later = "Hedgerow 0.3.0rc1, wire 6"
+    assert grpc_link.other_version(later).detail.startswith(f"It is {later}; here is")
 
 
 def test_a_message_beyond_what_grpc_takes(federation: Any, run_beside: Any, event_of: EventOf) -> None:

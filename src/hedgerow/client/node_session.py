@@ -477,7 +477,7 @@ def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent | None) -> N
     elif isinstance(event, Disconnected):
         answers = []
         if event.is_final and session.state is not NodeState.FINISHED:
-            raise WireRefusal(known(event.reason))
+            raise WireRefusal(known(event.reason), event.detail)
     else:
         answers = session.receive(event)
     for answer in answers:

@@ -73,6 +73,9 @@ create table if not exists sites (name text primary key)
     )
 )
 _VERSION = 9
+_UPGRADES = {804: "alter table masked add column slot integer"}
+"""By the whole version, the codec's in it. The steps of a run that goes on are that codec's: it is not carried over."""
+_GOES_ON = "select 1 from run where status in ('open', 'joining')"
 OPEN, JOINING = "open", "joining"
 """A run is "joining" from just before its cost is reserved in the budget book until it is open."""
 _DELTA = 1e-6
@@ -220,7 +223,9 @@ class NodeStore:
     def __init__(self, folder: Path) -> None:
         if folder.is_dir():
             require_private(folder, folder.stat())
-        self.folder, self.database = folder, Database(folder / "node.db", _SCHEMA, stored_version(_VERSION))
+        version = stored_version(_VERSION)
+        self.folder = folder
+        self.database = Database(folder / "node.db", _SCHEMA, version, upgrades=_UPGRADES, unless=_GOES_ON)
         self.desk = OwnerDesk(folder)
         self._counter_file = CounterFile(folder / "counter.json")
         self._counter = self._counter_file.read()
@@ -308,7 +313,8 @@ class NodeStore:
 
     def reached(self, run_id: bytes) -> dict[bytes, int]:
         """The last slot in which this node masked a vector of a run, by the epoch's digest."""
-        rows = self.database.rows("select cohort, slot from masked where run_id = ? order by slot", (run_id,))
+        sql = "select cohort, coalesce(slot, -1) from masked where run_id = ? order by slot"
+        rows = self.database.rows(sql, (run_id,))
         return {Cohort.from_json(text).epoch: slot for text, slot in rows}
 
     def lose_spending(self, run_id: bytes) -> None:

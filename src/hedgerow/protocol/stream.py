@@ -95,7 +95,7 @@ class WireRefusal(RemoteProtocolError):
     def __init__(self, wire_code: WireCode, detail: str = "") -> None:
         super().__init__(wire_code.value)
         self.what = f"{self.what} {detail}".strip()
-        self.wire_code = wire_code
+        self.wire_code, self.detail = wire_code, detail
 
     @property
     def is_final(self) -> bool:

@@ -55,7 +55,9 @@ from hedgerow.transport.grpc_link import (
     ENROL_METHOD,
     ENROL_SERVICE,
     METHOD,
+    OWN_VERSION,
     SERVICE,
+    VERSION_OF_CALLER,
     WATCH_METHOD,
     WATCH_SERVICE,
     Caller,
@@ -67,6 +69,7 @@ from hedgerow.transport.grpc_link import (
     grpc,
     lost,
     next_of,
+    other_version,
     peer_certificate_sha256,
     require_size,
     why_not_connected,
@@ -493,9 +496,8 @@ class _OtherVersions(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(self._answer) if is_ours else None
 
     async def _answer(self, _: object, context: Any) -> None:
-        refusal = WireRefusal(WireCode.VERSION_MISMATCH)
-        self._refuse(refusal, context)
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, refusal.code)
+        self._refuse(other_version(dict(context.invocation_metadata()).get(VERSION_OF_CALLER)), context)
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, OWN_VERSION)
 
 
 class MonitorServer:

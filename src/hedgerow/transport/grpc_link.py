@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import queue
+import re
 import ssl
 import threading
 import time
@@ -54,6 +55,10 @@ import grpc.aio
 JOIN = f"/hedgerow.wire.v{VERSION}.Coordinator/Join"
 """The method of hedgerow.proto that every stream calls."""
 SERVICE, METHOD = JOIN[1:].split("/")
+OWN_VERSION = f"Hedgerow {__version__}, wire {VERSION}"
+"""What either side says of itself where the other does not speak its wire."""
+VERSION_OF_CALLER = "hedgerow-version"
+"""The name under which a call carries it."""
 WATCH = f"/hedgerow.wire.v{VERSION}.Monitor/Watch"
 """The method of hedgerow.proto that monitors call."""
 WATCH_SERVICE, WATCH_METHOD = WATCH[1:].split("/")
@@ -473,6 +478,13 @@ class Link:
                 self.end(WireRefusal(WireCode.SLOW_PEER))
 
 
+def other_version(said: object) -> WireRefusal:
+    """The refusal of a peer of another version of the wire. Args: said: its `OWN_VERSION`, if it said any."""
+    is_known = isinstance(said, str) and re.fullmatch(r"Hedgerow [\w.+-]{1,40}, wire \d{1,5}", said)
+    theirs = said if is_known else "a release before 0.2.0, or no Hedgerow"
+    return WireRefusal(WireCode.VERSION_MISMATCH, f"It is {theirs}; here is {OWN_VERSION}.")
+
+
 def lost(error: BaseException) -> WireRefusal:
     """What gRPC's error means to us."""
     code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
@@ -480,7 +492,7 @@ def lost(error: BaseException) -> WireRefusal:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return WireRefusal(WireCode.OVERSIZED)
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return WireRefusal(WireCode.VERSION_MISMATCH)
+        return other_version(text)
     is_silent = "ping timeout" in text.replace("_", " ") or "keepalive" in text
     return WireRefusal(WireCode.SILENT if is_silent else WireCode.CONNECTION_LOST)
 
@@ -526,7 +538,7 @@ class _Dialler:
                 # One report for a whole row of failures of one kind: nothing may grow while no one looks.
                 self._reported = why.code
                 _log.info("The link is down: %s (%s)", why.what, why.code)
-                self._report(Disconnected(why.code, why.is_final))
+                self._report(Disconnected(why.code, why.is_final, why.detail))
             if why.is_final:
                 return
             if loop.time() - began > _HEALTHY_SECONDS:
@@ -657,7 +669,7 @@ class GrpcUplink(_Dialler):
             await asyncio.sleep(self._settings.backoff_seconds)
 
     def _call(self, channel: grpc.aio.Channel) -> Any:
-        return channel.stream_stream(JOIN)()
+        return channel.stream_stream(JOIN)(metadata=((VERSION_OF_CALLER, OWN_VERSION),))
 
     async def _introduced(self, stream: Any) -> Admittance:
         own = Introduction(self._identity.public.name, self._roster.digest(), self._plan_digest, __version__)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 _MOST_KINDS = 8
@@ -93,10 +93,14 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The node's link is down; the engine is trying again with back-off, unless `is_final`."""
+    """The node's link is down; the engine is trying again with back-off, unless `is_final`.
+
+    `detail` is a sentence for the operator beside those of the reason.
+    """
 
     reason: str
     is_final: bool = False
+    detail: str = field(default="", compare=False)
 
 
 UplinkEvent = Connected | Disconnected | bytes
