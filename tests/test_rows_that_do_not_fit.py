@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hedgerow.app.node import arrivals_of, loader, raw_loader
+from hedgerow.app.rows import arrivals_of, loader, raw_loader
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
 from hedgerow.client.policy import NodeSetup, _declared_raw, parse_policy
@@ -451,7 +451,7 @@ def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(
     arrivals = arrivals_of(str(scene), tell=tell)
     assert arrivals is not None
     assert [arrivals.read(path, plan_of({})).n_records for path in (empty, odd, Path("few.csv"))] == [0, 0, 40]
-    monkeypatch.setattr("hedgerow.app.node.note", tell)
+    monkeypatch.setattr("hedgerow.app.rows.note", tell)
     asked = OpenTable.of([AskedColumn("age")], "", {"epsilon": 1.0, "delta": 1e-6})
     raw_loader("odd.csv", None)(asked)
     raw_loader(str(table(Path("r.csv"), [f"{row},x" for row in GOOD])), None)(asked)

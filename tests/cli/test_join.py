@@ -14,7 +14,7 @@ import pytest
 
 from hedgerow.app import coordinator
 from hedgerow.app.inputs import asked, read_policy
-from hedgerow.app.node import _read_now, loader
+from hedgerow.app.rows import _read_now, loader
 from hedgerow.cli import study
 from hedgerow.cli.join import _book, _compare, _Line, _require_company
 from hedgerow.cli.main import main

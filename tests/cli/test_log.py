@@ -6,8 +6,8 @@ import json
 import logging
 import math
 import re
-from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +33,7 @@ from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Connected, Disconnected
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (INFO|WARNING|ERROR) run=([0-9a-f]{12}|-) site=(\S+) (.*)")
+OPTIONS = node.NodeOptions(identity="north.private.json", roster="roster.toml", policy="policy.toml")
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +188,7 @@ def test_when_no_run_is_due(stays: bool, has_met: bool, run: bytes, earlier: lis
     """A node that has never reached its coordinator, or is in a run, has to: a wrong address must be a warning."""
     session: Any = SimpleNamespace(run_id=run, is_paused=False)
     store: Any = SimpleNamespace(run_ids=lambda: earlier)
-    assert node._standing(session, store, stays=stays, has_met=has_met)[2]() is is_resting
+    assert node.is_no_run_due(session, store, stays=stays, has_met=has_met) is is_resting
 
 
 @pytest.mark.parametrize(
@@ -222,17 +223,16 @@ def test_a_run_that_a_node_could_not_take_part_in_is_a_warning(
     """
     faults = iter([fault])
 
-    def take_part(arguments: Namespace, *_: object, **__: object) -> None:
-        arguments.has_dialled = True
+    def take_part(**_: object) -> None:
         raise next(faults, KeyboardInterrupt())
 
-    monkeypatch.setattr(node, "take_part", take_part)
+    monkeypatch.setattr(node, "ready", lambda *_, **__: nullcontext(SimpleNamespace(take_part=take_part)))
     monkeypatch.setattr(node, "_takes_up_roster", lambda *_: False)
     monkeypatch.setattr(node, "read_private", lambda path: new_identity("north", Role.SITE, bytes(range(32))))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     begin_log("north")
     with pytest.raises(KeyboardInterrupt):
-        node.stay(Namespace(identity="north.private.json", leave=False))
+        node.stay(OPTIONS, lambda _: None)
     assert [line[0] for line in said(capsys)] == [level, "INFO"]
 
 
@@ -252,14 +252,19 @@ def test_a_node_ends_for_what_its_own_people_have_to_mend(
 ) -> None:
     """Before it has dialled that is everything; afterwards its files, its owner's word, and what must be looked at."""
 
-    def take_part(arguments: Namespace, *_: object, **__: object) -> None:
-        arguments.has_dialled = has_dialled
+    def take_part(**_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(node, "take_part", take_part)
+    @contextmanager
+    def ready(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        if not has_dialled:
+            raise fault
+        yield SimpleNamespace(take_part=take_part)
+
+    monkeypatch.setattr(node, "ready", ready)
     monkeypatch.setattr(node, "read_private", lambda path: new_identity("north", Role.SITE, bytes(range(32))))
     with pytest.raises(type(fault)):
-        node.stay(Namespace(identity="north.private.json", leave=False))
+        node.stay(OPTIONS, lambda _: None)
 
 
 def test_a_coordinator_that_waits_says_for_whom_in_every_phase(

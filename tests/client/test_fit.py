@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.app.owner import look
+from hedgerow.app.fit import look
 from hedgerow.cli.main import main
 from hedgerow.client.policy import Policy
 from hedgerow.data import columns as encoders

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from hedgerow.app.node import loader
+from hedgerow.app.rows import loader
 from hedgerow.data.site_data import read_site_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.errors import DataError, EnvironmentFault, UsageError

@@ -20,6 +20,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from hedgerow.app.inputs import read_plan, read_policy
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.state import OwnerDesk
@@ -602,11 +603,11 @@ def test_what_waits_for_a_site_is_bounded(length: int, most: int) -> None:
 def test_rows_are_read_again_when_the_table_changes(office: Office) -> None:
     """The binned rows belong to one table and one plan; a table that was edited is not answered from old rows."""
     federation = office.federation  # type: ignore[attr-defined]
-    file = read_site_file(federation.folder / "site-0.toml")
+    options = site.options_of(read_site_file(federation.folder / "site-0.toml"))
     (federation.folder / "site-0-state").mkdir()
-    plan = coordinator.read_plan(federation.path("plan.toml"))
-    keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
-    setup = site.setup_of(file, *keys, n_threads=1)
+    plan = read_plan(federation.path("plan.toml"))
+    keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
+    setup = site.setup_of(options, keys, read_policy(options.policy), n_threads=1)
     load = setup.load
     assert load(plan).n_records == load(plan).n_records == 100
     with (federation.folder / "site-0.csv").open("a") as table:

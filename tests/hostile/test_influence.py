@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hedgerow.app.node import loader, with_rows_read
+from hedgerow.app.rows import loader, with_rows_read
 from hedgerow.client.node import Node, is_worse_than_constant, used_rows
 from hedgerow.client.node_session import NodeRun
 from hedgerow.data.site_data import SiteData

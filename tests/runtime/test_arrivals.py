@@ -167,7 +167,7 @@ def test_one_row_more_adds_one_row_whatever_other_files_hold(factory: ModuleType
 
 def test_the_command_line_tells_of_copies(factory: ModuleType, tmp_path: Path) -> None:
     """A node's operator hears of a copy; with `rows_that_do_not_fit = "refuse"` it ends the run."""
-    from hedgerow.app.node import arrivals_of
+    from hedgerow.app.rows import arrivals_of
 
     plan, told = plan_of(factory), list[str]()
     text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
@@ -282,7 +282,7 @@ def test_a_file_that_is_still_written_is_not_taken(factory: ModuleType, tmp_path
 
 def test_tables_are_read_as_a_sites_own(factory: ModuleType, tmp_path: Path) -> None:
     """The command line's folder: a CSV with the plan's columns becomes rows of the node."""
-    from hedgerow.app.node import arrivals_of
+    from hedgerow.app.rows import arrivals_of
 
     plan = plan_of(factory)
     text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"

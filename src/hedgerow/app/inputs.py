@@ -192,6 +192,12 @@ def address_of(text: str, option: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def dialled(text: str, option: str) -> str:
+    """The same, as what is dialled; raises as `address_of`."""
+    host, port = address_of(text, option)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def read_policy(path: str) -> Policy:
     """The policy in a TOML file; raises UsageError, and as `require_own`."""
     # Not at the top: commands without a policy need no numba.

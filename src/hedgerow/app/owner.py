@@ -1,309 +1,25 @@
-"""For the owner of a site's rows: ``hedgerow check``, how a table fits a plan, and ``hedgerow approve``.
-
-Nothing that `check` prints may leave the site. A node looks at its tables by the same functions, each time that it
-starts. What `approve` needs is imported there: `check` loads neither numba nor scipy.
-"""
+"""What a site's node asks its owner, and the answer, also at the terminal of the node itself. No heavy imports."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import math
-import os
-import re
 import secrets
 import select
 import shlex
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hedgerow.app.inputs import adapted_table, asked, is_terminal, read_plan, says_yes
-from hedgerow.app.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, print_json, width, wrapped
-from hedgerow.data.drafts import usable_columns
-from hedgerow.data.fit import ColumnFit, TableFit, counted, header_advice, table_fit
-from hedgerow.data.sources import Location, column_names, is_url, opened
-from hedgerow.data.units import MANY, MOST_LEFT_OUT, needed_columns
-from hedgerow.errors import PolicyRefusal
-from hedgerow.plan.fields import shown
-from hedgerow.plan.names import looks_like_identifier
-from hedgerow.plan.plan import MAX_CATEGORIES, Plan, who_sees
+from hedgerow.app.inputs import is_terminal
+from hedgerow.app.output import note, number
+from hedgerow.plan.plan import who_sees
 from hedgerow.transport.interface import is_worth_a_line
 
 if TYPE_CHECKING:
-    from hedgerow.client.policy import Policy
     from hedgerow.client.state import OwnerDesk, Question
 
-# How a table fits -----------------------------------------------------------------------------------------------------
-
-_TITLES = ("column", "kind", "missing", "clamped", "not listed", "unreadable")
-_WIDEST_NAME = 32
-_WORST = 4
-"""Columns that a line names for one reason."""
-_MOST_LINES = 12
-_WATCHED_ROWS = 65_536
-"""In which values that repeat are looked for."""
-Seen = Callable[[str, TableFit], object]
-Tell = Callable[..., object]
-"""Takes a line for the owner of the site, and no one else; with `level="WARNING"` what must not be passed over."""
-
-
-def check(arguments: argparse.Namespace) -> TableFit:
-    """Print how many rows are used, one line a column, what its owner should look at, and what would mend it."""
-    plan = read_plan(arguments.plan)
-    place = adapted_table(arguments.data, arguments.adapter)
-    if not arguments.json:
-        _note_header(place, plan)
-    found = table_fit(place, plan)
-    if arguments.json:
-        print_json(
-            {
-                **PRIVATE_MARK,
-                "plan_digest": plan.digest,
-                "n_rows": found.rows.n_rows,
-                "n_used": found.rows.n_used,
-                "left_out": found.rows.left_out,
-                "ignored": found.ignored,
-                "columns": [{**dataclasses.asdict(column), "findings": column.findings()} for column in found.columns],
-            }
-        )
-        return found
-    table = "The query's result" if is_url(arguments.data) else arguments.data
-    about = f"{shown(table)} beside the plan {plan.name!r}. {PRIVATE}"
-    print(f"{wrapped(about, hanging=0)}\n")
-    _print_fit(found)
-    if plan.privacy.unit == "record":
-        others = [name for name in usable_columns(column_names(place)) if name not in needed_columns(plan)]
-        if question := whose_rows(place, others):
-            print("\n" + wrapped(question, hanging=0))
-    return found
-
-
-def is_loss(found: TableFit) -> bool:
-    """Whether more rows are left out than anybody should pass over, or no row is used."""
-    return found.rows.share_left_out > MOST_LEFT_OUT
-
-
-def _print_fit(found: TableFit) -> None:
-    (alarm if is_loss(found) else print)(wrapped(found.rows.text(), hanging=0))
-    print()
-    _print_columns(found)
-    if findings := found.findings():
-        print("\nTo look at")
-        print_facts(findings)
-    for title, name in (("Not listed", "unlisted"), ("Not read", "unread")):
-        texts = {own.name: (getattr(own, name), own.n_unlisted if name == "unlisted" else own.n_unreadable)
-                 for own in found.columns if getattr(own, name)}  # fmt: skip
-        if texts:
-            print(f"\n{title}, and how often")
-            print_facts([(name, counted(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])
-    if found.mending:
-        title = (
-            "Tried on this table: with these lines of this site's own file (docs/data.md) more of its cells are read, "
-            "and no other cell changes. Take them if that is what the cells mean"
-        )
-        print(f"\n{wrapped(title, hanging=0)}")
-        print("\n".join(["  [data]", *(f"  {line}" for line in found.mending)]))
-    if found.ignored:
-        print("\n" + wrapped(rest(found), hanging=0))
-    if any(column.beyond > MANY for column in found.columns):
-        note(
-            "Change bounds and lists by what the code book says or anybody knows, not by what stands in these rows: "
-            "what the plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it nearly "
-            "nothing."
-        )
-
-
-def whose_rows(place: Location, names: Sequence[str]) -> str:
-    """What a table's owner is asked where values of columns repeat as people's do; "" where none do."""
-    said = [f"{name} ({n_values:,} values, {n_different:,} different)"
-            for name, (n_values, n_different) in _repeating(place, names).items()]  # fmt: skip
-    if not said:
-        return ""
-    return (
-        f"Values repeat in {'; '.join(said)}. If a column tells whose a row is, a promise for single rows is far "
-        "weaker for whoever has several: name it as unit, with max_rows_per_unit, under [privacy], and leave it out of "
-        "the features."
-    )
-
-
-def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Columns that may tell whose a row is, of people who have several: values, and how many different ones.
-
-    They are called as identifiers are, or have hundreds of values most of which occur again. The first rows are read.
-
-    Raises:
-        DataError: the table cannot be read, or has no rows.
-    """
-    # What does not fit is left out: its rows decide nothing here.
-    batch: Sequence[Any] = next(iter(opened(place).batches(names, _WATCHED_ROWS, {})), ()) if names else ()
-    found = {}
-    for name, column in zip(names, batch, strict=bool(batch)):
-        cells = column if isinstance(column, list) else column.to_pylist()
-        counts = Counter(str(cell) for cell in cells if cell not in (None, "", b""))
-        again = sum(count > 1 for count in counts.values())
-        is_quantity = any(re.search(r"[.,]|^.?.?[0-9]{4}-[0-9]{2}-", cell) for cell in counts)
-        is_like_one = len(counts) > MAX_CATEGORIES and 2 * again >= len(counts) and not is_quantity
-        if again and (is_like_one or looks_like_identifier(name)):
-            found[name] = (counts.total(), len(counts))
-    return found
-
-
-def look(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | None = None) -> None:
-    """Tell a node's owner, and no one else, how its table fits the plan, before anyone is dialled.
-
-    No cell is told: what is said here may stand in a log. `seen` is given the table's name, and all that was found.
-
-    The rows are read apart from this, though one pass could serve both. Of a start with a million rows and 17 columns
-    it would save 0.8 of 3.6 seconds of processor time for CSV, 0.1 of 2.2 for Parquet, and nothing where a Flower node
-    has kept its rows. But a strict reading, which ends at the first odd row, and kept rows would each need a look
-    without a reading besides.
-
-    Raises:
-        DataError: the table cannot be read, or lacks a column.
-        PolicyRefusal: more rows are left out, or cells of a column clamped or not listed, than the policy lets pass.
-    """
-    found = table_fit(table, plan)
-    name = "The query's result" if is_url(table) else Path(os.fspath(table)).name
-    rows = f"{name}: {found.rows.text()} (private: for this site only)"
-    tell(rows, level="WARNING") if is_loss(found) else tell(rows)
-    said = [name]
-    for words, counts in (
-        ("clamped", {column.name: column.n_below + column.n_above for column in found.columns}),
-        ("not listed", {column.name: column.n_unlisted for column in found.columns}),
-        ("missing", {column.name: column.n_missing for column in found.columns}),
-    ):
-        worst = [each for each in sorted(counts, key=lambda each: -counts[each]) if counts[each]]
-        if worst:
-            n_cells = {column.name: column.n_rows for column in found.columns}
-            shares = [f"{_share(counts[each], n_cells[each])} of {each!r}" for each in worst[:_WORST]]
-            said.append(f"{words} {', '.join(shares)}" + (" and others" if len(worst) > _WORST else ""))
-    if said[1:]:
-        tell(f"{said[0]}: {'; '.join(said[1:])} (private: for this site only)")
-    odd = found.findings()
-    for title, text in odd[:_MOST_LINES]:
-        tell(f"{name}, {title!r}: {text} (private: for this site only)")
-    if odd:
-        tell("`hedgerow check` has the whole table, and what would mend it.")
-    if seen is not None:
-        seen(name, found)
-    policy.check_fit(found)
-
-
-def ask_of_loss(name: str, found: TableFit) -> None:
-    """Where many rows are left out, or none is used, ask whether to take part all the same; a terminal is there.
-
-    Raises PolicyRefusal "not-agreed".
-    """
-    if is_loss(found) and not says_yes(f"{name}: {found.rows.text()} Take part all the same?", if_empty="no"):
-        raise PolicyRefusal("not-agreed")
-
-
-def _note_header(table: Location, plan: Plan) -> None:
-    """Say by which lines columns that are not there are found; the error that follows names them."""
-    if set(needed_columns(plan)) <= set(column_names(table)):
-        return
-    if lines := header_advice(table, plan):
-        note("Columns that are missing may be there otherwise. If so, this mends it in the site's own file:")
-        print("\n".join(["  [data]", *(f"  {line}" for line in lines)]), file=sys.stderr)
-
-
-def _print_columns(found: TableFit) -> None:
-    """One line a column: a table, or, where the terminal has no room for it, what there is to say of each."""
-    rows = [_TITLES, *(cells(column) for column in found.columns)]
-    table = _table(rows)
-    if max(map(len, table.split("\n"))) <= width():
-        print(table)
-        return
-    facts = []
-    for name, kind, *shares in rows[1:]:
-        said = [f"{title} {share}" for title, share in zip(_TITLES[2:], shares, strict=True) if share not in ("", ".")]
-        facts.append((name, ", ".join([kind, *said])))
-    print_facts(facts)
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(row[index]) for row in rows) for index in range(len(_TITLES))]
-    lines = []
-    for row in rows:
-        first = f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}"
-        lines.append("  ".join([first, *(f"{cell:>{width}}" for cell, width in zip(row[2:], widths[2:], strict=True))]))
-    return "\n".join(lines)
-
-
-def cells(column: ColumnFit) -> tuple[str, ...]:
-    """A line of the table about a column: name, kind, shares of its cells."""
-    name = shown(column.name)
-    name = name if len(name) <= _WIDEST_NAME else name[: _WIDEST_NAME - 3] + "..."
-    kind = column.kind if column.role != "label" else f"{column.kind} label"
-    n_rows, is_numeric = column.n_rows, column.kind in ("numeric", "date")
-    return (
-        name,
-        kind,
-        _share(column.n_missing, n_rows),
-        _share(column.n_below + column.n_above, n_rows) if is_numeric else "",
-        _share(column.n_unlisted, n_rows) if column.kind == "categorical" else "",
-        _share(column.n_unreadable, n_rows),
-    )
-
-
-def _share(count: int, n_rows: int) -> str:
-    """A share for a person; not one cell is a dot, so that the eye finds the others."""
-    if not count:
-        return "."
-    share = count / max(n_rows, 1)
-    return f"{share:.0%}" if share >= 0.095 else f"{share:.1%}" if share >= 0.001 else "<0.1%"
-
-
-def rest(found: TableFit) -> str:
-    """What there is to say of a table besides the columns that are read."""
-    names = ", ".join(map(shown, found.ignored[:12]))
-    more = f" and {len(found.ignored) - 12} more" if len(found.ignored) > 12 else ""
-    return f"Columns that the plan does not name, and that are not read: {names}{more}." if found.ignored else ""
-
-
-# What the owner is asked ----------------------------------------------------------------------------------------------
-# What a site's node asks its owner, and the answer; also at the terminal of the node itself.
-
 _SECONDS_BETWEEN_REMINDERS = 60.0
-
-
-def approve(arguments: argparse.Namespace) -> None:
-    """Show what is asked, take the answer, or end the node's part."""
-    from hedgerow.client.state import owner_desk
-
-    with owner_desk(Path(arguments.folder)) as desk:
-        if arguments.stop:
-            desk.stop()
-            note("The node leaves its run, charged for what it has answered, and ends: now, or when it is started.")
-            return
-        question = desk.pending()
-        if arguments.question is not None or arguments.deny:
-            _answer(desk, arguments.question or (question.id if question else ""), approve=not arguments.deny)
-            return
-        if arguments.json:
-            print_json({"question": None if question is None else {"id": question.id, **asdict(question)}})
-            return
-        if question is None:
-            note("Nothing is asked.")
-            if (denied := desk.denied_roster()) is not None:
-                print_facts(facts_of(denied))
-                note(f"It was denied. To approve it after all: {command_of(denied, arguments.folder)}")
-            return
-        print_facts(facts_of(question))
-        if is_terminal():
-            said = asked("Do you approve it? [yes/no]").lower()
-            if said in _WORDS:
-                _answer(desk, question.id, approve=_WORDS[said])
-            return
-        note(f"To approve it: {command_of(question, arguments.folder)}")
-
-
-_WORDS = {"yes": True, "y": True, "no": False, "n": False}
 
 
 def facts_of(question: Question) -> list[tuple[str, str]]:
@@ -342,14 +58,11 @@ def command_of(question: Question, folder: object) -> str:
     return f"hedgerow approve {shlex.quote(str(folder))} {question.id}"
 
 
-def _answer(desk: OwnerDesk, question_id: str, *, approve: bool) -> None:
-    note(answered(desk.answer(question_id, approve=approve), approve=approve))
-
-
-def answered(question: Question, *, approve: bool) -> str:
-    """What is said once an owner has answered."""
+def answer(desk: OwnerDesk, question_id: str, *, approve: bool) -> str:
+    """Approve or deny a question, and return what is said then; raises as `OwnerDesk.answer`."""
     from hedgerow.client.state import ROSTER
 
+    question = desk.answer(question_id, approve=approve)
     about = f"by {question.name!r} (run {question.run_id[:12]})" if question.kind != ROSTER else f"({question.name})"
     return f"The {question.kind} {about} is {'approved' if approve else 'denied'}."
 
@@ -387,7 +100,7 @@ class AtTheNode:
     def _take(self, line: str, question: Question) -> None:
         said = line.strip().lower()
         if said in ("no", f"yes {self._number}"):
-            _answer(self._desk, question.id, approve=said != "no")
+            note(answer(self._desk, question.id, approve=said != "no"))
         elif line:
             note(f"Type yes {self._number}, or no.")
         # An empty line without its end: the terminal is gone.

@@ -22,10 +22,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from hedgerow.app import cost, owner
+from hedgerow.app import cost, fit
 from hedgerow.app.inputs import address_of, listed
 from hedgerow.app.output import json_text, megabytes, note, number, today
-from hedgerow.app.owner import answered, facts_of
+from hedgerow.app.owner import answer, facts_of
 from hedgerow.app.progress import CALM, PastRun, Told, clock_time, in_words, mark_of, phase_words, span
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
@@ -579,10 +579,10 @@ class SitePage(Page):
         """How one of the site's tables fits the plan."""
         table: dict[str, Any] = {"name": name, "rest": "", "columns": []}
         if self._is_for_owner:
-            columns = [[*owner.cells(column), "; ".join(column.findings())] for column in found.columns]
+            columns = [[*fit.cells(column), "; ".join(column.findings())] for column in found.columns]
             lines = ["[data]", *found.mending] if found.mending else []
             about = [f"{title}: {said}." for title, said in found.about]
-            rest = " ".join(filter(None, [found.rows.text(), *about, owner.rest(found)]))
+            rest = " ".join(filter(None, [found.rows.text(), *about, fit.rest(found)]))
             table |= {"rest": rest, "columns": columns, "mending": "\n".join(lines)}
         else:
             table["rest"] = "Its counts are private, and this page is served to other machines: see `hedgerow check`."
@@ -659,8 +659,8 @@ class SitePage(Page):
     def _answered(self, asked: Mapping[str, Any], *, approve: bool) -> str:
         """Answer the question that was shown: the page names it, so no other can be slipped in between."""
         with closing(self._own_desk()) as desk:
-            question = desk.answer(str(asked.get("question", "")), approve=approve)
-        return self._noted(answered(question, approve=approve))
+            said = answer(desk, str(asked.get("question", "")), approve=approve)
+        return self._noted(said)
 
     def _stop(self, _: Mapping[str, Any]) -> str:
         with closing(self._own_desk()) as desk:

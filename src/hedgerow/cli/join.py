@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.app.inputs import asked, is_terminal, listed, read_policy, read_text, says_yes
+from hedgerow.app.inputs import asked, dialled, is_terminal, listed, read_policy, read_text, says_yes
 from hedgerow.app.output import name_log, note, print_facts, warn, wrapped
 from hedgerow.cli.main import build_parser
 from hedgerow.cli.parties import rows_of
@@ -151,7 +151,7 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path, 
 
     Raises PolicyRefusal "not-agreed"; LostRowsError where nobody is asked.
     """
-    from hedgerow.app.owner import ask_of_loss
+    from hedgerow.app.fit import ask_of_loss
     from hedgerow.data.units import MOST_LEFT_OUT
     from hedgerow.models.model import write_atomically
 
@@ -192,7 +192,8 @@ def _show_site(
     arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path
 ) -> tuple[Path | None, TableFit]:
     """What concerns a site only; returns where the coordinator's policy is, unless the owner has one, and the fit."""
-    from hedgerow.app import cost, owner
+    from hedgerow.app import cost
+    from hedgerow.cli import owner
     from hedgerow.cli.study import policy_of
     from hedgerow.client.policy import parse_policy
     from hedgerow.data.adapters import PLAIN
@@ -538,25 +539,36 @@ class _Line:
 
 
 def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
-    from hedgerow.app import node
+    from functools import partial
+
+    from hedgerow.app.node import NodeOptions, stay
     from hedgerow.cli import monitor
+    from hedgerow.cli.node import print_result
 
     identity = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
-    common = ["--roster", str(folder / ROSTER), "--identity", str(identity), "--connect", arguments.connect]
-    common += ["--json"] if arguments.json else []
     if invitation.role is Role.MONITOR:
+        common = ["--roster", str(folder / ROSTER), "--identity", str(identity), "--connect", arguments.connect]
+        common += ["--json"] if arguments.json else []
         common += [] if arguments.console is None else ["--console", arguments.console]
         monitor.run(build_parser().parse_args(["monitor", *common]))
         return
     policy = arguments.policy or str(folder / POLICY)
-    budget = str(_place_of_book(arguments, invitation, read_policy(policy).data_set))
-    command = ["node", *common, "--plan", str(folder / PLAN), "--policy", policy, "--budget", budget]
-    command += ["--state", str(folder / "state")]
-    command += ["--log-format", arguments.log_format]
-    for option, value in (("--held-out", arguments.held_out), ("--threads", arguments.threads)):
-        command += [] if value is None else [option, str(value)]
-    command += ["--out", str(folder)] + ([] if arguments.data is None else [arguments.data])
-    node.stay(build_parser().parse_args(command), is_once=arguments.once, page=page, has_met=True)
+    options = NodeOptions(
+        identity=str(identity),
+        roster=str(folder / ROSTER),
+        policy=policy,
+        address=dialled(arguments.connect, "--connect"),
+        data=arguments.data,
+        held_out=arguments.held_out,
+        plan=str(folder / PLAN),
+        state=str(folder / "state"),
+        budget=str(_place_of_book(arguments, invitation, read_policy(policy).data_set)),
+        out=str(folder),
+        threads=arguments.threads,
+        log_format=arguments.log_format,
+        quiet=arguments.json,
+    )
+    stay(options, partial(print_result, as_json=arguments.json), page, is_once=arguments.once, has_met=True)
 
 
 def _place_of_book(arguments: argparse.Namespace, invitation: Invitation, data_set: str) -> Path:

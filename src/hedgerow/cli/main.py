@@ -370,7 +370,7 @@ def _add_local(commands: Any) -> None:
     add("--threads", **_THREADS)
     add("--json", **_JSON)
     text = "show how a table fits a plan, column by column: for the owner of its rows, never to be sent"
-    add = _command(commands, "check", "hedgerow.app.owner:check", text)
+    add = _command(commands, "check", "hedgerow.cli.owner:check", text)
     add("plan", **_PLAN)
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
     add("--adapter", **_ADAPTER)
@@ -571,7 +571,7 @@ A node takes part in one run, of training or of evaluation, as the coordinator p
 def _add_node(commands: Any) -> None:
     """Add `node` and `flower-node`."""
     text = "take part in a run with this site's table"
-    add = _command(commands, "node", "hedgerow.app.node:run", text, _NODE_EXAMPLE)
+    add = _command(commands, "node", "hedgerow.cli.node:run", text, _NODE_EXAMPLE)
     text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL (with # and a query, or --query)"
     add("data", metavar="DATA", nargs="?", help=text)
     add("--query", metavar="SELECT", help="with a database's URL: the query that gives the table")
@@ -598,7 +598,7 @@ def _add_node(commands: Any) -> None:
     _add_log(add)
     add("--json", **_JSON)
     text = "answer for this site what a Flower SuperNode hands over"
-    add = _command(commands, "flower-node", "hedgerow.flower.site:serve", text)
+    add = _command(commands, "flower-node", "hedgerow.cli.flower:run", text)
     add("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")
     add("--socket", required=True, metavar="PATH", help="where the SuperNode's user may knock")
     add("--leave", action="store_true", help="as for `hedgerow node`: leave the state's run")
@@ -626,7 +626,7 @@ def _add_watching(commands: Any) -> None:
     add("--once", action="store_true", help="print how the run is now, and end")
     add("--json", action="store_true", help="print one JSON object per line for every event and report")
     add("--console", **_CONSOLE)
-    add = _command(commands, "ledger", "hedgerow.app.node:ledger", "show what all runs have cost a site's data")
+    add = _command(commands, "ledger", "hedgerow.cli.ledger:run", "show what all runs have cost a site's data")
     add("state", metavar="BOOK", help="a budget book, or a node's folder (`--state`)")
     add("--policy", metavar="FILE", help="the owner's policy: show what is left of its epsilon")
     add("--delta", type=float, default=1e-6, metavar="D", help="without a policy: at this delta")
@@ -765,7 +765,7 @@ A node asks where its policy says ask = "always". An approval holds for one run,
 def _add_approve(commands: Any) -> None:
     """Add `approve`."""
     text = "say what a site's node asks its owner, approve or deny it, or end the node's part"
-    add = _command(commands, "approve", "hedgerow.app.owner:approve", text, _APPROVE_END)
+    add = _command(commands, "approve", "hedgerow.cli.owner:approve", text, _APPROVE_END)
     add("folder", metavar="FOLDER", help="the node's folder (`--state`), or a party's of a study (STUDY-PARTY)")
     add("question", nargs="?", metavar="QUESTION", help="approve this question, by its 32 digits, without asking")
     ways = commands.choices["approve"].add_mutually_exclusive_group()

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.app.inputs import address_of
+from hedgerow.app.inputs import dialled
 from hedgerow.app.output import json_text, megabytes, note, number
 from hedgerow.app.progress import CALM, Told, clock_time, in_words, mark_of, phase_words, span
 from hedgerow.errors import UsageError
@@ -50,8 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not LEAST_INTERVAL <= arguments.every <= LONGEST_INTERVAL:
         raise UsageError("usage-every", every=arguments.every, least=LEAST_INTERVAL, longest=LONGEST_INTERVAL)
     pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
-    host, port = address_of(arguments.connect, "--connect")
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = dialled(arguments.connect, "--connect")
     # Not for secrets: it only keeps monitors from coming back all at once.
     watch = GrpcWatch(address, identity, pinned, random.random, interval=arguments.every)
     try:

@@ -11,7 +11,6 @@ in between is answered with "lost", after which the coordinator greets the node 
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,21 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.app.inputs import is_terminal, read_plan, read_policy, signing_key, signing_roster
-from hedgerow.app.node import (
-    Load,
-    arrivals_of,
-    book_file,
-    check_table,
-    loader,
-    model_digest,
-    note_book,
-    note_leaving,
-    table_of,
-    with_rows_read,
-)
+from hedgerow.app.fit import Tell, ask_of_loss
+from hedgerow.app.inputs import is_terminal, read_plan, read_policy
+from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, note_leaving, opened
 from hedgerow.app.output import begin_log, note, tell
-from hedgerow.app.owner import Tell, ask_of_loss, command_of, facts_of
+from hedgerow.app.owner import command_of, facts_of
+from hedgerow.app.rows import Load, check_table, loader, with_rows_read
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession
@@ -45,8 +35,6 @@ from hedgerow.client.policy import (
     Policy,
     asked_by,
     check_own_plan,
-    no_held_out_rows,
-    no_training_rows,
 )
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import stored_version
@@ -69,7 +57,6 @@ from hedgerow.flower.envelope import (
     sign,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
     EvaluationInvitation,
@@ -270,80 +257,78 @@ _LOG_BYTES = 1 << 20
 """One that is longer is kept as flower.old, in the place of the one before."""
 
 
+def options_of(file: SiteFile) -> NodeOptions:
+    """What a site's file gives the node."""
+    return NodeOptions(
+        identity=file.identity,
+        roster=file.roster,
+        policy=file.policy,
+        data=file.data or None,
+        query=file.query or None,
+        held_out=file.held_out or None,
+        held_out_query=file.held_out_query or None,
+        arrivals=file.arrivals or None,
+        models=file.models,
+        plan=file.plan or None,
+        state=file.state,
+        budget=file.budget or None,
+        threads=file.threads or None,
+    )
+
+
 def check(path: Path) -> None:
     """Look at what a site's file names before anyone asks: policy, plan, tables; raises what the owner has to mend."""
-    file = read_site_file(path)
-    for table in filter(None, (file.data, file.held_out)):
-        check_table(table, read_policy(file.policy).data)
-    Path(file.state).mkdir(mode=0o700, parents=True, exist_ok=True)
-    with use_threads(file.threads or available_threads()) as n_threads:
-        keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
-        setup = setup_of(file, *keys, n_threads, is_check=True)
+    options = options_of(read_site_file(path))
+    policy, folder = read_policy(options.policy), Path(options.state or "")
+    for table in filter(None, (options.data, options.held_out)):
+        check_table(table, policy.data)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write = _teller(folder)
+
+    def told(text: str, level: str = "") -> None:
+        write(text, level)
+        if level:
+            note(text, level=level)
+
+    with use_threads(options.threads or available_threads()) as n_threads:
+        keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
+        setup = setup_of(options, keys, policy, n_threads, is_check=True)
         check_own_plan(setup)
-        own = setup.policy.data
-        tables = [*table_of(file.data, file.query, own), *table_of(file.held_out, file.held_out_query, own)]
-        asks = ask_of_loss if is_terminal() else None
-        write = _teller(Path(file.state))
-
-        def told(text: str, level: str = "") -> None:
-            write(text, level)
-            if level:
-                note(text, level=level)
-
-        with_rows_read(setup, tables, told, asks)
-
-
-def leave_run(path: Path) -> None:
-    """Leave the run that the state of a site's file holds."""
-    file = read_site_file(path)
-    folder = Path(file.state)
-    store = NodeStore(folder)
-    try:
-        name = read_private(Path(file.identity)).public.name
-        book = BudgetBook(note_book(folder, book_file(file.budget, folder, file.policy, name)))
-        try:
-            note_leaving(store, book, name)
-        finally:
-            book.close()
-    finally:
-        store.close()
+        with_rows_read(setup, options.tables(policy), told, ask_of_loss if is_terminal() else None)
 
 
 def setup_of(
-    file: SiteFile, identity: PrivateIdentity, roster: PinnedRoster, n_threads: int, *, is_check: bool = False
+    options: NodeOptions,
+    keys: tuple[PrivateIdentity, PinnedRoster],
+    policy: Policy,
+    n_threads: int,
+    *,
+    is_check: bool = False,
 ) -> NodeSetup:
     """What a site's node is made of; `is_check` as for `_kept`."""
-    folder, policy = Path(file.state), read_policy(file.policy)
-    arrivals = arrivals_of(file.arrivals or None, strict=policy.is_strict, tell=_teller(folder), own=policy.data)
-    name = identity.public.name
-    load: Load = no_training_rows
-    load_held_out: Load = no_held_out_rows
-    if file.data:
-        load = _kept((file.data, file.query), file, policy, "rows", is_check=is_check)
-    if file.held_out:
-        load_held_out = _kept((file.held_out, file.held_out_query), file, policy, "held-out", is_check=is_check)
-    return NodeSetup(
-        name, signing_key(identity), signing_roster(roster), policy, os.urandom, SystemNoise(os.urandom), load,
-        read_plan(file.plan) if file.plan else None, n_threads, load_held_out,
-        frozenset(model_digest(model) for model in file.models), arrivals=arrivals,
-        tell=lambda text: _log(folder, text),
-    )  # fmt: skip
+    folder = Path(options.state or "")
+
+    def read(data: str, query: str | None, name: str) -> Load:
+        return _kept((data, query), folder, policy, name, is_check=is_check)
+
+    plan = None if options.plan is None else read_plan(options.plan)
+    return make_setup(options, keys, policy, plan, n_threads, read, _teller(folder))
 
 
 def answer(path: Path, request: bytes) -> bytes:
     """The reply of the site whose file this is to one request; raises as `FlowerNode.answer`, and UsageError."""
-    file = read_site_file(path)
-    identity, roster = read_private(Path(file.identity)), read_roster(Path(file.roster))
-    folder = Path(file.state)
-    with use_threads(file.threads or available_threads()) as n_threads:
-        setup = setup_of(file, identity, roster, n_threads)
+    options = options_of(read_site_file(path))
+    keys, folder = (read_private(Path(options.identity)), read_roster(Path(options.roster))), Path(options.state or "")
+    with use_threads(options.threads or available_threads()) as n_threads:
+        setup = setup_of(options, keys, read_policy(options.policy), n_threads)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        budget = note_book(folder, book_file(file.budget, folder, file.policy, identity.public.name))
-        node = FlowerNode(identity, roster, setup, folder, budget, lambda fault: report(folder, fault))
-        return node.answer(request)
+        budget = note_book(folder, book_file(options.budget, folder, options.policy, setup.site))
+        return FlowerNode(*keys, setup, folder, budget, lambda fault: report(folder, fault)).answer(request)
 
 
-def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *, is_check: bool = False) -> Load:
+def _kept(
+    source: tuple[str, str | None], folder: Path, policy: Policy, name: str, *, is_check: bool = False
+) -> Load:
     """Read a table or a query's result, from the node's own folder where a plan's rows of the table were read before.
 
     Reading and binning a large table for every message would cost more than answering it. What is kept is a byte or two
@@ -355,7 +340,7 @@ def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *,
     """
     data, query = source
     table = "" if is_url(data) else file_of(data)
-    read = loader(data, query or None, strict=policy.is_strict, tell=_teller(Path(file.state)), own=policy.data)
+    read = loader(data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data)
 
     def load(plan: Plan) -> SiteData:
         why = _why_checked(policy)
@@ -373,7 +358,7 @@ def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *,
         kind += f" {policy.max_unlisted} {policy.max_clamped} {policy.refuse_loss}" if policy.limits_fit else ""
         kind += " places" if cuts_again(plan) else ""
         stamp = f"{kind} {data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-        kept = Path(file.state) / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
+        kept = folder / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():
             with np.load(kept, allow_pickle=False) as arrays:
                 places = arrays["places"] if cuts_again(plan) else None
@@ -426,15 +411,19 @@ def _log(folder: Path, text: str) -> Path:
     return log
 
 
-def serve(arguments: argparse.Namespace) -> None:
-    """Answer what a SuperNode hands over, until interrupted."""
-    path = Path(arguments.site)
-    file = read_site_file(path)
-    begin_log(read_private(Path(file.identity)).public.name, arguments.log_format)
+def serve(path: Path, socket: Path, log_format: str, *, leaves: bool) -> None:
+    """Answer what a SuperNode hands over, until interrupted.
+
+    Args: path: the site's file; socket: where the SuperNode's user may knock; leaves: leave the run of the state first.
+    """
+    options = options_of(read_site_file(path))
+    name = read_private(Path(options.identity)).public.name
+    begin_log(name, log_format)
     check(path)
-    if arguments.leave:
-        leave_run(path)
-    warm_up(None, file.threads or 1)
+    if leaves:
+        with opened(options, name) as (store, book, _):
+            note_leaving(store, book, name)
+    warm_up(None, options.threads or 1)
 
     def reply(version: str, request: bytes) -> bytes:
         try:
@@ -444,9 +433,9 @@ def serve(arguments: argparse.Namespace) -> None:
             note(f"{fault} ({fault.code})", level="WARNING")
             raise
 
-    listener = NodeSocket(Path(arguments.socket))
+    listener = NodeSocket(socket)
     try:
-        note(f"Listening at {arguments.socket}.")
+        note(f"Listening at {socket}.")
         while True:
             listener.take(reply)
     finally:

@@ -1,0 +1,155 @@
+"""How a site's node reads the tables that its owner gives it, and what it tells the owner of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hedgerow.app.fit import Seen, Tell, look
+from hedgerow.app.output import note
+from hedgerow.client.node import ArrivalFolder
+from hedgerow.client.policy import NodeSetup, no_held_out_rows, no_raw_rows, no_training_rows, read_early, tell_of_more
+from hedgerow.data.adapters import PLAIN, Adapter
+from hedgerow.data.raw_cells import read_raw_site
+from hedgerow.data.site_data import SiteData, read_site_data
+from hedgerow.data.sources import Location, adapted, column_names, file_of, is_url, opened
+from hedgerow.data.units import MOST_LEFT_OUT, ContributionReport, RowCount
+from hedgerow.errors import UsageError
+from hedgerow.plan.plan import Plan
+from hedgerow.survey.queries import RawSite
+from hedgerow.survey.requests import Asked
+
+Load = Callable[[Plan], SiteData]
+"""Reads a site's rows by a plan."""
+
+
+def loader(
+    data: str, query: str | None, *, strict: bool = False, tell: Tell | None = None, own: Adapter = PLAIN
+) -> Load:
+    """How the site's rows are read once there is a plan.
+
+    Args:
+        strict: refuse a row that does not fit, and a table without rows; else such rows are left out.
+        tell: is given a sentence when rows are left out.
+        own: how the site writes its table.
+
+    Raises:
+        UsageError: a URL without a query, or a query without a URL.
+    """
+    if query is not None and not is_url(data):
+        raise UsageError("query-without-url")
+    place = data if query is None else f"{data}#{query}"
+    # A file is looked for when its rows are read; a URL may lack its query.
+    source = opened(place).source if is_url(place) else data
+
+    def load(plan: Plan) -> SiteData:
+        return _said(read_site_data(adapted(place, own), plan, strict=strict), source, tell)
+
+    return load
+
+
+def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Callable[[Asked], RawSite]:
+    """How the raw cells of the rows to train on are read, once a survey asks for them."""
+    if data is None:
+        return no_raw_rows
+    place = data if query is None else f"{data}#{query}"
+    name = "The query's result" if is_url(place) else Path(file_of(place)).name
+
+    def tell_owner(rows: RowCount) -> None:
+        said = f"{name}, for a survey: {rows.text()} (private: for this site only)"
+        note(said, level="WARNING" if rows.share_left_out > MOST_LEFT_OUT else "INFO")
+
+    return lambda asked: read_raw_site(adapted(place, own), asked, tell_owner)
+
+
+def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
+    rows, report = read
+    if tell is not None and (report.unfit or report.warning or not rows.n_records):
+        text = " ".join(filter(None, (report.text(), report.warning)))
+        said = f"{source}: {text} (private: for this site only)"
+        tell(said, level="WARNING") if report.rows.share_left_out > MOST_LEFT_OUT else tell(said)
+    return rows
+
+
+def check_table(data: str, own: Adapter = PLAIN) -> None:
+    """Look at a table before there is a plan: it is there, and its header can be read. Raises DataError.
+
+    A database is asked when there is a plan.
+    """
+    if not is_url(data):
+        column_names(adapted(data, own))
+
+
+def with_rows_read(
+    setup: NodeSetup, tables: Sequence[Location] = (), tell: Tell = note, seen: Seen | None = None
+) -> NodeSetup:
+    """The same, with the tables of its plan looked at and read already, before anyone is dialled.
+
+    Without a plan they are read when the coordinator proposes one.
+
+    Args:
+        tables: those that `setup` reads.
+        tell: is given what the owner should know of them.
+        seen: is given all that was found of each.
+
+    Raises:
+        DataError: a table does not fit, or is too large.
+        PolicyRefusal: too many cells lie beyond the plan: see `look`.
+    """
+    load, load_held_out = setup.load, setup.load_held_out
+    if setup.plan is not None:
+        for table in tables:
+            look(table, setup.plan, setup.policy, tell, seen)
+    if load is not no_training_rows:
+        load = _read_now(load, setup.plan, tables, tell)
+        if setup.plan is not None:
+            tell_of_more(setup, load(setup.plan).n_records)
+    if load_held_out is not no_held_out_rows:
+        load_held_out = _read_now(load_held_out, setup.plan, tables, tell)
+        if setup.plan is not None:
+            tell_of_more(setup, load_held_out(setup.plan).n_records)
+    return replace(setup, load=load, load_held_out=load_held_out)
+
+
+def _read_now(load: Load, plan: Plan | None, tables: Sequence[Location], tell: Tell) -> Load:
+    """As `read_early`; and the owner is told of a run that takes rows whose table was changed since."""
+    before = _stamps(tables)
+    early = read_early(load, plan)
+
+    def loaded(offered: Plan) -> SiteData:
+        if plan is not None and _stamps(tables) != before:
+            tell(
+                "A table was changed since it was read. The run takes the rows as they were then; to have it take the "
+                "new ones, start the node again before a run begins (private: for this site only)"
+            )
+        return early(offered)
+
+    return loaded
+
+
+def _stamps(tables: Sequence[Location]) -> list[tuple[int, int] | None]:
+    """What tells whether a file was changed: when it was written, and its bytes; None for what is not a file."""
+    found: list[tuple[int, int] | None] = []
+    for table in tables:
+        try:
+            status = None if is_url(table) else Path(file_of(table)).stat()
+        except OSError:
+            status = None
+        found.append(status and (status.st_mtime_ns, status.st_size))
+    return found
+
+
+def arrivals_of(
+    folder: str | None, *, strict: bool = False, tell: Tell | None = None, own: Adapter = PLAIN
+) -> ArrivalFolder | None:
+    """The folder of tables that come while a run goes on; None for none; EnvironmentFault when it is not there."""
+    if folder is None:
+        return None
+
+    def read(path: Path, plan: Plan) -> SiteData:
+        return _said(read_site_data(adapted(path, own), plan, strict=strict), path.name, tell)
+
+    source = ArrivalFolder(Path(folder), read, strict, tell)
+    source.names()
+    return source

@@ -1,0 +1,194 @@
+"""``hedgerow ledger``: what all runs together have cost a site's data, and the end of one that is reserved."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from hedgerow.app.inputs import read_policy
+from hedgerow.app.node import book_of
+from hedgerow.app.output import note, number, print_facts, print_json
+from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
+from hedgerow.client.node_session import close_reserved
+from hedgerow.client.state import NodeStore
+from hedgerow.errors import EnvironmentFault, UsageError
+
+_LEAST_DIGITS = 8
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Close a run or set a plan's draws back, if one is named, and print the budget book."""
+    file = book_of(Path(arguments.state))
+    if not file.is_file():
+        raise UsageError("budget-not-found", path=arguments.state)
+    policy = None if arguments.policy is None else read_policy(arguments.policy)
+    delta = arguments.delta if policy is None else policy.delta
+    book = BudgetBook(file)
+    try:
+        closed = [] if arguments.close is None else _close(book, arguments.close, Path(arguments.state))
+        forgotten = {} if arguments.allow_draws is None else _allow_draws(book, arguments.allow_draws)
+        if arguments.lost is not None:
+            if policy is None:
+                raise UsageError("usage-lost-without-policy")
+            book.charge_lost(policy.data_set, policy.unit, arguments.lost, policy.delta)
+        content = _content(book, delta)
+        asked = book.invitations()
+    finally:
+        book.close()
+    if policy is not None:
+        for data_set in content["data_sets"]:
+            if data_set["data_set"] == policy.data_set:
+                data_set["max_epsilon"] = policy.max_epsilon
+    if arguments.json:
+        content |= {"closed": closed} if arguments.close else {}
+        content |= {"allowed_draws": forgotten} if forgotten else {}
+        content |= {"invitations": [dataclasses.asdict(line) for line in asked]} if arguments.invitations else {}
+        print_json(content)
+        return
+    for line in closed:
+        note(_said_line(line))
+    for digest, count in forgotten.items():
+        note(f"{count} set-up(s) of the plan {digest[:12]} are counted no more: the seed may be drawn again.")
+    _print_ledger(content)
+    _say_invitations(asked, is_list=arguments.invitations)
+    if any(line["status"] == RESERVED for data_set in content["data_sets"] for line in data_set["runs"]):
+        note(
+            "A run that is reserved may go on: start its node again. If it shall not, end it with "
+            f"`hedgerow ledger {shlex.quote(arguments.state)} --close RUN`, and what it did not use is free again."
+        )
+
+
+def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
+    """Close a run, for all nodes with this book or, where their folder is `given`, for that node.
+
+    Raises UsageError: code "run-not-reserved", or "run-in-use" while a node works with its folder.
+    """
+    lines = [line for line in book.lines() if line.status == RESERVED and line.run_id.startswith(wanted.lower())]
+    if given.is_dir():
+        lines = [line for line in lines if _folder_of(line, given) == given.resolve()]
+    if len(wanted) < _LEAST_DIGITS or len({line.run_id for line in lines}) != 1:
+        raise UsageError("run-not-reserved", wanted=wanted, least=_LEAST_DIGITS)
+    closed = []
+    with ExitStack() as open_files:
+        # All are opened before one is closed: as long as a node works with its folder, nothing is.
+        found = _own_stores(lines, given, open_files)
+        if given.is_dir() and any(store is not None for _, store in found):
+            # The folder is of one node, and only its line is meant.
+            found = [(line, store) for line, store in found if store is not None]
+        for line, store in found:
+            book.serve(line.site, line.state)
+            is_known = close_reserved(store, book, bytes.fromhex(line.run_id))
+            closed.append({"run_id": line.run_id, "site": line.site, "state": line.state, "is_known": is_known})
+    return closed
+
+
+def _allow_draws(book: BudgetBook, wanted: str) -> dict[str, int]:
+    """Set a plan's set-ups back for all nodes with this book; UsageError (code "no-draws") where there are none."""
+    forgotten = book.forget_draws(wanted.lower()) if len(wanted) >= _LEAST_DIGITS else {}
+    if not forgotten:
+        raise UsageError("no-draws", wanted=wanted, least=_LEAST_DIGITS)
+    return forgotten
+
+
+def _folder_of(line: BudgetLine, given: Path) -> Path:
+    """A line's state folder; where that is gone, or not known, the folder that was given, if it is one."""
+    noted = Path(line.state)
+    is_there = bool(line.state) and (noted / "node.db").is_file()
+    return given.resolve() if given.is_dir() and not is_there else noted
+
+
+def _own_stores(
+    lines: Sequence[BudgetLine], given: Path, open_files: ExitStack
+) -> list[tuple[BudgetLine, NodeStore | None]]:
+    """Each line, and the state of its own node; None where it is not there, for another node's does not tell its cost.
+
+    A state tells whose it is. Where it does not, being of an earlier version, the folder must be that of the line.
+    """
+    folders = [_folder_of(line, given) for line in lines]
+    opened = {folder: _opened(folder, open_files) for folder in dict.fromkeys(folders)}
+    found: list[tuple[BudgetLine, NodeStore | None]] = []
+    for line, folder in zip(lines, folders, strict=True):
+        store = opened[folder]
+        sites = frozenset() if store is None else store.sites()
+        is_own = sites == {line.site} or (not sites and str(folder) == line.state)
+        found.append((line, store if is_own else None))
+    return found
+
+
+def _opened(folder: Path, open_files: ExitStack) -> NodeStore | None:
+    if not (folder / "node.db").is_file():
+        return None
+    try:
+        return open_files.enter_context(closing(NodeStore(folder)))
+    except EnvironmentFault as fault:
+        if fault.code != "database-locked":
+            raise
+        raise UsageError("run-in-use", folder=folder) from fault
+
+
+def _said_line(line: dict[str, Any]) -> str:
+    name = f"{line['run_id'][:12]}{' of ' + line['site'] if line['site'] else ''}"
+    if line["is_known"]:
+        return f"The run {name} is closed, charged for what has left its node. It is never taken up again."
+    why = "The node's state is gone, so what has left it is not known"
+    return f"The run {name} is closed. {why}: all that was reserved stays charged."
+
+
+def _content(book: BudgetBook, delta: float) -> dict[str, Any]:
+    names = list(dict.fromkeys(line.data_set for line in book.lines()))
+    return {
+        "delta": delta,
+        "data_sets": [
+            {
+                "data_set": name,
+                "epsilon": book.spent(name, delta),
+                "runs": [
+                    {
+                        "run_id": line.run_id,
+                        "site": line.site,
+                        "plan": line.plan_name,
+                        "plan_digest": line.plan_digest,
+                        "unit": line.unit,
+                        "status": line.status,
+                        "epsilon": line.epsilon(delta),
+                        "begun": line.begun,
+                    }
+                    for line in book.lines(name)
+                ],
+            }
+            for name in names
+        ],
+    }
+
+
+def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:
+    """What coordinators have asked this site for, and what they were told; or only how many were refused."""
+    if not is_list:
+        if n_refused := sum(line.count for line in lines if line.answer != ACCEPTED):
+            print(f"{n_refused} invitation(s) of a coordinator were refused; --invitations lists them.")
+        return
+    print("\nInvitations (times are UTC)")
+    for line in lines:
+        span = line.first if line.first == line.last else f"{line.first} to {line.last}"
+        what = f"{line.plan_name} ({line.plan_digest[:12]})" if line.plan_digest else "of many kinds"
+        print(f"  {line.count} x {line.kind}, epsilon {number(line.epsilon)}, {what}: {line.answer}, {span}")
+
+
+def _print_ledger(content: dict[str, Any]) -> None:
+    for data_set in content["data_sets"]:
+        limit = f" of {number(data_set['max_epsilon'])}" if "max_epsilon" in data_set else ""
+        print(f"{data_set['data_set']}: epsilon {number(data_set['epsilon'])}{limit} at delta {content['delta']:g}")
+        is_shared = len({run["site"] for run in data_set["runs"]}) > 1
+        print_facts([(f"run {run['run_id'][:12]}", _line(run, is_shared=is_shared)) for run in data_set["runs"]])
+
+
+def _line(run: dict[str, Any], *, is_shared: bool) -> str:
+    site = f"{run['site']}: " if is_shared and run["site"] else ""
+    # A line of an earlier version has no date.
+    begun = run["begun"][:10] or "?"
+    return f"{site}{run['status']:<9} {begun:<10} epsilon {number(run['epsilon']):<8} {run['plan']} (per {run['unit']})"
