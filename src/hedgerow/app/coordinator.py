@@ -1,25 +1,20 @@
-"""``hedgerow coordinator``: run a plan over the nodes of a roster, say how it is, and write the model.
-
-An evaluation over sites listens, runs and reports by the same functions.
-"""
+"""A run of a plan over the nodes of a roster: training, evaluation or survey, whatever engine carries its messages."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hedgerow.app.cost import trees_text
-from hedgerow.app.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
-from hedgerow.app.output import begin_log, note, print_facts, print_json, tell, today, warn, warn_seeded, wrapped
-from hedgerow.app.progress import sites_of, told_if_slow
+from hedgerow.app.inputs import address_of, check_can_write, listed, signing_key, signing_roster
+from hedgerow.app.output import begin_log, note, tell
+from hedgerow.app.progress import told_if_slow
 from hedgerow.errors import UsageError
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_of_model
@@ -40,6 +35,37 @@ from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
 
 if TYPE_CHECKING:
     from hedgerow.app.page import Console
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorOptions:
+    """What the operator of a coordinator gives.
+
+    Attributes:
+        identity, roster: files.
+        listen: where nodes dial, HOST:PORT.
+        engine: what carries the messages.
+        metrics: [HOST:]PORT of the numbers for Prometheus; None for none.
+        seed: draws the noise from a seed, for experiments; None for the operating system's generator.
+        log_format: "text" or "json".
+        quiet: make no remarks on what goes as it should.
+        ended_by: what ends a run for good, in words, for the operator who interrupts it.
+    """
+
+    identity: str
+    roster: str
+    listen: str = "127.0.0.1:7443"
+    engine: str = "grpc"
+    metrics: str | None = None
+    seed: int | None = None
+    log_format: str = "text"
+    quiet: bool = False
+    ended_by: str = ""
+
+    @property
+    def noise(self) -> NoiseSource:
+        """What the releases are noised with."""
+        return SystemNoise(os.urandom) if self.seed is None else SeededNoise(self.seed)
 
 
 @contextmanager
@@ -243,7 +269,7 @@ class ModelFile:
         if made is None:
             self.require_room()
             return
-        model = Model(made.plan, made.ensemble, made.ledger, made.report, salvaged=made.salvaged)
+        model = model_of(made)
         is_there = self.path.is_file() and not writes_over(model, self.path, self._remedy)
         if not self.quiet:
             place = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
@@ -262,6 +288,11 @@ class ModelFile:
             f"Give another name, --out MODEL, or move the file away first. To go on with a run that has begun, or to "
             f"have the model of one that is over, add --journal {self.journal}."
         )
+
+
+def model_of(outcome: Outcome) -> Model:
+    """The model that a training has made, with its account."""
+    return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
 
 
 def paused_file(journal: Path) -> Path:
@@ -350,20 +381,16 @@ def carry_out(
 
 
 def serve(
-    arguments: argparse.Namespace,
+    options: CoordinatorOptions,
     plan: Plan,
-    noise: NoiseSource,
     file: RunFile,
-    about: EvaluatedModel | SurveyTask | None,
+    about: EvaluatedModel | SurveyTask | None = None,
     page: Console | None = None,
 ) -> tuple[Outcome, RunSession]:
-    """`carry_out`, by `roster`, `identity`, `listen`, `engine`, `metrics` and `json` of the command line.
-
-    Args: page: that of `--console`, which is shown the run.
-    """
+    """Listen where the options say, and `carry_out`. Args: page: is shown the run."""
     require_masks(plan)
-    pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
-    host, port = address_of(arguments.listen, "--listen")
+    pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
+    host, port = address_of(options.listen, "--listen")
     # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
     digest = bytes.fromhex(plan.digest) if about is None else b""
     allow_many_connections()
@@ -371,75 +398,75 @@ def serve(
     @contextmanager
     def listening(session: RunSession, board: RunBoard) -> Iterator[Hub]:
         monitors = Monitors(pinned)
-        hub = ENGINES[arguments.engine].hub(identity, pinned, (host, port), digest, monitors)
+        hub = ENGINES[options.engine].hub(identity, pinned, (host, port), digest, monitors)
         try:
-            if not arguments.json:
+            if not options.quiet:
                 place = f"{f'[{host}]' if ':' in host else host}:{hub.port}"
                 note(f"Listening on {place} for {listed(site.name for site in pinned.sites)}.")
-            with published(board, hub, monitors, arguments.metrics, page):
+            with published(board, hub, monitors, options.metrics, page):
                 yield hub
         except KeyboardInterrupt:
-            end = f" {ended_by} ends it." if (ended_by := getattr(arguments, "ended_by", "")) else ""
+            end = f" {options.ended_by} ends it." if options.ended_by else ""
             note(f"The run can go on: its sites wait, and the same command takes it up again.{end}")
             raise
         finally:
             hub.close()
 
     shows = {} if page is None else {"shows": page.show_waiting}
-    return carry_out((identity, pinned), plan, noise, file, about, listening, arguments.log_format, **shows)
+    return carry_out((identity, pinned), plan, options.noise, file, about, listening, options.log_format, **shows)
 
 
-def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> None:
+def train_over_nodes(
+    options: CoordinatorOptions, plan: Plan, file: ModelFile, page: Console | None = None
+) -> tuple[Model, RunSession]:
+    """`serve` a training, or go on with it, and write its model; raises as `carry_out`."""
+    outcome, session = serve(options, plan, file, page=page)
+    model = model_of(outcome)
+    file.save(model)
+    return model, session
+
+
+def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tuple[bytes, list[str], int]:
     """End the run of a journal for good, and tell its sites as they come back.
 
-    Args: as `serve`; of the plan, `join_timeout` counts, which is how long the sites are waited for.
+    Args: plan: its `join_timeout` counts, which is how long the sites are waited for.
+
+    Returns: the run's number, the sites that were told, and how many there are.
 
     Raises:
         UsageError: code "no-open-run"; there is no such run, or it is over.
     """
-    pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
-    log = begin_log(pinned.coordinator.name, arguments.log_format)
-    place = address_of(arguments.listen, "--listen")
+    pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
+    log = begin_log(pinned.coordinator.name, options.log_format)
+    place = address_of(options.listen, "--listen")
     if not journal_file.is_file():
         raise UsageError("no-open-run", path=journal_file)
-    journal = Journal(journal_file)
-    try:
+    with closing(Journal(journal_file)) as journal:
         run_id = journal.end(STOPPED_BY_OPERATOR)
         log.run = lambda: run_id
         names, seconds = [site.name for site in pinned.sites], plan.federation.join_timeout
         allow_many_connections()
         # Whichever plan a node holds: it was in this run, or it is told nothing.
-        hub = ENGINES[arguments.engine].hub(identity, pinned, place, b"", None)
-        try:
-            if not arguments.json:
+        with closing(ENGINES[options.engine].hub(identity, pinned, place, b"", None)) as hub:
+            if not options.quiet:
                 note(f"The run {run_id.hex()[:12]} is ended.")
                 note(f"Waiting for {listed(names)}, to tell them, for {seconds:.0f} s at most.")
             reached = tell_of_the_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
-        finally:
-            hub.close()
-    finally:
-        journal.close()
-    if arguments.json:
-        print_json({"run_id": run_id.hex(), "told": reached})
-        return
-    print_facts([("run", f"{run_id.hex()[:12]}, ended"), ("told", listed(reached) if reached else "no site")])
-    if len(reached) < len(names):
-        note("A site that was not told learns of it when it is invited to another run.")
+    return run_id, reached, len(names)
 
 
 _SECONDS_TO_HAND_OUT, _SECONDS_BETWEEN_LOOKS = 60.0, 0.3
 
 
-def hand_out(arguments: argparse.Namespace, model: Path, awaited: Collection[str] | None = None) -> None:
+def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = False) -> None:
     """Give a model's file to the nodes of the roster that ask for it, for a minute at most.
 
-    Who has taken it is noted beside it.
-
-    Args: arguments: with `roster`, `identity` and `listen`; awaited: once these have it, it is over; None for all.
+    Who has taken it is noted beside it. Args: only_late: end once those have it that had not taken it before.
     """
     content = Result(model.read_bytes()).to_bytes()
-    roster, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
+    roster, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
     sites, took = {site.name for site in roster.sites}, set[str]()
+    awaited = late(model, roster) if only_late else sites
     digest = digest_of_model(Model.load(model).ensemble)
     before = set(_noted(model, digest).get("sites", ()))
 
@@ -450,13 +477,12 @@ def hand_out(arguments: argparse.Namespace, model: Path, awaited: Collection[str
             return Farewell.of(refusal).to_bytes()
         return content
 
-    place = HubAddress(*address_of(arguments.listen, "--listen"))
-    names = listed(sorted(sites if awaited is None else awaited))
-    note(f"Waiting for {names} to take the model's file, for {_SECONDS_TO_HAND_OUT:.0f} s at most.")
+    place = HubAddress(*address_of(options.listen, "--listen"))
+    note(f"Waiting for {listed(sorted(awaited))} to take the model's file, for {_SECONDS_TO_HAND_OUT:.0f} s at most.")
     server = StudyServer(identity, place, len(sites), answer, roster.sites)
     try:
         deadline = time.monotonic() + _SECONDS_TO_HAND_OUT
-        while not took.issuperset(sites if awaited is None else awaited) and time.monotonic() < deadline:
+        while not took.issuperset(awaited) and time.monotonic() < deadline:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
     finally:
         server.close()
@@ -493,68 +519,3 @@ def require_masks(plan: Plan) -> None:
     """Raises UsageError for a plan of sums in the clear."""
     if not plan.federation.secure_aggregation:
         raise UsageError("clear-sums")
-
-
-def run(arguments: argparse.Namespace, page: Console | None = None) -> None:
-    """Wait for the sites, run, write the model, print what it promises, and hand it out; a page stays beyond that.
-
-    Args: page: one that is there already.
-    """
-    plan = read_plan(arguments.plan)
-    out = check_can_write(arguments.out)
-    journal = Path(arguments.journal or f"{out}.journal")
-    if arguments.abort:
-        end_run(arguments, plan, journal)
-        return
-    noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    file = ModelFile(out, None, journal, is_new=arguments.new_run, quiet=arguments.json)
-    with ExitStack() as stack:
-        if arguments.console is not None:
-            # An extra: only who wants the page needs it.
-            from hedgerow.app.page import Console
-
-            page = stack.enter_context(Console(arguments.console, plan))
-        elif page is not None:
-            page.show_plan(plan)
-        outcome, session = serve(arguments, plan, noise, file, None, page)
-        model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
-        file.save(model)
-        _print(model, session, arguments, out)
-        if page is not None:
-            page.show_model(model)
-        if arguments.hand_out:
-            hand_out(arguments, out, late(out, read_roster(Path(arguments.roster))))
-        if page is not None:
-            page.wait()
-
-
-def _print(model: Model, session: RunSession, arguments: argparse.Namespace, out: Path) -> None:
-    together = sites_of(session)
-    if arguments.json:
-        content = {
-            "model": str(out),
-            "plan_digest": model.plan.digest,
-            "run_id": session.run.run_id.hex(),
-            "sites": together,
-            "sites_per_round": [len(survivors) for survivors in session.run.survivors],
-            "refusals": session.run.sites.refusals,
-            "left_out": session.run.sites.left_out,
-            "salvaged": None if model.salvaged is None else asdict(model.salvaged),
-            "report": model.report.to_dict(),
-        }
-        print_json(content)
-        return
-    if model.salvaged is not None:
-        warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
-    if model.report.seeded:
-        warn_seeded()
-    smallest = min(map(len, session.run.survivors), default=0)
-    print_facts(
-        [
-            ("sites", f"{len(together)} of {len(session.run.sites)}: {listed(together)}"),
-            ("rounds", f"{len(session.run.survivors)}, the smallest of {smallest} sites"),
-            ("model", f"{trees_text(model.plan, model.ensemble, is_whole=model.salvaged is None)}, written to {out}"),
-            *([("bounds", model.bounds_text)] if model.bounds_text else []),
-        ]
-    )
-    print("\n" + wrapped(model.report_text(today())))

@@ -1,21 +1,17 @@
-"""``hedgerow privacy``: what a plan costs, before anyone runs it."""
+"""What a plan costs and promises, in words, before anyone runs it."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import math
 from dataclasses import replace
 from typing import Any
 
-from hedgerow.app.inputs import read_plan
-from hedgerow.app.output import megabytes, number, print_facts, print_json
+from hedgerow.app.output import number
 from hedgerow.local.forecast import (
     SMALLEST_GROUP,
     USUAL_GROUPS,
     Forecast,
     expected_singles,
-    forecast,
     is_measured,
     measured_case,
     measured_loss,
@@ -32,47 +28,10 @@ from hedgerow.privacy.report import warnings_of
 from hedgerow.protocol.groups import noise_factor as middle_noise
 from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.training.settings import Settings
-from hedgerow.transport.identities import spoken
 from hedgerow.trees.ensemble import Ensemble
 
 _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Times a plan's epsilon, where its outlook is shown."""
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Print the cost of a plan."""
-    plan = read_plan(arguments.plan)
-    expected = forecast(plan)
-    n_sites = arguments.sites or max(SMALLEST_COHORT, plan.federation.min_sites)
-    if arguments.json:
-        print_json(_content(plan, expected, n_sites))
-        return
-    show(plan, expected, n_sites)
-
-
-def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
-    """Print what a plan costs, for a person."""
-    print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
-    print(f"digest {plan.digest}")
-    print(f"fingerprint {spoken(bytes.fromhex(plan.digest))}\n")
-    print("Privacy")
-    print_facts(privacy_facts(plan, expected))
-    print("\nNoise")
-    print_facts([*seen_facts(plan, expected), *_noise_facts(plan, expected, n_sites)])
-    if facts := outlook(plan):
-        print("\nWill it be any good?")
-        print_facts(facts)
-    print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
-    print_facts([*model_facts(plan, expected.settings), *([("known", "; ".join(plan.known))] if plan.known else [])])
-    kinds = ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
-    print("\nEach site")
-    print_facts(
-        [
-            ("exchanges", f"{expected.n_exchanges} ({kinds})"),
-            ("sends", f"{expected.numbers_per_node:,} numbers of {expected.bits_per_number} bits, "
-             f"{megabytes(expected.bytes_per_node)} over the whole run"),
-        ]
-    )  # fmt: skip
 
 
 def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
@@ -102,7 +61,7 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
         facts.append(("a person", f"with several records is promised less, by epsilon: {said}; privacy.unit mends it"))
     if (count := PublicInputs.of(plan).records_of_a_line) > 1:
         facts.append(("one line", f"of a CSV may touch {count} records (privacy.line_breaks); the promise is for one"))
-    facts += [("warning", warning) for warning in _warnings(plan)]
+    facts += [("warning", warning) for warning in warnings(plan)]
     if plan.reads_rows:
         facts.append(("warning", "bounds were read off private data: the guarantee is void"))
     if plan.reads_quantiles:
@@ -172,13 +131,13 @@ def seen_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     return facts
 
 
-def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str, str]]:
+def noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str, str]]:
     """What noise of the sites costs."""
     if math.isinf(plan.privacy.epsilon) or plan.privacy.noise == "local":
         return []
     if isinstance(expected.settings, DpXgboostSettings):
         return [("of the sites", "this algorithm has no noise of the sites")]
-    cost, n_groups = _distributed_cost(plan, n_sites), plan.federation.groups
+    cost, n_groups = distributed_cost(plan, n_sites), plan.federation.groups
     groups = []
     if n_groups:
         times = middle_noise(n_groups)
@@ -216,7 +175,7 @@ def groups_text(plan: Plan, n_sites: int) -> str:
     )
 
 
-def _distributed_cost(plan: Plan, n_sites: int) -> dict[str, Any]:
+def distributed_cost(plan: Plan, n_sites: int) -> dict[str, Any]:
     """What noise of so many sites costs against that of the coordinator, for the same promise."""
     privacy, least = plan.privacy, plan.federation.min_sites
     if plan.federation.groups:
@@ -262,40 +221,10 @@ def outlook(plan: Plan) -> list[tuple[str, str]]:
     return facts
 
 
-def _warnings(plan: Plan) -> tuple[str, ...]:
+def warnings(plan: Plan) -> tuple[str, ...]:
+    """What is wrong with a plan's promise."""
     return warnings_of(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
-
-
-def _features(plan: Plan) -> str:
-    categorical = sum(feature.is_categorical for feature in plan.features)
-    count = len(plan.features)
-    return f"{count} feature{'' if count == 1 else 's'}" + (f" ({categorical} categorical)" if categorical else "")
 
 
 def _shown(value: object) -> str:
     return "the loss's own" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
-    is_private = not math.isinf(plan.privacy.epsilon)
-    can_share = plan.privacy.noise != "local" and not isinstance(expected.settings, DpXgboostSettings)
-    return {
-        "plan": plan.name,
-        "digest": plan.digest,
-        "fingerprint": spoken(bytes.fromhex(plan.digest)),
-        "epsilon": plan.privacy.epsilon,
-        "delta": plan.privacy.delta,
-        "epsilon_gdp": expected.epsilon_gdp,
-        "epsilon_rdp": expected.epsilon_rdp,
-        "warnings": list(_warnings(plan)),
-        "outlook": dataclasses.asdict(outlook_of(plan)) if is_private else None,
-        "settings": dataclasses.asdict(expected.settings),
-        "model": dict(model_facts(plan, expected.settings)),
-        "exchanges": expected.n_exchanges,
-        "queries": [{"kind": kind, "count": count, "length": length} for kind, count, length in expected.queries],
-        "numbers_per_node": expected.numbers_per_node,
-        "bits_per_number": expected.bits_per_number,
-        "bytes_per_node": expected.bytes_per_node,
-        "single_record_leaves": expected_singles(plan, expected.settings),
-        "distributed_noise": _distributed_cost(plan, n_sites) if is_private and can_share else None,
-    }

@@ -1,80 +1,45 @@
-"""``hedgerow evaluate``: how well a model predicts a table, or, with --federated, what sites hold out and may not show.
-
-An app of Flower evaluates by the same functions.
-"""
+"""How well a model predicts a table, or what sites hold out and may not show; and how all sites' tables are read."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hedgerow.app.inputs import adapted_sites, check_can_write, listed, named_sites, picture_file
+from hedgerow.app.inputs import listed
 from hedgerow.app.output import (
-    PRIVATE,
-    PRIVATE_MARK,
     note,
     number,
     print_facts,
-    print_json,
     today,
     warn,
-    warn_seeded,
     wrapped,
 )
 from hedgerow.app.progress import sites_of, status
-from hedgerow.client.node import available_threads, use_threads
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
 from hedgerow.data.sources import Location, file_of, is_url, opened, read_records
 from hedgerow.data.units import MOST_LEFT_OUT, Records, RowCount, RowsLeftOut
-from hedgerow.errors import HedgerowError, UsageError
+from hedgerow.errors import HedgerowError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
-from hedgerow.local.training import FederatedEvaluation, evaluate_federated, evaluated, plot_calibration
+from hedgerow.local.training import FederatedEvaluation, evaluated
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.survival import doubt_of_times
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
-from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text, require_room, sole_writer
+from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.release import EvaluatedModel, Outcome
+
+if TYPE_CHECKING:
+    from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 
 _TITLES = {
     "auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²", "mae": "MAE",
     "integrated_brier": "integrated Brier score",
 }  # fmt: skip
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Print the scores."""
-    if arguments.federated:
-        _run_federated(arguments)
-        return
-    _check_plain(arguments)
-    (table,) = adapted_sites({arguments.data: arguments.data}, arguments.adapters).values()
-    model = Model.load(arguments.model)
-    with status(f"Predicting {Path(arguments.data).name}", quiet=arguments.json):
-        scores = evaluate(model, read_own(table, model.plan, arguments.allow_loss))
-    if arguments.json:
-        print_json({"model": arguments.model, "data": arguments.data, **PRIVATE_MARK, **scores})
-        return
-    print(f"{wrapped(PRIVATE, hanging=0)}\n")
-    print_facts(_facts_of_scores(scores, model))
-
-
-def _check_plain(arguments: argparse.Namespace) -> None:
-    options = ("sites", "epsilon", "delta", "out", "plot", "seed", "roster", "identity", "journal", "metrics")
-    only_federated = [name for name in options if getattr(arguments, name) is not None]
-    if only_federated:
-        option = "site" if only_federated[0] == "sites" else only_federated[0]
-        raise UsageError("usage-only-federated", option=option)
-    if arguments.data is None:
-        raise UsageError("usage-no-data")
 
 
 def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: bool = True) -> list[Records]:
@@ -121,88 +86,9 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     return {"n_records": len(truth), **loss_kind(model.plan).scores(truth, output, model.plan.label)}
 
 
-def _facts_of_scores(scores: dict[str, float], model: Model) -> list[tuple[str, str]]:
-    facts = [("records", f"{scores['n_records']:,}")]
-    for name, value in scores.items():
-        if name != "n_records":
-            facts.append((_title(name), number(value) + _remark(name, value, model)))
-    return facts
-
-
-def _title(name: str) -> str:
+def title_of(name: str) -> str:
+    """A score's name for a person."""
     return _TITLES.get(name, name.replace("_", " "))
-
-
-def _remark(name: str, value: float, model: Model) -> str:
-    if name != "auc":
-        return ""
-    if np.isnan(value):
-        return " (one class only)"
-    return " (chance 0.5)" if len(model.plan.label.classes) == 2 else " (mean of each class against the rest)"
-
-
-def _run_federated(arguments: argparse.Namespace) -> None:
-    """Evaluate, write the model with the cost on its account, print the scores and what they cost."""
-    _check_federated(arguments)
-    model = Model.load(arguments.model)
-    out = check_can_write(arguments.out or arguments.model)
-    picture = _picture(arguments.plot, model)
-    noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    if arguments.roster is None:
-        require_room(out, model)
-        tables = adapted_sites(named_sites(arguments.sites), arguments.adapters)
-        allowed = arguments.allow_loss
-        rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
-        _warn_of_missing(model, rows)
-        with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
-            found = evaluate_federated(
-                model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
-            )
-        sites = list(rows)
-        # The account goes first: numbers that were seen but not charged would be a leak.
-        # Another evaluation of the file may have gone on beside this one.
-        with sole_writer(out):
-            require_room(out, model)
-            found.model.save(out)
-    else:
-        found, sites = _over_network(arguments, model, out, noise)
-    if picture is not None:
-        plot_calibration(found, picture)
-    if arguments.json:
-        print_json(content_of(found, sites, out, picture))
-    else:
-        if noise.seeded:
-            warn_seeded()
-        print_evaluation(found, sites, out, picture)
-    if arguments.hand_out:
-        # An extra, as in `_over_network`.
-        from hedgerow.app.coordinator import hand_out
-
-        hand_out(arguments, out)
-
-
-def _warn_of_missing(model: Model, sites: Sites) -> None:
-    """Tell each site of columns without any value, as `evaluate` does of a table."""
-    for name, rows in sites.items():
-        if rows.n_records >= FEWEST_TO_WARN and (empty := model.without_values(rows.codes)):
-            warn(f"Private, for the site {name} only: {no_values_text(empty)}")
-
-
-def _over_network(
-    arguments: argparse.Namespace, model: Model, out: Path, noise: NoiseSource
-) -> tuple[FederatedEvaluation, list[str]]:
-    """As the coordinator of a run over the nodes of the roster, which answer over the rows that they hold out."""
-    # An extra: only a party that dials or listens needs grpc.
-    from hedgerow.app.coordinator import ModelFile, serve
-
-    evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
-    journal = Path(arguments.journal or journal_of(out, model))
-    file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
-    outcome, session = serve(arguments, model.plan, noise, file, evaluated)
-    found = found_by(outcome, model)
-    # The account goes first, as above.
-    file.save(found.model)
-    return found, sites_of(session)
 
 
 def to_be_evaluated(model: Model, epsilon: float, delta: float | None, noise: str = "") -> EvaluatedModel:
@@ -220,39 +106,29 @@ def journal_of(out: Path | str, model: Model) -> str:
     return f"{out}.evaluation-{len(model.ledger)}.journal"
 
 
+def evaluate_over_nodes(
+    options: CoordinatorOptions, evaluated: EvaluatedModel, model: Model, file: ModelFile
+) -> tuple[FederatedEvaluation, list[str]]:
+    """As the coordinator of a run over the nodes of a roster, which answer over the rows that they hold out.
+
+    The model is written with the cost on its account. Returns what was found, and whose rows are in it.
+    """
+    # An extra: only a party that dials or listens needs grpc.
+    from hedgerow.app.coordinator import serve
+
+    outcome, session = serve(options, model.plan, file, evaluated)
+    found = found_by(outcome, model)
+    # The account goes first: numbers that were seen but not charged would be a leak.
+    file.save(found.model)
+    return found, sites_of(session)
+
+
 def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:
     """What a run over nodes found, and the model with it on its account."""
     if outcome.evaluation is None or outcome.cost is None:
         raise HedgerowError("no-numbers")
     account = evaluated(model, outcome.evaluation, outcome.ledger, outcome.report)
     return FederatedEvaluation(outcome.evaluation, outcome.cost, account)
-
-
-def _check_federated(arguments: argparse.Namespace) -> None:
-    over_network = arguments.roster is not None
-    if over_network and arguments.sites:
-        raise UsageError("usage-site-and-roster")
-    if over_network:
-        adapted_sites({}, arguments.adapters)
-    elif arguments.hand_out:
-        raise UsageError("usage-hand-out")
-    if arguments.noise is not None and not over_network:
-        raise UsageError("usage-noise")
-    missing = "--identity" if over_network and arguments.identity is None else ""
-    missing = missing or ("--site or --roster" if not over_network and not arguments.sites else "")
-    missing = missing or ("--epsilon" if arguments.epsilon is None else "")
-    if missing:
-        raise UsageError("usage-federated-missing", missing=missing)
-    if arguments.data is not None:
-        raise UsageError("usage-table-in-clear", data=arguments.data)
-
-
-def _picture(path: str | None, model: Model) -> Path | None:
-    if path is None:
-        return None
-    if model.plan.label.is_numeric or model.plan.label.is_survival:
-        raise UsageError("usage-no-curve")
-    return picture_file(path)
 
 
 def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> None:
@@ -271,7 +147,7 @@ def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     """What was found, for a person."""
     n_records = evaluation.n_records
     facts = [("records", f"about {max(n_records.value, 0):,.0f} ± {n_records.noise_error:,.0f}")]
-    facts += [(_title(name), estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
+    facts += [(title_of(name), estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
     if evaluation.error_clip is not None:
         facts.append(("errors", f"beyond {number(evaluation.error_clip)} counted as {number(evaluation.error_clip)}"))
     for coverage, half in evaluation.half_widths.items():

@@ -192,8 +192,7 @@ def _show_site(
     arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path
 ) -> tuple[Path | None, TableFit]:
     """What concerns a site only; returns where the coordinator's policy is, unless the owner has one, and the fit."""
-    from hedgerow.app import cost
-    from hedgerow.cli import owner
+    from hedgerow.cli import owner, privacy
     from hedgerow.cli.study import policy_of
     from hedgerow.client.policy import parse_policy
     from hedgerow.data.adapters import PLAIN
@@ -202,7 +201,7 @@ def _show_site(
 
     proposed = None
     print()
-    cost.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
+    privacy.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
     print()
     table, kept, draft = arguments.data or arguments.held_out, folder / POLICY, folder / f"proposed-{POLICY}"
     own = arguments.policy or str(kept)

@@ -356,7 +356,7 @@ def _add_local(commands: Any) -> None:
     add("--threads", **_THREADS)
     add("--json", **_JSON)
     _add_plan(_group(commands, "plan", "draft a plan"))
-    add = _command(commands, "privacy", "hedgerow.app.cost:run", "say what a plan costs before anyone runs it")
+    add = _command(commands, "privacy", "hedgerow.cli.privacy:run", "say what a plan costs before anyone runs it")
     add("plan", **_PLAN)
     text = "what noise of the sites costs at so many (the plan's least)"
     add("--sites", type=_whole(2, 4096), metavar="N", help=text)
@@ -472,7 +472,7 @@ The last two add noise to sums over the sites, and write what that costs into th
 
 def _add_evaluate(commands: Any) -> None:
     text = "say how well a model predicts a table's labels"
-    add = _command(commands, "evaluate", "hedgerow.app.evaluation:run", text, _EVALUATE_EXAMPLE)
+    add = _command(commands, "evaluate", "hedgerow.cli.evaluate:run", text, _EVALUATE_EXAMPLE)
     command: argparse.ArgumentParser = commands.choices["evaluate"]
     add("model", metavar="MODEL")
     add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file with labels")
@@ -534,7 +534,7 @@ example:
 
 def _add_coordinator(commands: Any) -> None:
     text = "run a plan over the nodes of a roster"
-    add = _command(commands, "coordinator", "hedgerow.app.coordinator:run", text, _COORDINATOR_EXAMPLE)
+    add = _command(commands, "coordinator", "hedgerow.cli.coordinator:run", text, _COORDINATOR_EXAMPLE)
     add("plan", **_PLAN)
     add("--roster", required=True, **_ROSTER)
     add("--identity", required=True, **_HUB_IDENTITY)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +27,6 @@ from hedgerow.methods.tasks import SurveyTask, TrainingTask
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import PLAN_VERSION, Plan
 from hedgerow.plan.toml import plan_toml, toml_section
-from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
 from hedgerow.survey.program import Findings
@@ -146,6 +144,7 @@ def init_federated(arguments: argparse.Namespace) -> None:
     """Ask the sites, write the plan, say what was found and what it cost."""
     # Extras: only a party that dials or listens needs grpc, only one that reads tables needs pyarrow.
     from hedgerow.app.coordinator import serve
+    from hedgerow.cli.coordinator import options_of
     from hedgerow.plan.toml import plan_toml, toml_without_classes
 
     _check(arguments)
@@ -155,8 +154,7 @@ def init_federated(arguments: argparse.Namespace) -> None:
     task = SurveyTask(asked)
     out = check_can_write(arguments.out)
     file = PlanFile(out, Path(arguments.journal or f"{out}.survey.journal"), arguments.new_run, arguments.json)
-    noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    outcome, session = serve(arguments, task.plan, noise, file, task)
+    outcome, session = serve(options_of(arguments), task.plan, file, task)
     found = outcome.findings
     lacks_classes = False
     if asked.label_asked in ("values", "texts") and isinstance(found, Findings) and len(found.classes) < 2:

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 from hedgerow.app.cost import groups_text
 from hedgerow.app.inputs import address_of, asked, is_terminal, listed, read_plan, read_text
 from hedgerow.app.output import name_log, note, print_facts, print_json, warn
-from hedgerow.cli.main import build_parser
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.local.forecast import SMALLEST_GROUP, USUAL_GROUPS
 from hedgerow.plan.plan import Plan
@@ -63,6 +62,7 @@ from hedgerow.transport.identities import (
 )
 
 if TYPE_CHECKING:
+    from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
     from hedgerow.app.page import Console
     from hedgerow.app.progress import PastRun
 
@@ -474,7 +474,7 @@ def newest_run(folder: Path) -> tuple[int, bool]:
 
 def carry_out(folder: Path, number: int, arguments: argparse.Namespace, page: Console | None = None) -> None:
     """Begin a run, or go on with it, by `hedgerow coordinator`, and hand its model out. Args: page: of the study."""
-    from hedgerow.app import coordinator
+    from hedgerow.cli import coordinator as commands
 
     place = run_folder(folder, number)
     place.mkdir(mode=0o700, exist_ok=True)
@@ -483,10 +483,10 @@ def carry_out(folder: Path, number: int, arguments: argparse.Namespace, page: Co
         write_new(plan, read_text(str(folder / PLAN)))
     if page is not None:
         page.show_history(past_runs(folder, number), read_plan(str(plan)))
-    command = build_parser().parse_args([*_command(folder, number, arguments), "--hand-out"])
-    command.ended_by = "`hedgerow study abort`"
+        page.show_plan(read_plan(str(plan)))
     try:
-        coordinator.run(command, page)
+        file = _file_of(folder, number, arguments)
+        commands.train(_options(folder, arguments), read_plan(str(plan)), file, page, hands_out=True)
     except AggregationError as fault:
         if fault.code != "run-paused":
             raise
@@ -494,6 +494,8 @@ def carry_out(folder: Path, number: int, arguments: argparse.Namespace, page: Co
         if page is not None:
             page.fail(fault)
         return
+    if page is not None:
+        page.wait()
     _say_who_was_away(folder, number)
 
 
@@ -543,10 +545,11 @@ def past_runs(folder: Path, before: int) -> list[PastRun]:
     return found
 
 
-def _command(folder: Path, number: int, arguments: argparse.Namespace) -> list[str]:
-    place = run_folder(folder, number)
-    files = ["--out", str(place / "model.json"), "--journal", str(_journal_of(folder, number))]
-    return ["coordinator", str(place / PLAN), *files, *as_coordinator(folder, arguments)]
+def _file_of(folder: Path, number: int, arguments: argparse.Namespace) -> ModelFile:
+    """Where the model of a run goes."""
+    from hedgerow.app.coordinator import ModelFile
+
+    return ModelFile(run_folder(folder, number) / "model.json", None, _journal_of(folder, number), quiet=arguments.json)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -604,18 +607,24 @@ def _is_carried_out(journal: Path) -> bool:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Evaluate the model of a run over the rows that the sites hold out, by `hedgerow evaluate`, and hand it out."""
-    from hedgerow.app import evaluation
+    """Evaluate the model of a run over the rows that the sites hold out, and hand it out."""
+    from hedgerow.app.coordinator import ModelFile, hand_out
+    from hedgerow.app.evaluation import evaluate_over_nodes, journal_of, to_be_evaluated
+    from hedgerow.cli.evaluate import show
+    from hedgerow.models.model import Model
 
     folder = folder_of(arguments.study)
     _require_roster(folder)
     number = newest_model(folder) if arguments.run is None else arguments.run
-    model = run_folder(folder, number) / "model.json"
-    if not model.is_file():
+    place = run_folder(folder, number) / "model.json"
+    if not place.is_file():
         raise UsageError("study-no-run")
-    command = ["evaluate", str(model), "--federated", "--hand-out", "--epsilon", str(arguments.epsilon)]
-    command += [] if arguments.noise is None else ["--noise", arguments.noise]
-    evaluation.run(build_parser().parse_args([*command, *as_coordinator(folder, arguments)]))
+    model, options = Model.load(place), _options(folder, arguments)
+    file = ModelFile(place, model, Path(journal_of(place, model)), quiet=arguments.json)
+    asked = to_be_evaluated(model, arguments.epsilon, None, arguments.noise or "")
+    found, sites = evaluate_over_nodes(options, asked, model, file)
+    show(found, sites, place, None, is_seeded=options.noise.seeded, as_json=arguments.json)
+    hand_out(options, place)
     _say_who_was_away(folder, number)
 
 
@@ -626,6 +635,7 @@ def survey(arguments: argparse.Namespace) -> None:
     cut off.
     """
     from hedgerow.cli import survey as statistics
+    from hedgerow.cli.main import build_parser
 
     folder = folder_of(arguments.study)
     _require_roster(folder)
@@ -637,18 +647,26 @@ def survey(arguments: argparse.Namespace) -> None:
     if plan.privacy.unit != "record":
         command += ["--unit", plan.privacy.unit, "--max-rows-per-unit", str(plan.privacy.max_rows_per_unit)]
     command += [] if arguments.noise is None else ["--noise", arguments.noise]
-    statistics.run(build_parser().parse_args([*command, *as_coordinator(folder, arguments)]))
+    options = _options(folder, arguments)
+    command += ["--roster", options.roster, "--identity", options.identity, "--listen", options.listen]
+    command += ["--log-format", options.log_format, *(["--json"] if options.quiet else [])]
+    command += [] if options.metrics is None else ["--metrics", options.metrics]
+    command += [] if options.seed is None else ["--seed", str(options.seed)]
+    statistics.run(build_parser().parse_args(command))
 
 
 def abort(arguments: argparse.Namespace) -> None:
     """End the newest run for good, and tell its sites, whose nodes then wait for the next one."""
     from hedgerow.app import coordinator
+    from hedgerow.cli import coordinator as commands
 
     folder = folder_of(arguments.study)
     last, is_over = newest_run(folder)
     if not last or is_over:
         raise UsageError("study-no-run")
-    coordinator.run(build_parser().parse_args([*_command(folder, last, arguments), "--abort"]))
+    plan = read_plan(str(run_folder(folder, last) / PLAN))
+    ended = coordinator.end_run(_options(folder, arguments), plan, _journal_of(folder, last))
+    commands.print_end(*ended, as_json=arguments.json)
     write_private(run_folder(folder, last) / "ended", "")
 
 
@@ -662,17 +680,22 @@ def _require_roster(folder: Path) -> None:
         raise UsageError("study-no-roster")
 
 
-def as_coordinator(folder: Path, arguments: argparse.Namespace) -> list[str]:
-    """What a command of the coordinator of a study says beside what it is about."""
+def _options(folder: Path, arguments: argparse.Namespace) -> CoordinatorOptions:
+    """What the coordinator of a study listens with."""
+    from hedgerow.app.coordinator import CoordinatorOptions
+
     with closing(StudyBook(folder)) as book:
         listen = book.fact("listen")
-    roster, identity = folder / ROSTER, folder / f"{COORDINATOR}{PRIVATE_SUFFIX}"
-    command = ["--roster", str(roster), "--identity", str(identity), "--listen", listen]
-    for option in ("metrics", "seed"):
-        if (value := getattr(arguments, option)) is not None:
-            command += [f"--{option}", str(value)]
-    command += ["--log-format", arguments.log_format]
-    return [*command, *(["--json"] if arguments.json else [])]
+    return CoordinatorOptions(
+        identity=str(folder / f"{COORDINATOR}{PRIVATE_SUFFIX}"),
+        roster=str(folder / ROSTER),
+        listen=listen,
+        metrics=arguments.metrics,
+        seed=arguments.seed,
+        log_format=arguments.log_format,
+        quiet=arguments.json,
+        ended_by="`hedgerow study abort`",
+    )
 
 
 def show(arguments: argparse.Namespace) -> None:

@@ -202,13 +202,14 @@ def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[Ta
 def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
     """Statistics of what the nodes of a roster hold, asked for as their coordinator."""
     # Extras: only a party that dials or listens needs grpc.
-    from hedgerow.app.coordinator import serve
+    from hedgerow.app import coordinator
+    from hedgerow.cli.coordinator import options_of
 
     asked, noise = _curves(arguments) or _asked_of_nodes(arguments), _noise(arguments)
     task, folder = SurveyTask(asked), Path(arguments.out)
     journal = Path(arguments.journal or folder / "survey.journal")
     file = StatisticsFolder(folder, journal, arguments.new_run, arguments.json)
-    outcome, session = serve(arguments, task.plan, noise, file, task)
+    outcome, session = coordinator.serve(options_of(arguments), task.plan, file, task)
     found = asked.statistics(session.run.releases, outcome.ledger)
     return replace(table_survey(asked, found, outcome.ledger, noise), run=session.run.run_id), sites_of(session)
 

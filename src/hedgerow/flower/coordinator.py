@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from hedgerow.app.coordinator import ModelFile, carry_out, published, require_masks
+from hedgerow.app.coordinator import ModelFile, carry_out, model_of, published, require_masks
 from hedgerow.app.evaluation import content_of, found_by, journal_of, print_evaluation, to_be_evaluated
 from hedgerow.app.inputs import address_of, check_can_write, read_plan
 from hedgerow.app.output import end_log, json_text, note, warn
@@ -473,7 +473,7 @@ class Errand:
         """Write the model, say what came of the run."""
         out = place.path
         if self.model is None:
-            model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
+            model = model_of(outcome)
             place.save(model)
             if model.salvaged is not None:
                 warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")

@@ -1,0 +1,108 @@
+"""``hedgerow coordinator``: run a plan over the nodes of a roster, say how it is, and write the model."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, end_run, hand_out, train_over_nodes
+from hedgerow.app.cost import trees_text
+from hedgerow.app.inputs import check_can_write, listed, read_plan
+from hedgerow.app.output import note, print_facts, print_json, today, warn, warn_seeded, wrapped
+from hedgerow.app.progress import sites_of
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
+from hedgerow.server.coordinator import RunSession
+
+if TYPE_CHECKING:
+    from hedgerow.app.page import Console
+
+
+def options_of(arguments: argparse.Namespace) -> CoordinatorOptions:
+    """What a command gives that asks nodes."""
+    return CoordinatorOptions(
+        identity=arguments.identity,
+        roster=arguments.roster,
+        listen=arguments.listen,
+        engine=arguments.engine,
+        metrics=arguments.metrics,
+        seed=arguments.seed,
+        log_format=arguments.log_format,
+        quiet=arguments.json,
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Wait for the sites, run, write the model, print what it promises, and hand it out; a page stays beyond that."""
+    options, plan, out = options_of(arguments), read_plan(arguments.plan), check_can_write(arguments.out)
+    file = ModelFile(out, None, Path(arguments.journal or f"{out}.journal"), arguments.new_run, arguments.json)
+    if arguments.abort:
+        print_end(*end_run(options, plan, file.journal), as_json=arguments.json)
+        return
+    where: AbstractContextManager[Console | None] = nullcontext()
+    if arguments.console is not None:
+        # An extra: only who wants the page needs it.
+        from hedgerow.app.page import Console
+
+        where = Console(arguments.console, plan)
+    with where as page:
+        train(options, plan, file, page, hands_out=arguments.hand_out)
+        if page is not None:
+            page.wait()
+
+
+def train(
+    options: CoordinatorOptions, plan: Plan, file: ModelFile, page: Console | None, *, hands_out: bool = False
+) -> None:
+    """Train, print and show the model, and perhaps hand it out."""
+    model, session = train_over_nodes(options, plan, file, page)
+    _print(model, session, file.path, as_json=options.quiet)
+    if page is not None:
+        page.show_model(model)
+    if hands_out:
+        hand_out(options, file.path, only_late=True)
+
+
+def print_end(run_id: bytes, reached: list[str], n_sites: int, *, as_json: bool) -> None:
+    """Which run was ended, and who was told."""
+    if as_json:
+        print_json({"run_id": run_id.hex(), "told": reached})
+        return
+    print_facts([("run", f"{run_id.hex()[:12]}, ended"), ("told", listed(reached) if reached else "no site")])
+    if len(reached) < n_sites:
+        note("A site that was not told learns of it when it is invited to another run.")
+
+
+def _print(model: Model, session: RunSession, out: Path, *, as_json: bool) -> None:
+    together = sites_of(session)
+    if as_json:
+        content = {
+            "model": str(out),
+            "plan_digest": model.plan.digest,
+            "run_id": session.run.run_id.hex(),
+            "sites": together,
+            "sites_per_round": [len(survivors) for survivors in session.run.survivors],
+            "refusals": session.run.sites.refusals,
+            "left_out": session.run.sites.left_out,
+            "salvaged": None if model.salvaged is None else asdict(model.salvaged),
+            "report": model.report.to_dict(),
+        }
+        print_json(content)
+        return
+    if model.salvaged is not None:
+        warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
+    if model.report.seeded:
+        warn_seeded()
+    smallest = min(map(len, session.run.survivors), default=0)
+    print_facts(
+        [
+            ("sites", f"{len(together)} of {len(session.run.sites)}: {listed(together)}"),
+            ("rounds", f"{len(session.run.survivors)}, the smallest of {smallest} sites"),
+            ("model", f"{trees_text(model.plan, model.ensemble, is_whole=model.salvaged is None)}, written to {out}"),
+            *([("bounds", model.bounds_text)] if model.bounds_text else []),
+        ]
+    )
+    print("\n" + wrapped(model.report_text(today())))

@@ -1,0 +1,84 @@
+"""``hedgerow privacy``: what a plan costs, before anyone runs it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from typing import Any
+
+from hedgerow.app.cost import distributed_cost, model_facts, noise_facts, outlook, privacy_facts, seen_facts, warnings
+from hedgerow.app.inputs import read_plan
+from hedgerow.app.output import megabytes, print_facts, print_json
+from hedgerow.local.forecast import Forecast, expected_singles, forecast, outlook_of
+from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
+from hedgerow.plan.plan import Plan
+from hedgerow.server.sites import SMALLEST_COHORT
+from hedgerow.transport.identities import spoken
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the cost of a plan."""
+    plan = read_plan(arguments.plan)
+    expected = forecast(plan)
+    n_sites = arguments.sites or max(SMALLEST_COHORT, plan.federation.min_sites)
+    if arguments.json:
+        print_json(_content(plan, expected, n_sites))
+        return
+    show(plan, expected, n_sites)
+
+
+def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
+    """Print what a plan costs, for a person."""
+    print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
+    print(f"digest {plan.digest}")
+    print(f"fingerprint {spoken(bytes.fromhex(plan.digest))}\n")
+    print("Privacy")
+    print_facts(privacy_facts(plan, expected))
+    print("\nNoise")
+    print_facts([*seen_facts(plan, expected), *noise_facts(plan, expected, n_sites)])
+    if facts := outlook(plan):
+        print("\nWill it be any good?")
+        print_facts(facts)
+    print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
+    print_facts([*model_facts(plan, expected.settings), *([("known", "; ".join(plan.known))] if plan.known else [])])
+    kinds = ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
+    print("\nEach site")
+    print_facts(
+        [
+            ("exchanges", f"{expected.n_exchanges} ({kinds})"),
+            ("sends", f"{expected.numbers_per_node:,} numbers of {expected.bits_per_number} bits, "
+             f"{megabytes(expected.bytes_per_node)} over the whole run"),
+        ]
+    )  # fmt: skip
+
+
+def _features(plan: Plan) -> str:
+    categorical = sum(feature.is_categorical for feature in plan.features)
+    count = len(plan.features)
+    return f"{count} feature{'' if count == 1 else 's'}" + (f" ({categorical} categorical)" if categorical else "")
+
+
+def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
+    is_private = not math.isinf(plan.privacy.epsilon)
+    can_share = plan.privacy.noise != "local" and not isinstance(expected.settings, DpXgboostSettings)
+    return {
+        "plan": plan.name,
+        "digest": plan.digest,
+        "fingerprint": spoken(bytes.fromhex(plan.digest)),
+        "epsilon": plan.privacy.epsilon,
+        "delta": plan.privacy.delta,
+        "epsilon_gdp": expected.epsilon_gdp,
+        "epsilon_rdp": expected.epsilon_rdp,
+        "warnings": list(warnings(plan)),
+        "outlook": dataclasses.asdict(outlook_of(plan)) if is_private else None,
+        "settings": dataclasses.asdict(expected.settings),
+        "model": dict(model_facts(plan, expected.settings)),
+        "exchanges": expected.n_exchanges,
+        "queries": [{"kind": kind, "count": count, "length": length} for kind, count, length in expected.queries],
+        "numbers_per_node": expected.numbers_per_node,
+        "bits_per_number": expected.bits_per_number,
+        "bytes_per_node": expected.bytes_per_node,
+        "single_record_leaves": expected_singles(plan, expected.settings),
+        "distributed_noise": distributed_cost(plan, n_sites) if is_private and can_share else None,
+    }
