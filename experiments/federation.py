@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.datasets import Table
+from hedgerow.app.coordinator import model_of
+from hedgerow.app.environments import make_keys as make_keys_in
+from hedgerow.app.environments import start_node
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import warm_up
@@ -38,12 +41,11 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import RunState
 from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator
 from hedgerow.server.journal import Journal
-from hedgerow.server.release import Outcome
 from hedgerow.transport import identities
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PinnedRoster, PrivateIdentity, Role
-from hedgerow.transport.interface import Hub, HubEvent, Traffic
+from hedgerow.transport.interface import Hub, Traffic
 
 SETTINGS = LinkSettings(http_proxy=False)
 SEED = 1
@@ -71,12 +73,8 @@ class Sites:
 
 def make_keys(folder: Path, n_sites: int) -> Sites:
     """Identities, roster and policy of so many sites."""
-    folder.mkdir(parents=True, exist_ok=True)
-    coordinator = identities.create_identity(folder, "coordinator", Role.COORDINATOR)[0]
     names = tuple(f"site-{number:03}" for number in range(n_sites))
-    parties = [identities.create_identity(folder, name, Role.SITE)[0] for name in names]
-    pinned = identities.build_roster(coordinator.public, [identity.public for identity in parties])
-    (folder / "roster.toml").write_text(pinned.to_toml(), encoding="utf-8")
+    coordinator, pinned = make_keys_in(folder, dict.fromkeys(names, folder))
     (folder / "policy.toml").write_text(_POLICY, encoding="utf-8")
     return Sites(folder, coordinator, pinned, names)
 
@@ -157,19 +155,24 @@ class Timeline:
 
 
 def coordinate(
-    hub: Hub, keys: tuple[PrivateIdentity, PinnedRoster], plan: Plan, noise: NoiseSource, journal: Path, watch: Timeline
-) -> tuple[Outcome, RunSession]:
-    """Run a plan over what joins a hub; raises HedgerowError where the run is given up."""
+    hub: Hub,
+    keys: tuple[PrivateIdentity, PinnedRoster],
+    plan: Plan,
+    noise: NoiseSource,
+    journal: Path,
+    watch: Timeline,
+    check: Callable[[], object] = lambda: None,
+) -> tuple[Model, RunSession]:
+    """The model of a plan that is run over what joins a hub; raises HedgerowError where the run is given up.
+
+    Args: check: is called every few seconds; what it raises ends the run.
+    """
     with closing(Journal(journal)) as kept:
         setup = RunSetup(plan, signing_roster(keys[1]), signing_key(keys[0]), noise, os.urandom, watch)
         session = RunSession(setup, kept)
         rehearse(session.run.task.with_structure_seed(0))
-        return run_coordinator(session, hub, plan.federation, time.monotonic), session
-
-
-def model_of(outcome: Outcome, plan: Plan) -> bytes:
-    """The model file."""
-    return Model(plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+        outcome = run_coordinator(session, hub, plan.federation, time.monotonic, lambda *_: check())
+        return model_of(outcome), session
 
 
 # Nodes -----------------------------------------------------------------------------------------------------------
@@ -204,14 +207,9 @@ def start_nodes(sites: Sites, address: HubAddress, state: Path, plan: Path) -> l
     def start(name: str) -> subprocess.Popen[bytes]:
         identity = str(sites.folder / f"{name}{PRIVATE_SUFFIX}")
         own = [str(sites.table(name)), "--identity", identity, "--state", str(state / name)]
-        return start_node([*own, *common], state / f"{name}.log")
+        return start_node([*own, *common, "--threads", "1", "--json"], state / f"{name}.log")
 
     return [start(name) for name in sites.names]
-
-
-def start_node(options: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """A ``hedgerow node`` process of one thread."""
-    return start_process(["-m", "hedgerow.cli.main", "node", *options, "--threads", "1", "--json"], log)
 
 
 def start_process(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -306,12 +304,16 @@ def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
     timeline = Timeline(
         len(sites.names), all_joined, lambda: asked.append(time.process_time() + sum(map(_cpu_of, processes)))
     )
-    hub = _Watched(sites.coordinator, sites.pinned, HubAddress(), settings=SETTINGS)
-    hub.processes, children_before = processes, _cpu_of_children()
+    hub = GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=SETTINGS)
+    children_before = _cpu_of_children()
+
+    def check() -> None:
+        _require_success([process.poll() for process in processes])
+
     try:
         processes.extend(start(sites, HubAddress("127.0.0.1", hub.port), state, plan_file))
         keys, journal = (sites.coordinator, sites.pinned), state / "journal.db"
-        outcome, session = coordinate(hub, keys, plan, SeededNoise(SEED), journal, timeline)
+        model, session = coordinate(hub, keys, plan, SeededNoise(SEED), journal, timeline, check)
         ended, cpu = timeline.finishing or time.perf_counter(), time.process_time() - before[0]
         traffic = hub.traffic()
     finally:
@@ -320,7 +322,7 @@ def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
     _require_success(codes)
     n_sites = len(sites.names)
     return Measured(
-        model_of(outcome, outcome.plan),
+        model.to_bytes(),
         timeline,
         ended - max(timeline.joined.values()),
         ended - max(timeline.ready.values()),
@@ -331,19 +333,6 @@ def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
         traffic.sent / n_sites,
         min(map(len, session.run.survivors)),
     )
-
-
-class _Watched(GrpcHub):
-    """A hub that gives up when a node's process has failed, rather than wait for it as long as the plan allows."""
-
-    processes: Sequence[subprocess.Popen[bytes]] = ()
-
-    def receive(self, timeout: float) -> HubEvent | None:
-        """See `Hub.receive`; raises EnvironmentFault."""
-        event = super().receive(min(timeout, 1.0))
-        if event is None:
-            _require_success([process.poll() for process in self.processes])
-        return event
 
 
 def _require_success(codes: Sequence[int | None]) -> None:
@@ -445,13 +434,14 @@ class Loopback:
             for site in self._sites:
                 be = partial(site.be, plan, data[site.name], noise, folder / site.name, address)
                 nodes[site.name] = threads.submit(_timed, be)
-            (outcome, _), spent = _timed(lambda: coordinate(hub, self._keys, plan, noise, folder / "journal.db", watch))
+            run = partial(coordinate, hub, self._keys, plan, noise, folder / "journal.db", watch)
+            (model, _), spent = _timed(run)
             cpu_node = sum(_spent_by(name, node) for name, node in nodes.items()) / len(nodes)
             total = hub.traffic()
         rounds = Traffic(total.sent - before[0].sent, total.received - before[0].received)
-        numbers = sum(release.length for release in outcome.ledger)
-        model, n_rounds = model_of(outcome, outcome.plan), len(watch.released)
-        return LoopbackRun(model, before[0], rounds, n_rounds, numbers, watch.n_exchanges, cpu_node, spent)
+        numbers = sum(release.length for release in model.ledger)
+        n_rounds = len(watch.released)
+        return LoopbackRun(model.to_bytes(), before[0], rounds, n_rounds, numbers, watch.n_exchanges, cpu_node, spent)
 
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hedgerow.app.environments import Federation, Processes, Simulation, Study
     from hedgerow.data.site_data import read_site_data, read_sites_data
     from hedgerow.errors import HedgerowError
     from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival
@@ -31,11 +32,15 @@ __all__ = [
     "DPGBDTSurvival",
     "DPLinearClassifier",
     "DPLinearRegressor",
+    "Federation",
     "HedgerowError",
     "Model",
     "Plan",
     "PrivacyReport",
+    "Processes",
     "SeededNoise",
+    "Simulation",
+    "Study",
     "SystemNoise",
     "__version__",
     "forecast",
@@ -52,11 +57,15 @@ _HOME = {
     "DPGBDTSurvival": "hedgerow.estimators.boosted",
     "DPLinearClassifier": "hedgerow.estimators.linear",
     "DPLinearRegressor": "hedgerow.estimators.linear",
+    "Federation": "hedgerow.app.environments",
     "HedgerowError": "hedgerow.errors",
     "Model": "hedgerow.models.model",
     "Plan": "hedgerow.plan.plan",
     "PrivacyReport": "hedgerow.privacy.report",
+    "Processes": "hedgerow.app.environments",
     "SeededNoise": "hedgerow.privacy.noise",
+    "Simulation": "hedgerow.app.environments",
+    "Study": "hedgerow.app.environments",
     "SystemNoise": "hedgerow.privacy.noise",
     "forecast": "hedgerow.local.forecast",
     "parse_plan": "hedgerow.plan.plan",

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hedgerow.app import progress
+from hedgerow.app import environments, progress
 from hedgerow.app.coordinator import RunLines
-from hedgerow.cli import train as commands
 from hedgerow.data.site_data import SiteData
 from hedgerow.local import progress as bar
 from hedgerow.local.training import train
@@ -95,11 +94,11 @@ def test_the_first_run_says_why_it_is_slow(
     plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bar that stands still for a minute at 0 rounds looks like a fault; machines are told nothing."""
-    monkeypatch.setattr(commands, "has_compiled", lambda: False)
+    monkeypatch.setattr(environments, "has_compiled", lambda: False)
     rows = SiteData(np.zeros((1, 5), dtype=np.uint8), np.zeros(5, dtype=np.int32))
     for quiet in (False, True):
         noise = SystemNoise(os.urandom)
-        commands.train_with_progress(plan, {"a": rows, "b": rows}, noise, n_threads=1, quiet=quiet)
+        environments.train_with_progress(plan, {"a": rows, "b": rows}, noise, n_threads=1, quiet=quiet)
         assert ("compiled" in capsys.readouterr().err) is not quiet
 
 

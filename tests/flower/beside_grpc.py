@@ -15,8 +15,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.federation import SEED, Timeline, coordinate, local_model, model_of, start_node
+from experiments.federation import SEED, Timeline, coordinate, local_model
 from experiments.harness import arguments
+from hedgerow.app.environments import start_node
 from hedgerow.app.inputs import read_plan
 from hedgerow.client.node import warm_up
 from hedgerow.errors import EnvironmentFault
@@ -108,13 +109,14 @@ def over_grpc(folder: Path, n_sites: int) -> Measured:
                 str(place / "rows.csv"), "--roster", str(folder / "roster.toml"), "--identity",
                 str(place / f"site-{number}.private.json"), "--policy", str(place / "policy.toml"), "--plan",
                 str(folder / "plan.toml"), "--state", str(place / "grpc-state"), "--connect", f"127.0.0.1:{hub.port}",
+                "--threads", "1", "--json",
             ]  # fmt: skip
             nodes.append(start_node(options, place / "node.log"))
         try:
-            outcome, _ = coordinate(hub, keys, plan, SeededNoise(SEED), folder / "grpc.journal", timeline)
+            model, _ = coordinate(hub, keys, plan, SeededNoise(SEED), folder / "grpc.journal", timeline)
             seconds = time.time() - began
         finally:
             for node in nodes:
                 node.terminate()
                 node.wait()
-    return Measured(model_of(outcome, plan), _GREETINGS + len(timeline.phases), seconds)
+    return Measured(model.to_bytes(), _GREETINGS + len(timeline.phases), seconds)

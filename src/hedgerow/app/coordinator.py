@@ -342,7 +342,7 @@ def carry_out(
         about: the model to be evaluated, or the survey; None trains a model.
         opened: the hub, from when the run can begin until it is over.
         log_format: of what is said: text or json.
-        shows: as `RunLines`.
+        shows: as `RunLines`; what it raises ends the run here, and the journal keeps it.
 
     Raises:
         HedgerowError: why the run was given up; the journal keeps what was released.
@@ -386,8 +386,9 @@ def serve(
     file: RunFile,
     about: EvaluatedModel | SurveyTask | None = None,
     page: Console | None = None,
+    shows: Callable[[str], object] = lambda said: None,
 ) -> tuple[Outcome, RunSession]:
-    """Listen where the options say, and `carry_out`. Args: page: is shown the run."""
+    """Listen where the options say, and `carry_out`. Args: page: is shown the run; shows: as `RunLines`, without a page."""
     require_masks(plan)
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
     host, port = address_of(options.listen, "--listen")
@@ -412,15 +413,19 @@ def serve(
         finally:
             hub.close()
 
-    shows = {} if page is None else {"shows": page.show_waiting}
-    return carry_out((identity, pinned), plan, options.noise, file, about, listening, options.log_format, **shows)
+    shows = shows if page is None else page.show_waiting
+    return carry_out((identity, pinned), plan, options.noise, file, about, listening, options.log_format, shows)
 
 
 def train_over_nodes(
-    options: CoordinatorOptions, plan: Plan, file: ModelFile, page: Console | None = None
+    options: CoordinatorOptions,
+    plan: Plan,
+    file: ModelFile,
+    page: Console | None = None,
+    shows: Callable[[str], object] = lambda said: None,
 ) -> tuple[Model, RunSession]:
     """`serve` a training, or go on with it, and write its model; raises as `carry_out`."""
-    outcome, session = serve(options, plan, file, page=page)
+    outcome, session = serve(options, plan, file, None, page, shows)
     model = model_of(outcome)
     file.save(model)
     return model, session

@@ -25,44 +25,21 @@ from rich.table import Table
 from rich.text import Text
 
 from hedgerow.app.cost import outlook, trees_text
+from hedgerow.app.environments import train_with_progress
 from hedgerow.app.evaluation import Sites, evaluate, read_sites
 from hedgerow.app.inputs import adapted_sites, check_can_write, listed, named_sites, output_folder, read_plan
 from hedgerow.app.output import WIDEST, note, number, print_facts, print_json, today, typed, warn_seeded, wrapped
 from hedgerow.app.progress import status
-from hedgerow.client.node import available_threads, has_compiled, seeded_samplings, use_threads
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import ContributionReport, FeatureColumn, LabelColumn, Records, concatenate
-from hedgerow.local.progress import TrainingProgress
-from hedgerow.local.training import check_sites, train, without_secure_aggregation
+from hedgerow.local.training import check_sites, without_secure_aggregation
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model, require_room, save_unless_kept
 from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-
-
-def train_with_progress(
-    plan: Plan,
-    sites: Sites,
-    noise: NoiseSource,
-    *,
-    n_threads: int | None,
-    quiet: bool,
-    seed: int | None = None,
-    title: str = "Training",
-) -> Model:
-    """Train over the sites with a progress bar; with a seed, samples come from it too, where any are drawn."""
-    sizes = {name: sites[name].n_records for name in sorted(sites)}
-    sampling = None if seed is None else seeded_samplings(seed, sizes)
-    if not quiet and not has_compiled():
-        note("This is the first run here: inner loops are compiled, which takes a minute or two, once.")
-    with (
-        use_threads(n_threads or available_threads()) as allowed,
-        TrainingProgress(plan, len(sites), quiet=quiet, title=title) as progress,
-    ):
-        return train(plan, sites, noise=noise, n_threads=allowed, progress=progress, sampling=sampling)
 
 
 def run(arguments: argparse.Namespace) -> None:

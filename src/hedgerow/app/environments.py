@@ -1,0 +1,242 @@
+"""A study from Python: one plan, carried out in a simulation, over processes of this machine, or over real sites.
+
+    study = hedgerow.Study("plan.toml")
+    result = study.run(hedgerow.Simulation({"north": "north.csv", "south": "south.csv", "west": "west.csv"}))
+    result.model.save("model.json")
+
+`Processes` takes the same tables; `Federation` takes the coordinator's keys instead, and each site runs
+`hedgerow node`, or `hedgerow.app.node.take_part`. What noise, masks and ledger do is the same in all three.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hedgerow.app.evaluation import Sites, read_sites
+from hedgerow.app.inputs import check_can_write, read_plan
+from hedgerow.app.output import end_log, note
+from hedgerow.app.progress import sites_of
+from hedgerow.client.node import available_threads, has_compiled, seeded_samplings, use_threads
+from hedgerow.errors import EnvironmentFault
+from hedgerow.local.progress import TrainingProgress
+from hedgerow.local.training import check_sites, train
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
+from hedgerow.plan.toml import plan_toml, toml_section
+from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.report import PrivacyReport
+from hedgerow.transport.identities import (
+    PRIVATE_SUFFIX,
+    PinnedRoster,
+    PrivateIdentity,
+    Role,
+    build_roster,
+    create_identity,
+    write_new,
+)
+
+Table = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a run has made. Attributes: sites: whose rows are in the model."""
+
+    model: Model
+    sites: tuple[str, ...]
+
+    @property
+    def report(self) -> PrivacyReport:
+        """What the model promises, and what it has cost."""
+        return self.model.report
+
+
+class Environment(Protocol):
+    """Where a plan is carried out."""
+
+    def run(self, plan: Plan, seed: int | None) -> StudyResult:
+        """See `Study.run`."""
+
+
+class Study:
+    """A plan that several sites carry out together.
+
+    Args: plan: the plan, or its TOML file.
+    Raises: PlanError.
+    """
+
+    def __init__(self, plan: Plan | Table) -> None:
+        self.plan = plan if isinstance(plan, Plan) else read_plan(os.fspath(plan))
+
+    def run(self, environment: Environment, *, seed: int | None = None) -> StudyResult:
+        """Train one model over all sites.
+
+        Args: environment: `Simulation`, `Processes` or `Federation`; seed: draws the noise from a seed, for experiments
+            only: it voids the guarantee. None takes the operating system's generator.
+
+        Raises:
+            HedgerowError: why there is no model.
+        """
+        return environment.run(self.plan, seed)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """All sites in this process, over their tables. Args: tables: each site's file or URL; n_threads: None for all."""
+
+    tables: Mapping[str, Table]
+    n_threads: int | None = None
+
+    def run(self, plan: Plan, seed: int | None) -> StudyResult:
+        """See `Study.run`."""
+        check_sites(plan, len(self.tables))
+        sites = read_sites(self.tables, plan, quiet=True)
+        noise = SystemNoise(os.urandom) if seed is None else SeededNoise(seed)
+        model = train_with_progress(plan, sites, noise, n_threads=self.n_threads, quiet=True, seed=seed)
+        return StudyResult(model, tuple(sorted(sites)))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The coordinator of real sites, which dial it; started again, it goes on with its run.
+
+    Attributes:
+        roster, identity: files, as for `hedgerow coordinator`.
+        listen: where nodes dial, HOST:PORT.
+        out: the model file to write; OUT.journal beside it is the run's journal.
+        check: is called every few seconds; what it raises ends the run here, and its journal keeps it.
+    """
+
+    roster: Table
+    identity: Table
+    listen: str = "127.0.0.1:7443"
+    out: Table = "model.json"
+    check: Callable[[], object] = lambda: None
+
+    def run(self, plan: Plan, seed: int | None) -> StudyResult:
+        """See `Study.run`."""
+        # An extra: only a party that dials or listens needs grpc.
+        from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, train_over_nodes
+
+        options = CoordinatorOptions(
+            identity=str(self.identity), roster=str(self.roster), listen=self.listen, seed=seed, quiet=True
+        )
+        out = check_can_write(str(self.out))
+        file = ModelFile(out, None, Path(f"{out}.journal"), quiet=True)
+        try:
+            model, session = train_over_nodes(options, plan, file, shows=lambda said: self.check())
+        finally:
+            end_log()
+        return StudyResult(model, tuple(sites_of(session)))
+
+
+_SECONDS_TO_LEAVE = 60.0
+
+
+@dataclass(frozen=True)
+class Processes:
+    """A node for each site in a process of its own, and the coordinator here: real sockets, TLS, masks and journals.
+
+    Attributes:
+        tables: each site's file or URL, by the site's name.
+        folder: a new one for keys, states and logs of all parties; None for one that is removed at the end.
+    """
+
+    tables: Mapping[str, Table]
+    folder: Table | None = None
+
+    def run(self, plan: Plan, seed: int | None) -> StudyResult:
+        """See `Study.run`; raises EnvironmentFault "node-process" where a node ends otherwise than well."""
+        check_sites(plan, len(self.tables))
+        with ExitStack() as stack:
+            folder = Path(self.folder or stack.enter_context(tempfile.TemporaryDirectory()))
+            make_keys(folder, dict.fromkeys(self.tables, folder))
+            write_new(folder / "plan.toml", plan_toml(plan))
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                address = f"127.0.0.1:{free.getsockname()[1]}"
+            nodes = {name: self._start(name, plan, folder, address) for name in self.tables}
+            for node in nodes.values():
+                stack.callback(_end, node)
+
+            def check() -> None:
+                for name, node in nodes.items():
+                    if node.poll():
+                        said = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+                        raise EnvironmentFault("node-process", name=name, said=said[-2000:].strip())
+
+            coordinator = folder / f"coordinator{PRIVATE_SUFFIX}"
+            federation = Federation(folder / "roster.toml", coordinator, address, folder / "model.json", check)
+            result = federation.run(plan, seed)
+            for node in nodes.values():
+                node.wait(_SECONDS_TO_LEAVE)
+            return result
+
+    def _start(self, name: str, plan: Plan, folder: Path, address: str) -> subprocess.Popen[bytes]:
+        privacy = plan.privacy
+        # One run of this plan, over tables that are all this user's own.
+        rules = {"version": 1, "data_set": name, "max_epsilon": privacy.epsilon, "delta": privacy.delta}
+        policy = folder / f"{name}.policy.toml"
+        rules |= {"noise": [privacy.noise], "min_sites": plan.federation.min_sites}
+        write_new(policy, toml_section("", rules))
+        options = ["--plan", str(folder / "plan.toml"), "--policy", str(policy)]
+        options += ["--roster", str(folder / "roster.toml"), "--identity", str(folder / f"{name}{PRIVATE_SUFFIX}")]
+        options += ["--connect", address, "--threads", str(max(1, available_threads() // len(self.tables)))]
+        return start_node([str(self.tables[name]), *options], folder / f"{name}.log")
+
+
+def make_keys(folder: Path, places: Mapping[str, Path]) -> tuple[PrivateIdentity, PinnedRoster]:
+    """The keys of a coordinator, in a folder, and of its sites, each in a place of its own; with a roster.toml."""
+    for place in (folder, *places.values()):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    coordinator = create_identity(folder, "coordinator", Role.COORDINATOR)[0]
+    sites = [create_identity(place, name, Role.SITE)[0].public for name, place in places.items()]
+    roster = build_roster(coordinator.public, sites)
+    write_new(folder / "roster.toml", roster.to_toml())
+    return coordinator, roster
+
+
+def start_node(options: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """A ``hedgerow node`` process that writes what it says to a file; it dials no proxy."""
+    environment = {**os.environ, "no_proxy": "127.0.0.1,localhost"}
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "hedgerow", "node", *options], stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, env=environment,
+        )  # fmt: skip
+
+
+def _end(node: subprocess.Popen[bytes]) -> None:
+    if node.poll() is None:
+        node.terminate()
+    node.wait()
+
+
+def train_with_progress(
+    plan: Plan,
+    sites: Sites,
+    noise: NoiseSource,
+    *,
+    n_threads: int | None,
+    quiet: bool,
+    seed: int | None = None,
+    title: str = "Training",
+) -> Model:
+    """Train over the sites with a progress bar; with a seed, samples come from it too, where any are drawn."""
+    sizes = {name: sites[name].n_records for name in sorted(sites)}
+    sampling = None if seed is None else seeded_samplings(seed, sizes)
+    if not quiet and not has_compiled():
+        note("This is the first run here: inner loops are compiled, which takes a minute or two, once.")
+    with (
+        use_threads(n_threads or available_threads()) as allowed,
+        TrainingProgress(plan, len(sites), quiet=quiet, title=title) as progress,
+    ):
+        return train(plan, sites, noise=noise, n_threads=allowed, progress=progress, sampling=sampling)

@@ -1,0 +1,110 @@
+"""A study from Python: the first example of docs/api.md, in each of the environments that it names."""
+
+from __future__ import annotations
+
+import re
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.app.environments import Processes, Simulation, Study, make_keys
+from hedgerow.app.output import end_log
+from hedgerow.errors import EnvironmentFault
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+FIRST, OVER_SITES, AT_A_SITE = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
+PLAN = """\
+version = 1
+name = "example"
+[privacy]
+epsilon = 2
+delta = 1e-6
+n_records = 360
+noise = "server"
+[model]
+n_trees = 4
+structure_seed = 1
+[label]
+name = "ill"
+type = "binary"
+classes = [0, 1]
+[[features]]
+name = "age"
+type = "numeric"
+min = 0
+max = 99
+integer = true
+"""
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The files that the examples name, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    random = np.random.default_rng(0)
+    Path("plan.toml").write_text(PLAN, encoding="utf-8")
+    for name in ("north", "south", "west"):
+        age = random.integers(0, 100, 120)
+        rows = "".join(f"{a},{int(a + random.normal(0, 20) > 50)}\n" for a in age)
+        Path(f"{name}.csv").write_text(f"age,ill\n{rows}", encoding="utf-8")
+    return {name: f"{name}.csv" for name in ("north", "south", "west")}
+
+
+def test_the_first_example_runs(tables: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Who types the first lines of the page has a model, and reads what it promises."""
+    names: dict[str, Any] = {}
+    exec(FIRST, names)
+    assert Path("model.json").is_file() and names["tables"] == tables
+    assert names["result"].sites == ("north", "south", "west")
+    assert "epsilon" in capsys.readouterr().out
+
+
+def test_a_study_makes_the_same_model_wherever_it_runs(tables: dict[str, str]) -> None:
+    """A plan that was tried in a simulation is the plan that real sites carry out: same noise, same bytes, same ledger,
+    over processes of this machine, and over nodes that dial a coordinator.
+    """
+    study = Study("plan.toml")
+    made = study.run(Simulation(tables), seed=7)
+    over_processes = study.run(Processes(tables), seed=7)
+    assert over_processes.sites == made.sites
+    assert over_processes.model.to_bytes() == made.model.to_bytes()
+    assert over_processes.report == made.report
+
+
+def test_a_federation_takes_the_same_plan(tables: dict[str, str]) -> None:
+    """What the page says that a coordinator and its sites type leads to a model, the simulation's own."""
+    make_keys(Path(), dict.fromkeys(tables, Path()))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+
+    def type_at(site: str) -> None:
+        Path(f"{site}-policy.toml").write_text(
+            f'version = 1\ndata_set = "{site}"\nmax_epsilon = 2.0\ndelta = 1e-6\nnoise = ["server"]\n', encoding="utf-8"
+        )
+        try:
+            exec(AT_A_SITE.replace("north", site).replace("7443", port), {})
+        finally:
+            end_log()
+
+    with ThreadPoolExecutor(len(tables)) as threads:
+        sites = [threads.submit(type_at, site) for site in tables]
+        names: dict[str, Any] = {}
+        seeded = OVER_SITES.replace("7443", port).replace("study.run(", "study.run(seed=7, environment=")
+        exec(seeded, names)
+        for site in sites:
+            site.result()
+    made = Study("plan.toml").run(Simulation(tables), seed=7)
+    assert Path("model.json").read_bytes() == names["result"].model.to_bytes() == made.model.to_bytes()
+
+
+def test_a_node_that_ends_ends_the_study(tables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says which one, and does not wait for that site as long as the plan allows."""
+    monkeypatch.setattr("hedgerow.app.environments.sys.executable", "/bin/false")
+    with pytest.raises(EnvironmentFault) as ended:
+        Study("plan.toml").run(Processes(tables))
+    assert ended.value.code == "node-process"
