@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hedgerow.app import coordinator
+from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 from hedgerow.app.inputs import asked, read_policy
 from hedgerow.app.rows import _read_now, loader
 from hedgerow.cli import study
@@ -22,7 +23,7 @@ from hedgerow.cli.study import policy_of
 from hedgerow.cli.survey import _check as check_survey
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import PolicyRefusal, UsageError
-from hedgerow.plan.plan import parse_plan
+from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.stream import Current, WireCode, WireRefusal
 from hedgerow.study import Notebook, StudyBook, read_invitation
@@ -374,14 +375,15 @@ def test_the_command_that_began_a_run_goes_on_with_it(
 ) -> None:
     """After a crash one types what one typed before; `study run --plan` was told to end its own run. What is said of
     ending it is a command of a study."""
-    taken = list[Namespace]()
-    monkeypatch.setattr(coordinator, "run", lambda arguments, page: taken.append(arguments))
+    taken = list[tuple[CoordinatorOptions, Plan, ModelFile]]()
+    monkeypatch.setattr(coordinator, "train", lambda options, plan, file, *_, **__: taken.append((options, plan, file)))
     Path("wards/roster.toml").touch()
     Path("new.toml").write_text(PLAN.replace("epsilon = 1", "epsilon = 2"), encoding="utf-8")
     for _ in range(2):
         assert main(["study", "run", "--plan", "new.toml"]) == 0
-    assert [Path(one.plan) for one in taken] == [Path("wards/run-1/plan.toml")] * 2
-    assert {one.ended_by for one in taken} == {"`hedgerow study abort`"}
+    assert [file.path for _, _, file in taken] == [Path("wards/run-1/model.json")] * 2
+    assert {plan.privacy.epsilon for _, plan, _ in taken} == {2.0}
+    assert {options.ended_by for options, _, _ in taken} == {"`hedgerow study abort`"}
     capsys.readouterr()
     assert main(["study", "run", "--plan", "plan.toml"]) == 2
     assert "study-run-open" in capsys.readouterr().err
