@@ -388,7 +388,10 @@ def serve(
     page: Console | None = None,
     shows: Callable[[str], object] = lambda said: None,
 ) -> tuple[Outcome, RunSession]:
-    """Listen where the options say, and `carry_out`. Args: page: is shown the run; shows: as `RunLines`, without a page."""
+    """Listen where the options say, and `carry_out`.
+
+    Args: page: is shown the run; shows: as for `RunLines`, where there is no page.
+    """
     require_masks(plan)
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
     host, port = address_of(options.listen, "--listen")
