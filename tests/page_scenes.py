@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hedgerow.app.owner import facts_of
-from hedgerow.app.page import Console, Page, SitePage
-from hedgerow.app.progress import PastRun
+from hedgerow.app.page import Console, Page, PastRun, SitePage
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import Question
 from hedgerow.data.fit import ColumnFit, TableFit

@@ -15,8 +15,7 @@ import pytest
 
 from hedgerow.app import page as pages
 from hedgerow.app.output import number
-from hedgerow.app.page import Console
-from hedgerow.app.progress import PastRun
+from hedgerow.app.page import Console, PastRun
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, Prepared

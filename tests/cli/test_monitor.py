@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hedgerow.app.progress import clock_time, span
+from hedgerow.app.watch import clock_time, span
 from hedgerow.cli.main import main
 from hedgerow.cli.monitor import MonitorView, described
 from hedgerow.protocol.stream import EventReport, RunReport, SiteReport, Update
@@ -52,8 +52,8 @@ def test_everything_is_on_the_screen(width: int) -> None:
     lines = drawn(view_of(), width, 30)
     page = "\n".join(lines)
     for text in (
-        "40 of 100", "12/s", "5.0 s left", "0.432 of 1 spent", "12.3 MB to the sites", "999 bytes from them",
-        "4 dropouts", "1 refusal, 1 round begun again", "policy-over-budget", "connection-lost", "● ready", "✕ refused",
+        "40 of 100, 12 a second, 5.0 s left", "0.432 of 1, at delta", "to the sites 12.3 MB",
+        "from the sites 999 bytes", "4 dropouts, 1 refusals, 1 rounds begun again", "policy-over-budget", "connection-lost", "● ready", "✕ refused",
         "? silent", "Collecting masked vectors", "site-30 connected", "0:30:00", "00010203",
     ):  # fmt: skip
         assert text in page, text
@@ -91,9 +91,9 @@ def test_a_coordinator_that_is_gone() -> None:
 
 def test_how_a_run_ended() -> None:
     """Finished, or given up with the code."""
-    assert "FINISHED" in "".join(drawn(view_of(replace(REPORT, phase="over")), 80))
+    assert "Finished" in "".join(drawn(view_of(replace(REPORT, phase="over")), 80))
     over = view_of(replace(REPORT, phase="over", failure="too-few-sites"))
-    assert over.is_over and "GIVEN UP: too-few-sites" in "".join(drawn(over, 80))
+    assert over.is_over and "Given up: too-few-sites" in "".join(drawn(over, 80))
 
 
 def test_the_hang_up_at_the_end_does_not_hide_how_it_ended() -> None:
@@ -101,7 +101,7 @@ def test_the_hang_up_at_the_end_does_not_hide_how_it_ended() -> None:
     view = view_of(replace(REPORT, phase="over"))
     view.take(Disconnected("connection-lost"))
     text = "".join(drawn(view, 80))
-    assert "FINISHED" in text and "NO CONNECTION" not in text
+    assert "Finished" in text and "NO CONNECTION" not in text
 
 
 def test_events_are_shown_once() -> None:
@@ -117,7 +117,7 @@ def test_events_are_shown_once() -> None:
 def test_no_privacy_is_said() -> None:
     """A plan with an infinite epsilon shows no bar that could be read as a promise."""
     endless = replace(REPORT, epsilon_limit=float("inf"), epsilon_spent=float("inf"))
-    assert "the plan promises no privacy" in "\n".join(drawn(view_of(endless), 80))
+    assert "The plan promises no privacy" in "\n".join(drawn(view_of(endless), 80))
 
 
 @pytest.mark.parametrize("name", ["[link=http://elsewhere/x]north[/link]", "[bold red]GIVEN UP[/]", "[/red]"])

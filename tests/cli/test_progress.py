@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hedgerow.app import environments, progress
 from hedgerow.app.coordinator import RunLines
+from hedgerow.app.watch import in_words
 from hedgerow.data.site_data import SiteData
 from hedgerow.local import progress as bar
 from hedgerow.local.training import train
@@ -65,15 +66,15 @@ def test_the_coordinator_says_who_is_awaited(capsys: pytest.CaptureFixture[str])
 
 def test_a_site_that_has_the_result_hangs_up() -> None:
     """A run that ended well shows no site in red: on the page and at a monitor as in the coordinator's log."""
-    told = progress.in_words(
+    told = in_words(
         EventReport(number, 1.0, kind, 3, site, code)
         for number, (kind, site, code) in enumerate(
             [("left", "a", "silent"), ("phase", "", "finishing"), ("left", "a", "closed"), ("finished", "", "")], 1
         )
     )
-    assert [one[1:] for one in told] == [
-        ("a is gone (silent)", "red"), ("handing the result out", ""), ("a has hung up", ""),
-        ("the run is finished", "green"),
+    assert [(one["text"], one["mood"]) for one in told] == [
+        ("a is gone (silent)", "bad"), ("handing the result out", ""), ("a has hung up", ""),
+        ("the run is finished", "good"),
     ]  # fmt: skip
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hedgerow.app.page import Console
-from hedgerow.app.progress import PastRun
+from hedgerow.app.page import Console, PastRun
 from hedgerow.client.policy import Policy
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError

@@ -14,19 +14,20 @@ import math
 import secrets
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from contextvars import copy_context
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from hedgerow.app import cost, fit
-from hedgerow.app.inputs import address_of, listed
-from hedgerow.app.output import json_text, megabytes, note, number, today
+from hedgerow.app.inputs import address_of
+from hedgerow.app.output import json_text, note, number, today
 from hedgerow.app.owner import answer, facts_of
-from hedgerow.app.progress import CALM, PastRun, Told, clock_time, in_words, mark_of, phase_words, span
+from hedgerow.app.watch import RunView, sentence, thinned
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
@@ -35,17 +36,12 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import scoped
+from hedgerow.privacy.events import Event, scoped
 from hedgerow.privacy.ledger import prepared_events
-from hedgerow.protocol.messages import NodeState, RunState
+from hedgerow.protocol.messages import NodeState
 from hedgerow.protocol.stream import (
-    EVALUATION,
-    SURVEY,
-    WAITING,
     EventReport,
     RunReport,
-    SiteReport,
-    SiteState,
     WireRefusal,
     known,
 )
@@ -238,19 +234,9 @@ def _drawn(model: Model) -> bytes:
     return drawn.getvalue()
 
 
-MOST_POINTS = 400
-Point = TypeVar("Point", bound=tuple[float, float])
-
-
-def thinned(curve: list[Point]) -> list[Point]:
-    """A curve; of one of more than `MOST_POINTS` every second point, and the last."""
-    return [*curve[:-1:2], curve[-1]] if len(curve) > MOST_POINTS else curve
-
-
 # The page of a run ----------------------------------------------------------------------------------------------------
 # ``--console`` of its coordinator, of its study, or of a monitor; it changes nothing.
 
-_KEPT_EVENTS = 200
 _NOT_YET = {"title": "Run", "phase": "Not begun", "mood": "waits", "waiting": "", "sites": [], "events": []}
 
 
@@ -267,11 +253,7 @@ class Console(Page):
 
     def __init__(self, place: str, plan: Plan | None = None) -> None:
         self._plan = plan
-        self._events: deque[EventReport] = deque(maxlen=_KEPT_EVENTS)
-        self._curve: list[tuple[int, float]] = []
-        self._process, self._last_event = b"", 0
-        self._waiting_since: float | None = None
-        self._awaited: str | None = None
+        self._view, self._last_event = RunView(), 0
         super().__init__(place, "console", "The page of this run")
         self.say(**_NOT_YET)
         if plan is not None:
@@ -296,7 +278,7 @@ class Console(Page):
         self.say(
             phase="Gathering the parties",
             mood="waits",
-            waiting=_sentence(waiting),
+            waiting=sentence(waiting),
             sites_text=f"{n_there} of {len(parties)} take part",
             sites=[
                 {"name": name, "mark": "●" if is_done else "○", "state": state, "is_calm": is_done}
@@ -310,7 +292,7 @@ class Console(Page):
 
     def show_waiting(self, said: str) -> None:
         """For whom the run waits, as the coordinator's log says it; a monitor's page makes that out by itself."""
-        self._awaited = said
+        self._view.awaited = said
 
     def show(self, report: RunReport, events_since: EventsSince) -> None:
         """From now on this report is shown; see `server.status.Audience`."""
@@ -319,15 +301,9 @@ class Console(Page):
         self.take(report, events)
 
     def take(self, report: RunReport, events: Sequence[EventReport]) -> None:
-        """The same for a monitor: a report, and the events that it has not told of before."""
-        if report.process != self._process:
-            self._process, self._waiting_since = report.process, None
-            self._events.clear()
-        self._events.extend(events)
-        self._note_epsilon(report)
-        is_waiting = report.phase in (WAITING, RunState.GATHERING)
-        self._waiting_since = (self._waiting_since or report.seconds) if is_waiting else None
-        state = state_of(report, self._events, self._curve, self._waiting(report))
+        """The same for a monitor: a report, and the events that came with it."""
+        self._view.take(report, events)
+        state = self._view.state()
         if self._plan is not None and self._plan.name:
             state["title"] = f"{self._plan.name}, {state['title']}"
         self.say(lost="", **state)
@@ -341,92 +317,8 @@ class Console(Page):
             else:
                 self.say(mood="bad", lost=f"{lost} Below is the last that it told.")
 
-    def _note_epsilon(self, report: RunReport) -> None:
-        point = (report.rounds_done, report.epsilon_spent)
-        if math.isinf(point[1]) or (self._curve and self._curve[-1] == point):
-            return
-        if self._curve and self._curve[-1][0] >= report.rounds_done:
-            # Epsilon is computed now and then: the newest value of a round counts.
-            self._curve = [one for one in self._curve if one[0] < report.rounds_done]
-        self._curve.append(point)
-        self._curve = thinned(self._curve)
-
-    def _waiting(self, report: RunReport) -> str:
-        """For whom the run waits."""
-        if report.is_over:
-            return ""
-        if self._awaited is not None:
-            return _sentence(self._awaited)
-        if self._waiting_since is None:
-            return ""
-        missing = [site.name for site in report.sites if site.state not in (SiteState.READY, SiteState.DONE)]
-        since = f" (since {span(report.seconds - self._waiting_since)})"
-        return f"Waiting for {listed(missing)}{since}." if missing else "All sites are there."
-
-
-def _sentence(said: str) -> str:
-    return f"{said[:1].upper()}{said[1:]}." if said else ""
-
 
 # What stands on the page ----------------------------------------------------------------------------------------------
-
-
-def state_of(
-    report: RunReport, events: Sequence[EventReport], curve: Sequence[tuple[int, float]], waiting: str
-) -> dict[str, Any]:
-    """Everything on the page, in words and numbers, made of nothing but what a monitor is told."""
-    kind = report.task if report.task in (EVALUATION, SURVEY) else "run"
-    if report.failure:
-        phase, mood = f"Given up: {report.failure}", "bad"
-    elif report.is_over:
-        phase, mood = "Finished", "good"
-    else:
-        phase, mood = phase_words(report.phase), "waits" if waiting else "runs"
-        if waiting and report.phase not in (WAITING, RunState.GATHERING):
-            phase = f"Waiting for sites: {phase[:1].lower()}{phase[1:]}"
-    has_promise = not math.isinf(report.epsilon_limit)
-    left = report.seconds_left
-    dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
-    troubles = [(dropouts, "dropouts"), (refusals, "refusals"), (report.rounds_abandoned, "rounds begun again"),
-                (sum(report.streams_refused.values()), "streams refused")]  # fmt: skip
-    tally = Counter(site.state for site in report.sites)
-    return {
-        "title": f"{kind} {report.run_id.hex()[:8]}",
-        "phase": phase,
-        "mood": mood,
-        "waiting": waiting,
-        "is_over": report.is_over,
-        "rounds": [report.rounds_done, report.rounds_planned],
-        "pace": f"{number(report.rounds_per_second, 3)} a second" if report.rounds_per_second > 0 else "",
-        "left": "" if left is None else f"{span(left)} left",
-        "epsilon": [report.epsilon_spent, report.epsilon_limit] if has_promise else None,
-        "epsilon_text": f"{report.epsilon_spent:.3f} of {report.epsilon_limit:g}, at delta {report.delta:g}"
-        if has_promise
-        else "The plan promises no privacy.",
-        "curve": list(curve),
-        "facts": [
-            ["plan", report.plan_digest.hex()[:8]],
-            ["release", report.release],
-            ["time", span(report.seconds)],
-            ["to the sites", megabytes(report.bytes_sent)],
-            ["from the sites", megabytes(report.bytes_received)],
-            ["troubles", ", ".join(f"{count} {name}" for count, name in troubles if count) or "none"],
-        ],
-        "sites_text": ", ".join(f"{count} {state}" for state, count in tally.most_common()),
-        "sites": [_site(site) for site in report.sites],
-        "events": [_said(one) for one in reversed(in_words(events))],
-    }
-
-
-def _site(site: SiteReport) -> dict[str, Any]:
-    counts = [site.rounds, site.dropouts, site.refusals]
-    words = {"name": site.name, "mark": mark_of(site.state)[0], "state": site.state, "why": site.code}
-    return {**words, "release": site.release, "is_calm": site.state in CALM, "counts": counts}
-
-
-def _said(told: Told) -> dict[str, str]:
-    mood = {"red": "bad", "yellow": "waits", "green": "good"}.get(told.style, "")
-    return {"time": clock_time(told.event.seconds), "text": told.words, "mood": mood}
 
 
 def plan_facts(plan: Plan) -> list[list[str]]:
@@ -442,6 +334,25 @@ def plan_facts(plan: Plan) -> list[list[str]]:
         ["who sees what", who_sees(privacy.noise)],
         ["sites needed", str(plan.federation.min_sites)],
     ]
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run of a study that is over, from what all its parties were given: its model's report, or its releases.
+
+    Attributes:
+        name: as people call it: "run 2".
+        state: "finished" or "ended".
+        plan: of the run.
+        events: of all its releases, evaluations of its model among them.
+        remark: what else a line has room for.
+    """
+
+    name: str
+    state: str
+    plan: Plan
+    events: tuple[Event, ...]
+    remark: str = ""
 
 
 def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hedgerow.app.inputs import dialled
-from hedgerow.app.output import json_text, megabytes, note, number
-from hedgerow.app.progress import CALM, Told, clock_time, in_words, mark_of, phase_words, span
+from hedgerow.app.output import json_text, note
+from hedgerow.app.watch import RunView, span
 from hedgerow.errors import UsageError
 from hedgerow.protocol.stream import (
-    EVALUATION,
     LEAST_INTERVAL,
     LONGEST_INTERVAL,
-    SURVEY,
-    EventReport,
     RunReport,
-    SiteReport,
     Update,
     WireCode,
     WireRefusal,
@@ -52,8 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
     address = dialled(arguments.connect, "--connect")
     # Not for secrets: it only keeps monitors from coming back all at once.
-    watch = GrpcWatch(address, identity, pinned, random.random, interval=arguments.every)
-    try:
+    with closing(GrpcWatch(address, identity, pinned, random.random, interval=arguments.every)) as watch:
         if arguments.once:
             _once(watch, address, as_json=arguments.json)
         elif arguments.console is not None:
@@ -62,8 +56,6 @@ def run(arguments: argparse.Namespace) -> None:
             _lines(watch)
         else:
             _live(watch, address)
-    finally:
-        watch.close()
 
 
 def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
@@ -76,9 +68,8 @@ def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
             if as_json:
                 _print_line("report", described(event.report))
                 return
-            view = MonitorView(address, time.monotonic)
+            view, console = MonitorView(address, time.monotonic), Console()
             view.take(event)
-            console = Console()
             console.print(view.render(console.width, None))
             return
         if isinstance(event, Disconnected):
@@ -89,7 +80,7 @@ def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
 
 
 def _lines(watch: GrpcWatch) -> None:
-    known_events = _NewEvents()
+    view = RunView()
     while True:
         event = watch.receive(60.0)
         if isinstance(event, Connected):
@@ -98,7 +89,7 @@ def _lines(watch: GrpcWatch) -> None:
             _print_line("disconnected", {"code": event.reason, "is_final": event.is_final})
             _raise_if_final(event)
         elif isinstance(event, Update):
-            for one in known_events.of(event):
+            for one in view.take(event.report, event.events):
                 _print_line(one.kind, {key: value for key, value in asdict(one).items() if key != "kind"})
             if event.missed:
                 _print_line("missed", {"events": event.missed})
@@ -111,7 +102,6 @@ def _page(watch: GrpcWatch, place: str) -> None:
     # An extra: only who wants the page needs it.
     from hedgerow.app.page import Console
 
-    known_events = _NewEvents()
     with Console(place) as page:
         while True:
             event = watch.receive(60.0)
@@ -119,7 +109,7 @@ def _page(watch: GrpcWatch, place: str) -> None:
                 page.lose(event.reason)
                 _raise_if_final(event)
             elif isinstance(event, Update):
-                page.take(event.report, known_events.of(event))
+                page.take(event.report, event.events)
                 if event.report.is_over:
                     break
         page.wait()
@@ -143,21 +133,6 @@ def _live(watch: GrpcWatch, address: str) -> None:
         _raise_if_final(event)
 
 
-class _NewEvents:
-    """After a new connection the coordinator tells its last events again; here each is told once."""
-
-    def __init__(self) -> None:
-        self._process, self._last = b"", 0
-
-    def of(self, update: Update) -> tuple[EventReport, ...]:
-        """The events that did not come before."""
-        if update.report.process != self._process:
-            self._process, self._last = update.report.process, 0
-        new = tuple(event for event in update.events if event.number > self._last)
-        self._last = max([self._last, *(event.number for event in new)])
-        return new
-
-
 def described(report: RunReport) -> dict[str, Any]:
     """A report for machines."""
     content = asdict(report)
@@ -176,12 +151,11 @@ def _raise_if_final(event: Disconnected) -> None:
         raise WireRefusal(known(event.reason))
 
 
-_WIDE = 120
-"""From so many columns on, events stand beside the sites; below, under them."""
 _WIDEST = 160
-_KEPT_EVENTS = 200
 _FEW_EVENTS = 8
-_HEAD_LINES = 8
+_FRAME_LINES = 13
+"""Of the picture without sites and events: three frames, the head's own lines, and the head of the table."""
+_STYLES = {"good": "green", "waits": "yellow", "bad": "red"}
 
 
 class MonitorView:
@@ -194,124 +168,78 @@ class MonitorView:
 
     def __init__(self, address: str, clock: Callable[[], float]) -> None:
         self._address, self._clock = address, clock
-        self._report: RunReport | None = None
-        self._events: deque[EventReport] = deque(maxlen=_KEPT_EVENTS)
+        self._view = RunView()
         self._gone: tuple[float, str] | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether the run has ended."""
-        return self._report is not None and self._report.is_over
+        return self._view.report is not None and self._view.report.is_over
 
     def take(self, event: Connected | Disconnected | Update) -> None:
         """Take note of what was received."""
         if isinstance(event, Disconnected):
-            if self.is_over:
-                return  # The coordinator hangs up at the end.
-            since = self._clock() if self._gone is None else self._gone[0]
-            self._gone = since, event.reason
+            # The coordinator hangs up at the end.
+            if not self.is_over:
+                self._gone = self._clock() if self._gone is None else self._gone[0], event.reason
             return
         self._gone = None
         if isinstance(event, Update):
-            if self._report is None or self._report.process != event.report.process:
-                self._events.clear()
-            last = self._events[-1].number if self._events else 0
-            self._events.extend(one for one in event.events if one.number > last)
-            self._report = event.report
+            self._view.take(event.report, event.events)
 
     def render(self, width: int, height: int | None) -> RenderableType:
         """The picture, at most `height` lines high; None: as high as it gets."""
-        width = min(width, _WIDEST)
-        report = self._report
-        if report is None:
-            return Panel(self._connection(), title="hedgerow monitor", title_align="left", width=width)
-        kind = report.task if report.task in (EVALUATION, SURVEY) else "run"
-        head = Panel(
-            Group(self._connection(), *_numbers(report, width, is_live=self._gone is None)),
-            title=f"hedgerow monitor   {kind} {report.run_id.hex()[:8]}   plan {report.plan_digest.hex()[:8]}",
-            title_align="left",
-            width=width,
-            border_style="red" if self._gone else "",
-        )
-        n_sites = len(report.sites)
-        # Without the frames, the head of the table, and the head's own lines, of which one may be wrapped.
-        rows = None if height is None else max(2, height - _HEAD_LINES - bool(report.streams_refused) - 3)
-        if width >= _WIDE:
-            left = width * 4 // 7
-            both = Table.grid(padding=0)
-            events = self._newest(max(n_sites, _FEW_EVENTS) + 1 if rows is None else rows + 1)
-            both.add_row(_sites(report.sites, left, rows), _events(events, width - left))
-            return Group(head, both)
-        if rows is None:
-            return Group(head, _sites(report.sites, width, None), _events(self._newest(_FEW_EVENTS), width))
-        for_sites = max(2, min(n_sites, rows - 2 - _FEW_EVENTS // 2))
-        events = self._newest(max(1, rows - 2 - for_sites))
-        return Group(head, _sites(report.sites, width, for_sites), _events(events, width))
-
-    def _newest(self, count: int) -> list[Told]:
-        return in_words(self._events)[-count:] if count else []
-
-    def _connection(self) -> Text:
+        width, state = min(width, _WIDEST), self._view.state()
+        title = "hedgerow monitor"
         if self._gone is not None:
             seconds, reason = self._clock() - self._gone[0], self._gone[1]
-            what = WireRefusal(known(reason)).what
-            text = f"NO CONNECTION to {self._address} for {span(seconds)}: {what} ({reason}) Trying again."
-            return Text(text + (" Below: the last that was told." if self._report else ""), style="bold red")
-        if self._report is None:
-            return Text(f"Dialling {self._address} ...", style="yellow")
-        report = self._report
-        where = f"   connected to {self._address}, release {report.release}"
-        if report.failure:
-            said, style = f"GIVEN UP: {report.failure}", "bold red"
-        elif report.is_over:
-            said, style = "FINISHED", "bold green"
+            said = f"NO CONNECTION to {self._address} for {span(seconds)}: {WireRefusal(known(reason)).what} ({reason})"
+            head = Text(f"{said} Trying again.{' Below: the last that was told.' if state else ''}", style="bold red")
+        elif not state:
+            head = Text(f"Dialling {self._address} ...", style="yellow")
         else:
-            said, style = phase_words(report.phase), "bold"
-        return Text.assemble((said, style), (where, "dim"))
+            where = f"   connected to {self._address}, release {dict(state['facts'])['release']}"
+            head = Text.assemble((state["phase"], f"bold {_STYLES.get(state['mood'], '')}"), (where, "dim"))
+        if not state:
+            return Panel(head, title=title, title_align="left", width=width)
+        title += f"   {state['title']}   plan {dict(state['facts'])['plan']}"
+        numbers = _numbers(state, width, is_live=self._gone is None)
+        style = "red" if self._gone else ""
+        panel = Panel(Group(head, *numbers), title=title, title_align="left", width=width, border_style=style)
+        n_sites, n_events = len(state["sites"]), _FEW_EVENTS
+        if height is not None:
+            rows = height - _FRAME_LINES
+            n_sites = max(2, min(n_sites, rows - _FEW_EVENTS // 2))
+            n_events = max(1, rows - n_sites)
+        return Group(panel, _sites(state, width, n_sites), _events(state["events"][:n_events], width))
 
 
-def _numbers(report: RunReport, width: int, *, is_live: bool) -> list[RenderableType]:
+def _numbers(state: dict[str, Any], width: int, *, is_live: bool) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(width=8, style="dim")
     table.add_column(width=max(16, width // 4))
     table.add_column()
-    has_pace = is_live and not report.is_over and report.rounds_per_second > 0
-    pace = f"   {number(report.rounds_per_second, 3)}/s" if has_pace else ""
-    left = report.seconds_left if is_live else None
-    rest = "" if left is None else f"   {span(left)} left"
-    table.add_row(
-        "rounds",
-        ProgressBar(max(1, report.rounds_planned), report.rounds_done),
-        f"{report.rounds_done} of {report.rounds_planned}{pace}{rest}",
-    )
-    if math.isinf(report.epsilon_limit):
-        table.add_row("epsilon", Text("none", style="bold red"), "the plan promises no privacy")
+    done, planned = state["rounds"]
+    pace = [state["pace"], state["left"]] if is_live and not state["is_over"] else []
+    said = ", ".join(filter(None, [f"{done} of {planned}", *pace]))
+    table.add_row("rounds", ProgressBar(max(1, planned), done), said)
+    if state["epsilon"] is None:
+        bar: RenderableType = Text("none", style="bold red")
     else:
-        spent = min(report.epsilon_spent, report.epsilon_limit)
-        table.add_row(
-            "epsilon",
-            ProgressBar(report.epsilon_limit, spent, complete_style="cyan", finished_style="cyan"),
-            f"{report.epsilon_spent:.3f} of {report.epsilon_limit:g} spent, at delta {report.delta:g}",
-        )
-    traffic = f"{megabytes(report.bytes_sent)} to the sites, {megabytes(report.bytes_received)} from them"
-    table.add_row("time", span(report.seconds), traffic)
-    dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
-    again = f", {_counted(report.rounds_abandoned, 'round')} begun again" if report.rounds_abandoned else ""
-    table.add_row("troubles", _counted(dropouts, "dropout"), _counted(refusals, "refusal") + again)
-    lines: list[RenderableType] = [table]
-    if report.streams_refused:
-        said = ", ".join(f"{reason} {count}" for reason, count in sorted(report.streams_refused.items()))
-        lines.append(Text(f"streams refused before they joined: {said}", style="yellow", no_wrap=True))
-    return lines
+        spent, limit = state["epsilon"]
+        bar = ProgressBar(limit, min(spent, limit), complete_style="cyan", finished_style="cyan")
+    table.add_row("epsilon", bar, state["epsilon_text"])
+    *facts, (_, troubles) = state["facts"][2:]
+    lines = ["   ".join(f"{name} {value}" for name, value in facts), f"troubles {troubles}", state["waiting"]]
+    return [table, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines if line)]
 
 
-def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
+def _sites(state: dict[str, Any], width: int, room: int) -> Panel:
     """All sites in the roster's order; if they do not fit, those in trouble, then as many others as fit."""
-    shown = list(sites)
-    if room is not None and len(shown) > room:
-        troubled = [site for site in sites if site.state not in CALM]
-        calm = [site for site in sites if site.state in CALM]
-        shown = [*troubled, *calm][: max(0, room - 1)]
+    sites = state["sites"]
+    shown = sites
+    if len(sites) > room:
+        shown = sorted(sites, key=lambda site: bool(site["is_calm"]))[: room - 1]
     table = Table(box=None, expand=True, padding=(0, 1), show_edge=False, header_style="dim")
     table.add_column("site", ratio=3, no_wrap=True)
     table.add_column("state", width=11, no_wrap=True)
@@ -319,26 +247,21 @@ def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
     for title in ("rounds", "drops", "refusals"):
         table.add_column(title, justify="right", no_wrap=True)
     for site in shown:
-        mark, style = mark_of(site.state)
-        counts = [str(count) if count else "-" for count in (site.rounds, site.dropouts, site.refusals)]
+        counts = [str(count) if count else "-" for count in site["counts"]]
         # What a coordinator says is text: a plain str would be read as rich's markup, with links and colours.
-        table.add_row(Text(site.name), Text(f"{mark} {site.state}", style=style), Text(site.code), *counts)
+        how = Text(f"{site['mark']} {site['state']}", style=_STYLES.get(site["mood"], ""))
+        table.add_row(Text(site["name"]), how, Text(site["why"]), *counts)
     content: RenderableType = table
     if len(shown) < len(sites):
         content = Group(table, Text(f" and {len(sites) - len(shown)} more, of which none is in greater trouble", "dim"))
-    tally = Counter(site.state for site in sites)
-    summary = ", ".join(f"{count} {state}" for state, count in tally.most_common())
-    return Panel(content, title=f"{_counted(len(sites), 'site')}: {summary}", title_align="left", width=width)
+    title = f"{len(sites)} site{'s' * (len(sites) != 1)}: {state['sites_text']}"
+    return Panel(content, title=title, title_align="left", width=width)
 
 
-def _events(events: Sequence[Told], width: int) -> Panel:
+def _events(events: list[dict[str, str]], width: int) -> Panel:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", style="dim", no_wrap=True, min_width=8)
     table.add_column(no_wrap=True)
-    for event, said, style in events:
-        table.add_row(clock_time(event.seconds), Text(said, style=style))
+    for event in reversed(events):
+        table.add_row(event["time"], Text(event["text"], style=_STYLES.get(event["mood"], "")))
     return Panel(table if events else Text("nothing yet", "dim"), title="events", title_align="left", width=width)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

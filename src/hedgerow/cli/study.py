@@ -63,8 +63,7 @@ from hedgerow.transport.identities import (
 
 if TYPE_CHECKING:
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
-    from hedgerow.app.page import Console
-    from hedgerow.app.progress import PastRun
+    from hedgerow.app.page import Console, PastRun
 
 _SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_WAITS = 0.3, 60.0
 _ANY_HOST = {"0.0.0.0", "::"}
@@ -524,7 +523,7 @@ def _journal_of(folder: Path, number: int) -> Path:
 
 def past_runs(folder: Path, before: int) -> list[PastRun]:
     """The runs before one of this number that have ended, or have made a model: what all parties were told of them."""
-    from hedgerow.app.progress import PastRun
+    from hedgerow.app.page import PastRun
     from hedgerow.models.model import Model
     from hedgerow.server.journal import Journal
 

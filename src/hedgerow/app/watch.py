@@ -1,0 +1,206 @@
+"""How a run is, in the words that all who watch it see: on its page, and at a monitor's terminal. No heavy imports."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from hedgerow.app.inputs import listed
+from hedgerow.app.output import megabytes, number
+from hedgerow.protocol.messages import RunState
+from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
+
+PHASE_WORDS = {
+    "gathering": "waiting for sites to join",
+    "waiting-for-sites": "too few sites; waiting for their return",
+    "setting-up": "agreeing on keys",
+    "collecting-vectors": "collecting masked vectors",
+    "collecting-echoes": "collecting echoes",
+    "collecting-answers": "unmasking the sum",
+    "finishing": "handing the result out",
+}
+_MARKS = {
+    SiteState.ABSENT: ("·", ""),
+    SiteState.CONNECTED: ("○", "waits"),
+    SiteState.ASKING: ("○", "waits"),
+    SiteState.READY: ("●", "good"),
+    SiteState.REFUSED: ("✕", "bad"),
+    SiteState.SILENT: ("?", "waits"),
+    SiteState.LEFT: ("✕", "bad"),
+    SiteState.DONE: ("✓", "good"),
+}
+"""A site's state as one character, and its mood: "good", "waits" or "bad"."""
+_CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.ASKING, SiteState.DONE}
+EVENT_WORDS = {
+    "joined": ("connected", ""),
+    "left": ("is gone", "bad"),
+    "deferred": ("asks its owner first", "waits"),
+    "ready": ("is ready", "good"),
+    "refused": ("refuses", "bad"),
+    "silent": ("does not answer", "waits"),
+    "late": ("answered too late", "waits"),
+    "complaint": ("sent what cannot be used", "bad"),
+    "left-out": ("is asked no more", "bad"),
+    "taken-back": ("is asked again", "waits"),
+    "abandoned": ("round begun again", "waits"),
+    "salvaged": ("ends early with the rounds so far", "waits"),
+    "phase": ("", ""),
+    "finished": ("the run is finished", "good"),
+    "stopped": ("the run was given up", "bad"),
+}
+_KEPT_EVENTS = 200
+
+
+class RunView:
+    """What a run's reports and events come to; made of nothing but what a monitor is told.
+
+    Attributes:
+        report: the last one; None before there is any.
+        awaited: for whom the run waits, as its coordinator says it; None where that has to be made out.
+    """
+
+    def __init__(self) -> None:
+        self.report: RunReport | None = None
+        self.awaited: str | None = None
+        self._events: deque[EventReport] = deque(maxlen=_KEPT_EVENTS)
+        self._curve: list[tuple[int, float]] = []
+        self._waiting_since: float | None = None
+
+    def take(self, report: RunReport, events: Iterable[EventReport]) -> list[EventReport]:
+        """Take note of a report, and of the events that have not come before, which are returned.
+
+        After a new connection the coordinator tells its last events again; a new process of it counts from one.
+        """
+        if self.report is None or report.process != self.report.process:
+            self._waiting_since = None
+            self._events.clear()
+        last = self._events[-1].number if self._events else 0
+        new = [event for event in events if event.number > last]
+        self._events.extend(new)
+        self.report = report
+        point = (report.rounds_done, report.epsilon_spent)
+        if not math.isinf(point[1]) and self._curve[-1:] != [point]:
+            # Epsilon is computed now and then: the newest value of a round counts.
+            self._curve = thinned([*(one for one in self._curve if one[0] < report.rounds_done), point])
+        is_waiting = report.phase in (WAITING, RunState.GATHERING)
+        self._waiting_since = (self._waiting_since or report.seconds) if is_waiting else None
+        return new
+
+    def state(self) -> dict[str, Any]:
+        """Everything, in words and numbers; nothing before the first report."""
+        report = self.report
+        if report is None:
+            return {}
+        waiting = self._waiting(report)
+        kind = report.task if report.task in (EVALUATION, SURVEY) else "run"
+        if report.failure:
+            phase, mood = f"Given up: {report.failure}", "bad"
+        elif report.is_over:
+            phase, mood = "Finished", "good"
+        else:
+            phase, mood = _capital(PHASE_WORDS.get(report.phase, report.phase)), "waits" if waiting else "runs"
+            if waiting and report.phase not in (WAITING, RunState.GATHERING):
+                phase = f"Waiting for sites: {phase[:1].lower()}{phase[1:]}"
+        has_promise = not math.isinf(report.epsilon_limit)
+        left = report.seconds_left
+        dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
+        troubles = [(dropouts, "dropouts"), (refusals, "refusals"), (report.rounds_abandoned, "rounds begun again"),
+                    (sum(report.streams_refused.values()), "streams refused")]  # fmt: skip
+        tally = Counter(site.state for site in report.sites)
+        return {
+            "title": f"{kind} {report.run_id.hex()[:8]}",
+            "phase": phase,
+            "mood": mood,
+            "waiting": waiting,
+            "is_over": report.is_over,
+            "rounds": [report.rounds_done, report.rounds_planned],
+            "pace": f"{number(report.rounds_per_second, 3)} a second" if report.rounds_per_second > 0 else "",
+            "left": "" if left is None else f"{span(left)} left",
+            "epsilon": [report.epsilon_spent, report.epsilon_limit] if has_promise else None,
+            "epsilon_text": f"{report.epsilon_spent:.3f} of {report.epsilon_limit:g}, at delta {report.delta:g}"
+            if has_promise
+            else "The plan promises no privacy.",
+            "curve": list(self._curve),
+            "facts": [
+                ["plan", report.plan_digest.hex()[:8]],
+                ["release", report.release],
+                ["time", span(report.seconds)],
+                ["to the sites", megabytes(report.bytes_sent)],
+                ["from the sites", megabytes(report.bytes_received)],
+                ["troubles", ", ".join(f"{count} {name}" for count, name in troubles if count) or "none"],
+            ],
+            "sites_text": ", ".join(f"{count} {state}" for state, count in tally.most_common()),
+            "sites": [_site(site) for site in report.sites],
+            "events": in_words(self._events)[::-1],
+        }
+
+    def _waiting(self, report: RunReport) -> str:
+        if report.is_over:
+            return ""
+        if self.awaited is not None:
+            return sentence(self.awaited)
+        if self._waiting_since is None:
+            return ""
+        missing = [site.name for site in report.sites if site.state not in (SiteState.READY, SiteState.DONE)]
+        since = f" (since {span(report.seconds - self._waiting_since)})"
+        return f"Waiting for {listed(missing)}{since}." if missing else "All sites are there."
+
+
+def _site(site: SiteReport) -> dict[str, Any]:
+    mark, mood = _MARKS[SiteState(site.state)] if site.state in set(SiteState) else ("", "")
+    counts = [site.rounds, site.dropouts, site.refusals]
+    words = {"name": site.name, "mark": mark, "mood": mood, "state": site.state, "why": site.code}
+    return {**words, "release": site.release, "is_calm": site.state in _CALM, "counts": counts}
+
+
+def in_words(events: Iterable[EventReport]) -> list[dict[str, str]]:
+    """Events of a run, in order: time, text and mood of each."""
+    told, is_handed_out = [], False
+    for event in events:
+        said, mood = EVENT_WORDS.get(event.kind, (event.kind, ""))
+        if event.kind == "phase":
+            is_handed_out = event.code == "finishing"
+            said = PHASE_WORDS.get(event.code, event.code)
+        elif is_handed_out and event.kind == "left":
+            # Sites that have the result hang up, as the coordinator's log says it.
+            said, mood = "has hung up", ""
+        elif event.code:
+            said = f"{said} ({event.code})"
+        told.append({"time": clock_time(event.seconds), "text": f"{event.site} {said}".strip(), "mood": mood})
+    return told
+
+
+def sentence(said: str) -> str:
+    """A remark as a sentence; nothing for nothing."""
+    return f"{_capital(said)}." if said else ""
+
+
+def _capital(said: str) -> str:
+    return said[:1].upper() + said[1:]
+
+
+MOST_POINTS = 400
+Point = TypeVar("Point", bound=tuple[float, float])
+
+
+def thinned(curve: list[Point]) -> list[Point]:
+    """A curve; of one of more than `MOST_POINTS` every second point, and the last."""
+    return [*curve[:-1:2], curve[-1]] if len(curve) > MOST_POINTS else curve
+
+
+def span(seconds: float) -> str:
+    """A length of time for a person."""
+    whole = int(min(seconds, 10**9))
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def clock_time(seconds: float) -> str:
+    """Hours, minutes and seconds since the coordinator began, as 1:02:03."""
+    whole = int(min(seconds, 10**9))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
