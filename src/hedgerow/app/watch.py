@@ -106,8 +106,11 @@ class RunView:
         has_promise = not math.isinf(report.epsilon_limit)
         left = report.seconds_left
         dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
-        troubles = [(dropouts, "dropouts"), (refusals, "refusals"), (report.rounds_abandoned, "rounds begun again"),
-                    (sum(report.streams_refused.values()), "streams refused")]  # fmt: skip
+        counts = {
+            "dropout": dropouts, "refusal": refusals, "round begun again": report.rounds_abandoned,
+            "stream refused": sum(report.streams_refused.values()),
+        }  # fmt: skip
+        troubles = [_counted(count, what) for what, count in counts.items() if count]
         tally = Counter(site.state for site in report.sites)
         return {
             "title": f"{kind} {report.run_id.hex()[:8]}",
@@ -129,7 +132,7 @@ class RunView:
                 ["time", span(report.seconds)],
                 ["to the sites", megabytes(report.bytes_sent)],
                 ["from the sites", megabytes(report.bytes_received)],
-                ["troubles", ", ".join(f"{count} {name}" for count, name in troubles if count) or "none"],
+                ["troubles", ", ".join(troubles) or "none"],
             ],
             "sites_text": ", ".join(f"{count} {state}" for state, count in tally.most_common()),
             "sites": [_site(site) for site in report.sites],
@@ -175,6 +178,11 @@ def in_words(events: Iterable[EventReport]) -> list[dict[str, str]]:
 def sentence(said: str) -> str:
     """A remark as a sentence; nothing for nothing."""
     return f"{_capital(said)}." if said else ""
+
+
+def _counted(count: int, what: str) -> str:
+    noun, *more = what.split(" ", 1)
+    return " ".join([f"{count} {noun}{'s' * (count != 1)}", *more])
 
 
 def _capital(said: str) -> str:
