@@ -55,7 +55,8 @@ def test_everything_is_on_the_screen(width: int) -> None:
         "40 of 100, 12 a second, 5.0 s left", "0.432 of 1, at delta", "to the sites 12.3 MB",
         "from the sites 999 bytes", "4 dropouts, 1 refusal, 1 round begun again", "policy-over-budget",
         "connection-lost", "● ready", "✕ refused", "? silent",
-        "Collecting masked vectors", "site-30 connected", "0:30:00", "00010203",
+        "Collecting masked vectors", "site-30 connected",
+        "0:30:00", "00010203",
     ):  # fmt: skip
         assert text in page, text
     assert all(len(line) <= width for line in lines)
