@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.app import coordinator
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 from hedgerow.app.inputs import asked, read_policy
 from hedgerow.app.rows import _read_now, loader
-from hedgerow.cli import study
+from hedgerow.cli import coordinator, study
 from hedgerow.cli.join import _book, _compare, _Line, _require_company
 from hedgerow.cli.main import main
 from hedgerow.cli.study import policy_of
