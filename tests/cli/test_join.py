@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 from hedgerow.app.inputs import asked, read_policy
+from hedgerow.app.join import JoinOptions, _book, _compare, _Line, _require_company
 from hedgerow.app.rows import _read_now, loader
-from hedgerow.cli import coordinator, study
-from hedgerow.cli.join import _book, _compare, _Line, _require_company
+from hedgerow.app.study import policy_of
 from hedgerow.cli.main import main
-from hedgerow.cli.study import policy_of
 from hedgerow.cli.survey import _check as check_survey
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import PolicyRefusal, UsageError
@@ -86,8 +86,8 @@ def test_an_owner_is_asked_again_where_rows_are_lost(
     """An empty table, or half a table, joins no run unless its owner says so; --yes is no answer to that."""
     Path("north.csv").write_text("sex,outcome\n" + rows, encoding="utf-8")
     enrolled = list[str]()
-    monkeypatch.setattr("hedgerow.cli.join._enrol", lambda *_: enrolled.append("asked"))
-    monkeypatch.setattr("hedgerow.cli.join._take_part", lambda *_: enrolled.append("joined"))
+    monkeypatch.setattr("hedgerow.app.join._enrol", lambda *_: enrolled.append("asked"))
+    monkeypatch.setattr("hedgerow.app.node.stay", lambda *_, **__: enrolled.append("joined"))
     join = ["join", invitation, "--data", "north.csv"]
     assert main([*join, "--yes"]) == 11
     n_rows = rows.count("\n")
@@ -95,7 +95,7 @@ def test_an_owner_is_asked_again_where_rows_are_lost(
     # Somebody is there: no, and an empty line is no; then yes to this, and to the policy.
     for answers, code in (["no"], 6), ([""], 6), (["yes", "yes"], 0):
         typed = iter(answers)
-        monkeypatch.setattr("hedgerow.cli.join.is_terminal", lambda: True)
+        monkeypatch.setattr("hedgerow.app.join.is_terminal", lambda: True)
         monkeypatch.setattr("builtins.input", lambda *_, typed=typed: next(typed))
         assert main(join) == code and next(typed, None) is None
     assert enrolled == ["asked", "joined"]
@@ -104,8 +104,8 @@ def test_an_owner_is_asked_again_where_rows_are_lost(
 def test_a_share_that_is_allowed_is_not_asked_about(invitation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner's own command line has said it."""
     Path("north.csv").write_text("sex,outcome\n", encoding="utf-8")
-    monkeypatch.setattr("hedgerow.cli.join._enrol", lambda *_: None)
-    monkeypatch.setattr("hedgerow.cli.join._take_part", lambda *_: None)
+    monkeypatch.setattr("hedgerow.app.join._enrol", lambda *_: None)
+    monkeypatch.setattr("hedgerow.app.node.stay", lambda *_, **__: None)
     assert main(["join", invitation, "--data", "north.csv", "--yes", "--allow-loss", "1"]) == 0
 
 
@@ -126,7 +126,7 @@ def test_too_few_sites_are_told_before_anyone_is_called(
     def no_server(*_: object) -> None:
         raise UsageError("not-asked")
 
-    monkeypatch.setattr("hedgerow.cli.study.StudyServer", no_server)
+    monkeypatch.setattr("hedgerow.app.study.StudyServer", no_server)
     policy = 'max_epsilon = 5\ndelta = 1e-5\nmin_sites = 2\n'
     Path("fewer.toml").write_text(policy, encoding="utf-8")
     for invited, is_told in (["south"], True), (["west"], False), (["north", "south", "--again"], False):
@@ -300,7 +300,7 @@ def test_who_cannot_reach_the_coordinator_is_told_where_and_why(
             return answer
         raise answer
 
-    monkeypatch.setattr("hedgerow.cli.join.ask", ask)
+    monkeypatch.setattr("hedgerow.app.join.ask", ask)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert _Line(read_invitation(Path(invitation)), "127.0.0.1:7443").ask(Current("north")) == b"yes"
     said = " ".join(capsys.readouterr().err.split())
@@ -312,11 +312,11 @@ def test_words_that_were_confirmed_count_for_no_others(
 ) -> None:
     """With other keys in the folder, or a coordinator that answers otherwise, there are other words, and a call."""
     typed = ["apple river stone lamp", "bottle custom zenith friday"]
-    monkeypatch.setattr("hedgerow.cli.join.is_terminal", lambda: True)
+    monkeypatch.setattr("hedgerow.app.join.is_terminal", lambda: True)
     monkeypatch.setattr("builtins.input", lambda *_: typed.pop(0))
     with closing(Notebook(tmp_path / "enrolment.db")) as notes:
         for words in (*typed, typed[1]):
-            _compare(Namespace(), read_invitation(Path(invitation)), notes, words)
+            _compare(JoinOptions(invitation=invitation), read_invitation(Path(invitation)), notes, words)
     assert not typed
 
 
@@ -327,12 +327,12 @@ def test_a_study_says_for_whom_it_waits_from_its_first_look_on(
     are awaited.
     """
     clock = [1000.0]
-    monkeypatch.setattr("hedgerow.cli.study.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("hedgerow.app.study.time.monotonic", lambda: clock[0])
     assert main(["study", "invite", "south"]) == 0
     capsys.readouterr()
     told = list[str]()
     with closing(StudyBook(Path("wards"))) as book:
-        lines = study._Lines(book, study._identity(book), None)
+        lines = study._Lines(book, study.identity_of(book), None)
         for clock[0] in (1000.0, 1000.3, 1030.0, 1061.0):
             assert not lines.look()
             told.append(" ".join(capsys.readouterr().err.split()))
@@ -349,7 +349,7 @@ def test_words_that_were_settled_elsewhere_are_not_called_different(
 ) -> None:
     """The prompt for a party's words stays open beside `study confirm`: Enter at it then says nothing untrue."""
     with closing(StudyBook(Path("wards"))) as book:
-        keys, north = study._identity(book).public, book.guest("north")
+        keys, north = study.identity_of(book).public, book.guest("north")
         assert north is not None
         nonce = {"commitment": b"a", "challenge": bytes(32), "nonce": bytes(32), "sealed": b"a", "second": b"a"}
         book.note(north, party=new_identity("north", Role.SITE, bytes(range(32))).public, **nonce)
@@ -365,7 +365,7 @@ def test_words_that_were_settled_elsewhere_are_not_called_different(
 
         monkeypatch.setattr(study, "asked", elsewhere)
         monkeypatch.setattr(study, "is_terminal", lambda: True)
-        study._Lines(book, study._identity(book), None).look()
+        study._Lines(book, study.identity_of(book), None).look()
     assert "are not those of" not in capsys.readouterr().err
 
 
@@ -375,7 +375,14 @@ def test_the_command_that_began_a_run_goes_on_with_it(
     """After a crash one types what one typed before; `study run --plan` was told to end its own run. What is said of
     ending it is a command of a study."""
     taken = list[tuple[CoordinatorOptions, Plan, ModelFile]]()
-    monkeypatch.setattr(coordinator, "train", lambda options, plan, file, *_, **__: taken.append((options, plan, file)))
+
+    def train(options: CoordinatorOptions, plan: Plan, file: ModelFile, _: object) -> tuple[None, None]:
+        taken.append((options, plan, file))
+        return None, None
+
+    monkeypatch.setattr(coordinator, "train_over_nodes", train)
+    monkeypatch.setattr(coordinator, "hand_out", lambda *_, **__: None)
+    monkeypatch.setattr("hedgerow.cli.coordinator.print_model", lambda *_, **__: None)
     Path("wards/roster.toml").touch()
     Path("new.toml").write_text(PLAN.replace("epsilon = 1", "epsilon = 2"), encoding="utf-8")
     for _ in range(2):
@@ -421,8 +428,8 @@ def test_only_words_of_the_owner_grant_noise_of_others(
     invitation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever adds the noise sees exact sums: no invitation, no line that it proposes, and no --yes is a yes."""
-    monkeypatch.setattr("hedgerow.cli.join._enrol", lambda *_: None)
-    monkeypatch.setattr("hedgerow.cli.join._take_part", lambda *_: None)
+    monkeypatch.setattr("hedgerow.app.join._enrol", lambda *_: None)
+    monkeypatch.setattr("hedgerow.app.node.stay", lambda *_, **__: None)
     for leftover in Path("wards").iterdir():
         leftover.unlink()
     Path("wards").rmdir()
@@ -439,7 +446,7 @@ def test_only_words_of_the_owner_grant_noise_of_others(
         for answers, code in (["yes"], 6), (["server", "yes"], 0):
             typed = iter(answers)
             with monkeypatch.context() as patch:
-                patch.setattr("hedgerow.cli.join.is_terminal", lambda: True)
+                patch.setattr("hedgerow.app.join.is_terminal", lambda: True)
                 patch.setattr("builtins.input", lambda *_, typed=typed: next(typed))
                 assert main(join) == code
         assert read_policy(f"wards/wards-{name}/policy.toml").noise == ("server",)
@@ -503,9 +510,9 @@ def test_a_site_is_shown_who_the_others_are(
         for name, role in (("hub", Role.COORDINATOR), ("north", Role.SITE), ("south", Role.SITE), ("w", Role.MONITOR))
     }
     roster = build_roster(keys["hub"], [keys["north"], keys["south"]], None, [keys["w"]], {})
-    monkeypatch.setattr("hedgerow.cli.join.is_terminal", lambda: answer is not None)
+    monkeypatch.setattr("hedgerow.app.join.is_terminal", lambda: answer is not None)
     monkeypatch.setattr("builtins.input", lambda *_: answer)
-    given = Namespace(expect=expect, yes=answer is None)
+    given = JoinOptions(invitation=invitation, expect=expect, yes=answer is None)
     try:
         _require_company(given, read_invitation(Path(invitation)), roster, "apple river stone lamp")
     except PolicyRefusal as refused:
@@ -527,7 +534,7 @@ def test_a_coordinator_that_moves_is_dialled_where_it_is(
         dialled.append(address)
         raise WireRefusal(WireCode.WRONG_COORDINATOR)
 
-    monkeypatch.setattr("hedgerow.cli.join.ask", stop)
+    monkeypatch.setattr("hedgerow.app.join.ask", stop)
     Path("north.csv").write_text("sex,outcome\n" + "male,no\n" * 20, encoding="utf-8")
     assert main(["study", "address", "127.0.0.1:7516"]) == 0
     join = ["join", invitation, "--data", "north.csv", "--yes"]

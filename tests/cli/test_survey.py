@@ -345,7 +345,7 @@ def test_over_nodes_a_plan_waits_for_its_classes_as_well(
     found = survey_sites(plan_asked.questions, {"north": rows}, SeededNoise(1))
     made: Any = {"plan": None, "ensemble": None, "report": SimpleNamespace(epsilon=0.25, seeded=False)}
     outcome = Outcome(**made, ledger=found.ledger, findings=found.findings)
-    session = SimpleNamespace(run=SimpleNamespace(run_id=b"r", survivors=[]))
+    session = SimpleNamespace(run=SimpleNamespace(run_id=b"r", survivors=[], sites=[]))
     monkeypatch.setattr("hedgerow.app.coordinator.serve", lambda *_: (outcome, session))
     party = ["--roster", "r.toml", "--identity", "i.json", "--listen", "0.0.0.0:7501", "--out", str(out)]
     assert main(["plan", "init", str(asked), "--federated", *party]) == 12

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow import __version__
+from hedgerow.app.study import policy_of
 from hedgerow.cli.main import main
-from hedgerow.cli.study import policy_of
 from hedgerow.plan.plan import parse_plan
 from hedgerow.transport.identities import read_roster
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -14,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.cli.study import _require_own_roster
-from hedgerow.cli.study import withdraw as withdraw_by_hand
+from hedgerow.app.study import _require_own_roster
+from hedgerow.app.study import withdraw as withdraw_by_hand
 from hedgerow.codec import Encoded
 from hedgerow.errors import RemoteProtocolError, UsageError
 from hedgerow.protocol.stream import (
@@ -504,9 +503,9 @@ def test_nobody_is_withdrawn_while_an_evaluation_goes_on(study: Study) -> None:
     (place / "model.json").touch()
     with closing(Journal(place / "model.json.evaluation-8.journal")):
         with pytest.raises(UsageError) as refused:
-            withdraw_by_hand(Namespace(study=str(study.folder), party="north"))
+            withdraw_by_hand(study.folder, "north")
         assert refused.value.code == "study-in-use" and study.book.roster == before
-    withdraw_by_hand(Namespace(study=str(study.folder), party="north"))
+    withdraw_by_hand(study.folder, "north")
     assert read_roster(study.folder / "roster.toml") == study.book.roster != before
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hedgerow.cli.study import _Answering
+from hedgerow.app.study import _Answering
 from hedgerow.codec import Encoded
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.stream import Standing, WireRefusal, first_of

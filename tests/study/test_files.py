@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.app.inputs import read_policy, read_text
-from hedgerow.cli.join import _rules
-from hedgerow.cli.study import policy_of
+from hedgerow.app.join import _rules
+from hedgerow.app.study import policy_of
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.study import SUFFIX, Invitation, check_address, parse_invitation, read_invitation, write_private

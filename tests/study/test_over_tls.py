@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import socket
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hedgerow.cli import join
+from hedgerow.app import join
 from hedgerow.codec import Encoded
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal
 from hedgerow.study import Notebook
@@ -168,7 +167,7 @@ def test_a_network_that_is_cut_at_any_message_costs_a_try(
                 folder.mkdir()
                 identity = join._identity(folder, invitation)
                 with closing(Notebook(folder / "enrolment.db")) as notes:
-                    typed = argparse.Namespace(
+                    typed = join.JoinOptions(
                         invitation="north.toml", folder=str(folder), max_rows="5000", connect=invitation.address,
                         expect="north", yes=True,
                     )  # fmt: skip

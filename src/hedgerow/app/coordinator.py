@@ -431,6 +431,8 @@ def train_over_nodes(
     outcome, session = serve(options, plan, file, None, page, shows)
     model = model_of(outcome)
     file.save(model)
+    if page is not None:
+        page.show_model(model)
     return model, session
 
 

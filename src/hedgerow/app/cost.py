@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from hedgerow.app.output import number
+from hedgerow.app.output import megabytes, number, print_facts
 from hedgerow.local.forecast import (
     SMALLEST_GROUP,
     USUAL_GROUPS,
@@ -28,10 +28,36 @@ from hedgerow.privacy.report import warnings_of
 from hedgerow.protocol.groups import noise_factor as middle_noise
 from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.training.settings import Settings
+from hedgerow.transport.identities import spoken
 from hedgerow.trees.ensemble import Ensemble
 
 _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Times a plan's epsilon, where its outlook is shown."""
+
+
+def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
+    """Print what a plan costs, for a person."""
+    print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
+    print(f"digest {plan.digest}")
+    print(f"fingerprint {spoken(bytes.fromhex(plan.digest))}\n")
+    print("Privacy")
+    print_facts(privacy_facts(plan, expected))
+    print("\nNoise")
+    print_facts([*seen_facts(plan, expected), *_noise_facts(plan, expected, n_sites)])
+    if facts := outlook(plan):
+        print("\nWill it be any good?")
+        print_facts(facts)
+    print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
+    print_facts([*model_facts(plan, expected.settings), *([("known", "; ".join(plan.known))] if plan.known else [])])
+    kinds = ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
+    print("\nEach site")
+    print_facts(
+        [
+            ("exchanges", f"{expected.n_exchanges} ({kinds})"),
+            ("sends", f"{expected.numbers_per_node:,} numbers of {expected.bits_per_number} bits, "
+             f"{megabytes(expected.bytes_per_node)} over the whole run"),
+        ]
+    )  # fmt: skip
 
 
 def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
@@ -131,7 +157,7 @@ def seen_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     return facts
 
 
-def noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str, str]]:
+def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str, str]]:
     """What noise of the sites costs."""
     if math.isinf(plan.privacy.epsilon) or plan.privacy.noise == "local":
         return []
@@ -224,6 +250,12 @@ def outlook(plan: Plan) -> list[tuple[str, str]]:
 def warnings(plan: Plan) -> tuple[str, ...]:
     """What is wrong with a plan's promise."""
     return warnings_of(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
+
+
+def _features(plan: Plan) -> str:
+    categorical = sum(feature.is_categorical for feature in plan.features)
+    count = len(plan.features)
+    return f"{count} feature{'' if count == 1 else 's'}" + (f" ({categorical} categorical)" if categorical else "")
 
 
 def _shown(value: object) -> str:

@@ -6,21 +6,30 @@ A node looks at its tables by the same functions as `hedgerow check`, each time 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import says_yes
-from hedgerow.data.fit import ColumnFit, TableFit, table_fit
-from hedgerow.data.sources import Location, is_url
-from hedgerow.data.units import MOST_LEFT_OUT
+from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrapped
+from hedgerow.data.drafts import usable_columns
+from hedgerow.data.fit import ColumnFit, TableFit, counted, header_advice, table_fit
+from hedgerow.data.sources import Location, column_names, is_url, opened
+from hedgerow.data.units import MANY, MOST_LEFT_OUT, needed_columns
 from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.fields import shown
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.names import looks_like_identifier
+from hedgerow.plan.plan import MAX_CATEGORIES, Plan
 
 if TYPE_CHECKING:
     from hedgerow.client.policy import Policy
 
+_TITLES = ("column", "kind", "missing", "clamped", "not listed", "unreadable")
+_WATCHED_ROWS = 65_536
+"""In which values that repeat are looked for."""
 _WIDEST_NAME = 32
 _WORST = 4
 """Columns that a line names for one reason."""
@@ -33,6 +42,121 @@ Tell = Callable[..., object]
 def is_loss(found: TableFit) -> bool:
     """Whether more rows are left out than anybody should pass over, or no row is used."""
     return found.rows.share_left_out > MOST_LEFT_OUT
+
+
+def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
+    """Print how many rows are used, one line a column, what its owner should look at, and what would mend it.
+
+    Args: place: where the table is, and how its site writes it; table: as its owner calls it.
+    """
+    _note_header(place, plan)
+    found = table_fit(place, plan)
+    name = "The query's result" if is_url(table) else table
+    about = f"{shown(name)} beside the plan {plan.name!r}. {PRIVATE}"
+    print(f"{wrapped(about, hanging=0)}\n")
+    _print_fit(found)
+    if plan.privacy.unit == "record":
+        others = [name for name in usable_columns(column_names(place)) if name not in needed_columns(plan)]
+        if question := whose_rows(place, others):
+            print("\n" + wrapped(question, hanging=0))
+    return found
+
+
+def _print_fit(found: TableFit) -> None:
+    (alarm if is_loss(found) else print)(wrapped(found.rows.text(), hanging=0))
+    print()
+    _print_columns(found)
+    if findings := found.findings():
+        print("\nTo look at")
+        print_facts(findings)
+    for title, name in (("Not listed", "unlisted"), ("Not read", "unread")):
+        texts = {own.name: (getattr(own, name), own.n_unlisted if name == "unlisted" else own.n_unreadable)
+                 for own in found.columns if getattr(own, name)}  # fmt: skip
+        if texts:
+            print(f"\n{title}, and how often")
+            print_facts([(name, counted(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])
+    if found.mending:
+        title = (
+            "Tried on this table: with these lines of this site's own file (docs/data.md) more of its cells are read, "
+            "and no other cell changes. Take them if that is what the cells mean"
+        )
+        print(f"\n{wrapped(title, hanging=0)}")
+        print("\n".join(["  [data]", *(f"  {line}" for line in found.mending)]))
+    if found.ignored:
+        print("\n" + wrapped(rest(found), hanging=0))
+    if any(column.beyond > MANY for column in found.columns):
+        note(
+            "Change bounds and lists by what the code book says or anybody knows, not by what stands in these rows: "
+            "what the plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it nearly "
+            "nothing."
+        )
+
+
+def whose_rows(place: Location, names: Sequence[str]) -> str:
+    """What a table's owner is asked where values of columns repeat as people's do; "" where none do."""
+    said = [f"{name} ({n_values:,} values, {n_different:,} different)"
+            for name, (n_values, n_different) in _repeating(place, names).items()]  # fmt: skip
+    if not said:
+        return ""
+    return (
+        f"Values repeat in {'; '.join(said)}. If a column tells whose a row is, a promise for single rows is far "
+        "weaker for whoever has several: name it as unit, with max_rows_per_unit, under [privacy], and leave it out of "
+        "the features."
+    )
+
+
+def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Columns that may tell whose a row is, of people who have several: values, and how many different ones.
+
+    They are called as identifiers are, or have hundreds of values most of which occur again. The first rows are read.
+
+    Raises:
+        DataError: the table cannot be read, or has no rows.
+    """
+    # What does not fit is left out: its rows decide nothing here.
+    batch: Sequence[Any] = next(iter(opened(place).batches(names, _WATCHED_ROWS, {})), ()) if names else ()
+    found = {}
+    for name, column in zip(names, batch, strict=bool(batch)):
+        cells = column if isinstance(column, list) else column.to_pylist()
+        counts = Counter(str(cell) for cell in cells if cell not in (None, "", b""))
+        again = sum(count > 1 for count in counts.values())
+        is_quantity = any(re.search(r"[.,]|^.?.?[0-9]{4}-[0-9]{2}-", cell) for cell in counts)
+        is_like_one = len(counts) > MAX_CATEGORIES and 2 * again >= len(counts) and not is_quantity
+        if again and (is_like_one or looks_like_identifier(name)):
+            found[name] = (counts.total(), len(counts))
+    return found
+
+
+def _note_header(table: Location, plan: Plan) -> None:
+    """Say by which lines columns that are not there are found; the error that follows names them."""
+    if set(needed_columns(plan)) <= set(column_names(table)):
+        return
+    if lines := header_advice(table, plan):
+        note("Columns that are missing may be there otherwise. If so, this mends it in the site's own file:")
+        print("\n".join(["  [data]", *(f"  {line}" for line in lines)]), file=sys.stderr)
+
+
+def _print_columns(found: TableFit) -> None:
+    """One line a column: a table, or, where the terminal has no room for it, what there is to say of each."""
+    rows = [_TITLES, *(cells(column) for column in found.columns)]
+    table = _table(rows)
+    if max(map(len, table.split("\n"))) <= width():
+        print(table)
+        return
+    facts = []
+    for name, kind, *shares in rows[1:]:
+        said = [f"{title} {share}" for title, share in zip(_TITLES[2:], shares, strict=True) if share not in ("", ".")]
+        facts.append((name, ", ".join([kind, *said])))
+    print_facts(facts)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(row[index]) for row in rows) for index in range(len(_TITLES))]
+    lines = []
+    for row in rows:
+        first = f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}"
+        lines.append("  ".join([first, *(f"{cell:>{width}}" for cell, width in zip(row[2:], widths[2:], strict=True))]))
+    return "\n".join(lines)
 
 
 def look(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | None = None) -> None:

@@ -179,6 +179,17 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(every[:12]) + rest
 
 
+def rows_of(given: list[str]) -> dict[str, int]:
+    """The numbers of ``--max-rows NAME=N``; raises UsageError."""
+    rows = {}
+    for each in given:
+        name, equals, number = each.partition("=")
+        if not equals or not number.isascii() or not number.isdecimal() or int(number[:20]) < 1 or name in rows:
+            raise UsageError("usage-max-rows", each=each)
+        rows[name] = int(number[:20])
+    return rows
+
+
 def address_of(text: str, option: str) -> tuple[str, int]:
     """Host and port of "host:port" or "[v6]:port".
 

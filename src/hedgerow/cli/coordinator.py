@@ -13,31 +13,18 @@ from hedgerow.app.cost import trees_text
 from hedgerow.app.inputs import check_can_write, listed, read_plan
 from hedgerow.app.output import note, print_facts, print_json, today, warn, warn_seeded, wrapped
 from hedgerow.app.progress import sites_of
+from hedgerow.cli.options import filled
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan
 from hedgerow.server.coordinator import RunSession
 
 if TYPE_CHECKING:
     from hedgerow.app.page import Console
 
 
-def options_of(arguments: argparse.Namespace) -> CoordinatorOptions:
-    """What a command gives that asks nodes."""
-    return CoordinatorOptions(
-        identity=arguments.identity,
-        roster=arguments.roster,
-        listen=arguments.listen,
-        engine=arguments.engine,
-        metrics=arguments.metrics,
-        seed=arguments.seed,
-        log_format=arguments.log_format,
-        quiet=arguments.json,
-    )
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Wait for the sites, run, write the model, print what it promises, and hand it out; a page stays beyond that."""
-    options, plan, out = options_of(arguments), read_plan(arguments.plan), check_can_write(arguments.out)
+    options, plan = filled(CoordinatorOptions, arguments), read_plan(arguments.plan)
+    out = check_can_write(arguments.out)
     file = ModelFile(out, None, Path(arguments.journal or f"{out}.journal"), arguments.new_run, arguments.json)
     if arguments.abort:
         print_end(*end_run(options, plan, file.journal), as_json=arguments.json)
@@ -49,21 +36,12 @@ def run(arguments: argparse.Namespace) -> None:
 
         where = Console(arguments.console, plan)
     with where as page:
-        train(options, plan, file, page, hands_out=arguments.hand_out)
+        model, session = train_over_nodes(options, plan, file, page)
+        print_model(model, session, out, as_json=arguments.json)
+        if arguments.hand_out:
+            hand_out(options, out, only_late=True)
         if page is not None:
             page.wait()
-
-
-def train(
-    options: CoordinatorOptions, plan: Plan, file: ModelFile, page: Console | None, *, hands_out: bool = False
-) -> None:
-    """Train, print and show the model, and perhaps hand it out."""
-    model, session = train_over_nodes(options, plan, file, page)
-    _print(model, session, file.path, as_json=options.quiet)
-    if page is not None:
-        page.show_model(model)
-    if hands_out:
-        hand_out(options, file.path, only_late=True)
 
 
 def print_end(run_id: bytes, reached: list[str], n_sites: int, *, as_json: bool) -> None:
@@ -76,7 +54,8 @@ def print_end(run_id: bytes, reached: list[str], n_sites: int, *, as_json: bool)
         note("A site that was not told learns of it when it is invited to another run.")
 
 
-def _print(model: Model, session: RunSession, out: Path, *, as_json: bool) -> None:
+def print_model(model: Model, session: RunSession, out: Path, *, as_json: bool) -> None:
+    """What a run has made, and what it promises."""
     together = sites_of(session)
     if as_json:
         content = {

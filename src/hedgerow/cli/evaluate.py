@@ -23,6 +23,7 @@ from hedgerow.app.evaluation import (
 from hedgerow.app.inputs import adapted_sites, check_can_write, named_sites, picture_file
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, number, print_facts, print_json, warn, warn_seeded, wrapped
 from hedgerow.app.progress import status
+from hedgerow.cli.options import filled
 from hedgerow.client.node import available_threads, use_threads
 from hedgerow.errors import UsageError
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, plot_calibration
@@ -98,10 +99,9 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         show(found, list(rows), out, picture, is_seeded=noise.seeded, as_json=arguments.json)
         return
     # Extras: only a party that dials or listens needs grpc.
-    from hedgerow.app.coordinator import ModelFile, hand_out
-    from hedgerow.cli.coordinator import options_of
+    from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, hand_out
 
-    options = options_of(arguments)
+    options = filled(CoordinatorOptions, arguments)
     asked = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
     journal = Path(arguments.journal or journal_of(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)

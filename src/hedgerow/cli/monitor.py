@@ -44,18 +44,38 @@ def run(arguments: argparse.Namespace) -> None:
     """Dial the coordinator and show what it tells, until the run is over."""
     if not LEAST_INTERVAL <= arguments.every <= LONGEST_INTERVAL:
         raise UsageError("usage-every", every=arguments.every, least=LEAST_INTERVAL, longest=LONGEST_INTERVAL)
-    pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
-    address = dialled(arguments.connect, "--connect")
+    address, every, once = dialled(arguments.connect, "--connect"), arguments.every, arguments.once
+    watch(
+        arguments.roster, arguments.identity, address, every,
+        console=arguments.console, as_json=arguments.json, once=once,
+    )  # fmt: skip
+
+
+def watch(
+    roster: str,
+    identity: str,
+    address: str,
+    every: float = 0.5,
+    *,
+    console: str | None = None,
+    as_json: bool = False,
+    once: bool = False,
+) -> None:
+    """Show a run until it is over, or once: in the terminal, on a page at [HOST:]PORT, or as lines of JSON.
+
+    Args: every: seconds between two reports.
+    """
+    files = read_private(Path(identity)), read_roster(Path(roster))
     # Not for secrets: it only keeps monitors from coming back all at once.
-    with closing(GrpcWatch(address, identity, pinned, random.random, interval=arguments.every)) as watch:
-        if arguments.once:
-            _once(watch, address, as_json=arguments.json)
-        elif arguments.console is not None:
-            _page(watch, arguments.console)
-        elif arguments.json:
-            _lines(watch)
+    with closing(GrpcWatch(address, *files, random.random, interval=every)) as link:
+        if once:
+            _once(link, address, as_json=as_json)
+        elif console is not None:
+            _page(link, console)
+        elif as_json:
+            _lines(link)
         else:
-            _live(watch, address)
+            _live(link, address)
 
 
 def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from hedgerow.app.inputs import dialled, is_terminal
 from hedgerow.app.node import NodeOptions, NodeResult, stay, take_part
 from hedgerow.app.output import begin_log, print_facts, print_json
 from hedgerow.app.progress import survey_facts
+from hedgerow.cli.options import filled
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.program import Findings
@@ -26,27 +27,8 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> None:
     """Take part in one run, or with --serve in one after another; a page stays beyond that."""
-    options = NodeOptions(
-        identity=arguments.identity,
-        roster=arguments.roster,
-        policy=arguments.policy,
-        address=dialled(arguments.connect, "--connect"),
-        data=arguments.data,
-        query=arguments.query,
-        held_out=arguments.held_out,
-        held_out_query=arguments.held_out_query,
-        arrivals=arguments.arrivals,
-        models=tuple(arguments.allowed or ()),
-        plan=arguments.plan,
-        engine=arguments.engine,
-        state=arguments.state,
-        budget=arguments.budget,
-        out=arguments.out,
-        leave=arguments.leave,
-        threads=arguments.threads,
-        log_format=arguments.log_format,
-        quiet=arguments.json,
-    )
+    address = dialled(arguments.connect, "--connect")
+    options = filled(NodeOptions, arguments, address=address, models=tuple(arguments.allowed or ()))
     report = partial(print_result, as_json=arguments.json)
     where: AbstractContextManager[SitePage | None] = nullcontext()
     if arguments.console is not None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hedgerow.app.inputs import check_can_write, listed
+from hedgerow.app.inputs import check_can_write, listed, rows_of
 from hedgerow.app.output import note, print_facts, print_json
 from hedgerow.errors import UsageError
 from hedgerow.transport.identities import (
@@ -121,17 +121,6 @@ def party_of(file: str, role: Role) -> PublicIdentity:
             command=_KEYS[role],
         )
     return party
-
-
-def rows_of(given: list[str]) -> dict[str, int]:
-    """The numbers of ``--max-rows NAME=N``; raises UsageError."""
-    rows = {}
-    for each in given:
-        name, equals, number = each.partition("=")
-        if not equals or not number.isascii() or not number.isdecimal() or int(number[:20]) < 1 or name in rows:
-            raise UsageError("usage-max-rows", each=each)
-        rows[name] = int(number[:20])
-    return rows
 
 
 def changed(old: PinnedRoster, new: PinnedRoster) -> dict[str, list[str]]:

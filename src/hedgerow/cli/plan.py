@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.app.cost import groups_text
+from hedgerow.app.fit import whose_rows
 from hedgerow.app.inputs import adapted_sites, adapted_table, check_can_write, listed, new_file, read_plan, read_text
 from hedgerow.app.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.app.progress import sites_of, survey_facts
-from hedgerow.cli.owner import whose_rows
+from hedgerow.cli.options import filled
 from hedgerow.cli.survey import PlanFile, no_classes, private_draft
 from hedgerow.data.drafts import draft_plan, read_codebook, summarise, usable_columns
 from hedgerow.data.sources import Location, column_names
@@ -143,8 +144,7 @@ _N_TRIAL = 1000
 def init_federated(arguments: argparse.Namespace) -> None:
     """Ask the sites, write the plan, say what was found and what it cost."""
     # Extras: only a party that dials or listens needs grpc, only one that reads tables needs pyarrow.
-    from hedgerow.app.coordinator import serve
-    from hedgerow.cli.coordinator import options_of
+    from hedgerow.app.coordinator import CoordinatorOptions, serve
     from hedgerow.plan.toml import plan_toml, toml_without_classes
 
     _check(arguments)
@@ -154,7 +154,7 @@ def init_federated(arguments: argparse.Namespace) -> None:
     task = SurveyTask(asked)
     out = check_can_write(arguments.out)
     file = PlanFile(out, Path(arguments.journal or f"{out}.survey.journal"), arguments.new_run, arguments.json)
-    outcome, session = serve(options_of(arguments), task.plan, file, task)
+    outcome, session = serve(filled(CoordinatorOptions, arguments), task.plan, file, task)
     found = outcome.findings
     lacks_classes = False
     if asked.label_asked in ("values", "texts") and isinstance(found, Findings) and len(found.classes) < 2:

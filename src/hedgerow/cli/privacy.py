@@ -7,9 +7,9 @@ import dataclasses
 import math
 from typing import Any
 
-from hedgerow.app.cost import distributed_cost, model_facts, noise_facts, outlook, privacy_facts, seen_facts, warnings
+from hedgerow.app.cost import distributed_cost, model_facts, show_cost, warnings
 from hedgerow.app.inputs import read_plan
-from hedgerow.app.output import megabytes, print_facts, print_json
+from hedgerow.app.output import print_json
 from hedgerow.local.forecast import Forecast, expected_singles, forecast, outlook_of
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.plan.plan import Plan
@@ -25,38 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(_content(plan, expected, n_sites))
         return
-    show(plan, expected, n_sites)
-
-
-def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
-    """Print what a plan costs, for a person."""
-    print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
-    print(f"digest {plan.digest}")
-    print(f"fingerprint {spoken(bytes.fromhex(plan.digest))}\n")
-    print("Privacy")
-    print_facts(privacy_facts(plan, expected))
-    print("\nNoise")
-    print_facts([*seen_facts(plan, expected), *noise_facts(plan, expected, n_sites)])
-    if facts := outlook(plan):
-        print("\nWill it be any good?")
-        print_facts(facts)
-    print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
-    print_facts([*model_facts(plan, expected.settings), *([("known", "; ".join(plan.known))] if plan.known else [])])
-    kinds = ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
-    print("\nEach site")
-    print_facts(
-        [
-            ("exchanges", f"{expected.n_exchanges} ({kinds})"),
-            ("sends", f"{expected.numbers_per_node:,} numbers of {expected.bits_per_number} bits, "
-             f"{megabytes(expected.bytes_per_node)} over the whole run"),
-        ]
-    )  # fmt: skip
-
-
-def _features(plan: Plan) -> str:
-    categorical = sum(feature.is_categorical for feature in plan.features)
-    count = len(plan.features)
-    return f"{count} feature{'' if count == 1 else 's'}" + (f" ({categorical} categorical)" if categorical else "")
+    show_cost(plan, expected, n_sites)
 
 
 def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:

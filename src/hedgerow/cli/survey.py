@@ -20,6 +20,7 @@ from rich.text import Text
 from hedgerow.app.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
 from hedgerow.app.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.app.progress import sites_of, status
+from hedgerow.cli.options import filled
 from hedgerow.data.drafts import ask_of_texts, read_codebook
 from hedgerow.data.fit import of_lines
 from hedgerow.data.sources import column_names
@@ -203,13 +204,12 @@ def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
     """Statistics of what the nodes of a roster hold, asked for as their coordinator."""
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app import coordinator
-    from hedgerow.cli.coordinator import options_of
 
     asked, noise = _curves(arguments) or _asked_of_nodes(arguments), _noise(arguments)
     task, folder = SurveyTask(asked), Path(arguments.out)
     journal = Path(arguments.journal or folder / "survey.journal")
     file = StatisticsFolder(folder, journal, arguments.new_run, arguments.json)
-    outcome, session = coordinator.serve(options_of(arguments), task.plan, file, task)
+    outcome, session = coordinator.serve(filled(coordinator.CoordinatorOptions, arguments), task.plan, file, task)
     found = asked.statistics(session.run.releases, outcome.ledger)
     return replace(table_survey(asked, found, outcome.ledger, noise), run=session.run.run_id), sites_of(session)
 

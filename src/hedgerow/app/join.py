@@ -1,0 +1,616 @@
+"""A site's way from an invitation to a run, and a monitor's.
+
+What reads rows and takes part in runs is imported where it is needed, as in `hedgerow.app.study`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hedgerow.app.inputs import (
+    adapted_table,
+    asked,
+    dialled,
+    is_terminal,
+    listed,
+    read_policy,
+    read_text,
+    rows_of,
+    says_yes,
+)
+from hedgerow.app.output import name_log, note, print_facts, warn, wrapped
+from hedgerow.app.study import policy_of
+from hedgerow.codec import Encoded
+from hedgerow.errors import PolicyRefusal, UsageError
+from hedgerow.plan.fields import read_toml, shown
+from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, first_of
+from hedgerow.server.sites import SMALLEST_COHORT
+from hedgerow.study import (
+    PLAN,
+    POLICY,
+    ROSTER,
+    Applicant,
+    Ends,
+    Invitation,
+    Notebook,
+    are_same_words,
+    check_address,
+)
+from hedgerow.transport.grpc_hub import ask
+from hedgerow.transport.identities import (
+    PRIVATE_SUFFIX,
+    PinnedRoster,
+    PrivateIdentity,
+    Role,
+    create_identity,
+    read_private,
+)
+
+if TYPE_CHECKING:
+    from hedgerow.app.node import NodeOptions
+    from hedgerow.app.page import SitePage
+    from hedgerow.client.policy import Policy
+    from hedgerow.data.fit import TableFit
+
+_SECONDS_BETWEEN_QUESTIONS = 1.0
+_LONGEST_PAUSE = 10.0
+_SERVES_NODES = {WireCode.VERSION_MISMATCH, WireCode.MALFORMED}
+"""How a coordinator that enrols no one any more answers a party's certificate and question: the run has begun."""
+
+
+_NOT_NOW = Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()
+"""What a coordinator says that is about to end, for want of room on its disk for instance: it will be started again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinOptions:
+    """What a party gives beside its invitation.
+
+    Attributes:
+        invitation: the file that the coordinator sent.
+        folder: this party's own (STUDY-PARTY beside the invitation).
+        connect: where the coordinator is now, HOST:PORT; "" for where the invitation says.
+        data, held_out: tables to train on and to evaluate models on, as `NodeOptions` has them.
+        data_set: what the budget of these rows is counted for; None for the table's name.
+        max_rows: the most rows that this site will ever use, as text; None to be asked.
+        plan: a corrected plan, in place of the invitation's.
+        policy: the owner's own, in place of the one that the invitation proposes.
+        adapter: how this site writes its table: a file, which goes into the policy.
+        yes: agree to plan, policy and roster unasked.
+        expect: the names of the sites that there shall be besides this one, separated by commas; None for any.
+        allow_loss: go on though so many of the table's rows are left out; None for the usual share.
+        budget: the budget book (PARTY-budget.db beside the invitation).
+        threads, log_format, quiet: as for `NodeOptions`.
+    """
+
+    invitation: str
+    folder: str | None = None
+    connect: str = ""
+    data: str | None = None
+    held_out: str | None = None
+    data_set: str | None = None
+    max_rows: str | None = None
+    plan: str | None = None
+    policy: str | None = None
+    adapter: str | None = None
+    yes: bool = False
+    expect: str | None = None
+    allow_loss: float | None = None
+    budget: str | None = None
+    threads: int | None = None
+    log_format: str = "text"
+    quiet: bool = False
+
+    def folder_of(self, invitation: Invitation) -> Path:
+        """This party's own folder."""
+        return Path(self.folder or Path(self.invitation).parent / f"{invitation.study}-{invitation.party}")
+
+
+def join(options: JoinOptions, invitation: Invitation, page: SitePage | None = None) -> NodeOptions:
+    """Agree, enrol, and have the words compared; returns with what the party then takes part, or watches.
+
+    Args: invitation: that of the options; page: a site's.
+
+    Raises:
+        PolicyRefusal: the owner does not agree; WireRefusal, RemoteProtocolError, UsageError: there is no roster.
+    """
+    # What takes part in runs needs numba: who only confirms words does not.
+    from hedgerow.app.node import NodeOptions
+
+    name_log(invitation.party)
+    options = replace(options, connect=options.connect or invitation.address)
+    address = check_address(options.connect, "--connect")
+    folder = options.folder_of(invitation)
+    if invitation.role is Role.SITE and options.data is None and options.held_out is None:
+        raise UsageError("usage-no-rows")
+    _make_room(invitation, folder)
+    if invitation.role is Role.SITE:
+        _require_data_set(options, folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _join(options, invitation, folder, page)
+    policy = options.policy or str(folder / POLICY)
+    is_site = invitation.role is Role.SITE
+    return NodeOptions(
+        identity=str(folder / f"{invitation.party}{PRIVATE_SUFFIX}"),
+        roster=str(folder / ROSTER),
+        policy=policy,
+        address=dialled(address, "--connect"),
+        data=options.data,
+        held_out=options.held_out,
+        plan=str(folder / PLAN),
+        state=str(folder / "state"),
+        budget=str(_place_of_book(options, invitation, read_policy(policy).data_set)) if is_site else None,
+        out=str(folder),
+        threads=options.threads,
+        log_format=options.log_format,
+        quiet=options.quiet,
+    )
+
+
+def _join(options: JoinOptions, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
+    """From the invitation to the roster."""
+    wanted = invitation
+    if options.plan is not None:
+        # Before anything is asked or sent: what is wrong with it would else be said once the others are kept waiting.
+        wanted = replace(invitation, plan=read_text(options.plan))
+        parse_plan(wanted.plan)
+    with closing(Notebook(folder / "enrolment.db")) as notes:
+        kept = notes.read("invitation")
+        identity = _identity(folder, invitation)
+        if kept is None:
+            _agree(options, wanted, folder, page)
+            notes.keep(invitation=invitation.digest())
+        elif options.adapter is not None:
+            # Its owner has seen the log of the node, which reads the table by the policy.
+            _adapt(options, options.adapter, options.policy or str(folder / POLICY))
+        if notes.read("settled") is None:
+            _enrol(options, invitation, folder, identity, notes, page)
+        if options.plan is not None and wanted.plan != read_text(str(folder / PLAN)):
+            _agree(options, wanted, folder, page)
+
+
+def _make_room(invitation: Invitation, folder: Path) -> None:
+    """Set aside what an earlier invitation has left; raises UsageError where it has led to a roster."""
+    if not (folder / "enrolment.db").is_file():
+        return
+    with closing(Notebook(folder / "enrolment.db")) as notes:
+        if notes.read("invitation") in (None, invitation.digest()):
+            return
+    if (folder / ROSTER).exists():
+        raise UsageError("invitation-replaced", folder=folder)
+    places = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
+    place = next(place for place in places if not place.exists())
+    folder.rename(place)
+    note(f"{folder} belongs to another invitation, which came to nothing. It is set aside as {place}.")
+
+
+def _identity(folder: Path, invitation: Invitation) -> PrivateIdentity:
+    """The keys of this party, made where they stay."""
+    private = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
+    return read_private(private) if private.exists() else create_identity(folder, invitation.party, invitation.role)[0]
+
+
+# What the owner agrees to -------------------------------------------------------------------------------------------
+
+
+def _agree(options: JoinOptions, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
+    """Show what the study asks for, ask once, and write plan and policy.
+
+    Raises PolicyRefusal "not-agreed"; LostRowsError where nobody is asked.
+    """
+    from hedgerow.app.fit import ask_of_loss
+    from hedgerow.data.units import MOST_LEFT_OUT
+    from hedgerow.models.model import write_atomically
+
+    plan = parse_plan(invitation.plan)
+    print_facts(
+        [
+            ("study", invitation.study),
+            ("you are", f"{invitation.party} ({invitation.role.value})"),
+            ("coordinator", f"{options.connect}, {invitation.coordinator.fingerprint()}"),
+        ]
+    )
+    if page is not None:
+        page.show_cost(plan)
+        page.wait_for("Your agreement is awaited", "The terminal shows plan, table and policy, and asks.")
+    # What has not been agreed to yet has names of its own: a policy that was refused is not the next invitation's.
+    proposed = {folder / PLAN: folder / f"proposed-{PLAN}"}
+    write_atomically(proposed[folder / PLAN], invitation.plan.encode())
+    found = None
+    if invitation.role is Role.SITE:
+        policy, found = _show_site(options, invitation, plan, folder)
+        proposed |= {} if policy is None else {folder / POLICY: policy}
+    most = MOST_LEFT_OUT if options.allow_loss is None else options.allow_loss
+    if options.yes and found is not None:
+        # Before any run, and by the owner's own command line: no peer hears of it.
+        found.rows.require("This site's table", most, needs_row=False)
+    if not options.yes:
+        if not is_terminal():
+            raise UsageError("usage-yes")
+        if found is not None and found.rows.share_left_out > most:
+            ask_of_loss("This site's table", found)
+        if not says_yes("Take part in this study, by this policy?"):
+            raise PolicyRefusal("not-agreed")
+    for place, draft in proposed.items():
+        draft.replace(place)
+
+
+def _show_site(
+    options: JoinOptions, invitation: Invitation, plan: Plan, folder: Path
+) -> tuple[Path | None, TableFit]:
+    """What concerns a site only; returns where the coordinator's policy is, unless the owner has one, and the fit."""
+    from hedgerow.app.cost import show_cost
+    from hedgerow.app.fit import show_fit
+    from hedgerow.client.policy import parse_policy
+    from hedgerow.data.adapters import PLAIN
+    from hedgerow.local.forecast import forecast
+    from hedgerow.models.model import write_atomically
+
+    proposed = None
+    print()
+    show_cost(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
+    print()
+    table, kept, draft = options.data or options.held_out or "", folder / POLICY, folder / f"proposed-{POLICY}"
+    own = options.policy or str(kept)
+    # One that is there already may have been changed by its owner.
+    if options.policy is None and not kept.exists():
+        data_set = options.data_set or _name_of(table)
+        if options.data_set is None:
+            _require_known(options, invitation, data_set)
+        text = policy_of(invitation.policy, data_set, plan.privacy.noise)
+        _require_trust(options, parse_policy(text))
+        if parse_policy(text).data != PLAIN:
+            # How a table is to be read is for its owner to say.
+            raise UsageError("invitation-file", where=options.invitation)
+        write_atomically(draft, text.encode())
+        proposed, own = draft, str(draft)
+    if options.adapter is not None:
+        _adapt(options, options.adapter, own)
+    policy, text = read_policy(own), read_text(own)
+    found = show_fit(plan, adapted_table(table, own if policy.data != PLAIN else None), table)
+    policy.check_plan(plan)
+    title = "Your policy, which your node enforces whatever the coordinator asks for"
+    print(f"\n{wrapped(title, hanging=0)}\n")
+    print_facts(_rules(text))
+    if proposed is not None and (wider := policy.beyond_defaults(plan)):
+        warn(f"This policy allows more, or tells more, than one that says nothing of it: {'; '.join(wider)}.")
+    place = _place_of_book(options, invitation, policy.data_set)
+    title = f"What the rows of {shown(policy.data_set)} have cost, in all studies whose book is {place}"
+    print(f"\n{wrapped(title, hanging=0)}\n")
+    print_facts(_spending(place, plan if options.data is not None else None, policy))
+    return proposed, found
+
+
+_TRUST = {
+    "server": "The coordinator would add the noise, and see exact sums over all sites: yours, if the others are its.",
+    "local": "Every record would have noise of its own, in which shows how many rows this site has.",
+}
+
+
+def _require_trust(options: JoinOptions, proposed: Policy) -> None:
+    """Have the owner grant in words what no policy grants unless its owner says so: noise that others add.
+
+    Raises PolicyRefusal "policy-noise" with --yes, which agrees to nothing of this; "not-agreed" for other words.
+    """
+    from hedgerow.client.policy import noise_refusal
+
+    for noise, what in _TRUST.items():
+        if noise not in (*proposed.noise, *proposed.evaluation_noise):
+            continue
+        if options.yes:
+            raise noise_refusal(f"The invitation asks for {noise} noise, which --yes does not grant", noise, "noise")
+        if is_terminal():
+            note(what)
+            if asked(f"Type {noise} to allow it:").lower() != noise:
+                raise PolicyRefusal("not-agreed")
+
+
+def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:
+    """What has been spent of what the policy allows, and what it would come to with one run of this plan."""
+    from hedgerow.app.owner import of_budget
+    from hedgerow.client.budget import RESERVED, BudgetBook, epsilon_of
+    from hedgerow.methods.tasks import TrainingTask
+
+    events = [] if plan is None else TrainingTask(plan).planned_releases()
+    spent, total, is_reserved = 0.0, epsilon_of(events, policy.delta), False
+    # Who only looks begins no book.
+    if place.is_file():
+        with closing(BudgetBook(place)) as book:
+            is_reserved = any(line.status == RESERVED for line in book.lines(policy.data_set))
+            spent, total = (book.spent(policy.data_set, policy.delta, more) for more in ([], events))
+    facts = [("spent, or reserved" if is_reserved else "spent", of_budget(spent, policy.max_epsilon, policy.delta))]
+    if plan is not None:
+        refused = "; your node would refuse the run (policy-over-budget)" if total > policy.max_epsilon else ""
+        facts.append(("with this run", of_budget(total, policy.max_epsilon, policy.delta) + refused))
+    return facts
+
+
+_UNSAID = {
+    "features": "all", "labels": "all", "query_kinds": "all", "unit": "any", "plans": "the one that you agree to",
+    "noise": "distributed", "evaluation_noise": "distributed", "coordinators": "the roster's",
+}  # fmt: skip
+"""What a policy allows that does not say it."""
+
+
+def _rules(text: str) -> list[tuple[str, str]]:
+    """All that a policy allows, what it does not say as well, the budget last, above the question."""
+    from hedgerow.client.policy import parse_policy
+
+    content = vars(parse_policy(text)) | {"data": read_toml(text).get("data", {})}
+    del content["version"]
+    names = sorted(content, key=lambda name: name in ("delta", "max_epsilon"))
+    return [line for name in names for line in _lines(name, content[name])]
+
+
+def _lines(name: str, value: object) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [line for inner, each in value.items() for line in _lines(f"{name}.{inner}", each)]
+    said = [shown(str(each)) for each in (value if isinstance(value, list | tuple) else [value]) if each != ""]
+    # Every one of them: what is left out here is allowed all the same.
+    return [(shown(name), ", ".join(said) or _UNSAID.get(name, "none"))]
+
+
+def _adapt(options: JoinOptions, adapter: str, own: str) -> None:
+    """Have a policy say how this site writes its table; raises UsageError where it says something else already."""
+    from hedgerow.client.policy import parse_policy
+    from hedgerow.data.adapters import PLAIN, read_adapter
+    from hedgerow.models.model import write_atomically
+
+    data = read_policy(own).data
+    if data == read_adapter(adapter):
+        return
+    if options.policy is not None or data != PLAIN:
+        raise UsageError("adapter-beside-policy", policy=own)
+    text = f"{read_text(own)}\n{read_text(adapter)}"
+    parse_policy(text)
+    write_atomically(Path(own), text.encode())
+
+
+def _require_data_set(options: JoinOptions, folder: Path) -> None:
+    """Raises UsageError "data-set-beside-policy" where a policy counts these rows for another name than --data-set."""
+    own = options.policy or str(folder / POLICY)
+    if options.data_set is None or (options.policy is None and not Path(own).exists()):
+        return
+    counted = read_policy(own).data_set
+    if counted != options.data_set:
+        raise UsageError("data-set-beside-policy", data_set=options.data_set, policy=own, counted=counted)
+
+
+def _require_known(options: JoinOptions, invitation: Invitation, data_set: str) -> None:
+    """Raises UsageError "data-set-new" where this party's book counts for other data, and not for a table's name.
+
+    A table that was exported again, with its date in the name, holds the same people; its budget would begin again. A
+    party without a book may have had another name before: the coordinator chooses it, as `_book` says.
+    """
+    from hedgerow.client.budget import BudgetBook
+
+    folder = Path(options.invitation).parent
+    own = folder / f"{invitation.party}-budget.db" if options.budget is None else Path(options.budget)
+    places = sorted(folder.glob("*-budget.db")) if options.budget is None and not own.is_file() else [own]
+    books = dict[Path, set[str]]()
+    for place in places:
+        if place.is_file():
+            with closing(BudgetBook(place)) as book:
+                books[place] = {line.data_set for line in book.lines()}
+    known = set[str]().union(*books.values())
+    if known and data_set not in known:
+        used = listed(str(place) for place, names in books.items() if names)
+        raise UsageError("data-set-new", data_set=data_set, book=used, known=listed(sorted(known)))
+
+
+def _name_of(table: str) -> str:
+    """What the budget of a table is counted for, unless its owner says so."""
+    from hedgerow.data.sources import file_of, is_url
+
+    if is_url(table):
+        raise UsageError("usage-data-set")
+    return Path(file_of(table)).name.partition(".")[0]
+
+
+# Enrolment ----------------------------------------------------------------------------------------------------------
+
+
+def _ends(invitation: Invitation, identity: PrivateIdentity) -> Ends:
+    return Ends(invitation.digest(), invitation.secret, invitation.coordinator, identity.public)
+
+
+def confirm(invitation: Invitation, folder: Path, said: str) -> None:
+    """Take note that the operator has read these words; raises UsageError."""
+    if not (folder / "enrolment.db").is_file():
+        raise UsageError("not-enrolled", name=invitation.party)
+    with closing(Notebook(folder / "enrolment.db")) as notes:
+        if notes.read("invitation") != invitation.digest() or notes.read("challenge") is None:
+            raise UsageError("not-enrolled", name=invitation.party)
+        identity = _identity(folder, invitation)
+        applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
+        if not are_same_words(said, applicant.words):
+            raise UsageError("words-differ", name=invitation.party)
+        notes.exchange(confirmed=applicant.words.encode())
+    note("The words are confirmed. A `hedgerow join` that waits for them goes on by itself.")
+
+
+def _enrol(
+    options: JoinOptions,
+    invitation: Invitation,
+    folder: Path,
+    identity: PrivateIdentity,
+    notes: Notebook,
+    page: SitePage | None = None,
+) -> None:
+    """From the first message to the roster; raises WireRefusal, UsageError and RemoteProtocolError."""
+    from hedgerow.models.model import write_atomically
+
+    def wait_for(phase: str, waiting: str) -> None:
+        if page is not None:
+            page.wait_for(phase, waiting)
+
+    wait_for("Enrolling", "Waiting for the coordinator.")
+    if invitation.role is Role.SITE and notes.read("max_rows") is None:
+        notes.keep(max_rows=_most_rows(options).to_bytes(8, "big"))
+    applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
+    line = _Line(invitation, options.connect)
+    if applicant.roster is None:
+        opening = applicant.opening(line.ask(applicant.knock()))
+        first_of(Standing, line.ask(opening))
+        note(f"Your words: {applicant.words}")
+        wait_for(f"Your words: {applicant.words}", f"{_call(invitation)} Then answer at the terminal.")
+        _compare(options, invitation, notes, applicant.words)
+    roster: PinnedRoster | None = None
+    # Whom the coordinator withdraws meanwhile is not in the next one, which the owner is shown as well.
+    while roster is None or applicant.roster != roster:
+        if applicant.roster is None:
+            note("Waiting for the other parties, and for the coordinator to confirm all of them.")
+            wait_for("Enrolled", "Waiting for the other parties, and for the coordinator to confirm all of them.")
+        while (roster := applicant.roster) is None:
+            before = applicant.asking()
+            applicant.take(line.ask(before))
+            if applicant.asking() == before:
+                time.sleep(_SECONDS_BETWEEN_QUESTIONS)
+        wait_for(f"The roster's words: {applicant.roster_words}", "The terminal shows who is in it, and asks.")
+        _require_company(options, invitation, roster, applicant.roster_words)
+        try:
+            # The coordinator waits until it has heard this from everyone. A connection that broke says nothing: it is
+            # asked again, with the certificate that is wanted once the run has begun.
+            applicant.take(_Line(invitation, options.connect, identity).ask(applicant.asking()))
+        except WireRefusal as refusal:
+            if refusal.wire_code not in _SERVES_NODES:
+                raise
+    write_atomically(folder / ROSTER, roster.to_toml().encode())
+    notes.keep(settled=b"1")
+
+
+def _most_rows(options: JoinOptions) -> int:
+    """The most rows of this site, a round public number that its owner says; never read off the table. 0 for none."""
+    said = options.max_rows
+    if said is None and is_terminal() and not options.yes:
+        note("How many rows will this site use at most? It bounds what a site can do to the model.")
+        said = asked("A round number, for everybody sees it, or nothing to say none:").replace(",", "")
+    return rows_of([f"site={said}"])["site"] if said else 0
+
+
+def _require_company(options: JoinOptions, invitation: Invitation, roster: PinnedRoster, words: str) -> None:
+    """Show the owner who else is in the roster, and ask a second time: only people know whose these sites are.
+
+    Raises PolicyRefusal "roster-unexpected"; UsageError where nobody can be asked.
+    """
+    note(f"The roster has {len(roster.sites)} sites, and {len(roster.monitors)} monitors, which see public numbers:")
+    for party in (*roster.sites, *roster.monitors):
+        you = " (you)" if party.name == invitation.party else ""
+        most = roster.max_rows_of(party.name)
+        rows = f", at most {most:,} rows" if most else ""
+        note(f"{party.role.value} {party.name}{you}: {party.fingerprint()}{rows}")
+    if words:
+        note(f"The roster's words, the same at every party: {words}")
+    if roster.epoch > 1:
+        note(f"Compare its fingerprint with those who were there before: {roster.fingerprint()}")
+    found = {site.name for site in roster.sites} - {invitation.party}
+    if options.expect is not None:
+        expected = {name.strip() for name in options.expect.split(",")} - {invitation.party}
+        if found != expected:
+            raise PolicyRefusal("roster-unexpected", found=listed(sorted(found)), why="--expect names others")
+    if options.yes:
+        if options.expect is None:
+            warn("Nobody was asked whether these are the right sites: --expect NAME,NAME refuses a roster of others.")
+        return
+    if not is_terminal():
+        raise UsageError("usage-yes")
+    note("A coordinator can run sites of its own under any name: be sure of people, not of names.")
+    if not says_yes("Do you know all of these sites, and take part with them?"):
+        raise PolicyRefusal("roster-unexpected", found=listed(sorted(found)), why="the owner does not know all of them")
+
+
+def _compare(options: JoinOptions, invitation: Invitation, notes: Notebook, words: str) -> None:
+    """Wait until a person says what words the other end has, and they are the same."""
+
+    def is_confirmed() -> bool:
+        # Of these words: with other keys, or another answer of the coordinator, they are others.
+        return notes.read("confirmed") == words.encode()
+
+    if is_confirmed():
+        return
+    note(_call(invitation))
+    if is_terminal():
+        # An empty line looks again: `join --confirm` goes on beside it.
+        while not is_confirmed():
+            if are_same_words(said := asked("Which four words do they read to you?"), words):
+                notes.exchange(confirmed=words.encode())
+            elif said:
+                fault = UsageError("words-differ", name=invitation.party)
+                note(f"{fault.what} {fault.remedy}")
+        return
+    where = [] if options.folder is None else ["--folder", options.folder]
+    command = shlex.join(["hedgerow", "join", options.invitation, *where, "--confirm"])
+    note(f'Once they are the same: {command} "the words that they read to you"')
+    while not is_confirmed():
+        time.sleep(_SECONDS_BETWEEN_QUESTIONS / 2)
+
+
+def _call(invitation: Invitation) -> str:
+    return f"Call the operator of {invitation.study} at a number that you knew before. Each reads the other the words."
+
+
+class _Line:
+    """Asks the coordinator, and asks again while it cannot be reached.
+
+    Args: invitation; address: where it is dialled, which needs no trust, for its keys are the invitation's; identity:
+        of who asks, once the coordinator may want to see its certificate.
+    """
+
+    def __init__(self, invitation: Invitation, address: str, identity: PrivateIdentity | None = None) -> None:
+        self._coordinator, self._address, self._identity = invitation.coordinator, address, identity
+        self._said = ""
+
+    def ask(self, message: Encoded) -> bytes:
+        """The answer, which is not read yet; raises WireRefusal."""
+        pause = _SECONDS_BETWEEN_QUESTIONS
+        while True:
+            try:
+                answer = ask(self._address, self._coordinator, message.to_bytes(), self._identity)
+                if answer == _NOT_NOW:
+                    raise WireRefusal(WireCode.CLOSED)
+                return answer
+            except WireRefusal as refusal:
+                if refusal.is_final or refusal.wire_code in (WireCode.WRONG_COORDINATOR, WireCode.MALFORMED):
+                    raise
+                if refusal.code != self._said:
+                    self._said = refusal.code
+                    said = f"{self._address}: {refusal.what} {refusal.cause} {refusal.remedy}"
+                    note(f"{said} This end tries again. ({refusal.code})", level="WARNING")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+# The book ----------------------------------------------------------------------------------------------------------
+
+
+def _place_of_book(options: JoinOptions, invitation: Invitation, data_set: str) -> Path:
+    """Where what these rows cost is counted; raises as `_book`."""
+    if options.budget is not None:
+        return Path(options.budget)
+    return _book(Path(options.invitation).parent, invitation.party, data_set)
+
+
+def _book(folder: Path, party: str, data_set: str) -> Path:
+    """This party's budget book; raises UsageError "budget-elsewhere" where another one counts for the same rows.
+
+    The coordinator chooses what a party is called. A site that is invited again under another name would otherwise
+    begin a new account for rows that have one.
+    """
+    from hedgerow.client.budget import BudgetBook
+
+    own = folder / f"{party}-budget.db"
+    for other in sorted(folder.glob("*-budget.db")):
+        if other == own:
+            continue
+        with closing(BudgetBook(other)) as book:
+            if book.lines(data_set):
+                raise UsageError("budget-elsewhere", data_set=data_set, book=other, own=own)
+    return own

@@ -1,0 +1,726 @@
+"""The coordinator's side of a study, from one plan and invitations to runs and their history.
+
+What trains, evaluates and reads models is imported where it is needed: the commands for the people of a study, such as
+`list` and `confirm`, load neither numba nor scipy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hedgerow.app.inputs import address_of, asked, is_terminal, listed, read_plan, read_text
+from hedgerow.app.output import name_log, note, print_facts, warn
+from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
+from hedgerow.plan.plan import Plan
+from hedgerow.plan.toml import toml_value
+from hedgerow.privacy.events import scoped
+from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
+from hedgerow.study import (
+    COORDINATOR,
+    PLAN,
+    ROSTER,
+    SUFFIX,
+    Guest,
+    Invitation,
+    Reception,
+    StudyBook,
+    check_address,
+    new_secret,
+    write_private,
+)
+from hedgerow.transport.connections import allow_many_connections
+from hedgerow.transport.grpc_hub import HubAddress, StudyServer
+from hedgerow.transport.identities import (
+    PRIVATE_SUFFIX,
+    PinnedRoster,
+    PrivateIdentity,
+    Role,
+    check_name,
+    create_identity,
+    follows,
+    read_private,
+    read_roster,
+    write_new,
+)
+
+if TYPE_CHECKING:
+    from hedgerow.app.coordinator import CoordinatorOptions
+    from hedgerow.app.page import Console, PastRun
+    from hedgerow.local.training import FederatedEvaluation
+    from hedgerow.models.model import Model
+    from hedgerow.server.coordinator import RunSession
+
+    Report = Callable[[Model, RunSession, Path], object]
+
+_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_WAITS = 0.3, 60.0
+_ANY_HOST = {"0.0.0.0", "::"}
+"""Where a coordinator may listen, and no one can dial."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """What the operator of a study gives. Attributes: folder: the study's; the others as for `CoordinatorOptions`.
+
+    console: [HOST:]PORT of the study's page; None for none.
+    """
+
+    folder: Path
+    console: str | None = None
+    metrics: str | None = None
+    seed: int | None = None
+    log_format: str = "text"
+    quiet: bool = False
+
+    def coordinator(self) -> CoordinatorOptions:
+        """What the coordinator of the study listens with."""
+        from hedgerow.app.coordinator import CoordinatorOptions
+
+        with closing(StudyBook(self.folder)) as book:
+            listen = book.fact("listen")
+        return CoordinatorOptions(
+            identity=str(self.folder / f"{COORDINATOR}{PRIVATE_SUFFIX}"),
+            roster=str(self.folder / ROSTER),
+            listen=listen,
+            metrics=self.metrics,
+            seed=self.seed,
+            log_format=self.log_format,
+            quiet=self.quiet,
+            ended_by="`hedgerow study abort`",
+        )
+
+
+# A study and its parties --------------------------------------------------------------------------------------------
+
+
+def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> None:
+    """Make a study's folder: the coordinator's keys, the plan, and a book of guests.
+
+    Args: listen: where this machine listens, HOST:PORT; dialled: where sites dial, if that is another address.
+    """
+    from hedgerow.app.coordinator import require_masks
+    from hedgerow.app.cost import groups_text
+    from hedgerow.local.forecast import SMALLEST_GROUP, USUAL_GROUPS
+
+    plan = read_plan(plan_file)
+    require_masks(plan)
+    host, _ = address_of(listen, "--listen")
+    address = check_address(dialled or listen, "--address" if dialled else "--listen")
+    if host in _ANY_HOST and not dialled:
+        raise UsageError("study-address", listen=listen)
+    folder, draft = Path(check_name(name)), Path(f".{name}.new")
+    if folder.exists():
+        raise UsageError("study-exists", folder=folder)
+    # What a killed command has left behind is not a study.
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700)
+    identity, _, _ = create_identity(draft, COORDINATOR, Role.COORDINATOR)
+    write_new(draft / PLAN, read_text(plan_file))
+    StudyBook.create(draft, {"name": name, "listen": listen, "address": address}).close()
+    draft.rename(folder)
+    print_facts(
+        [
+            ("study", f"{name}, in the folder {folder}"),
+            ("plan", f"{plan.name}, epsilon {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g}"),
+            ("groups of sites", groups_text(plan, max(USUAL_GROUPS * SMALLEST_GROUP, plan.federation.min_sites))),
+            ("sites dial", address),
+            ("fingerprint", identity.public.fingerprint()),
+        ]
+    )
+    note(f"Next: `hedgerow study invite SITE ...`. {folder} holds the coordinator's keys: keep it, and back it up.")
+
+
+def folder_of(given: str | None) -> Path:
+    """A study's folder: as given, this one, or the only one below it; raises UsageError "study-folder"."""
+    if given is not None:
+        if not (Path(given) / "study.db").is_file():
+            raise UsageError("study-folder", folder=given)
+        return Path(given)
+    here = Path()
+    if (here / "study.db").is_file():
+        return here
+    found = sorted(place.parent for place in here.glob("[!.]*/study.db"))
+    if len(found) != 1:
+        raise UsageError("study-folder", folder="." if not found else listed(map(str, found)))
+    return found[0]
+
+
+def identity_of(book: StudyBook) -> PrivateIdentity:
+    """The coordinator's keys."""
+    return read_private(book.folder / f"{COORDINATOR}{PRIVATE_SUFFIX}")
+
+
+def _proposed(policy: str | None, max_epsilon: float | None, plan: Plan, before: str | None) -> str:
+    """The policy that a site is asked to confirm, without the name of its data; raises UsageError.
+
+    Args: before: that of the invitation that this one replaces, for where the command names none.
+    """
+    from hedgerow.client.policy import parse_policy
+
+    if policy is not None:
+        text = read_text(policy)
+    elif before is not None and max_epsilon is None:
+        text = before
+    else:
+        most = plan.privacy.epsilon if max_epsilon is None else max_epsilon
+        text = f"max_epsilon = {most}\ndelta = {plan.privacy.delta}\n"
+    parse_policy(policy_of(text, "the data", plan.privacy.noise)).check_plan(plan)
+    return text
+
+
+def policy_of(proposed: str, data_set: str, noise: str = "distributed") -> str:
+    """A policy's text, out of a proposal and what the owner calls the data.
+
+    Args: noise: the plan's; noise that others add is no part of a proposal, and every owner is asked for it in words.
+    """
+    # A proposal that names the data as well cannot be read: with a new name for them, their budget would begin again.
+    grants = "" if noise == "distributed" or re.search(r"(?m)^\s*noise\b", proposed) else f'noise = ["{noise}"]\n'
+    return f"version = 1\ndata_set = {toml_value(data_set)}\n{grants}{proposed}"
+
+
+def invite(
+    folder: Path,
+    sites: Sequence[str],
+    monitors: Sequence[str] = (),
+    *,
+    max_epsilon: float | None = None,
+    policy: str | None = None,
+    again: bool = False,
+) -> None:
+    """Write one invitation for each party.
+
+    Args:
+        max_epsilon: what a site is asked to allow over all runs; None for the plan's.
+        policy: a file with lines of a policy that sites are to confirm.
+        again: write new ones; the old ones of these parties are void.
+    """
+    with closing(StudyBook(folder)) as book:
+        plan, identity = read_plan(str(book.folder / PLAN)), identity_of(book)
+        given = ((Role.SITE, sites), (Role.MONITOR, monitors))
+        parties = [(name, role) for role, names in given for name in names]
+        if not parties:
+            raise UsageError("nobody-invited")
+        for name, _ in parties:
+            if check_name(name) == COORDINATOR:
+                raise UsageError("invited-coordinator", name=name)
+        # All of them before the first is written: what is refused has invited nobody.
+        policies = {
+            (name, role): _proposed(policy, max_epsilon, plan, book.proposed_to(name) if again else None)
+            if role is Role.SITE
+            else ""
+            for name, role in parties
+        }
+        for name, role in parties:
+            place = book.folder / f"{name}{SUFFIX}"
+            if place.exists() and not again:
+                raise UsageError("invitation-exists", path=place)
+            invitation = Invitation(
+                book.fact("name"), name, role, identity.public, book.fact("address"),
+                read_text(str(book.folder / PLAN)), policies[name, role], new_secret(),
+            )  # fmt: skip
+            book.invite(invitation)
+            place.unlink(missing_ok=True)
+            write_private(place, invitation.to_text())
+            print(place)
+    if sites:
+        from hedgerow.client.policy import parse_policy
+
+        asked = {parse_policy(policy_of(text, "the data")).max_epsilon for text in policies.values() if text}
+        # A newcomer who is asked for less than those before is out of budget when they are not.
+        note(f"Each site is asked to allow epsilon {' or '.join(f'{most:g}' for most in sorted(asked))} over all runs.")
+        if plan.privacy.noise != "distributed":
+            warn(
+                f'The plan has noise = "{plan.privacy.noise}", which no invitation grants: each owner has to type the '
+                "word, or to bring a policy of their own (`join --policy`) that names it."
+            )
+    note(
+        "Send each file to its party; who uses one first is that party until you compare the words. Then: "
+        "`hedgerow study serve`."
+    )
+
+
+def move(folder: Path, new: str, given: str | None = None) -> None:
+    """Move a study to another address: where its sites dial, and, if it is `given`, where this machine listens."""
+    check_address(new, "ADDRESS")
+    with closing(StudyBook(folder)) as book:
+        before, listen = book.fact("address"), book.fact("listen")
+        # One address for both moves as one.
+        listen = given or (new if listen == before else listen)
+        address_of(listen, "--listen")
+        book.move(new, listen)
+    note(f"From its next start the coordinator listens on {listen}; new invitations name {new}.")
+    note(f"Every site starts `hedgerow join` with --connect {new}. Keys, roster and runs stay as they are.")
+
+
+def withdraw(folder: Path, name: str) -> None:
+    """Take an invitation back, or a party out of the roster: runs that begin from now on are without it."""
+    from hedgerow.models.model import write_atomically
+
+    with closing(StudyBook(folder)) as book:
+
+        def pin(made: PinnedRoster) -> None:
+            _require_idle(folder)
+            _require_own_roster(book, made)
+            write_atomically(folder / ROSTER, made.to_toml().encode())
+
+        roster = book.withdraw(name, pin)
+        (folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
+    note(f"{name} is not expected any more.")
+    if roster is not None:
+        note(f"Its keys are trusted no longer. {_new_roster(roster)}")
+
+
+def _require_idle(folder: Path) -> None:
+    """Raises UsageError "study-run-open" or "study-in-use" where a run or an evaluation would keep its roster."""
+    last, is_over = newest_run(folder)
+    if last and not is_over:
+        raise UsageError("study-run-open", number=last)
+    for journal in sorted(folder.glob("run-*/*.journal")):
+        if _is_carried_out(journal):
+            raise UsageError("study-in-use", journal=journal)
+
+
+def _new_roster(roster: PinnedRoster) -> str:
+    return (
+        f"The roster is a new one, of epoch {roster.epoch}: {roster.fingerprint()}. Read that to the sites, whose "
+        "nodes ask their owners at the next run."
+    )
+
+
+def _require_own_roster(book: StudyBook, made: PinnedRoster | None = None) -> None:
+    """Raises UsageError "study-roster-by-hand" where runs read a roster that the study did not make.
+
+    The study's next one would follow its own, and might trust keys again that somebody has taken out by hand.
+
+    Args: made: the next one, which a command that was killed may have written already.
+    """
+    place, own = book.folder / ROSTER, book.roster
+    if own is None or not place.is_file():
+        return
+    found = read_roster(place)
+    # While newcomers are sent theirs, the study's own is newer than the file.
+    if found not in (own, made) and not follows(own, found):
+        raise UsageError("study-roster-by-hand", path=place)
+
+
+def confirm(folder: Path, words: Sequence[str]) -> None:
+    """Pin the keys of parties whose words the operator has compared: PARTY=WORDS."""
+    with closing(StudyBook(folder)) as book:
+        _confirm(book, words)
+
+
+def _confirm(book: StudyBook, given: Sequence[str]) -> None:
+    coordinator_keys = identity_of(book).public
+    for each in given:
+        name, equals, words = each.partition("=")
+        if not equals:
+            raise UsageError("usage-confirm", each=each)
+        book.confirm(name, words, coordinator_keys)
+        note(f"{name} is confirmed.")
+
+
+# Enrolment ----------------------------------------------------------------------------------------------------------
+
+
+def serve(options: StudyOptions, words: Sequence[str], report: Report) -> None:
+    """Wait for all parties, have their words compared, send the roster, and carry out the first run.
+
+    Args: words: of parties that the operator has compared already; report: is given the model.
+    """
+    name_log(COORDINATOR)
+    folder = options.folder
+    with closing(StudyBook(folder)) as book:
+        _confirm(book, words)
+        are_all_in = all(guest.has_all for guest in book.guests())
+    last, is_over = newest_run(folder)
+    # A run that is open has the roster with which it began.
+    is_receiving = not (folder / ROSTER).is_file() or not (are_all_in or (last and not is_over))
+    late = [] if is_receiving else _late(folder, last)
+    if late:
+        note(f"Run {last} is over. Away at its end, and told of it now: {listed(late)}.")
+    is_resting = not late and (is_over or (last > 0 and _pause_of(folder, last).exists()))
+    with _page(options) if is_receiving or not is_resting else nullcontext() as page:
+        if is_receiving:
+            with closing(StudyBook(folder)) as book:
+                _receive(book, page)
+        if not is_resting:
+            _carry_out(options, max(last, 1), report, page)
+            return
+    stands, what = ("over", "begins another") if is_over else ("paused", "goes on with it")
+    note(f"Run {last} is {stands}: {run_folder(folder, last)}. `hedgerow study run` {what}.")
+
+
+@contextmanager
+def _page(options: StudyOptions) -> Iterator[Console | None]:
+    """The page of the study, if one is wanted: from before the first run, with those that are over."""
+    folder = options.folder
+    if options.console is None:
+        yield None
+        return
+    # An extra: only who wants the page needs it.
+    from hedgerow.app.page import Console
+
+    with closing(StudyBook(folder)) as book:
+        name = book.fact("name")
+    with Console(options.console, read_plan(str(folder / PLAN))) as page:
+        page.say(study=name)
+        yield page
+
+
+def _warn_of_few_sites(book: StudyBook, sites: Sequence[str]) -> None:
+    """Say before anyone calls anyone that nodes would take part in no run of so few sites."""
+    from hedgerow.client.policy import parse_policy
+
+    proposed = [text for text in map(book.proposed_to, sites) if text is not None]
+    least = max((parse_policy(policy_of(text, "the data")).min_sites for text in proposed), default=0)
+    if len(sites) < least:
+        warn(
+            f"{len(sites)} site(s) are invited, and the proposed policies take part with {least} or more (min_sites): "
+            "their nodes would end as policy-small-cohort. Invite more sites; or invite these `--again`, with a "
+            "`--policy` that says fewer, if their owners want to."
+        )
+
+
+def _receive(book: StudyBook, page: Console | None) -> None:
+    """Serve the parties until all have the roster."""
+    from hedgerow.models.model import write_atomically
+
+    identity = identity_of(book)
+    guests = book.guests()
+    if not any(guest.role is Role.SITE for guest in guests):
+        raise UsageError("nobody-invited")
+    _require_own_roster(book)
+    _warn_of_few_sites(book, [guest.name for guest in guests if guest.role is Role.SITE])
+    host, port = address_of(book.fact("listen"), "--listen")
+    allow_many_connections()
+    # A book for each thread: one that the server writes to while the operator confirms somebody waits for its turn.
+    with closing(StudyBook(book.folder)) as desk:
+        answering = _Answering(Reception(identity.public, desk, os.urandom))
+        server = StudyServer(identity, HubAddress(host, port), len(guests), answering)
+        try:
+            note(f"Listening on {book.fact('listen')} for {listed(guest.name for guest in guests)}.")
+            lines = _Lines(book, identity, page)
+            while not lines.look():
+                answering.require_well()
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+        finally:
+            server.close()
+    roster = book.roster
+    if roster is not None:
+        write_atomically(book.folder / ROSTER, roster.to_toml().encode())
+
+
+class _Answering:
+    """Gives the answers of a reception; what stops this end, a full disk above all, is told to its operator alone."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+        self._fault: HedgerowError | None = None
+
+    def __call__(self, message: bytes) -> bytes:
+        try:
+            return self._reception.answer(message).to_bytes()
+        except HedgerowError as fault:
+            self._fault = fault
+            return Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()
+
+    def require_well(self) -> None:
+        """Raises what has gone wrong here."""
+        if self._fault is not None:
+            raise self._fault
+
+
+class _Lines:
+    """Says what becomes of the guests, and asks the operator about each one's words."""
+
+    def __init__(self, book: StudyBook, identity: PrivateIdentity, page: Console | None) -> None:
+        self._book, self._coordinator, self._page = book, identity.public, page
+        self._said = set[str]()
+        self._since, self._awaited, self._told_at = time.monotonic(), "", -math.inf
+
+    def look(self) -> bool:
+        """Whether all parties have the roster."""
+        guests = self._book.guests()
+        self._say_who_is_awaited(guests)
+        for guest in guests:
+            if guest.party is not None and not guest.is_confirmed:
+                self._introduce(guest)
+        # Asked again where it is written: somebody may be invited meanwhile.
+        if not all(guest.is_confirmed for guest in guests) or not self._book.close_roster(self._coordinator):
+            return False
+        self._say("All parties are confirmed. Each is sent the roster.")
+        if words := self._book.roster_words:
+            roster = self._book.roster
+            is_first = roster is None or roster.epoch == 1
+            if roster is not None and not is_first:
+                self._say(_new_roster(roster))
+            self._say(f"The roster's words, the same at every party{'' if is_first else ' that came last'}: {words}")
+        return all(guest.has_all for guest in self._book.guests())
+
+    def _say_who_is_awaited(self, guests: Sequence[Guest]) -> None:
+        """For whom the study waits and since when: at once, when that changes, and each minute."""
+        parties = {
+            "to join": [guest.name for guest in guests if guest.party is None],
+            "to be confirmed": [guest.name for guest in guests if guest.party is not None and not guest.is_confirmed],
+        }
+        if not any(parties.values()):
+            parties["to take the roster"] = [guest.name for guest in guests if not guest.has_all]
+        awaited = ", ".join(f"{listed(names)} {what}" for what, names in parties.items() if names)
+        now = time.monotonic()
+        text = f"waiting for {awaited} (since {now - self._since:,.0f} s, until they come)" if awaited else ""
+        if self._page is not None:
+            self._page.show_parties([(guest.name, state_of(guest), guest.has_all) for guest in guests], text)
+        if text and (awaited != self._awaited or now - self._told_at >= _SECONDS_BETWEEN_WAITS):
+            self._awaited, self._told_at = awaited, now
+            note(f"{text[:1].upper()}{text[1:]}.")
+
+    def _introduce(self, guest: Guest) -> None:
+        words = guest.words(self._coordinator)
+        self._say(f"{guest.name} has enrolled. Its words: {words}")
+        if is_terminal():
+            said = asked(f"Call {guest.name}. Which four words do they read to you?")
+            now = self._book.guest(guest.name)
+            # The question may have stood for long: `study confirm`, `invite --again` and `withdraw` go on beside it.
+            if not said or now is None or now.is_confirmed or now.invitation != guest.invitation:
+                return
+            try:
+                self._book.confirm(guest.name, said, self._coordinator)
+                self._say(f"{guest.name} is confirmed.")
+            except UsageError as fault:
+                note(f"{fault.what} {fault.remedy}")
+        else:
+            self._say(f'Call {guest.name}, and then: hedgerow study confirm {guest.name}="the words that they read"')
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            note(text)
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+
+def run_folder(folder: Path, number: int) -> Path:
+    """Where the files of a run are."""
+    return folder / f"run-{number}"
+
+
+def newest_run(folder: Path) -> tuple[int, bool]:
+    """The number of the last run, 0 for none, and whether it is over: its model is there, or it was ended."""
+    numbers = [int(place.name[4:]) for place in folder.glob("run-*") if place.name[4:].isdecimal()]
+    last = max(numbers, default=0)
+    place = run_folder(folder, last)
+    return last, last > 0 and ((place / "model.json").is_file() or (place / "ended").is_file())
+
+
+def _carry_out(options: StudyOptions, number: int, report: Report, page: Console | None) -> None:
+    """Begin a run, or go on with it, and hand its model out. Args: page: of the study."""
+    from hedgerow.app.coordinator import ModelFile, hand_out, train_over_nodes
+
+    folder = options.folder
+    place = run_folder(folder, number)
+    place.mkdir(mode=0o700, exist_ok=True)
+    plan = place / PLAN
+    if not plan.exists():
+        write_new(plan, read_text(str(folder / PLAN)))
+    if page is not None:
+        page.show_history(past_runs(folder, number), read_plan(str(plan)))
+        page.show_plan(read_plan(str(plan)))
+    try:
+        file = ModelFile(place / "model.json", None, _journal_of(folder, number), quiet=options.quiet)
+        coordinator = options.coordinator()
+        report(*train_over_nodes(coordinator, read_plan(str(plan)), file, page), file.path)
+        hand_out(coordinator, file.path, only_late=True)
+    except AggregationError as fault:
+        if fault.code != "run-paused":
+            raise
+        note(f"{fault.what} {fault.remedy}")
+        if page is not None:
+            page.fail(fault)
+        return
+    if page is not None:
+        page.wait()
+    _say_who_was_away(folder, number)
+
+
+def _say_who_was_away(folder: Path, number: int) -> None:
+    if late := _late(folder, number):
+        note(f"Not by {listed(late)}: once they are back, `hedgerow study serve` gives it to them.")
+
+
+def _late(folder: Path, number: int) -> list[str]:
+    """The sites that have not taken the model of a run, if it has made one."""
+    from hedgerow.app import coordinator
+
+    model = run_folder(folder, number) / "model.json"
+    return sorted(coordinator.late(model, read_roster(folder / ROSTER))) if model.is_file() else []
+
+
+def _pause_of(folder: Path, number: int) -> Path:
+    from hedgerow.app import coordinator
+
+    return coordinator.paused_file(_journal_of(folder, number))
+
+
+def _journal_of(folder: Path, number: int) -> Path:
+    return run_folder(folder, number) / "model.json.journal"
+
+
+def past_runs(folder: Path, before: int) -> list[PastRun]:
+    """The runs before one of this number that have ended, or have made a model: what all parties were told of them."""
+    from hedgerow.app.page import PastRun
+    from hedgerow.models.model import Model
+    from hedgerow.server.journal import Journal
+
+    found = []
+    for number in range(1, before):
+        place, state = run_folder(folder, number), run_state(folder, number)
+        if state == "finished":
+            model = Model.load(place / "model.json")
+            plan, releases, remark = model.plan, model.ledger.releases[len(model.plan.prepared) :], ""
+        elif state == "ended":
+            with closing(Journal(_journal_of(folder, number))) as journal:
+                plan, releases, remark = read_plan(str(place / PLAN)), journal.entries(), "no model"
+        else:
+            continue
+        # A filter's budget is spent once in each run.
+        events = scoped((release.event for release in releases), str(number))
+        found.append(PastRun(f"run {number}", state, plan, tuple(events), remark))
+    return found
+
+
+def run(options: StudyOptions, plan: str | None, report: Report) -> None:
+    """Go on with the newest run, or begin another one.
+
+    Args: plan: the file of a new plan, from this run on; report: is given the model.
+    """
+    from hedgerow.app.coordinator import require_masks
+    from hedgerow.models.model import write_atomically
+
+    name_log(COORDINATOR)
+    folder = options.folder
+    require_roster(folder)
+    last, is_over = newest_run(folder)
+    if plan is not None:
+        require_masks(read_plan(plan))
+        # The same command again goes on with the run that it has begun.
+        begun = run_folder(folder, last) / PLAN
+        if last and not is_over and not (begun.exists() and read_text(str(begun)) == read_text(plan)):
+            raise UsageError("study-run-open", number=last)
+        write_atomically(folder / PLAN, read_text(plan).encode())
+        note(f"Send {plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
+    number = last + 1 if is_over or not last else last
+    _pause_of(folder, number).unlink(missing_ok=True)
+    with _page(options) as page:
+        _carry_out(options, number, report, page)
+
+
+def pause(folder: Path) -> None:
+    """Let the newest run rest between two rounds until `study run`; waits until it does."""
+    last, is_over = newest_run(folder)
+    if not last or is_over:
+        raise UsageError("study-no-run")
+    _pause_of(folder, last).touch(mode=0o600)
+    while _is_carried_out(_journal_of(folder, last)):
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    if newest_run(folder)[1]:
+        _pause_of(folder, last).unlink(missing_ok=True)
+        note(f"Run {last} was over before it could be paused.")
+        return
+    note(f"Run {last} is paused; its sites wait. `hedgerow study run` goes on with it, `hedgerow study abort` ends it.")
+
+
+def _is_carried_out(journal: Path) -> bool:
+    """Whether a coordinator works with it."""
+    from hedgerow.server.journal import Journal
+
+    if not journal.is_file():
+        return False
+    try:
+        Journal(journal).close()
+    except EnvironmentFault as fault:
+        if fault.code != "database-locked":
+            raise
+        return True
+    return False
+
+
+def evaluate(
+    options: StudyOptions,
+    epsilon: float,
+    number: int | None,
+    noise: str,
+    report: Callable[[FederatedEvaluation, list[str], Path], object],
+) -> None:
+    """Evaluate the model of a run, None for the newest, over the rows that the sites hold out, and hand it out.
+
+    Args: noise: as for `EvaluationTask`; report: is given what was found, and the model's file.
+    """
+    from hedgerow.app.coordinator import ModelFile, hand_out
+    from hedgerow.app.evaluation import evaluate_over_nodes, journal_of, to_be_evaluated
+    from hedgerow.models.model import Model
+
+    folder = options.folder
+    require_roster(folder)
+    number = newest_model(folder) if number is None else number
+    place = run_folder(folder, number) / "model.json"
+    if not place.is_file():
+        raise UsageError("study-no-run")
+    model, coordinator = Model.load(place), options.coordinator()
+    file = ModelFile(place, model, Path(journal_of(place, model)), quiet=options.quiet)
+    asked = to_be_evaluated(model, epsilon, None, noise)
+    report(*evaluate_over_nodes(coordinator, asked, model, file), place)
+    hand_out(coordinator, place)
+    _say_who_was_away(folder, number)
+
+
+def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:
+    """End the newest run for good, and tell its sites, whose nodes then wait for the next one; returns as `end_run`."""
+    from hedgerow.app.coordinator import end_run
+
+    folder = options.folder
+    last, is_over = newest_run(folder)
+    if not last or is_over:
+        raise UsageError("study-no-run")
+    plan = read_plan(str(run_folder(folder, last) / PLAN))
+    ended = end_run(options.coordinator(), plan, _journal_of(folder, last))
+    write_private(run_folder(folder, last) / "ended", "")
+    return ended
+
+
+def newest_model(folder: Path) -> int:
+    """The number of the newest run that has made a model; 0 for none."""
+    return max((int(place.parent.name[4:]) for place in folder.glob("run-*/model.json")), default=0)
+
+
+def require_roster(folder: Path) -> None:
+    """Raises UsageError "study-no-roster" before all parties are enrolled."""
+    if not (folder / ROSTER).is_file():
+        raise UsageError("study-no-roster")
+
+
+def run_state(folder: Path, number: int) -> str:
+    """How a run stands, in a word."""
+    place = run_folder(folder, number)
+    if (place / "ended").is_file():
+        return "ended"
+    if (place / "model.json").is_file():
+        return "finished"
+    return "paused" if _pause_of(folder, number).exists() else "open"
+
+
+def state_of(guest: Guest) -> str:
+    """How far a party's enrolment is."""
+    if guest.has_all:
+        return "takes part"
+    return "confirmed" if guest.is_confirmed else "to be confirmed" if guest.party is not None else "invited"
+
+
