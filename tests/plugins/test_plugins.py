@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hedgerow.losses.labels import EFFECT
 from hedgerow.losses.registry import LOSSES, add_loss
 from hedgerow.methods.registry import METHODS, add_method
 from hedgerow.models.model import Model
+from hedgerow.plan.fields import read_section
 from hedgerow.plan.plan import Label, Plan, parse_plan
 from hedgerow.plan.registry import LabelKind, add_label, label_kinds, rules_by_method
 from hedgerow.transport import ENGINES, add_engine
@@ -60,15 +62,6 @@ name = "ill"
 type = "binary"
 classes = ["no", "yes"]
 """
-
-
-LABELS = {
-    "binary": Label(name="y", type="binary", classes=("no", "yes")),
-    "multiclass": Label(name="y", type="multiclass", classes=("a", "b", "c")),
-    "regression": Label(name="y", type="regression", min=-3.0, max=7.0),
-    "count": Label(name="y", type="count", max=12.0),
-    "survival": Label(name="y", type="survival", event="seen", intervals=(1.0, 2.0, 5.0)),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -154,9 +147,9 @@ def test_a_toy_label_is_trained_evaluated_predicted_and_exported(tmp_path: Path,
 
 
 @pytest.mark.parametrize("kind", label_kinds().values(), ids=lambda kind: kind.type)
-def test_what_a_kind_of_label_says_of_itself_fits_together(kind: LabelKind) -> None:
+def test_what_a_kind_of_label_says_of_itself_fits_together(factory: ModuleType, kind: LabelKind) -> None:
     """Made-up labels are kept in its range, what it refuses has an error, and what it says has none."""
-    label = LABELS[kind.type]
+    label = read_section(Label, factory.LABELS[kind.type], "label")
     kind.check(label)
     effects = np.random.default_rng(1).normal(0, EFFECT, (label.n_outputs, 500))
     values = kind.made(effects, label, np.random.default_rng(2))
