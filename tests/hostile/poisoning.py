@@ -289,7 +289,7 @@ def carried_out(
             stopped = f"{fault.code}, round {query.purpose.round}"
             break
         run.feed(released)
-        told = set(lineup.take(released, parts, faults)) if n_groups else set()
+        told = set(lineup.take(released, parts)) if n_groups else set()
         told_in = told_in or (run.n_releases if told else 0)
         out_of_line |= told
         objecting |= {node.site for node in nodes if isinstance(node, Node) and node.n_worse >= WORSE_TREES}

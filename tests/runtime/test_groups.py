@@ -280,9 +280,11 @@ def test_with_noise_of_the_sites_groups_are_drawn_anew_between_rounds(
     assert all(party.session.ensemble is not None for party in federation.parties.values() if party.session)
 
 
-def test_a_node_masks_no_round_in_other_groups_than_its_own(federate: Builder, factory: ModuleType) -> None:
+def test_a_node_masks_no_round_in_other_groups_than_its_own(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An epoch that deals the sites otherwise than this round does is refused, whoever drew it; and the groups of a
-    drawing are written down, so that a node that has lost its database takes no others.
+    drawing are written down, so that a node that has lost its database, and is told of another seed, takes no others.
     """
     plan = plan_of(factory, noise="distributed", n_trees=7, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
@@ -298,9 +300,16 @@ def test_a_node_masks_no_round_in_other_groups_than_its_own(federate: Builder, f
             run._require_group(other)
         assert caught.value.reason is Code.PARAMETERS_REFUSED
     run._grouped_by.clear()
-    with pytest.raises(PolicyRefusal) as denied:
-        run._book.require_group(run.run_id.hex() + view.parameters.drawing.hex(), bytes(32))
-    assert denied.value.code == "group-changed"
+    codes = []
+    for seed in range(5):
+        monkeypatch.setattr(Replica, "structure_seed", seed)
+        other = dataclasses.replace(
+            view, parameters=dataclasses.replace(view.parameters, drawing=drawing_of(seed, run.replica.n_drawings))
+        )
+        with pytest.raises(PolicyRefusal) as denied:
+            run._require_group(other)
+        codes.append(denied.value.code)
+    assert codes == ["group-changed"] * 5
 
 
 @pytest.mark.parametrize(("noise", "seed"), [("server", "joint"), ("distributed", 5)])
@@ -331,6 +340,26 @@ def test_the_site_that_stands_in_each_group_out_of_line_is_named() -> None:
     """Within eight drawings, and no other is; of sums that differ by noise alone nobody is named."""
     assert [lined_up(seed, liar=7).named for seed in range(20)] == [[7]] * 20
     assert [lined_up(seed, liar=None).named for seed in range(20)] == [[]] * 20
+
+
+def test_garbage_is_the_same_evidence_to_nodes_and_coordinator(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would leave other sites out, and every node refuse the epochs of the others."""
+    plan = plan_of(factory, noise="distributed", n_trees=7, structure_seed="joint")
+    federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
+    honest = NodeRun._answer
+
+    def answer(self: NodeRun, query: Query) -> IntVector:
+        return honest(self, query) * (-400 if self is federation.parties["site-3"].session._run else 1)
+
+    monkeypatch.setattr(NodeRun, "_answer", answer)
+    federation.run()
+    assert federation.session is not None
+    evidence = federation.session.run.lineup._evidence.tolist()
+    assert max(evidence) > 0
+    runs = [party.session._run for party in federation.parties.values() if party.session is not None]
+    assert [run._lineup._evidence.tolist() for run in runs if run is not None] == [evidence] * N_SITES
 
 
 def test_so_many_sites_are_left_out_that_every_group_keeps_three() -> None:
@@ -613,7 +642,7 @@ def test_of_a_group_of_three_one_that_is_gone_costs_the_group_and_not_the_run(
 def test_a_release_of_too_few_groups_is_refused_by_every_replica(factory: ModuleType) -> None:
     """A coordinator cannot leave most groups out, nor give one that sat out a number."""
     task = TrainingTask(plan_of(factory, structure_seed=5))
-    for rows in ({0: 1}, {0: 1, 1: -1, 2: 1}):
+    for rows in ({0: 1}, {0: 1, 1: -1}, {0: 1, 1: -2, 2: 1}):
         replica = Replica(task)
         release = np.zeros((N_GROUPS, replica.release_length // N_GROUPS), dtype=np.int64)
         for group, weight in rows.items():

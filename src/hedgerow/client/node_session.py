@@ -901,7 +901,8 @@ class NodeRun:
         part = next(part for part in self._parts() if own in part)
         members = digest("group-members", *sorted(roster.sites[node].key for node in part))
         is_exact = mode_of(self.plan) is NoiseMode.SERVER
-        about = f"data {self._setup.policy.data_set}" if is_exact else self.run_id.hex() + drawing.hex()
+        # By its number: after its state was lost a node may be told of another seed, which would draw others.
+        about = f"data {self._setup.policy.data_set}" if is_exact else f"{self.run_id.hex()} {self.replica.n_drawings}"
         self._book.require_group(about, members)
         self._grouped_by.add(drawing)
 

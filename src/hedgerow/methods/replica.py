@@ -158,8 +158,12 @@ class Replica:
     @property
     def drawing(self) -> bytes:
         """By what sites are dealt to groups in the round that it stands in: a function of the plan, seed and round."""
-        number = self.n_releases // self.n_rounds if self.n_rounds else 0
-        return drawing_of(self.structure_seed, number) if number else b""
+        return drawing_of(self.structure_seed, self.n_drawings) if self.n_drawings else b""
+
+    @property
+    def n_drawings(self) -> int:
+        """How often sites were dealt anew until the round that it stands in."""
+        return self.n_releases // self.n_rounds if self.n_rounds else 0
 
     @property
     def n_left_of_drawing(self) -> int:

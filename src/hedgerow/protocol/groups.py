@@ -6,7 +6,8 @@ noise. Released are all G noisy sums, as G rows of one vector:
     | weight | entries of the noisy sum, as many as the query asks for |
 
 The weight is what the sites in the sum declare as their largest numbers of rows, or how many sites there are where some
-site of any group declares none; 0, with entries of 0, is of a group that sits the round out. What follows is
+site of any group declares none; 0, with entries of 0, is of a group that sits the round out, and -1 of one that does
+because no records add up to its sum: so every party knows the same of it. What follows is
 post-processing, which every party computes alike, in integers: each sum is scaled to the weight of all (x W // w,
 rounded down), and of the G values of an entry the middle one counts, with 0 for a group that sat out. W is the middle
 weight times the number of groups that are there, and no w counts for more: a site that declares the rows of a thousand
@@ -26,6 +27,8 @@ import numpy as np
 from hedgerow.codec import digest
 from hedgerow.protocol.queries import IntVector, Query
 
+FALSE = -1
+"""The weight of a group to whose sum no records add up."""
 _WEIGHT_BITS = 31
 _NOISE = {0: 1.0, 3: 2.01, 5: 2.68, 7: 3.21}
 
@@ -43,12 +46,16 @@ def length_of(query: Query, n_groups: int) -> int:
     return n_groups * (1 + query.length) if n_groups else query.release_length
 
 
-def packed(sums: Mapping[int, IntVector], weights: Mapping[int, int], length: int, n_groups: int) -> IntVector:
+def packed(
+    sums: Mapping[int, IntVector], weights: Mapping[int, int], length: int, n_groups: int, false: Collection[int] = ()
+) -> IntVector:
     """The release of a round: int64 [n_groups (1 + length)].
 
-    Args: sums: the noisy ones, by group, each int64 [length]; weights: > 0, of the groups that have one.
+    Args: sums: the noisy ones, by group, each int64 [length]; weights: > 0, of the groups that have one; false: the
+        groups to whose sums no records add up.
     """
     rows = np.zeros((n_groups, 1 + length), dtype=np.int64)
+    rows[list(false), 0] = FALSE
     for group, total in sums.items():
         rows[group, 0], rows[group, 1:] = weights[group], total
     return rows.reshape(-1)
@@ -58,8 +65,8 @@ def rows_of_groups(release: IntVector, n_groups: int) -> IntVector:
     """The release by groups: int64 [n_groups, 1 + length], weights first; ValueError for what is none."""
     rows = release.reshape(n_groups, -1)
     there = rows[:, 0] > 0
-    if (rows[:, 0] < 0).any() or rows[~there].any() or there.sum() <= n_groups // 2:
-        raise ValueError("weights below zero, or too few groups")
+    if (rows[:, 0] < FALSE).any() or rows[~there, 1:].any() or there.sum() <= n_groups // 2:
+        raise ValueError("weights that are none, or too few groups")
     return rows
 
 
@@ -141,13 +148,12 @@ class LineUp:
         """The named sites that are left out: so many that three are left in a group even if it held all of them."""
         return self.named[: max(0, len(self._evidence) // max(1, self._n_groups) - 3)]
 
-    def take(self, release: IntVector, parts: Sequence[Sequence[int]], false: Collection[int] = ()) -> list[int]:
+    def take(self, release: IntVector, parts: Sequence[Sequence[int]]) -> list[int]:
         """The nodes of groups that are out of line for the first time with this release; or a site that is named.
 
-        Args: parts: the nodes of the roster by groups; false: groups that sit out because no records add up to their
-            sums, as far as the caller knows that.
+        Args: parts: the nodes of the roster by groups.
         """
-        marks = self._marks_of(rows_of_groups(release, self._n_groups), false)
+        marks = self._marks_of(rows_of_groups(release, self._n_groups))
         if self._n_rounds:
             return self._name(marks, parts)
         self._marks = [*self._marks, marks][-OUT_OF_LINE_ROUNDS:] if marks else self._marks
@@ -158,10 +164,11 @@ class LineUp:
         self.told.update(found)
         return [node for group in found for node in parts[group]]
 
-    def _marks_of(self, rows: IntVector, false: Collection[int]) -> dict[int, float]:
+    def _marks_of(self, rows: IntVector) -> dict[int, float]:
         """By group; none where a group sits out, for distances to it mean nothing."""
         there = np.flatnonzero(rows[:, 0] > 0).tolist()
         if len(there) < self._n_groups:
+            false = np.flatnonzero(rows[:, 0] == FALSE).tolist()
             return dict.fromkeys(false, OUT_OF_LINE) if self._n_rounds else {}
         scaled = rows[:, 1:].astype(np.float64) / rows[:, :1]
         squares = np.zeros((len(there), len(there)))

@@ -463,7 +463,6 @@ class Run:
         self.checks: ReleaseChecks = checks_of(self.task)
         self.grouped = GroupedChecks(lambda: checks_of(self.task))
         self.lineup = LineUp(len(self.setup.roster.sites), self.replica.n_groups, self.replica.n_rounds)
-        self.false: set[int] = set()
         self.sites = Sites(self.setup.roster, self.plan)
 
     @property
@@ -522,7 +521,7 @@ class Run:
         self.ledger = self.ledger.append(line.entry)
         parts = self.parts([site.name for site in self.sites])
         self.replica.feed(line.release)
-        for node in self.lineup.take(line.release, parts, self.false) if self.replica.n_groups else ():
+        for node in self.lineup.take(line.release, parts) if self.replica.n_groups else ():
             self.tell(RunEventKind.COMPLAINT, self.sites.name(node), "group-out-of-line")
         for site in map(self.sites.of, self.lineup.left_out):
             if not site.left_out:
@@ -1047,7 +1046,6 @@ def _release_groups(
 
     def judge() -> JournalledRelease:
         released, faults = run.grouped.packed(query, run.plan, noisy, summed)
-        run.false = set(faults)
         for group in faults:
             for name in summed[group].sites or ():
                 run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")

@@ -268,7 +268,7 @@ class GroupedChecks:
         n_groups = plan.federation.groups
         if len(good) < least_groups(n_groups):
             raise next(iter(faults.values()), refuse(Code.TOO_FEW_UPLOADS, f"{len(good)} groups of {n_groups}."))
-        return packed(good, weights_of(summed), query.length, n_groups), faults
+        return packed(good, weights_of(summed), query.length, n_groups, faults), faults
 
 
 def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
