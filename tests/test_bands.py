@@ -63,6 +63,7 @@ def _coverage(factory: ModuleType, model: dict[str, Any], n_seeds: int = 24) -> 
     return [float(share) for share in np.mean(held, axis=0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", ["auto", "none"])
 def test_the_derivation_holds_where_features_are_independent(
     factory: ModuleType, monkeypatch: pytest.MonkeyPatch, clip: str
@@ -78,6 +79,7 @@ def test_the_derivation_holds_where_features_are_independent(
     assert abs(two - 0.954) < 0.03
 
 
+@pytest.mark.slow
 def test_bands_hold_what_other_noise_draws_on_average(factory: ModuleType) -> None:
     """Where features are independent, which they seldom are, the bands as shipped hold no less than they say."""
     one, two = _coverage(factory, FIXED)

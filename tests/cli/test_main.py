@@ -177,6 +177,7 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["report", "model.json", "--debug"])
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_is_no_error(model: Path, study: Path) -> None:
     """`hedgerow predict ... | head -1` ends quietly with 141, as programs do whose reader has gone."""
     (study / "long.csv").write_text("age,ward\n" + "50,a\n" * 50_000)

@@ -137,6 +137,7 @@ def test_a_plan_for_people_is_rehearsed_with_the_noise_for_people(
     assert areas[0] > areas[1] + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["server", "distributed", "local"])
 @pytest.mark.parametrize("algorithm", sorted(METHODS))
 def test_every_plan_is_rehearsed(

@@ -31,6 +31,7 @@ from hedgerow.data.units import Records, concatenate, records_from_columns, rows
 from hedgerow.errors import DataError
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
+from tests.tiers import all_but
 
 HERE = Place("a table", "a column")
 CHUNK = 65_536
@@ -543,9 +544,10 @@ def in_memory(source: str, table: pa.Table) -> Any:
 
 
 TYPED = ["parquet", "duckdb file", "adbc", "arrow", "pandas", "polars", "polars lazy", "duckdb"]
+SLOWER = ("duckdb file", "adbc", "semicolons", "cp1252", "polars lazy")
 
 
-@pytest.mark.parametrize("source", ["list", "sql", "csv", "semicolons", "cp1252", *TYPED])
+@pytest.mark.parametrize("source", all_but(SLOWER, ["list", "sql", "csv", "semicolons", "cp1252", *TYPED]))
 @settings(max_examples=40)
 @given(data=st.data())
 def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -672,7 +674,7 @@ def adapted_reader(source: str, folder: Path, plan: Plan) -> Callable[[list[tupl
     return read
 
 
-@pytest.mark.parametrize("source", ["csv", "sql", "parquet", "duckdb file"])
+@pytest.mark.parametrize("source", all_but(SLOWER, ["csv", "sql", "parquet", "duckdb file"]))
 @settings(max_examples=40)
 @given(data=st.data())
 def test_no_row_changes_another_row_through_an_adapter(
@@ -706,7 +708,7 @@ def test_no_row_changes_another_row_through_an_adapter(
         np.testing.assert_array_equal(new[:n], old)
 
 
-@pytest.mark.parametrize("source", ["csv", "sql", "parquet", "duckdb file"])
+@pytest.mark.parametrize("source", all_but(SLOWER, ["csv", "sql", "parquet", "duckdb file"]))
 def test_no_odd_cell_takes_others_out_of_an_adapters_hands(source: str, tmp_path: Path) -> None:
     """In a chunk where one cell is no number, no date, no listed text or missing, all others are changed as ever."""
     rows = [("M", "1,5", "no", "p", "31.12.1999"), ("2", "4", "yes", "q", "1.2.2003"), ("male", "2", "no", "p", ".")]
@@ -731,7 +733,7 @@ def test_columns_that_arrow_gives_cell_by_cell_go_through_an_adapter(lines: dict
         assert identifiers(found, place).tolist() == identifiers(expected, place).tolist()
 
 
-@pytest.mark.parametrize("source", ["csv", "sql", "parquet", "duckdb file"])
+@pytest.mark.parametrize("source", all_but(SLOWER, ["csv", "sql", "parquet", "duckdb file"]))
 def test_an_adapter_makes_the_same_of_every_source(source: str, tmp_path: Path) -> None:
     """Renames, recodes, missing codes, decimal commas, factors and dates: each cell as the plan's other sites write it.
 

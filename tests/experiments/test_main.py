@@ -25,6 +25,7 @@ def test_a_reader_that_leaves_early_is_no_fault() -> None:
     done.stderr.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BESIDE_TESTS))
 def test_what_stands_beside_tests_is_run_like_an_experiment(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The documents name these commands: each is listed with a line on it, and starts."""

@@ -36,6 +36,7 @@ from hedgerow.server.coordinator import (
 from hedgerow.transport.grpc_link import DEFAULTS
 from tests.secagg.lab import set_up
 from tests.secagg.setup_sizes import setup_sizes
+from tests.tiers import all_but
 
 if TYPE_CHECKING:
     from conftest import Builder
@@ -45,8 +46,7 @@ ORIGIN = "the epoch that drew the seed"
 
 
 @pytest.mark.parametrize(
-    "n_sites",
-    [2, 3, 200, 201, 1000, *(pytest.param(n_sites, marks=pytest.mark.slow) for n_sites in (1024, 2048, MAX_NODES))],
+    "n_sites", all_but((1024, 2048, MAX_NODES), [2, 3, 200, 201, 1000, 1024, 2048, MAX_NODES])
 )
 def test_every_message_of_the_largest_roster_fits_into_one(factory: ModuleType, n_sites: int) -> None:
     """No site is sent the keys of all. The coordinator holds them, so a federation of 4,096 has shorter epochs."""

@@ -81,6 +81,7 @@ def test_a_node_and_a_coordinator_need_no_extra() -> None:
         subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(ASKED))
 def test_what_is_missing_is_named_where_it_is_needed(module: str) -> None:
     """The library raises the error with the extra in it, whatever the order of imports."""

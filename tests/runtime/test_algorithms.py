@@ -109,6 +109,7 @@ def test_over_memory(federate: Builder, factory: ModuleType, name: str) -> None:
         assert np.array_equal(party.session.ensemble.fitted.values, outcome.ensemble.fitted.values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PLANS if PLANS[name][2].get("noise") != "distributed"])
 def test_over_grpc(factory: ModuleType, tmp_path: Path, name: str) -> None:
     """Real sockets and TLS on loopback, one thread per node: the bytes of one site, and of the local engine."""

@@ -20,6 +20,7 @@ from hedgerow.protocol.messages import MessageKind
 from hedgerow.server import coordinator as phases
 from hedgerow.transport.interface import Arrived
 from tests.memory_network import Direction, Fate, Passing
+from tests.tiers import every
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -114,7 +115,7 @@ def test_a_declared_number_of_records_is_no_question_about_a_sites_exact_sum(
     assert caught.value.code in ("sum-out-of-range", "release-implausible") and not federation.codes("refused")
 
 
-@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("echo", every(2, [False, True]))
 def test_a_coordinator_killed_after_every_write_goes_on_to_the_same_model(
     federate: Builder, factory: ModuleType, killed: type[BaseException], echo: bool
 ) -> None:
@@ -213,7 +214,7 @@ def test_edges_that_are_cut_anew_outlive_every_process(
 
 
 @pytest.mark.parametrize("echo", [False, True])
-@pytest.mark.parametrize("number", range(1, 16))
+@pytest.mark.parametrize("number", every(4, range(1, 16)))
 def test_a_node_killed_at_any_message_and_started_again_takes_part_again(
     federate: Builder, factory: ModuleType, number: int, echo: bool
 ) -> None:
@@ -230,7 +231,7 @@ def test_a_node_killed_at_any_message_and_started_again_takes_part_again(
 
 
 @pytest.mark.parametrize("echo", [False, True])
-@pytest.mark.parametrize("number", range(1, 16))
+@pytest.mark.parametrize("number", every(4, range(1, 16)))
 def test_a_run_goes_on_without_a_node_that_is_gone_for_good(
     federate: Builder, factory: ModuleType, number: int, echo: bool
 ) -> None:
@@ -278,7 +279,7 @@ def test_a_frozen_node_is_left_behind_and_catches_up_when_it_thaws(federate: Bui
 
 @pytest.mark.parametrize("direction", list(Direction))
 @pytest.mark.parametrize("fate", [Fate.CUT, Fate.CUT_AFTER])
-@pytest.mark.parametrize("number", range(9))
+@pytest.mark.parametrize("number", every(4, range(9)))
 def test_a_connection_cut_at_any_message_is_made_good(
     federate: Builder, direction: Direction, fate: Fate, number: int
 ) -> None:

@@ -18,6 +18,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.training.presets import PRESETS, apply_preset
+from tests.tiers import all_but
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +36,12 @@ def tiny(factory: ModuleType, name: str) -> Plan:
     return Plan.from_dict(dataclasses.replace(plan, model=model).to_dict())
 
 
-IN_SHORT = ("hedgerow", "ldp", "xgboost-like")
-"""Smoothed trees, noise of the records, and splits that are paid for; `make test-slow` runs all others."""
+BOOSTED = {name for name, preset in PRESETS.items() if "algorithm" not in preset.model}
+SLOWER = BOOSTED - {"hedgerow", "ldp", "xgboost-like"}
+"""All but smoothed trees, noise of the records, and splits that are paid for."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in IN_SHORT else pytest.mark.slow)
-        for name in sorted(PRESETS)
-        if "algorithm" not in PRESETS[name].model
-    ],
-)
+@pytest.mark.parametrize("name", all_but(SLOWER, sorted(BOOSTED)))
 def test_masked_in_process_and_over_grpc(factory: ModuleType, loopback: Loopback, name: str) -> None:
     """`local` with secure aggregation and `grpc` make the same bytes, noise of nodes and coordinator included."""
     plan = tiny(factory, name)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hedgerow.data.site_data import SiteData
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from tests.tiers import every
 
 
 class MirroredNoise(SeededNoise):
@@ -123,7 +124,7 @@ def test_published_methods_do_not_care_either(factory: ModuleType, model: dict[s
     assert np.abs(found + other).max() <= 1e-6 and np.abs(found).max() > 0.1
 
 
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("depth", every(2, [1, 3]))
 def test_directions_turn_with_the_classes(factory: ModuleType, depth: int) -> None:
     """What rises with a feature for one class falls for the other: the same but for units that are rounded down."""
     found = []

@@ -41,6 +41,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import link_of
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
+from tests.tiers import every
 
 LABELS = ("binary", "multiclass", "regression", "survival")
 
@@ -443,7 +444,7 @@ def histogram_of(errors: NDArray[np.float64], noise: float, random: np.random.Ge
     return ErrorHistogram(tuple(map(float, uppers)), tuple(noisy.tolist()), noise)
 
 
-@pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
+@pytest.mark.parametrize("coverage", every(3, [0.8, 0.9, 0.95]))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_intervals_cover_what_they_say(factory: ModuleType, shape: str, coverage: float) -> None:
     """Epsilon 1 and 4,000 held-out rows, 300 seeds, wherever the bins lie: within 1.5 points, never far below."""

@@ -186,6 +186,7 @@ def test_without_samples_the_noise_is_what_exact_accounting_asks_for(factory: Mo
     assert train(plan, {"one": factory.make_data(plan, 40, 1)}, noise=SeededNoise(1)).report.epsilon_gdp <= 0.3
 
 
+@pytest.mark.slow
 def test_samples_are_composed_exactly_on_request_where_the_filter_cannot_act(factory: ModuleType) -> None:
     """By "pld" with 5 to 12 % less noise; extra rounds let the filter act, which has a bound at one order only."""
     privacy = {"epsilon": 0.5, "delta": 1e-5}

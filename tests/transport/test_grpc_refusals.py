@@ -344,6 +344,7 @@ def test_a_coordinator_that_comes_again_and_again_fills_no_memory(federation: An
     assert event_of(hub, Joined, only=True) == Joined("south")
 
 
+@pytest.mark.slow
 def test_ten_thousand_garbage_connections(federation: Any, run_beside: Any) -> None:
     """Strangers who send random bytes, or nothing, or half a handshake, cost the run nothing but time."""
     source = random.Random(3)
