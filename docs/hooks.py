@@ -1,0 +1,17 @@
+"""What mkdocs asks of us: files at the top of the repository are pages of the site too, with their links right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+FROM_THE_TOP = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """The file at the top in place of a page's own text."""
+    name = FROM_THE_TOP.get(page.file.src_uri)
+    if name is None:
+        return markdown
+    text = (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
+    return text.replace("](docs/", "](").replace("](SECURITY.md)", "](security.md)")
