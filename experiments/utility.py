@@ -64,7 +64,7 @@ def _trained(
     plan = make(prepared.table, epsilon, int(train.sum()), seed)
     outcome = harness.trained(prepared, plan, train, seed)
     ensemble, scores = outcome.ensemble, harness.scores_of(outcome, harness.rows_of(prepared, plan, ~train))
-    if plan.label.is_numeric:
+    if plan.label.kind.is_number:
         return ensemble.link.values(scores[0], plan.label)
     return scores[0] if len(scores) == 1 else ensemble.link.probabilities(scores)
 

@@ -94,7 +94,7 @@ def searched(
 def _grow(grown: Grown, settings: LumberjackSettings) -> Generator[Query, IntVector, None]:
     run = grown.run
     forest, leaves, sums, exchange = yield from searched(run, settings)
-    is_numeric = run.plan.label.is_numeric
+    is_numeric = run.plan.label.kind.is_number
     # Of several classes the counts are added up.
     noise = leaf_noise(run, settings)
     least = SURE * noise * math.sqrt(1 if is_numeric else sums.shape[1])
@@ -115,7 +115,7 @@ def _question(
     of_nodes, of_leaves = sensitivities_squared(plan, n_trees)
     is_last = kind is LeafCounts
     width = n_statistics(plan) if is_last else 1
-    own: dict[str, Any] = {"n_statistics": width, "is_numeric": is_last and plan.label.is_numeric}
+    own: dict[str, Any] = {"n_statistics": width, "is_numeric": is_last and plan.label.kind.is_number}
     return kind(
         purpose=kind.purpose_of(number, subject),
         length=len(asked) * width,
@@ -151,7 +151,7 @@ def _fitted(run: Run, forest: Forest, trees: list[Kept], noise: float) -> Fitted
     for tree in trees:
 
         def value(sums: NDArray[np.float64], tree: Kept = tree) -> NDArray[np.int32]:
-            shares = leaf_values(sums[None], tree.sums, noise, run.plan.label.is_numeric)[0]
+            shares = leaf_values(sums[None], tree.sums, noise, run.plan.label.kind.is_number)[0]
             return np.asarray(np.rint((shares[1:] if len(shares) == 2 else shares) * unit), dtype=np.int32)
 
         pieces.add(tree, value)

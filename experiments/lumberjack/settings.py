@@ -76,7 +76,7 @@ class LumberjackSettings(Settings):
 
 def n_statistics(plan: Plan) -> int:
     """Of a leaf: a count per class, or the sum of the labels and a count."""
-    return 2 if plan.label.is_numeric else len(plan.label.classes)
+    return 2 if plan.label.kind.is_number else len(plan.label.classes)
 
 
 def most_leaves(plan: Plan) -> int:
@@ -92,7 +92,7 @@ def sensitivities_squared(plan: Plan, n_trees: int) -> tuple[int, int]:
     most `UNIT` besides. Rows of one unit may all fall into the same nodes.
     """
     one = (UNIT * plan.privacy.rows_per_unit) ** 2
-    return n_trees * one, n_trees * one * (2 if plan.label.is_numeric else 1)
+    return n_trees * one, n_trees * one * (2 if plan.label.kind.is_number else 1)
 
 
 def resolve_lumberjack(plan: Plan) -> LumberjackSettings:

@@ -246,7 +246,7 @@ def test_a_time_to_an_event(write_file: WriteFile) -> None:
         for field, answer in (("type", '"numeric"'), ("min", "0"), ("max", "120")):
             filled = filled.replace(f"# {field} =   #", f"{field} = {answer}   #", 1)
         plan = parse_plan(filled.replace("# intervals =   #", "intervals = [100, 200]   #"))
-        assert plan.label.is_survival and plan.label.event == "died" and plan.label.intervals == (100, 200)
+        assert plan.label.intervals and plan.label.event == "died" and plan.label.intervals == (100, 200)
     with pytest.raises(DataError, match="no column 'dead'") as caught:
         draft_plan(path, ("days", "dead"))
     assert "--event" in caught.value.remedy

@@ -278,7 +278,7 @@ def test_it_learns_and_its_model_reads_back(factory: ModuleType, tmp_path: Path,
     rows = factory.make_data(plan, 600, 1)
     first = rows.codes[0].astype(np.int64)
     edge = np.median(first)
-    if plan.label.is_numeric:
+    if plan.label.kind.is_number:
         labels = np.where(first > edge, SCORE_UNIT // 2, -SCORE_UNIT // 2)
     else:
         labels = (first > edge).astype(int) * (len(plan.label.classes) - 1)

@@ -27,7 +27,6 @@ from hedgerow.errors import HedgerowError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
 from hedgerow.local.training import FederatedEvaluation, evaluated
 from hedgerow.losses.registry import loss_kind
-from hedgerow.losses.survival import doubt_of_times
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
 from hedgerow.plan.plan import Plan
@@ -72,13 +71,10 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     They are exact, so no guarantee covers them: `evaluate_federated` measures with noise.
     """
     labels, outputs, empty = [], [], set(model.plan.feature_names)
-    label = model.plan.label
-    predict = model.predict_codes if label.is_numeric else model.predict_proba_codes
-    predict = model.predict_survival_codes if label.is_survival else predict
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
         empty &= model.without_values(codes)
-        outputs.append(predict(codes))
+        outputs.append(model.outputs_codes(codes))
         labels.append(records.label)
     truth, output = np.concatenate([label for label in labels if label is not None]), np.concatenate(outputs)
     if empty and len(truth) >= FEWEST_TO_WARN:
@@ -209,16 +205,14 @@ def read_sites(
             report.rows.require(name, most)
     left_out = sum((Counter(report.unfit) for report in reports.values()), Counter[str]())
     every = RowCount(sum(report.n_rows for report in reports.values()), left_out)
-    labels = [own.labels for own, _ in bounded.values()]
-    if not plan.label.is_numeric and "data-label-outside" in left_out:
+    kind, labels = plan.label.kind, np.concatenate([own.labels for own, _ in bounded.values()])
+    if "data-label-outside" in left_out and kind.has_one_outcome(labels):
         # One of two codes may be all that is left out, however rare it is.
-        classes = np.unique(np.concatenate(labels) % 2 if plan.label.is_survival else np.concatenate(labels))
-        every.require("All sites, with rows of one class only", allowed or 0.0 if len(classes) < 2 else 1.0)
+        every.require("All sites, with rows of one class only", allowed or 0.0)
     every.require("All sites", 1.0)
-    if plan.label.is_survival:
-        fates = np.bincount(np.concatenate(labels), minlength=plan.label.n_codes)
-        if doubt := doubt_of_times(fates, plan.label.intervals, plan.label.name):
-            warn(f"Private, for the owners of the tables only: {doubt}.")
+    counts = np.bincount(labels, minlength=plan.label.n_codes) if plan.label.n_codes else labels
+    if doubt := kind.doubt(counts, plan.label):
+        warn(f"Private, for the owners of the tables only: {doubt}.")
     for name, report in reports.items():
         if not quiet or report.rows.has_gaps or report.n_dropped or report.warning:
             note(" ".join(filter(None, (f"Private, for the site {name} only: {report.text()}", report.warning))))

@@ -154,7 +154,7 @@ def _check_federated(arguments: argparse.Namespace) -> None:
 def _picture(path: str | None, model: Model) -> Path | None:
     if path is None:
         return None
-    if model.plan.label.is_numeric or model.plan.label.is_survival:
+    if model.plan.label.kind.predicts != "probabilities":
         raise UsageError("usage-no-curve")
     return picture_file(path)
 

@@ -244,6 +244,8 @@ def _print_survey(
     print_facts([*facts, ("plan", f"written to {arguments.out}, with the survey's releases on its account")])
     print(f"\n  The survey alone cost epsilon {number(cost, 6)} at delta {plan.privacy.delta:.3g}.")
     of_label = outcome.findings.label if isinstance(outcome.findings, Findings) else None
-    if plan.label.type == "count" and of_label is not None and of_label.low < 0:
-        warn(f"{plan.label.name} has values down to {of_label.low:g}: below 0 is no count, and such rows are left out.")
+    least = None if of_label is None else plan.label.kind.columns(plan.label)[0].least
+    if of_label is not None and least is not None and of_label.low < least:
+        said = f"below {least:g} is no {plan.label.type}, and such rows are left out"
+        warn(f"{plan.label.name} has values down to {of_label.low:g}: {said}.")
     note(f"Now see what a run of the plan costs with it: {typed(f'hedgerow privacy {arguments.out}')}")

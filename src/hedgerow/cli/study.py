@@ -122,7 +122,7 @@ def survey(arguments: argparse.Namespace) -> None:
     number = next(n for n in count(1) if not (folder / f"survey-{n}" / "survey.json").is_file())
     command = ["survey", "--federated", "--epsilon", str(arguments.epsilon), "--delta", str(plan.privacy.delta)]
     command += ["--out", str(folder / f"survey-{number}")]
-    command += ["--survival", place] if plan.label.is_survival else ["--schema", place, "--label", plan.label.name]
+    command += ["--survival", place] if plan.label.intervals else ["--schema", place, "--label", plan.label.name]
     if plan.privacy.unit != "record":
         command += ["--unit", plan.privacy.unit, "--max-rows-per-unit", str(plan.privacy.max_rows_per_unit)]
     command += [] if arguments.noise is None else ["--noise", arguments.noise]

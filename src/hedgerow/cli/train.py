@@ -33,12 +33,13 @@ from hedgerow.app.progress import status
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows, site_data_from_records
 from hedgerow.data.sources import read_records
-from hedgerow.data.units import ContributionReport, FeatureColumn, LabelColumn, Records, concatenate
+from hedgerow.data.units import ContributionReport, FeatureColumn, Records, concatenate
 from hedgerow.local.training import check_sites, without_secure_aggregation
 from hedgerow.losses.kinds import roc_auc
+from hedgerow.losses.labels import EFFECT
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model, require_room, save_unless_kept
-from hedgerow.plan.plan import Feature, Label, Plan
+from hedgerow.plan.plan import Feature, Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 
@@ -167,10 +168,6 @@ def _print(plan: Plan, found: dict[float, dict[str, float]], seconds: float, n_s
 
 Floats = NDArray[np.float64]
 
-STRENGTH = 2.0
-"""Standard deviation of the log-odds; of a number's mean in standard deviations of what is left."""
-_LOST = 0.25
-"""Of made-up records, those that are lost before the end of the follow-up, if they have not had the event by then."""
 _SHAPES: tuple[Callable[[Floats], Floats], ...] = (
     lambda x: 2 * x - 1,
     lambda x: np.sign(x - 0.4),
@@ -195,7 +192,7 @@ def made_records(plan: Plan, n_records: int, seed: int, part: int = 0) -> Record
     columns = tuple(_column(feature, place) for feature, place in zip(plan.features, places, strict=True))
     is_record = plan.privacy.unit == "record"
     unit = None if is_record else np.char.add(f"{part}-", np.arange(n_records).astype(np.str_))
-    return Records(columns, _labels(effects, plan.label, noise), unit, n_records)
+    return Records(columns, plan.label.kind.made(effects, plan.label, noise), unit, n_records)
 
 
 def split_evenly(records: Records, n_sites: int) -> dict[str, Records]:
@@ -205,7 +202,7 @@ def split_evenly(records: Records, n_sites: int) -> dict[str, Records]:
 
 
 def _effect(places: Floats, rule: np.random.Generator) -> Floats:
-    """What moves one output: float64 [n], of mean 0 and standard deviation `STRENGTH` over many rows."""
+    """What moves one output: float64 [n], of mean 0 and standard deviation `EFFECT` over many rows."""
     n_features = len(places)
     chosen = rule.permutation(n_features)[: max(2, n_features // 3)]
     weights = rule.uniform(0.5, 1.5, size=len(chosen))
@@ -220,7 +217,7 @@ def _effect(places: Floats, rule: np.random.Generator) -> Floats:
 
     # Measured on rows that follow from the rule alone: all parts are to have one scale.
     reference = total(rule.random((n_features, 4_000)))
-    effect: Floats = (total(places) - reference.mean()) / reference.std() * STRENGTH
+    effect: Floats = (total(places) - reference.mean()) / reference.std() * EFFECT
     return effect
 
 
@@ -231,25 +228,6 @@ def _column(feature: Feature, places: Floats) -> FeatureColumn:
     assert low is not None and high is not None
     values = low + places * (high - low)
     return np.asarray(np.rint(values) if feature.integer else values, dtype=np.float32)
-
-
-def _labels(effects: Floats, label: Label, noise: np.random.Generator) -> LabelColumn:
-    if label.is_numeric:
-        low, high = label.bounds
-        score = (effects[0] + noise.normal(size=effects.shape[1])) / (2 * STRENGTH)
-        values: Floats = low + (high - low) / (1 + np.exp(-score))
-        return np.rint(values) if label.type == "count" else values
-    if label.is_survival:
-        # The event is as likely in one interval as in another, and a quarter of the records is lost on the way.
-        n_intervals, n = len(label.intervals), effects.shape[1]
-        hazard = 1 / (1 + np.exp(-(effects[0] - np.log(2 * n_intervals - 1))))
-        survived = noise.geometric(hazard) - 1
-        lost = np.where(noise.random(n) < _LOST, noise.integers(0, n_intervals, n), n_intervals)
-        return np.where(survived < lost, 2 * survived + 1, 2 * lost).astype(np.int32)
-    if len(effects) == 1:
-        chance = 1 / (1 + np.exp(-effects[0]))
-        return np.asarray(noise.random(effects.shape[1]) < chance, dtype=np.int32)
-    return np.asarray(np.argmax(effects + noise.gumbel(size=effects.shape), axis=0), dtype=np.int32)
 
 
 # The demonstration ----------------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ def numeric_label_of(toml_text: str, name: str) -> dict[str, Any] | None:
     if not isinstance(table, Mapping) or table.get("name") != name or "type" not in table:
         return None
     label = read_section(Label, table, "label")
-    if not label.is_numeric:
+    if not label.kind.is_number:
         return None
     label_kinds()[label.type].check(label)
     return dict(table)
@@ -264,7 +264,7 @@ def curves_of(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Ope
     table = _parsed(toml_text)
     columns = _schema(table)
     label = read_section(Label, table.get("label"), "label")
-    if not label.is_survival:
+    if not label.intervals:
         raise refuse("label.type", label.type, '"survival" with event and intervals')
     label_kinds()[label.type].check(label)
     if by is not None and (by not in columns or not columns[by].categories):

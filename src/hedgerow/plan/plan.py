@@ -157,16 +157,6 @@ class Label:
         return self.kind.n_outputs(self)
 
     @property
-    def is_numeric(self) -> bool:
-        """See `LabelKind.is_number`."""
-        return self.kind.is_number
-
-    @property
-    def is_survival(self) -> bool:
-        """Whether it is a time to an event."""
-        return bool(self.intervals)
-
-    @property
     def n_codes(self) -> int:
         """See `LabelKind.n_codes`."""
         return self.kind.n_codes(self)
