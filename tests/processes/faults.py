@@ -1,11 +1,12 @@
 """Random faults in whole federations of real processes: what they end in, and what they break.
 
 ``python -m experiments faults --schedules 200 --seed 0``. Each schedule is a coordinator and five nodes over loopback
-TLS, or nine or twelve in three groups of sites. Drawn from the seed, processes are killed, frozen, ended and started
-again, disks become full, one site may be hostile and strangers may flood the port; the operator then does what
-docs/deploy.md says: the same commands again, or `--abort`, or a corrected plan with `--new-run`; or the coordinator
-never comes back. At the end it is checked that no model is wrong, nothing hangs, every end has a name, no site's book
-has less than what left the site, and no budget stays reserved.
+TLS, or nine or twelve in three groups of sites; twelve add the noise and draw the groups. Drawn from the seed,
+processes are killed, frozen, ended and started again, disks become full, one site may be hostile and strangers may
+flood the port; the operator then does what docs/deploy.md says: the same commands again, or `--abort`, or a corrected
+plan with `--new-run`; or the coordinator never comes back. At the end it is checked that no model is wrong, nothing
+hangs, every end has a name, no site's book has less than what left the site, none summed a round in two groups, and no
+budget stays reserved.
 
 A worker imports and compiles everything once; every process is forked from it, so that a federation starts in a second.
 Only here are functions of the product wrapped: to strike a process at an exact message or write, and to note every
@@ -60,6 +61,7 @@ from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.groups import packed
 from hedgerow.protocol.messages import Hello, MessageKind, encode
@@ -73,7 +75,8 @@ from hedgerow.transport.interface import Connected
 
 N_RECORDS, N_TREES, N_GROUPS = 300, 10, 3
 SIZES = (5, 5, 5, 9, 12)
-"""Numbers of sites. From nine on they are in three groups: of three, which can lose no site, or of four, which can."""
+"""Numbers of sites. From nine on they are in three groups: of three, which can lose no site, or of four, which can, and
+which are drawn anew, with noise of the sites."""
 SITES = tuple(f"site-{count:03}" for count in range(max(SIZES)))
 HUB, DELTA = "coordinator", 1e-6
 TIMEOUTS = {"join_timeout": 4.0, "round_timeout": 2.0, "idle_timeout": 6.0}
@@ -83,7 +86,7 @@ LATEST_START = 10.0
 """Moments count from when the first site is ready, or after so many seconds."""
 HUNG_SECONDS = 300.0
 """In which a schedule is over on any machine; its timeouts add up to a fifth of that."""
-CHECKS = ("wrong models", "hung", "under-charged", "budget left reserved", "ends without a name")
+CHECKS = ("wrong models", "hung", "under-charged", "in two groups", "budget left reserved", "ends without a name")
 _LOSSES = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 _MOST_LIVES = 8
 FULL = 0
@@ -204,11 +207,11 @@ class Process:
         last = lines[-1].strip() if lines else ""
         return last.rpartition("(")[2].partition(",")[0] if last.endswith(")") and ", exit code " in last else ""
 
-    def uploads(self) -> Iterator[tuple[str, int]]:
-        """Run and round of every vector that it was about to send."""
+    def uploads(self) -> Iterator[tuple[str, int, str]]:
+        """Run, round and groups of every vector that it was about to send."""
         for line in self.noted.decode("ascii").splitlines():
-            run_id, number = json.loads(line)
-            yield run_id, number
+            run_id, number, drawing = json.loads(line)
+            yield run_id, number, drawing
 
 
 def start(folder: Path, arguments: list[str], prepare: Callable[[int], None] = lambda _: None) -> Process:
@@ -320,7 +323,8 @@ class _Noting(_Wrapped):
     def send(self, message: bytes) -> bool:
         if message[4] == MessageKind.UPLOAD:
             run = self._session._run
-            os.write(self._noted, json.dumps([run.run_id.hex(), run.replica.n_releases]).encode() + b"\n")
+            drawing = run.participant.view.parameters.drawing.hex()
+            os.write(self._noted, json.dumps([run.run_id.hex(), run.replica.n_releases, drawing]).encode() + b"\n")
         return bool(self._uplink.send(message))
 
 
@@ -678,18 +682,20 @@ class Play:
         if plan is None:
             return "the model is of no plan that was carried out"
         replica, settings = Replica(TrainingTask(plan)), resolve(plan)
+        if plan.has_joint_structure:
+            replica.begin(int(model.plan.model.structure_seed), bytes(32))
         sites = self.schedule.sites
         rows_of = {site: read_site_data(str(self.folder / f"{site}.csv"), plan)[0] for site in sites}
         nodes = {site: Node(site, rows, plan, settings) for site, rows in rows_of.items()}
         roster = signing_roster(read_roster(self.folder / "roster.toml"))
-        nodes_of_groups = parts_of(roster, range(len(sites)), replica.n_groups)
-        parts = [{roster.sites[node].name for node in part} for part in nodes_of_groups]
         releaser = Releaser(SeededNoise(SEED))
         for count, (content, listed) in enumerate(rows):
             query, survivors = replica.query, json.loads(listed)
             if query is None:
                 return "there are more releases than the program asks for"
             release = np.frombuffer(content, dtype="<i8").astype(np.int64)
+            nodes_of_groups = parts_of(roster, range(len(sites)), replica.n_groups, replica.drawing)
+            parts = [{roster.sites[node].name for node in part} for part in nodes_of_groups]
             totals = dict[int, IntVector]()
             for site, node in nodes.items():
                 if site in survivors:
@@ -701,12 +707,18 @@ class Play:
             liar = self.hostile if self.schedule.hostile == NUMBERS else ""
             if not replica.n_groups:
                 true = {0: releaser.release(query, totals[0])}
+            elif model.plan.privacy.noise == "distributed":
+                weights = {group: len(parts[group].intersection(survivors)) for group in totals}
+                true = dict(enumerate(packed(totals, weights, query.length, N_GROUPS).reshape(N_GROUPS, -1)))
             else:
                 weights = {group: len(parts[group].intersection(survivors)) for group in totals}
                 noisy = releaser.release_groups(query, totals)
                 true = dict(enumerate(packed(noisy, weights, query.length, N_GROUPS).reshape(N_GROUPS, -1)))
             found = release.reshape(max(1, replica.n_groups), -1)
-            wrong = [group for group, row in true.items() if not np.array_equal(row, found[group])]
+            cohort = model.ledger.releases[count].cohort
+            # Twelve sites may add a share of noise each, which is not known here.
+            most = 0 if cohort is None else 16 * 12 * noise_of(query, cohort.n_shares).share_sigma
+            wrong = [group for group, row in true.items() if (np.abs(row - found[group]) > most).any()]
             if count < n_used and any(liar not in parts[group].intersection(survivors) for group in wrong):
                 return f"release {count} is not the sum over {survivors}"
             # A release after those of a model that was salvaged is counted, and it may be garbage.
@@ -722,9 +734,12 @@ class Play:
         for party in self.honest():
             self._close_by_hand(party.name)
             left: dict[str, set[int]] = {}
+            groups: dict[tuple[str, int], str] = {}
             for life in party.lives:
-                for run_id, round_number in life.uploads():
+                for run_id, round_number, drawing in life.uploads():
                     left.setdefault(run_id, set()).add(round_number)
+                    if groups.setdefault((run_id, round_number), drawing) != drawing:
+                        self.found.broken.append(("in two groups", f"{party.name}: round {round_number} of {run_id}"))
             charged = {}
             if (self.folder / f"{party.name}-budget.db").is_file():
                 with closing(BudgetBook(self.folder / f"{party.name}-budget.db")) as book:
@@ -776,13 +791,16 @@ def furnish(folder: Path, n_sites: int = SIZES[0]) -> None:
     features = (number("age", 0, 100), category("ward", "a b"))
     section = {"name": "ill", "type": "binary", "classes": ["0", "1"]}
     make_sites(folder, Table("wards", features, (age, ward), label, section), n_sites)
+    policy = folder / "policy.toml"
+    policy.write_text(policy.read_text(encoding="utf-8").replace('["server"]', '["server", "distributed"]'))
+    noise, seed = ("distributed", "joint") if n_sites == SIZES[-1] else ("server", 0)
     plan = Plan.from_dict(
         {
             "version": 1,
             "features": list(features),
             "label": section,
-            "privacy": {"epsilon": 4.0, "delta": DELTA, "n_records": N_RECORDS},
-            "model": {"n_trees": N_TREES, "max_depth": 2, "calibration": "none"},
+            "privacy": {"epsilon": 4.0, "delta": DELTA, "n_records": N_RECORDS, "noise": noise},
+            "model": {"n_trees": N_TREES, "max_depth": 2, "calibration": "none", "structure_seed": seed},
             "federation": {"min_sites": 3, **TIMEOUTS, **({"groups": N_GROUPS} if n_sites > SIZES[0] else {})},
         }
     )

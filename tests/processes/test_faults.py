@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def play_that_sent(template: Path, folder: Path, n_rounds: int) -> faults.Play:
     play = faults.Play(schedule, folder)
     life = faults.Process(0, (0, 0), code=0)
     for number in range(n_rounds):
-        life.noted += json.dumps([RUN, number]).encode() + b"\n"
+        life.noted += json.dumps([RUN, number, ""]).encode() + b"\n"
     play.parties[faults.SITES[0]].lives.append(life)
     return play
 
@@ -67,6 +68,17 @@ def test_a_book_with_less_than_what_left_is_noticed(
             book.settle(bytes.fromhex(RUN), [dataclasses.replace(event, count=1)] * n_charged, LEFT)
     play.check_books()
     assert ([name for name, _ in play.found.broken] == ["under-charged"]) is is_broken
+
+
+@pytest.mark.parametrize(("drawing", "n_broken"), [("", 0), ("aa", 1)])
+def test_a_round_that_is_summed_in_two_groups_is_noticed(
+    template: Path, tmp_path: Path, drawing: str, n_broken: int
+) -> None:
+    """A vector may leave twice, but not for another group of sites."""
+    play = play_that_sent(template, tmp_path / "play", 1)
+    play.parties[faults.SITES[0]].lives[0].noted += json.dumps([RUN, 0, drawing]).encode() + b"\n"
+    play.check_books()
+    assert Counter(name for name, _ in play.found.broken)["in two groups"] == n_broken
 
 
 def test_an_end_without_a_name_is_noticed(template: Path, tmp_path: Path) -> None:
