@@ -179,6 +179,13 @@ def test_rooms_import_only_what_they_may(room: str) -> None:
             assert head != "experiments", f"{path}:{line}: experiments stand outside the package"
 
 
+def test_no_options_of_the_command_line_leave_it() -> None:
+    """A party's functions say in their types what they need: Flower and Python callers have no `Namespace` to give."""
+    for path in modules(PACKAGE):
+        names = {name.partition(".")[0] for _, name in facts_of(path).imported}
+        assert "argparse" not in names or path.parent.name == "cli", f"{path}: options are parsed in cli/"
+
+
 @pytest.mark.parametrize("room", sorted(PURE))
 def test_pure_rooms_stay_pure(room: str) -> None:
     """No socket, clock, file or random number of their own: what they do can be replayed, and tested, exactly."""

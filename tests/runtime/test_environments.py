@@ -64,6 +64,7 @@ def test_the_first_example_runs(tables: dict[str, str], capsys: pytest.CaptureFi
     assert "epsilon" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_study_makes_the_same_model_wherever_it_runs(tables: dict[str, str]) -> None:
     """A plan that was tried in a simulation is the plan that real sites carry out: same noise, same bytes, same ledger,
     over processes of this machine, and over nodes that dial a coordinator.

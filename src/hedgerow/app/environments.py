@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -113,17 +113,15 @@ class Federation:
         roster, identity: files, as for `hedgerow coordinator`.
         listen: where nodes dial, HOST:PORT.
         out: the model file to write; OUT.journal beside it is the run's journal.
-        check: is called every few seconds; what it raises ends the run here, and its journal keeps it.
     """
 
     roster: Table
     identity: Table
     listen: str = "127.0.0.1:7443"
     out: Table = "model.json"
-    check: Callable[[], object] = lambda: None
 
-    def run(self, plan: Plan, seed: int | None) -> StudyResult:
-        """See `Study.run`."""
+    def run(self, plan: Plan, seed: int | None, check: Callable[[], object] = lambda: None) -> StudyResult:
+        """See `Study.run`. Args: check: is called every few seconds; what it raises ends the run here."""
         # An extra: only a party that dials or listens needs grpc.
         from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, train_over_nodes
 
@@ -133,7 +131,7 @@ class Federation:
         out = check_can_write(str(self.out))
         file = ModelFile(out, None, Path(f"{out}.journal"), quiet=True)
         try:
-            model, session = train_over_nodes(options, plan, file, shows=lambda said: self.check())
+            model, session = train_over_nodes(options, plan, file, shows=lambda said: check())
         finally:
             end_log()
         return StudyResult(model, tuple(sites_of(session)))
@@ -174,10 +172,12 @@ class Processes:
                         raise EnvironmentFault("node-process", name=name, said=said[-2000:].strip())
 
             coordinator = folder / f"coordinator{PRIVATE_SUFFIX}"
-            federation = Federation(folder / "roster.toml", coordinator, address, folder / "model.json", check)
-            result = federation.run(plan, seed)
-            for node in nodes.values():
-                node.wait(_SECONDS_TO_LEAVE)
+            federation = Federation(folder / "roster.toml", coordinator, address, folder / "model.json")
+            result = federation.run(plan, seed, check)
+            # The model is there: who does not end by itself is ended.
+            with suppress(subprocess.TimeoutExpired):
+                for node in nodes.values():
+                    node.wait(_SECONDS_TO_LEAVE)
             return result
 
     def _start(self, name: str, plan: Plan, folder: Path, address: str) -> subprocess.Popen[bytes]:

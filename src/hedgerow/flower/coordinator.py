@@ -33,6 +33,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from hedgerow.app.coordinator import ModelFile, carry_out, model_of, published, require_masks
+from hedgerow.app.environments import make_keys
 from hedgerow.app.evaluation import content_of, found_by, journal_of, print_evaluation, to_be_evaluated
 from hedgerow.app.inputs import address_of, check_can_write, read_plan
 from hedgerow.app.output import end_log, json_text, note, warn
@@ -59,20 +60,15 @@ from hedgerow.flower.envelope import (
 )
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import Deferred, MessageKind, encode
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.server.coordinator import RunSession, invitation_to
-from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.server.status import RunBoard
 from hedgerow.transport.identities import (
     PinnedRoster,
     PrivateIdentity,
-    Role,
-    build_roster,
-    create_identity,
     read_private,
     read_roster,
     require_pinned,
@@ -442,63 +438,21 @@ _MAY_WAIT = {MessageKind.WELCOME, MessageKind.ABANDONED}
 _INVITATIONS = {MessageKind.INVITATION, MessageKind.EVALUATION}
 
 
-@dataclass(frozen=True)
-class Errand:
-    """What a coordinator's file asks for. Args: model: to be evaluated; None to train one by `plan`."""
-
-    file: CoordinatorFile
-    plan: Plan
-    model: Model | None
-
-    @classmethod
-    def of(cls, file: CoordinatorFile) -> Errand:
-        """Read the plan, or the model; raises PlanError, ModelError, UsageError."""
-        model = Model.load(file.model) if file.model else None
-        plan = read_plan(file.plan) if model is None else model.plan
-        require_masks(plan)
-        return cls(file, plan, model)
-
-    def evaluated(self) -> EvaluatedModel | None:
-        """What an evaluation's session is given."""
-        if self.model is None:
-            return None
-        return to_be_evaluated(self.model, self.file.epsilon, self.file.delta or None, self.file.noise)
-
-    def journal(self) -> Path:
-        """Where the run is journalled."""
-        usual = f"{self.file.out}.journal" if self.model is None else journal_of(self.file.out, self.model)
-        return check_can_write(self.file.journal or usual)
-
-    def conclude(self, outcome: Outcome, session: RunSession, place: ModelFile) -> Model:
-        """Write the model, say what came of the run."""
-        out = place.path
-        if self.model is None:
-            model = model_of(outcome)
-            place.save(model)
-            if model.salvaged is not None:
-                warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
-            note(f"{model.ensemble.n_trees} trees, {len(session.run.survivors)} rounds, written to {out}.")
-            return model
-        found, sites = found_by(outcome, self.model), sites_of(session)
-        # The account goes first: numbers that were seen but not charged would be a leak.
-        place.save(found.model)
-        print_evaluation(found, sites, out, None)
-        if self.file.scores:
-            content = json_text(content_of(found, sites, out, None))
-            check_can_write(self.file.scores).write_text(content + "\n", encoding="utf-8")
-        return found.model
-
-
 def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = None) -> tuple[Model, FlowerHub]:
     """Carry the run out and write the model; the hub is closed, and knows what the run has sent.
 
     Raises:
         HedgerowError: as `run_coordinator`; the journal keeps what was released, and started again the run goes on.
     """
-    errand, out = Errand.of(file), check_can_write(file.out)
-    keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
+    model = Model.load(file.model) if file.model else None
+    plan = read_plan(file.plan) if model is None else model.plan
+    require_masks(plan)
+    out = check_can_write(file.out)
+    journal = f"{out}.journal" if model is None else journal_of(out, model)
+    place = ModelFile(out, model, check_can_write(file.journal or journal))
+    about = None if model is None else to_be_evaluated(model, file.epsilon, file.delta or None, file.noise)
+    keys, hubs = (read_private(Path(file.identity)), read_roster(Path(file.roster))), list[FlowerHub]()
     noise: NoiseSource = SystemNoise(os.urandom) if file.seed < 0 else SeededNoise(file.seed)
-    place, hubs = ModelFile(out, errand.model, errand.journal()), list[FlowerHub]()
 
     @contextmanager
     def asking(session: RunSession, board: RunBoard) -> Iterator[Hub]:
@@ -510,8 +464,22 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
             hubs[0].close()
 
     try:
-        outcome, session = carry_out(keys, errand.plan, noise, place, errand.evaluated(), asking)
-        written = errand.conclude(outcome, session, place)
+        outcome, session = carry_out(keys, plan, noise, place, about, asking)
+        if model is None:
+            written = model_of(outcome)
+            place.save(written)
+            if written.salvaged is not None:
+                warn(f"{written.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
+            note(f"{written.ensemble.n_trees} trees, {len(session.run.survivors)} rounds, written to {out}.")
+        else:
+            found, sites = found_by(outcome, model), sites_of(session)
+            written = found.model
+            # The account goes first: numbers that were seen but not charged would be a leak.
+            place.save(written)
+            print_evaluation(found, sites, out, None)
+            if file.scores:
+                content = json_text(content_of(found, sites, out, None))
+                check_can_write(file.scores).write_text(content + "\n", encoding="utf-8")
         note(f"Requests to a site: {max(hubs[0].n_requests.values(), default=0)} at most.")
     finally:
         end_log()
@@ -628,24 +596,19 @@ def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> Non
     """Write the files of all parties; raises UsageError when the folder holds a federation already."""
     if (folder / "roster.toml").exists():
         raise UsageError("simulation-folder", folder=folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    coordinator, _, _ = create_identity(folder, "coordinator", Role.COORDINATOR)
+    places = {f"site-{number}": file_of_partition(folder, number).parent for number in range(n_sites)}
+    make_keys(folder, places)
     columns = load_rand_hie()
     # All rows of a person are at one site, as the plan declares.
     people, person = np.unique(columns["zper"], return_inverse=True)
     owner = (np.random.default_rng(0).permutation(len(people)) % n_sites)[person]
-    sites = []
-    for number in range(n_sites):
-        place, name = file_of_partition(folder, number).parent, f"site-{number}"
-        place.mkdir(mode=0o700)
-        sites.append(create_identity(place, name, Role.SITE)[0].public)
+    for number, (name, place) in enumerate(places.items()):
         rows = pa.table({name: values[owner == number] for name, values in columns.items()})
         arrow_csv.write_csv(rows, place / "rows.csv")
         (place / "policy.toml").write_text(_POLICY.format(name=name, n_sites=SMALLEST_COHORT), encoding="utf-8")
         (place / "site.toml").write_text(_SITE.format(name=name), encoding="utf-8")
     (folder / "plan.toml").write_text(_plan(n_sites, model), encoding="utf-8")
     (folder / "coordinator.toml").write_text(_COORDINATOR, encoding="utf-8")
-    (folder / "roster.toml").write_text(build_roster(coordinator.public, sites).to_toml(), encoding="utf-8")
 
 
 def file_of_partition(folder: Path, number: int) -> Path:

@@ -15,9 +15,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -258,22 +259,9 @@ _LOG_BYTES = 1 << 20
 
 
 def options_of(file: SiteFile) -> NodeOptions:
-    """What a site's file gives the node."""
-    return NodeOptions(
-        identity=file.identity,
-        roster=file.roster,
-        policy=file.policy,
-        data=file.data or None,
-        query=file.query or None,
-        held_out=file.held_out or None,
-        held_out_query=file.held_out_query or None,
-        arrivals=file.arrivals or None,
-        models=file.models,
-        plan=file.plan or None,
-        state=file.state,
-        budget=file.budget or None,
-        threads=file.threads or None,
-    )
+    """What a site's file gives the node: its fields have the same names, and what is empty is not given."""
+    given: dict[str, Any] = {field.name: getattr(file, field.name, None) for field in fields(NodeOptions)}
+    return NodeOptions(**{name: value for name, value in given.items() if value})
 
 
 def check(path: Path) -> None:
