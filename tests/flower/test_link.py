@@ -470,6 +470,14 @@ def test_a_node_evaluates_only_rows_and_models_that_its_owner_named(office: Offi
         for journal in federation.folder.glob("evaluated.json.*"):
             journal.unlink()
     file.write_text(without(named, "data"))
+    # Its peers know of what its book has lost: its owner charges for that first.
+    with pytest.raises(HedgerowError) as too_few:
+        run(federation, office, "evaluation.toml")
+    assert "site-0 refused: budget-rolled-back" in str(too_few.value)
+    with closing(BudgetBook(federation.folder / "site-0-budget.db")) as book:
+        book.charge_lost("site-0", "record", 0.5, 1e-6)
+    for journal in federation.folder.glob("evaluated.json.*"):
+        journal.unlink()
     run(federation, office, "evaluation.toml")
     assert federation.model("evaluated.json") == federation.local_evaluation()
 
