@@ -34,8 +34,8 @@ from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
-from hedgerow.survey.program import blank, classes_of_votes, deviation_of, in_records
-from hedgerow.survey.queries import UNIT, RawSite, TextVotes
+from hedgerow.survey.bounds import classes_of_votes
+from hedgerow.survey.queries import RawSite, TextVotes, blank, deviation_of, in_records
 
 EPSILONS = (0.1, 0.5, 1.0)
 TEST_SHARE = 0.3
@@ -186,6 +186,6 @@ def _spelt(texts: pd.DataFrame, epsilon: float, share: float, seed: int) -> dict
         noise_multiplier=calibrate_noise_multiplier(epsilon, 1e-6, 1.0) / np.sqrt(share),
     )
     exact = query.answer(RawSite(cells, n_all=len(texts)))
-    votes = in_records(Releaser(SeededNoise(seed)).release(query, exact), UNIT)
+    votes = in_records(Releaser(SeededNoise(seed)).release(query, exact))
     per_column = votes.reshape(len(cells), -1)
     return {name: list(classes_of_votes(own, deviation_of(query))) for name, own in zip(texts, per_column, strict=True)}

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from experiments import harness
 from experiments.datasets import Feature, Table
 from experiments.harness import Prepared, ScoreBook, error_of, plan_for, rows_of, stratified_split, trained
-from hedgerow.cli.survey import picture_of
+from hedgerow.app.statistics import picture_of
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.local.survey import carried_out, curves_of

@@ -27,8 +27,8 @@ from hedgerow.local.training import evaluate_federated, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
-from hedgerow.survey.statistics import AskedColumn
 
 HEADER = "person,age,ward,ill"
 GOOD = [f"p{number % 7},{20 + number},{'ab'[number % 2]},{number % 2}" for number in range(40)]

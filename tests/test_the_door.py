@@ -33,8 +33,9 @@ from hedgerow.plan.plan import Feature
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT, TRUTH
-from hedgerow.survey.program import Questions, survey
+from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
+from hedgerow.survey.questions import Questions
 
 N = 60
 COLUMNS: dict[str, list[Any]] = {

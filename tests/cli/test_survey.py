@@ -18,15 +18,16 @@ import pytest
 from rich.console import Console
 
 from hedgerow.app.inputs import read_plan
+from hedgerow.app.statistics import Bars, categories_text, histogram_of, print_statistics, sheets_of
 from hedgerow.cli.main import build_parser, main
-from hedgerow.cli.survey import _card, _say_what_next, categories_text, print_statistics, sparkline
+from hedgerow.cli.survey import _say_what_next
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.errors import PlanError
 from hedgerow.local.survey import survey_sites
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Outcome
-from hedgerow.survey.program import Range
+from hedgerow.survey.bounds import Range
 from hedgerow.survey.requests import parse_open_plan
 from hedgerow.survey.statistics import Column, Group, Noisy, Quantile, TableStatistics
 
@@ -281,14 +282,15 @@ def test_what_is_not_shown_does_not_look_like_none() -> None:
         "x", hidden, "number", Range(0, 10), present=Noisy(300.0, 3.0),
         groups=tuple(Group(f"{low} to {high}", low, high, count) for low, high, count in groups),
     )  # fmt: skip
-    assert sparkline(number, 5) == "█|█░░░█"
+    assert str(histogram_of(number, 5)) == "█|█░░░█"
     names = (Group("a", count=clear), Group("b", count=hidden))
     text = Column("w", hidden, "text", present=Noisy(100.0, 1.0), groups=names)
     assert categories_text(text) == "a 90 %; 1 not shown"
-    card = _card(number)
-    assert card.count('class="hidden"') == card.count("not shown, most likely below 14") == 1
-    assert card.count('class="bar"') == 2 and card.count('class="end"') == 1 and "below them" in card
-    assert _card(text).count('class="hidden"') == 1
+    page = sheets_of(TableStatistics(clear, (number, text)), is_page=True)
+    pictures = [cell.svg() for sheet in page for row in sheet.rows for cell in row if isinstance(cell, Bars)]
+    # 48 bars: 0 to 2 and 8 to 10 are shown.
+    looks = [[picture.count(f'class="{look}"') for look in ("bar", "hidden", "end")] for picture in pictures]
+    assert looks == [[20, 28, 1], [1, 1, 0]]
 
 
 def test_numbers_in_another_writing_are_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from hedgerow.data.raw_cells import read_raw, types_of
 from hedgerow.data.site_data import site_data_from_records
 from hedgerow.data.sources import column_names, opened, read_columns, read_records
 from hedgerow.errors import DataError, UsageError
-from hedgerow.survey.statistics import AskedColumn
+from hedgerow.survey.questions import AskedColumn
 
 ROWS = 3000
 TABLES = """

@@ -19,7 +19,7 @@ from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import DataError, UsageError
 from hedgerow.local.survey import columns_of, read_site_tables
 from hedgerow.plan.plan import Plan
-from hedgerow.survey.statistics import AskedColumn
+from hedgerow.survey.questions import AskedColumn
 
 WriteFile = Callable[[str, bytes], Path]
 

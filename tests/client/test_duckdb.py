@@ -13,7 +13,7 @@ from hedgerow.data.raw_cells import read_raw, types_of
 from hedgerow.data.sources import column_names, opened, read_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.survey.kinds import TEXT
-from hedgerow.survey.statistics import AskedColumn
+from hedgerow.survey.questions import AskedColumn
 
 duckdb = pytest.importorskip("duckdb")
 

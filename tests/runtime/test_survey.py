@@ -39,10 +39,11 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind, RoundRequest, SurveyInvitation, decode, encode
 from hedgerow.server import coordinator as phases
 from hedgerow.server.release import Outcome
+from hedgerow.survey.bounds import Findings, Range
 from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.program import Findings, Range
+from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import Asked, OpenPlan, OpenTable, parse_open_plan
-from hedgerow.survey.statistics import AskedColumn, TableStatistics
+from hedgerow.survey.statistics import TableStatistics
 from tests.memory_network import MemoryHub
 
 if TYPE_CHECKING:

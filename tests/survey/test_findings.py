@@ -26,15 +26,16 @@ from hedgerow.privacy.ledger import prepared_ledger, prepared_tables
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
 from hedgerow.server.release import PlainAggregation
-from hedgerow.survey.program import STANDS_OUT_FAR, WINDOWS, Findings, Questions, Range, _octave_thresholds
+from hedgerow.survey.bounds import STANDS_OUT_FAR, WINDOWS, Findings, Range, _octave_thresholds
 from hedgerow.survey.queries import RawSite
+from hedgerow.survey.questions import Questions
 
 N = 20_000
 
 
 def surveyed(columns: list[NDArray[Any]], seed: int = 0, **about: Any) -> Surveyed:
     """A survey of one site at epsilon 1."""
-    questions = Questions(**{"epsilon": 1.0, "delta": 1e-6, "n_columns": len(columns), **about})
+    questions = Questions.of_plan(**{"epsilon": 1.0, "delta": 1e-6, "n_columns": len(columns), **about})
     return survey_sites(questions, {"site": RawSite(columns, None, len(columns[0]))}, SeededNoise(seed))
 
 
@@ -100,7 +101,7 @@ def test_values_that_single_precision_does_not_hold_are_told(values: list[float]
         assert own.unheld == pytest.approx(np.isin(cells, values).sum(), rel=0.1)
         assert own.doubt in dict(survey_facts(found, ("x",)))["x"]
         with pytest.warns(FewRecordsWarning, match="In x: .*single precision"):
-            warn_of_few_records(Questions(epsilon=1.0, delta=1e-6, n_columns=1), found, {"x": (0, own)}, ())
+            warn_of_few_records(Questions.of_plan(epsilon=1.0, delta=1e-6, n_columns=1), found, {"x": (0, own)}, ())
 
 
 def test_noise_alone_makes_a_far_octave_in_one_column_of_eleven_thousand() -> None:
@@ -276,7 +277,7 @@ def test_a_label_that_is_cut_short_is_warned_of() -> None:
     """In much noise the shortest window that seems to hold nearly all leaves a fourth of an exponential label out."""
     low, high = 0.0, 11.0
     cut = Range(low, high, mass=5000.0, cut=1400.0, cut_deviation=650.0)
-    questions = Questions(epsilon=1.0, delta=1e-6, label="bounds")
+    questions = Questions.of_plan(epsilon=1.0, delta=1e-6, label="bounds")
     with pytest.warns(FewRecordsWarning, match=r"About 28% \(± 13%\) of the label lies beyond .* 0 to 11, and counts"):
         warn_of_few_records(questions, Findings(5000, (), cut), {}, ("label_bounds",))
     for own in (replace(cut, cut=200.0), replace(cut, cut_deviation=1500.0), Range(low, high)):
@@ -313,7 +314,7 @@ def test_classes_that_cannot_be_found_are_refused_by_name() -> None:
 def test_pure_promises_are_refused_by_name() -> None:
     """A survey's noise is Gaussian."""
     with pytest.raises(PrivacyError) as refused:
-        Questions(epsilon=1.0, delta=1e-6, accountant="pure")
+        Questions.of_plan(epsilon=1.0, delta=1e-6, accountant="pure")
     assert refused.value.code == "survey-pure"
     with pytest.raises(PlanError):
         DPGBDTClassifier(accountant="pure").fit(np.zeros((4, 1)), [0, 1, 0, 1])
@@ -427,7 +428,7 @@ def test_sums_over_sites_are_masked_where_masks_are_asked_for(monkeypatch: pytes
     """
     draw = np.random.default_rng(4)
     columns = [draw.normal(size=900), draw.integers(1950, 2020, 900).astype(float)]
-    questions = Questions(epsilon=5.0, delta=1e-6, n_columns=2)
+    questions = Questions.of_plan(epsilon=5.0, delta=1e-6, n_columns=2)
     found = [
         survey_sites(
             questions,

@@ -19,9 +19,9 @@ import pytest
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.local.survey import carried_out, curves_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.program import Questions, planned_survey, survey
+from hedgerow.survey.program import survey
+from hedgerow.survey.questions import AskedColumn, Questions
 from hedgerow.survey.requests import Asked, OpenTable, parse_open_plan
-from hedgerow.survey.statistics import AskedColumn
 
 N_RECORDS = 700
 
@@ -157,9 +157,9 @@ def test_a_survey_of_columns_that_nobody_knows_stays_the_same(label: str, tables
     columns = [AskedColumn(name) for name in ("age", "income", "born", "ward", "far", label)]
     asked = table_of(*columns)
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
-    questions = Questions(epsilon=30.0, delta=1e-6, n_columns=2, n_unknown=3, label="classes")
+    questions = Questions.of_plan(epsilon=30.0, delta=1e-6, n_columns=2, n_unknown=3, label="classes")
     content = carry_out(questions, survey(questions), sites)
-    content += [questions.n_exchanges, [repr(event) for event in planned_survey(questions)]]
+    content += [questions.n_exchanges, [repr(event) for event in questions.planned_releases()]]
     assert digest_of(content) == UNKNOWN[label]
 
 

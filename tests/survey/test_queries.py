@@ -21,7 +21,7 @@ from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
-from hedgerow.survey.program import Questions, planned_survey, survey
+from hedgerow.survey.program import survey
 from hedgerow.survey.queries import (
     HALF_UNIT,
     N_BYTES,
@@ -40,6 +40,7 @@ from hedgerow.survey.queries import (
     spelt,
     votes_of,
 )
+from hedgerow.survey.questions import Questions
 
 CELLS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),
@@ -189,7 +190,7 @@ def test_nothing_but_a_survey_is_answered() -> None:
 
 def test_a_planned_survey_names_every_release() -> None:
     """A budget that is reserved for the plan is enough for whatever the survey then asks."""
-    questions = Questions(epsilon=1.0, delta=1e-6, n_columns=2, label="values", rows_per_unit=3)
+    questions = Questions.of_plan(epsilon=1.0, delta=1e-6, n_columns=2, label="values", rows_per_unit=3)
     program, asked = survey(questions), []
     query = next(program)
     with pytest.raises(StopIteration):
@@ -199,7 +200,7 @@ def test_a_planned_survey_names_every_release() -> None:
             assert integer_sigma(query.noise_multiplier, query.sensitivity_squared) > UNIT
             query = program.send(np.zeros(query.length, dtype=np.int64))
     assert [type(query) for query in asked] == [RecordCount, OctaveCounts, ValueCounts]
-    assert len(planned_survey(questions)) == 6
+    assert len(questions.planned_releases()) == 6
 
 
 def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_contents(
@@ -231,14 +232,14 @@ def test_a_survey_asks_no_more_than_it_plans(
     n_columns: int, n_unknown: int, n_records: int | None, label: str, epsilon: float, data: st.DataObject
 ) -> None:
     """Whatever columns turn out to be, releases and their cost stay within what was planned before any of them."""
-    questions = Questions(
+    questions = Questions.of_plan(
         epsilon=epsilon, delta=1e-6, n_columns=n_columns, n_unknown=n_unknown, n_records=n_records, label=label
     )
     if questions.is_empty:
         return
     cells = st.sampled_from([1, 2.5, 1e6, "a", "2020-01-01", True, None])
-    columns = [RawColumn([[data.draw(cells)] * 40], Place("rows", "x")) for _ in range(questions.label_index + 1)]
+    columns = [RawColumn([[data.draw(cells)] * 40], Place("rows", "x")) for _ in questions.columns]
     made = survey_sites(questions, {"site": RawSite(columns, None, 40)}, SeededNoise(1))
-    planned = planned_survey(questions)
+    planned = questions.planned_releases()
     assert len(made.ledger) <= len(planned) == questions.n_exchanges
     assert cost_of(list(made.ledger.events())).gdp_weight <= cost_of(planned).gdp_weight * (1 + 1e-9)

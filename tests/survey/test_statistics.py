@@ -23,8 +23,8 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Purpose
+from hedgerow.survey.bounds import range_of_octaves
 from hedgerow.survey.curves import SurvivalCounts
-from hedgerow.survey.program import range_of_octaves
 from hedgerow.survey.queries import (
     N_OCTAVES,
     UNIT,
@@ -38,8 +38,9 @@ from hedgerow.survey.queries import (
     TextVotes,
     octaves_of,
 )
+from hedgerow.survey.questions import SHARES, AskedColumn, Questions
 from hedgerow.survey.requests import OpenTable
-from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions, counted
+from hedgerow.survey.statistics import counted
 
 MakeSite = Callable[[Sequence[Sequence[str]]], RawSite]
 BLANK: dict[str, Any] = {
@@ -109,7 +110,7 @@ def _objects(values: list[Any]) -> RawSite:
 
 def test_the_shares_are_a_whole() -> None:
     """All of mu squared is given away, and not more."""
-    assert math.fsum(SHARES.values()) == pytest.approx(1.0, abs=1e-12)
+    assert math.fsum(SHARES["table"].values()) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.fixture(scope="module")
@@ -363,4 +364,4 @@ def test_what_is_refused(columns: list[list[str]], site_of: MakeSite) -> None:
     with pytest.raises(PlanError, match="label"):
         surveyed(columns, site_of, label="Ill")
     with pytest.raises(PrivacyError, match="Gaussian"):
-        TableQuestions(columns=(), epsilon=1.0, delta=1e-6, accountant="pure")
+        Questions(columns=(), epsilon=1.0, delta=1e-6, accountant="pure")

@@ -44,7 +44,7 @@ from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, first_of, known
-from hedgerow.survey.requests import Found
+from hedgerow.survey.program import Found
 from hedgerow.transport import ENGINES
 from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import (

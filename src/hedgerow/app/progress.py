@@ -19,7 +19,7 @@ from hedgerow.app.output import note, number
 
 if TYPE_CHECKING:
     from hedgerow.server.coordinator import RunSession
-    from hedgerow.survey.program import Findings
+    from hedgerow.survey.bounds import Findings
 
 _SECONDS_UNTIL_SLOW = 10.0
 

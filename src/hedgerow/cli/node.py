@@ -16,8 +16,8 @@ from hedgerow.app.output import begin_log, print_facts, print_json
 from hedgerow.app.progress import survey_facts
 from hedgerow.cli.options import filled
 from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.survey.bounds import Findings
 from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.program import Findings
 from hedgerow.transport.identities import read_private
 from hedgerow.trees.ensemble import Ensemble
 

@@ -30,7 +30,7 @@ from hedgerow.plan.plan import PLAN_VERSION, Plan
 from hedgerow.plan.toml import plan_toml, toml_section
 from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import Outcome
-from hedgerow.survey.program import Findings
+from hedgerow.survey.bounds import Findings
 from hedgerow.survey.requests import OpenPlan, parse_open_plan
 from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_named
 

@@ -131,7 +131,9 @@ def survey(arguments: argparse.Namespace) -> None:
     command += ["--log-format", options.log_format, *(["--json"] if options.quiet else [])]
     command += [] if options.metrics is None else ["--metrics", options.metrics]
     command += [] if options.seed is None else ["--seed", str(options.seed)]
-    statistics.run(build_parser().parse_args(command))
+    asked = build_parser().parse_args(command)
+    asked.trained_by = f"study run --plan {shlex.quote(str(folder / f'survey-{number}' / PLAN))}"
+    statistics.run(asked)
 
 
 def abort(arguments: argparse.Namespace) -> None:

@@ -83,7 +83,8 @@ from hedgerow.secagg.messages import (
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
 from hedgerow.secagg.view import Cohort, EpochView, parts_of, size_beside
-from hedgerow.survey.requests import Found, OpenPlan
+from hedgerow.survey.program import Found
+from hedgerow.survey.requests import OpenPlan
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts

@@ -28,8 +28,8 @@ from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_within_bounds
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT
 from hedgerow.survey.queries import RawSite
+from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import Asked, OpenTable, declared_column
-from hedgerow.survey.statistics import AskedColumn
 
 
 @dataclass(frozen=True, eq=False)

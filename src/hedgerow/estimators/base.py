@@ -47,9 +47,10 @@ from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
+from hedgerow.survey.bounds import BOOLEANS, Findings, Range, kind_of_counts
 from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH, number_like
-from hedgerow.survey.program import BOOLEANS, Findings, Questions, Range, kind_of_counts
 from hedgerow.survey.queries import RawSite
+from hedgerow.survey.questions import Questions
 from hedgerow.trees.binning import CodeArray, Grid, build_grid
 from hedgerow.trees.importances import importances
 
@@ -634,7 +635,7 @@ class PrivateTrees(BaseEstimator):
             kept = self._within_bound(holders.units, n_rows, trial)
             start, n_rows = replace(start, rows=only_rows(start.rows, kept)), int(np.count_nonzero(kept))
         is_table = isinstance(table, Columns) and not table.is_matrix
-        questions = Questions(
+        questions = Questions.of_plan(
             epsilon=trial.privacy.epsilon,
             delta=trial.privacy.delta,
             accountant=trial.privacy.accountant,

@@ -27,12 +27,14 @@ from hedgerow.privacy.public import PublicColumn, PublicInputs, units_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.queries import IntVector
 from hedgerow.server.release import Answering, PlainAggregation, Releaser, checked_cost
-from hedgerow.survey.curves import CurveQuestions, SurvivalCurves
+from hedgerow.survey.bounds import Findings
+from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.kinds import MAX_CLASSES
-from hedgerow.survey.program import Findings, Questions, survey
+from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode, SurveyQuery
+from hedgerow.survey.questions import AskedColumn, Questions
 from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declared_column
-from hedgerow.survey.statistics import AskedColumn, Column, TableQuestions, TableStatistics
+from hedgerow.survey.statistics import Column, TableStatistics
 
 MOST_ROWS = 2**33
 """Rows that all sites together may have at most: masked sums have words for so many."""
@@ -57,7 +59,7 @@ def survey_sites(questions: Questions, sites: Mapping[str, RawSite], noise: Nois
 
 
 def carried_out(
-    questions: Questions | TableQuestions | CurveQuestions,
+    questions: Questions,
     program: Generator[SurveyQuery, IntVector, Result],
     sites: Mapping[str, RawSite],
     noise: NoiseSource,
@@ -81,7 +83,7 @@ def carried_out(
         return Surveyed(finished.value, releaser.ledger, is_clear)
 
 
-def _carrier(questions: Questions | TableQuestions | CurveQuestions, n_sites: int) -> Plan:
+def _carrier(questions: Questions, n_sites: int) -> Plan:
     """What secure sums need to know of a plan: who adds the noise, and how large a sum may be."""
     return Plan.from_dict(
         {

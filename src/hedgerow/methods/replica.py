@@ -19,8 +19,7 @@ from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.groups import combined, drawing_of, length_of, rounds_of_drawing, rows_of_groups
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.survey.program import SurveyProgram
-from hedgerow.survey.requests import Found, TableProgram
+from hedgerow.survey.program import Found, SurveyProgram
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble
 
@@ -49,7 +48,7 @@ class Replica:
         # Exact sums over other groups of the same rows would show single sites'; noisy ones are each a release.
         is_drawn = self.n_groups and task.run_plan.privacy.noise == "distributed" and task.plan.has_joint_structure
         self.n_rounds = rounds_of_drawing(task.n_exchanges) if is_drawn else 0
-        self._program: Program | EvaluationProgram | SurveyProgram | TableProgram | None = None
+        self._program: Program | EvaluationProgram | SurveyProgram | None = None
         self._origin = b""
         self._result: Ensemble | Evaluation | Found | None = None
         self._result_digest = b""

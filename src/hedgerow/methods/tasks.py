@@ -25,7 +25,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.events import Event
 from hedgerow.survey.program import SurveyProgram
-from hedgerow.survey.requests import Asked, OpenPlan, OpenTable, TableProgram
+from hedgerow.survey.requests import Asked, OpenPlan, OpenTable
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
@@ -217,7 +217,7 @@ class SurveyTask:
         """Itself: there are no trees."""
         return self
 
-    def program(self) -> SurveyProgram | TableProgram:
+    def program(self) -> SurveyProgram:
         """A fresh program."""
         return self.asked.program()
 

@@ -119,7 +119,7 @@ from hedgerow.server.sites import (
     SiteRecord,
     Sites,
 )
-from hedgerow.survey.requests import Found
+from hedgerow.survey.program import Found
 from hedgerow.training.settings import Settings
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 from hedgerow.trees.binning import build_grid

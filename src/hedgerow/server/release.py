@@ -33,7 +33,7 @@ from hedgerow.rounds import least_entry_bound, most_rows, release_bound
 from hedgerow.secagg.guarantees import least_groups
 from hedgerow.secagg.masks import require_within
 from hedgerow.secagg.transitions import Abandoned, Code, refuse
-from hedgerow.survey.requests import Found
+from hedgerow.survey.program import Found
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts

@@ -16,23 +16,17 @@ Source: Kaplan and Meier, JASA 53 (1958); Cutler and Ederer, J. Chronic Diseases
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, survival_codes
-from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas
-from hedgerow.protocol.queries import IntVector, Purpose
-from hedgerow.survey.program import blank, deviation_of, in_records
-from hedgerow.survey.queries import UNIT, RawSite, Reals, SurveyQuery, TextBins
+from hedgerow.protocol.queries import IntVector
+from hedgerow.survey.queries import UNIT, RawSite, Reals, SurveyQuery, TextBins, blank
 from hedgerow.survey.statistics import BAND, Noisy, counted
 
 _EVENT_TEXTS = (*EVENT_WORDS, "false", "true")
-_SLACK = 5e-3
-"""Share of mu**2 that stays unspent where the sites add the noise, each share of it rounded up by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,54 +80,24 @@ class SurvivalCounts(SurveyQuery):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveQuestions:
-    """What curves are asked for, and at what price.
+class AskedCurves:
+    """What curves are asked for.
 
     Attributes:
-        ends, groups: as in `SurvivalCounts`.
-        has_groups: whether the third column has the groups.
+        ends, groups, codes: as in `SurvivalCounts`.
         names: of the columns of times, of events, and of groups ("" for none).
-        codes: as in `SurvivalCounts`.
-        epsilon, delta, accountant, rows_per_unit, noise: as in `TableQuestions`.
     """
 
     ends: tuple[float, ...]
     groups: tuple[str, ...]
     names: tuple[str, str, str]
-    epsilon: float
-    delta: float
     codes: tuple[str, ...] = _EVENT_TEXTS
-    accountant: str = "gdp"
-    rows_per_unit: int = 1
-    noise: str = "server"
-
-    @property
-    def n_exchanges(self) -> int:
-        """Releases."""
-        return 1
 
     @property
     def query(self) -> SurvivalCounts:
-        """The one query; PrivacyError for an epsilon or delta out of range."""
+        """The one query, before its numbers are filled in."""
         by = 2 if self.names[2] else None
-        query = blank(SurvivalCounts, time=0, event=1, ends=self.ends, codes=self.codes, by=by, groups=self.groups)
-        squared = query.norm_squared() * self.rows_per_unit**2
-        return replace(
-            query,
-            purpose=Purpose(0, SurvivalCounts.__name__, "statistics, curves"),
-            length=query.expected_length(),
-            sensitivity_squared=squared,
-            noise_multiplier=self._multiplier(NoiseDemand(squared, query.expected_length())),
-        )
-
-    def _multiplier(self, demand: NoiseDemand) -> float:
-        if math.isinf(self.epsilon):
-            return 0.0
-        if self.noise != "server":
-            whole = calibrate_noise_multiplier(self.epsilon, self.delta, 1.0, self.accountant)
-            return whole / math.sqrt(1 - _SLACK)
-        (sigma,) = calibrate_sigmas(self.epsilon, self.delta, [demand], self.accountant)
-        return sigma / math.sqrt(demand.sensitivity_squared)
+        return blank(SurvivalCounts, time=0, event=1, ends=self.ends, codes=self.codes, by=by, groups=self.groups)
 
 
 @dataclass(frozen=True)
@@ -202,19 +166,18 @@ class SurvivalCurves:
         }
 
 
-CurvesProgram = Generator[SurveyQuery, IntVector, SurvivalCurves]
+def curves_of_counts(asked: AskedCurves, counts: Reals, deviation: float) -> SurvivalCurves:
+    """All curves.
 
-
-def survey_curves(questions: CurveQuestions, excess: float = 1.0) -> CurvesProgram:
-    """The program that makes the curves; arguments and errors as of `hedgerow.survey.statistics.survey_table`."""
-    query = questions.query
-    counts = in_records((yield query), UNIT).reshape(len(questions.groups), query.n_codes)
-    deviation = excess * deviation_of(query)
-    curves = tuple(curve_of(name, own, deviation) for name, own in zip(questions.groups, counts, strict=True))
-    time, event, by = questions.names
+    Args:
+        counts: float64 [n_groups, 2 K + 1], noisy.
+        deviation: of the noise of each.
+    """
+    curves = tuple(curve_of(name, own, deviation) for name, own in zip(asked.groups, counts, strict=True))
+    time, event, by = asked.names
     total = counted(float(counts.sum()), deviation, counts.size)
-    doubt = doubt_of_times(counts.sum(axis=0), questions.ends, time) if total.is_shown else ""
-    return SurvivalCurves(time, event, by, questions.ends, curves, total, doubt)
+    doubt = doubt_of_times(counts.sum(axis=0), asked.ends, time) if total.is_shown else ""
+    return SurvivalCurves(time, event, by, asked.ends, curves, total, doubt)
 
 
 def curve_of(group: str, counts: Reals, deviation: float) -> Curve:

@@ -19,14 +19,15 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.losses.tables import RECORD_NORM
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.protocol.queries import IntVector, Purpose, Query
 from hedgerow.survey.kinds import N_KINDS
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
@@ -467,6 +468,7 @@ class TextBins:
 
 
 Bins = NumberBins | TextBins
+Kind = TypeVar("Kind", bound=SurveyQuery)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -580,6 +582,31 @@ class JointCounts(CellCounts):
             both = (places * self.n_labels + labels)[(places >= 0) & (labels >= 0)]
             parts.append(np.bincount(both, minlength=bins.n_bins * self.n_labels) * UNIT)
         return np.concatenate(parts).astype(np.int64)
+
+
+# Numbers of a query ---------------------------------------------------------------------------------------------------
+
+_NO_PURPOSE = Purpose(0, "", "")
+
+
+def blank(kind: type[Kind], **about: Any) -> Kind:
+    """A query of a kind before its numbers are filled in."""
+    blank: dict[str, Any] = {
+        "purpose": _NO_PURPOSE, "length": 0, "bound": UNIT, "sensitivity_squared": 1, "noise_multiplier": 0.0,
+    }  # fmt: skip
+    return kind(**blank, **about)
+
+
+def deviation_of(query: SurveyQuery) -> float:
+    """Standard deviation of the noise of one count, in records."""
+    if not query.noise_multiplier:
+        return 0.0
+    return integer_sigma(query.noise_multiplier, query.sensitivity_squared) / UNIT
+
+
+def in_records(released: Sequence[int] | NDArray[np.int64]) -> Reals:
+    """A release in records: float64."""
+    return np.asarray(released, dtype=np.float64) / UNIT
 
 
 # A site ---------------------------------------------------------------------------------------------------------------

@@ -27,22 +27,16 @@ from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse,
 from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.accountants import account_of
-from hedgerow.privacy.calibration import calibrate_noise_multiplier
-from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
+from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.protocol.queries import IntVector
-from hedgerow.survey.curves import CurveQuestions, CurvesProgram, SurvivalCurves, survey_curves
+from hedgerow.survey.bounds import Findings
+from hedgerow.survey.curves import AskedCurves, SurvivalCurves
 from hedgerow.survey.kinds import MAX_CLASSES, N_KINDS
-from hedgerow.survey.program import N_ZOOMS, Findings, Questions, SurveyProgram, planned_survey, survey
+from hedgerow.survey.program import SurveyProgram, survey
 from hedgerow.survey.queries import N_BITS, N_BUCKETS, N_OCTAVES, N_VALUES, N_ZOOM
-from hedgerow.survey.statistics import (
-    MOST_VALUES,
-    AskedColumn,
-    StatisticsProgram,
-    TableQuestions,
-    TableStatistics,
-    survey_table,
-)
+from hedgerow.survey.questions import N_ZOOMS, AskedColumn, Questions
+from hedgerow.survey.statistics import MOST_VALUES, TableStatistics
 
 MOST_RECORDS = 10**9
 """The records that there may be where a survey is to find how many: words are made for so many, and nothing wraps."""
@@ -66,13 +60,21 @@ class _Request(ABC):
 
     @property
     @abstractmethod
-    def questions(self) -> Questions | TableQuestions | CurveQuestions:
-        """The program's."""
+    def questions(self) -> Questions:
+        """The program's; PrivacyError (code "survey-pure") where there can be none."""
 
     @property
     def n_exchanges(self) -> int:
         """Releases, at most."""
         return self.questions.n_exchanges
+
+    def program(self, excess: float = 1.0) -> SurveyProgram:
+        """A fresh program; `excess` and errors as of `survey`."""
+        return survey(self.questions, excess)
+
+    def planned_releases(self) -> list[Event]:
+        """What it releases, at its most expensive; raises as `program`."""
+        return self.questions.planned_releases()
 
     def to_bytes(self) -> bytes:
         """Canonical JSON: equal requests give equal bytes."""
@@ -131,7 +133,7 @@ class OpenPlan(_Request):
     def questions(self) -> Questions:
         """The survey's; PrivacyError (code "survey-pure") where no survey is possible."""
         privacy = self.trial.privacy
-        return Questions(
+        return Questions.of_plan(
             epsilon=privacy.epsilon,
             delta=privacy.delta,
             accountant=privacy.accountant,
@@ -164,14 +166,6 @@ class OpenPlan(_Request):
         return Plan.from_dict({**kept, "name": f"{self.trial.name} (survey)"}, is_stored=True)
 
     # What is done with it --------------------------------------------------------------------------------------------
-
-    def program(self) -> SurveyProgram:
-        """A fresh program; PrivacyError for an epsilon or delta out of range."""
-        return survey(self.questions)
-
-    def planned_releases(self) -> list[Event]:
-        """What it releases, at its most expensive; raises as `program`."""
-        return planned_survey(self.questions)
 
     @cached_property
     def epsilon(self) -> float:
@@ -271,7 +265,6 @@ def _lacks_classes(label: Mapping[str, Any]) -> bool:
 HASH_BUCKETS = 32
 """Of a column of text without a list of values."""
 _NO_LABEL = "(no label)"
-TableProgram = StatisticsProgram | CurvesProgram
 _SECTIONS = {"privacy", "federation", "label", "columns", "curves"}
 
 
@@ -340,23 +333,25 @@ class OpenTable(_Request):
         return (*(column.name for column in self.columns), *([] if unit == "record" else [unit]))
 
     @cached_property
-    def questions(self) -> TableQuestions | CurveQuestions:
-        """The program's; PrivacyError (code "survey-pure") where there can be none."""
-        privacy = self.carrier.privacy
-        price: dict[str, Any] = {
-            "epsilon": privacy.epsilon,
-            "delta": privacy.delta,
-            "accountant": privacy.accountant,
-            "rows_per_unit": privacy.rows_per_unit,
-            "noise": privacy.noise,
-        }
-        if "curves" not in self.table:
-            return TableQuestions(columns=self.columns, label=self.label, **price)
-        return CurveQuestions(**self._curves, **price)
+    def questions(self) -> Questions:
+        """See `_Request.questions`."""
+        privacy, curves = self.carrier.privacy, self._curves if "curves" in self.table else None
+        names = [column.name for column in self.columns]
+        return Questions(
+            columns=self.columns,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            accountant=privacy.accountant,
+            rows_per_unit=privacy.rows_per_unit,
+            noise=privacy.noise,
+            about="table" if curves is None else "curves",
+            label=names.index(self.label) if self.label else None,
+            curves=curves,
+        )
 
     @property
-    def _curves(self) -> dict[str, Any]:
-        """What `CurveQuestions` has of the columns; PlanError where they are not those of curves."""
+    def _curves(self) -> AskedCurves:
+        """The curves that are asked for; PlanError where the columns are not those of curves."""
         section = self.table["curves"]
         may_have = {"event", "intervals", "event_codes", "by"}
         if not isinstance(section, Mapping) or not {"event", "intervals"} <= set(section) <= may_have:
@@ -371,7 +366,8 @@ class OpenTable(_Request):
         if not groups:
             raise refuse("curves.by", by, "a column with categories")
         codes = {"codes": label.event_codes} if label.event_codes else {}
-        return {"ends": label.intervals, "groups": groups, "names": (*label.columns, by or ""), **codes}
+        time, event = label.columns
+        return AskedCurves(ends=label.intervals, groups=groups, names=(time, event, by or ""), **codes)
 
     @cached_property
     def carrier(self) -> Plan:
@@ -393,18 +389,6 @@ class OpenTable(_Request):
 
     # What is done with it --------------------------------------------------------------------------------------------
 
-    def program(self, excess: float = 1.0) -> TableProgram:
-        """A fresh program; `excess` and errors as in `survey_table`."""
-        asked = self.questions
-        return survey_curves(asked, excess) if isinstance(asked, CurveQuestions) else survey_table(asked, excess)
-
-    def planned_releases(self) -> list[Event]:
-        """One release that costs what all may: how they share it depends on what they find. Raises as `program`."""
-        asked = self.questions
-        if math.isinf(asked.epsilon):
-            return [UnnoisedEvent()]
-        return [GaussianEvent(calibrate_noise_multiplier(asked.epsilon, asked.delta, 1.0, asked.accountant))]
-
     @property
     def epsilon(self) -> float:
         """What the statistics may cost at the promise's delta."""
@@ -422,8 +406,8 @@ class OpenTable(_Request):
 
     @property
     def _lengths(self) -> tuple[int, ...]:
-        if isinstance(self.questions, CurveQuestions):
-            return (self.questions.query.length,)
+        if self.questions.curves is not None:
+            return (self.questions.curves.query.expected_length(),)
         n_columns, votes = len(self.columns), N_BUCKETS * N_BITS
         n_texts = sum(column.kind != "number" and not column.categories for column in self.columns)
         n_bins = sum(_most_bins(column) for column in self.columns)
@@ -450,8 +434,6 @@ class OpenTable(_Request):
 
 Asked = OpenPlan | OpenTable
 """What a survey may be about."""
-Found = Findings | TableStatistics | SurvivalCurves
-"""What surveys find."""
 
 
 def _most_bins(column: AskedColumn) -> int:

@@ -1,0 +1,368 @@
+"""What statistics say, as sheets of rows: the same ones are printed on a terminal and stand on a page.
+
+The page is one HTML file, `statistics.html` with its gaps filled in: pictures are inline SVG, and nothing is asked of
+another host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from string import Template
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hedgerow.app.inputs import listed
+from hedgerow.app.output import print_facts
+from hedgerow.local.survey import TableSurvey
+from hedgerow.models.plots import CLASS_COLOURS
+from hedgerow.survey.curves import Curve, SurvivalCurves
+from hedgerow.survey.statistics import BAND, LEAST_RECORDS, Column, Group, Noisy, TableStatistics, short, two_digits
+
+NOT_SHOWN = "-"
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_HIDDEN = "░"
+_QUANTILES = {0.05: "5 %", 0.25: "25 %", 0.5: "median", 0.75: "75 %", 0.95: "95 %"}
+_UNBROKEN = ("missing", "text", "histogram", "by bin")
+"""Columns that are never broken over lines. All others are, the widest first: none goes away for another's width."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A picture in one line.
+
+    Attributes:
+        heights: each 0 to 1; None for one that is not shown.
+        below, above: of what lies outside the bounds; 0 for nothing that is shown.
+    """
+
+    heights: tuple[float | None, ...]
+    below: float = 0.0
+    above: float = 0.0
+
+    def __str__(self) -> str:
+        def block(height: float | None) -> str:
+            return _HIDDEN if height is None else _BLOCKS[math.ceil(8 * height)]
+
+        ends = [block(own) if own else "" for own in (self.below, self.above)]
+        return f"{ends[0]}{'|' * bool(ends[0])}{''.join(map(block, self.heights))}{'|' * bool(ends[1])}{ends[1]}"
+
+    def svg(self) -> str:
+        """The same for a page; what is not shown is hatched."""
+        gap = ("", 0.0)
+        looks = [("end", self.below), gap] if self.below else []
+        looks += [("hidden", 0.6) if own is None else ("bar", own) for own in self.heights]
+        looks += [gap, ("end", self.above)] if self.above else []
+        width = 240 / max(1, len(looks))
+        bars = "".join(
+            f'<rect class="{look}" x="{place * width:.1f}" y="{48 * (1 - height):.1f}" width="{width * 0.9:.1f}" '
+            f'height="{48 * height:.1f}"/>'
+            for place, (look, height) in enumerate(looks)
+            if look
+        )
+        return f'<svg class="bars" viewBox="0 0 240 48" preserveAspectRatio="none" role="img">{bars}</svg>'
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A titled table. Attributes: heads: of its columns; rows: as many cells each."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str | Bars, ...], ...]
+
+
+# What is said ---------------------------------------------------------------------------------------------------------
+
+
+def sheets_of(found: TableStatistics | SurvivalCurves, *, is_page: bool = False) -> list[Sheet]:
+    """All of it. Args: is_page: with room for bounds, bands, finer pictures and every class."""
+    if isinstance(found, SurvivalCurves):
+        return [_curve_sheet(found, curve) for curve in found.curves]
+    numbers = [column for column in found.columns if column.kind == "number"]
+    has_odd = any(column.odd.is_shown for column in numbers)
+    plain, dates = ([own for own in numbers if own.is_date == is_date] for is_date in (False, True))
+    texts = [column for column in found.columns if column.kind == "text"]
+    sheets = [
+        _number_sheet("Numbers", plain, has_odd=has_odd, has_mean=True, is_page=is_page),
+        # Without a mean on a terminal: dates are wide, and the median says when.
+        _number_sheet("Dates", dates, has_odd=has_odd, has_mean=is_page, is_page=is_page),
+        _text_sheet(texts, is_page=is_page),
+    ]
+    for name in found.classes if is_page and len(found.classes) > 2 else found.classes[-1:]:
+        sheets.append(_rate_sheet(found, name, is_page=is_page))
+    return [sheet for sheet in sheets if sheet.rows]
+
+
+def meaning_of(found: TableStatistics | SurvivalCurves) -> str:
+    """How to read the sheets."""
+    least = f"would rest on fewer than {LEAST_RECORDS:.0f} records, or on noise"
+    if isinstance(found, SurvivalCurves):
+        return f"Brackets: 95 %, by the noise and the sample. {NOT_SHOWN} {least}."
+    return (
+        f"± and brackets are the noise (95 %). {NOT_SHOWN} and {_HIDDEN} are not shown, and may be more than none: "
+        f"they {least}. Beyond | are values outside the bounds. Means and quantiles come from the bins."
+    )
+
+
+def _number_sheet(title: str, columns: list[Column], *, has_odd: bool, has_mean: bool, is_page: bool) -> Sheet:
+    """Args: has_odd: whether some column has cells that are no numbers, in so many of them that it is shown."""
+    shares = list(_QUANTILES) if is_page else [0.05, 0.5, 0.95]
+    heads = ["column", "missing", *(["text"] if has_odd else []), *(["bounds"] if is_page else [])]
+    heads += [*(["mean"] if has_mean else []), *(_QUANTILES[share] for share in shares), "histogram"]
+    n_bars = 48 if is_page else 14 if has_mean and not has_odd else 8
+    rows = []
+    for column in columns:
+        row: list[str | Bars] = [column.name, percent(column.missing)]
+        row += [percent(column.odd)] if has_odd else []
+        if is_page:
+            row.append(" to ".join(map(column.said, column.range.bounds)) if column.range is not None else NOT_SHOWN)
+        if has_mean:
+            mean = column.mean
+            unit = " days" if column.is_date else ""
+            said = "" if mean is None else f"{column.said(mean.value)} ±{two_digits(BAND * mean.deviation)}{unit}"
+            row.append(said or NOT_SHOWN)
+        at = {own.share: own for own in column.quantiles}
+        for own in map(at.get, shares):
+            band = f" [{column.said(own.low)}, {column.said(own.high)}]" if is_page and own is not None else ""
+            row.append(NOT_SHOWN if own is None else f"{column.said(own.value)}{band}")
+        rows.append((*row, histogram_of(column, n_bars)))
+    return Sheet(title, tuple(heads), tuple(rows))
+
+
+def histogram_of(column: Column, n_bars: int) -> Bars:
+    """Even bins between the bounds, and what lies outside them where it is shown."""
+    if column.range is None:
+        return Bars(())
+    low, high = column.range.bounds
+    if column.range.is_whole:
+        n_bars = int(min(n_bars, high - low + 1))
+        low, high = low - 0.5, high + 0.5
+    ends = [low + (high - low) * place / n_bars for place in range(n_bars + 1)]
+    heights, hidden = [0.0] * n_bars, [0.0] * n_bars
+    for group in column.groups[1:-1]:
+        width = group.high - group.low
+        for place in range(n_bars):
+            common = max(0.0, min(group.high, ends[place + 1]) - max(group.low, ends[place]))
+            if group.count.is_shown:
+                heights[place] += group.count.value * common / width
+            else:
+                hidden[place] += common
+    below, above = (own.count.value if own.count.is_shown else 0.0 for own in (column.groups[0], column.groups[-1]))
+    top = max(*heights, below, above)
+    if not top > 0:
+        return Bars((None,) * n_bars)
+    # A bar of which most is not shown would say less than there is.
+    is_hidden = [own > (ends[1] - ends[0]) / 2 for own in hidden]
+    shown = (None if own else height / top for own, height in zip(is_hidden, heights, strict=True))
+    return Bars(tuple(shown), below / top, above / top)
+
+
+def _text_sheet(columns: list[Column], *, is_page: bool) -> Sheet:
+    heads = ("column", "missing", "categories", *(["shares"] if is_page else []))
+    rows = []
+    for column in columns:
+        row: tuple[str | Bars, ...] = (
+            column.name,
+            percent(column.missing),
+            categories_text(column, 12 if is_page else 6),
+        )
+        rows.append((*row, _shares_of(column)) if is_page else row)
+    return Sheet("Text", heads, tuple(rows))
+
+
+def _by_size(column: Column) -> list[Group]:
+    return sorted((group for group in column.groups if group.count.is_shown), key=lambda own: -own.count.value)
+
+
+def _shares_of(column: Column) -> Bars:
+    """The categories by their counts, the largest first, and those that are not shown."""
+    shown = [] if column.is_hashed else _by_size(column)
+    if not shown:
+        return Bars(())
+    heights = [group.count.value / shown[0].count.value for group in shown]
+    return Bars((*heights, *[None] * (len(column.groups) - len(shown))))
+
+
+def categories_text(column: Column, most: int = 6) -> str:
+    """The largest categories of a column, with their shares."""
+    if column.is_hashed:
+        return "no common text was found"
+    shown, total = _by_size(column), max(column.present.value, 1.0)
+    said = [f"{group.name} {percent(group.count.over(total))}" for group in shown[:most]]
+    more, n_hidden = len(shown) - most, len(column.groups) - len(shown)
+    rest = (f" and {more} more" if more > 0 else "") + (f"; {n_hidden} not shown" if said and n_hidden else "")
+    return ", ".join(said) + rest or NOT_SHOWN
+
+
+def _rate_sheet(found: TableStatistics, name: str, *, is_page: bool) -> Sheet:
+    """By column the bins with the lowest and the highest share of a class; the clearest columns first."""
+    place = found.classes.index(name)
+    rated = sorted((column for column in found.columns if len(column.shown_rates) > 1), key=lambda own: -clearness(own))
+    rows = list[tuple[str | Bars, ...]]()
+    for column in rated:
+        groups = sorted(column.shown_rates, key=lambda own: own.rates[place].value)
+        said = [_rate_text(groups[0], place), _rate_text(groups[-1], place)]
+        if is_page:
+            said = ["; ".join(_rate_text(group, place) for group in column.shown_rates)]
+        rates = [group.rates[place] if group.rates else None for group in column.rates]
+        bars = (max(own.value, 1 / 8) if own is not None and own.is_shown else None for own in rates)
+        rows.append((column.name, *said, Bars(tuple(bars))))
+    heads = ("column", "shares", "by bin") if is_page else ("column", "lowest", "highest", "by bin")
+    return Sheet(f"Share of {found.label} = {name}", heads, tuple(rows))
+
+
+def clearness(column: Column) -> float:
+    """How many standard deviations of the noise the label's shares in a column's bins differ by."""
+    shown = [group.rates[-1] for group in column.shown_rates]
+    if len(shown) < 2:
+        return 0.0
+    low, high = min(shown, key=lambda own: own.value), max(shown, key=lambda own: own.value)
+    spread = math.hypot(low.deviation, high.deviation)
+    return (high.value - low.value) / spread if spread else math.inf
+
+
+def _rate_text(group: Group, place: int) -> str:
+    rate = group.rates[place]
+    return f"{percent(rate)} ±{100 * BAND * rate.deviation:.0f} at {group.name}"
+
+
+def _curve_sheet(found: SurvivalCurves, curve: Curve) -> Sheet:
+    """Who is without the event at the end of each interval, and how many were at risk in it."""
+    rows = []
+    for place, end in enumerate(found.ends):
+        said, risk = NOT_SHOWN, NOT_SHOWN
+        if place < len(curve.survival):
+            said = f"{curve.survival[place].value:.1%} [{curve.low[place]:.1%}, {curve.high[place]:.1%}]"
+            risk = f"{curve.at_risk[place].value:,.0f}"
+        rows.append((short(end), said, risk))
+    heads = f"{found.time} to", f"without {found.event}", "at risk"
+    return Sheet(f"{found.by}: {curve.group}" if found.by else "All", heads, tuple(rows))
+
+
+def percent(share: Noisy) -> str:
+    """A share for a person."""
+    return f"{100 * min(max(share.value, 0.0), 1.0):.0f} %" if share.is_shown else NOT_SHOWN
+
+
+def count_text(count: Noisy) -> str:
+    """A count for a person."""
+    return f"{count.value:,.0f} ± {BAND * count.deviation:,.0f}" if count.is_shown else NOT_SHOWN
+
+
+def _unknown_text(found: TableStatistics | SurvivalCurves) -> str:
+    unknown = [column.name for column in getattr(found, "columns", ()) if column.kind == "unknown"]
+    return f"Too little stands out of the noise in, and a drafted plan lacks: {listed(unknown)}." if unknown else ""
+
+
+# Where it is said -----------------------------------------------------------------------------------------------------
+
+
+def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, names: Sequence[str]) -> None:
+    """The statistics on a terminal. Args: names: of the sites."""
+    print_facts([("sites", _sites_text(names)), ("records", f"about {count_text(found.n_records)}")])
+    console.print()
+    for sheet in sheets_of(found):
+        table = Table(
+            box=box.SIMPLE_HEAD, title=sheet.title, title_justify="left", title_style="bold", pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )  # fmt: skip
+        table.add_column(sheet.heads[0], overflow="fold", style="green", min_width=8, max_width=18)
+        for name in sheet.heads[1:]:
+            table.add_column(name, overflow="fold", no_wrap=name in _UNBROKEN)
+        for row in sheet.rows:
+            table.add_row(*(Text(str(cell), style="green" if isinstance(cell, Bars) else "") for cell in row))
+        console.print(table)
+    if said := _unknown_text(found):
+        console.print(Text(f"{said}\n"))
+    console.print(Text(f"{meaning_of(found)}\n", style="dim"))
+
+
+def _sites_text(names: Sequence[str]) -> str:
+    return f"{len(names)} {'sites' if len(names) > 1 else 'site'}: {listed(names)}"
+
+
+def page_of(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
+    """The statistics as a page. Args: subject: what the report calls them."""
+    found, report = survey.statistics, survey.report
+    is_curves = isinstance(found, SurvivalCurves)
+    facts = [("records, about", count_text(found.n_records)), ("epsilon", short(report.epsilon))]
+    facts += [("delta", f"{report.delta:g}")]
+    template = resources.files("hedgerow.app").joinpath("statistics.html").read_text(encoding="utf-8")
+    picture = picture_of(found) if isinstance(found, SurvivalCurves) else ""
+    return Template(template).substitute(
+        title="Survival curves" if is_curves else "Statistics before training",
+        sites=escape(_sites_text(sites)),
+        facts="".join(f'<div><b>{escape(value)}</b><span class="muted">{name}</span></div>' for name, value in facts),
+        voided="".join(f'<p class="void">Void: {escape(reason)}.</p>' for reason in report.voided_by),
+        body=picture + "\n".join(map(_html_of, sheets_of(found, is_page=True))),
+        meaning=escape(" ".join(filter(None, (_unknown_text(found), meaning_of(found))))),
+        report=escape(report.text(subject)),
+    )
+
+
+def _html_of(sheet: Sheet) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in sheet.heads)
+    rows = "\n".join(
+        "<tr>" + "".join(f"<td>{c.svg() if isinstance(c, Bars) else escape(c)}</td>" for c in row) + "</tr>"
+        for row in sheet.rows
+    )
+    return f'<h2>{escape(sheet.title)}</h2><div class="wide"><table><tr>{head}</tr>\n{rows}</table></div>'
+
+
+# The picture of curves ------------------------------------------------------------------------------------------------
+
+_PLOT = (44.0, 26.0, 580.0, 280.0)
+"""Left, top, width and height of the area of curves."""
+
+
+def picture_of(found: SurvivalCurves, *, is_file: bool = False) -> str:
+    """Curves with their 95 % bands, straight between ends of intervals: SVG within a page, or a file of its own."""
+    left, top, width, height = _PLOT
+    muted = 'fill="#7c8781" font-family="system-ui,sans-serif" font-size="11"'
+    parts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y, x = top + height * (1 - share), left + width * share
+        parts += [
+            f'<line x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}" stroke="#9aa69f" opacity=".35"/>',
+            f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" {muted}>{share:.0%}</text>',
+            f'<text x="{x:.1f}" y="{top + height + 16}" text-anchor="middle" {muted}>'
+            f"{short(found.ends[-1] * share)}</text>",
+        ]
+    middle = left + width / 2
+    parts.append(f'<text x="{middle}" y="{top + height + 33}" text-anchor="middle" {muted}>{escape(found.time)}</text>')
+    for place, curve in enumerate(found.curves):
+        name, colour = curve.group or f"without {found.event}", CLASS_COLOURS[place % len(CLASS_COLOURS)]
+        x = left + width * place / len(found.curves)
+        text = escape(name if len(name) <= 18 else name[:17] + "…")
+        parts += [
+            _curve(curve, found.ends, colour),
+            f'<rect x="{x:.1f}" y="7" width="14" height="4" fill="{colour}"/>',
+            f'<text x="{x + 19:.1f}" y="13" {muted}>{text}</text>',
+        ]
+    size = f"0 0 {left + width + 16:.0f} {top + height + 42:.0f}"
+    title = escape(f"Without {found.event}" + (f", by {found.by}" if found.by else ""))
+    namespace = 'xmlns="http://www.w3.org/2000/svg" ' if is_file else ""
+    head = f'<svg class="curves" {namespace}viewBox="{size}" role="img" aria-label="{title}">'
+    return head + "".join(parts) + "</svg>\n"
+
+
+def _curve(curve: Curve, ends: Sequence[float], colour: str) -> str:
+    left, top, width, height = _PLOT
+
+    def points(values: Sequence[float]) -> list[str]:
+        pairs = zip([0.0, *ends[: len(values)]], [1.0, *values], strict=True)
+        return [f"{left + width * at / ends[-1]:.1f},{top + height * (1 - value):.1f}" for at, value in pairs]
+
+    band = " ".join([*points(curve.high), *points(curve.low)[::-1]])
+    line = " ".join(points([own.value for own in curve.survival]))
+    return (
+        f'<polygon points="{band}" fill="{colour}" opacity=".16"/>'
+        f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"/>'
+    )

@@ -1,0 +1,262 @@
+"""What a survey is asked, and the budget that its questions share.
+
+    stage    query            what for                                                      plan     table
+    records  RecordCount      about how many records                                        0.0025   0.01
+    kinds    KindCounts       what columns are of which that is not declared; missing cells 0.01     0.05
+    octaves  OctaveCounts     bounds of numbers and dates                                   0.0335   0.14
+    zoom     ZoomCounts       up to three times, of columns that lie far from zero          0.0047   0.02 each
+    names    TextVotes        common texts                                                           0.24
+    values   ValueCounts      classes of a label that is a whole number                              0.02
+    classes  ValueCounts      classes of a label that are whole numbers, or NameVotes       0.02
+    cells    CellCounts       histograms and shares of categories                                    0.32
+    rates    JointCounts      the label by bin of each column                                        0.16
+    curves   SurvivalCounts   survival curves, alone                                        1
+
+Of a plan's gaps each question has a fixed share of mu**2 of the whole promise: the training is calibrated to what is
+left (`Plan.prepared`), and a zoom that is not needed costs nothing. Of a table, the shares are weights: each question
+takes its weight's part of what is left of mu**2, beside the weights that may still follow, so that what one stage does
+not need goes to those after it, and the last one spends the rest (to the last digit where the noise is the
+coordinator's). However later noise follows from earlier releases, all mu**2 add up to no more than the whole, which is
+a filter (Koskela, Tobaben & Honkela, arXiv 2209.15596, for Gaussian releases; docs/privacy.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from hedgerow.errors import PrivacyError
+from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas, noise_of
+from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
+from hedgerow.protocol.queries import Purpose
+from hedgerow.survey.curves import AskedCurves
+from hedgerow.survey.queries import (
+    Kind,
+    KindCounts,
+    NameVotes,
+    OctaveCounts,
+    RecordCount,
+    SurveyQuery,
+    ValueCounts,
+    ZoomCounts,
+    blank,
+    deviation_of,
+)
+
+N_ZOOMS = 3
+BOUNDS_SHARE = 0.05
+"""Share of mu**2 for the number of records and all bounds together."""
+COUNT_SHARE = 0.05 * BOUNDS_SHARE
+OCTAVES_SHARE = 0.67 * BOUNDS_SHARE
+ZOOM_SHARE = (BOUNDS_SHARE - COUNT_SHARE - OCTAVES_SHARE) / N_ZOOMS
+CLASSES_SHARE = 0.02
+"""Share of mu**2 for the classes of a label, beside that of bounds."""
+KINDS_SHARE = 0.01
+"""Share of mu**2 for what columns are. With d columns some 170 sqrt(d) / epsilon records of a kind are enough (at a
+delta of 1e-6), about as many as bounds need; the noise of the training grows by half a hundredth."""
+SHARES = {
+    "plan": {
+        "records": COUNT_SHARE, "kinds": KINDS_SHARE, "octaves": OCTAVES_SHARE,
+        **{f"zoom {number}": ZOOM_SHARE for number in range(N_ZOOMS)}, "classes": CLASSES_SHARE,
+    },
+    "table": {
+        "records": 0.01, "kinds": 0.05, "octaves": 0.14, "zoom 0": 0.02, "zoom 1": 0.02, "zoom 2": 0.02, "names": 0.24,
+        "values": 0.02, "cells": 0.32, "rates": 0.16,
+    },
+    "curves": {"curves": 1.0},
+}  # fmt: skip
+"""Of mu**2, by what is asked about and by stage, in their order."""
+_SLACK, _SLACK_OF_CURVES = 1e-3, 5e-3
+"""Share of mu**2 that is kept for the price of the grid. The last query knows and pays it, unless the sites add the
+noise: each share of it is rounded up by itself then."""
+
+
+@dataclass(frozen=True)
+class AskedColumn:
+    """What is declared of a column; all of it is public.
+
+    Attributes:
+        name: of the column.
+        kind: "number" or "text"; "" to find it.
+        bounds: (min, max) of numbers; None to find them.
+        is_whole: whether declared bounds are of whole numbers.
+        categories: of texts; empty to find them.
+        is_date: whether its numbers are days since 1970-01-01.
+        layout: how its text writes a date; None for ISO 8601.
+    """
+
+    name: str
+    kind: str = ""
+    bounds: tuple[float, float] | None = None
+    is_whole: bool = False
+    categories: tuple[str, ...] = ()
+    is_date: bool = False
+    layout: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """What a survey is asked for, and at what price. All of it is public.
+
+    Attributes:
+        columns: what is known of each, in the order of `RawSite.columns`.
+        epsilon, delta, accountant: of the whole promise; epsilon may be infinite.
+        rows_per_unit: rows of one unit of privacy at most.
+        noise: who adds it, as `privacy.noise` of a plan says it.
+        about: the gaps of a "plan", whose training has most of the promise, a "table", or "curves".
+        label: the index of the label, of which classes, or the shares of its classes by bin, are asked for; None for
+            none. A plan's is the last column.
+        n_records: the declared number, of a plan; None asks for it.
+        has_bounds: whether a plan's label is a number, of which bounds are asked for in place of classes.
+        curves: what is asked for of curves.
+
+    Raises:
+        PrivacyError: code "survey-pure", for a promise of pure differential privacy.
+    """
+
+    columns: tuple[AskedColumn, ...] = ()
+    epsilon: float
+    delta: float
+    accountant: str = "gdp"
+    rows_per_unit: int = 1
+    noise: str = "server"
+    about: str = "plan"
+    label: int | None = None
+    n_records: int | None = None
+    has_bounds: bool = False
+    curves: AskedCurves | None = None
+
+    def __post_init__(self) -> None:
+        if self.accountant == "pure":
+            raise PrivacyError("survey-pure")
+
+    @classmethod
+    def of_plan(
+        cls, *, epsilon: float, delta: float, accountant: str = "gdp", n_columns: int = 0, n_unknown: int = 0,
+        n_records: int | None = None, label: str = "", rows_per_unit: int = 1,
+    ) -> Questions:  # fmt: skip
+        """The gaps of a plan.
+
+        Args:
+            n_columns: columns of numbers whose bounds are asked for: the first ones.
+            n_unknown: columns after them of which nothing is known: their kind is asked for, then bounds of numbers and
+                dates.
+            label: of the column after the others: "" for nothing; "bounds" of a number; "values" for classes that are
+                whole numbers, "texts" for texts; "classes" for what they are first.
+        """
+        known = [AskedColumn("", "number")] * n_columns + [AskedColumn("")] * n_unknown
+        kind = {"texts": "text", "classes": ""}.get(label, "number")
+        columns = (*known, *([AskedColumn("", kind)] if label else []))
+        return cls(
+            columns=columns, epsilon=epsilon, delta=delta, accountant=accountant, rows_per_unit=rows_per_unit,
+            label=len(known) if label else None, n_records=n_records, has_bounds=label == "bounds",
+        )  # fmt: skip
+
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        """The columns of a plan of which the kind is asked for, the label among them."""
+        return tuple(index for index, column in enumerate(self.columns) if not column.kind)
+
+    @property
+    def surveyed(self) -> tuple[int, ...]:
+        """The columns of a plan whose bounds are asked for, at most, the label's among them."""
+        return tuple(index for index in range(len(self.columns)) if index != self.label or self.has_bounds)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is asked for."""
+        return not self.columns and self.n_records is not None
+
+    @property
+    def n_exchanges(self) -> int:
+        """Releases, at most."""
+        return len(self._most_expensive) if self.about == "plan" else len(SHARES[self.about])
+
+    @property
+    def _most_expensive(self) -> list[tuple[str, SurveyQuery]]:
+        """All queries of a plan's gaps, as large as they may be."""
+        queries: list[tuple[str, SurveyQuery]] = []
+        if self.n_records is None:
+            queries.append(("records", blank(RecordCount)))
+        if self.unknown:
+            queries.append(("kinds", blank(KindCounts, columns=self.unknown)))
+        if places := self.surveyed:
+            queries.append(("octaves", blank(OctaveCounts, columns=places)))
+            zoom = blank(ZoomCounts, columns=places, ranges=((0.0, 1.0),) * len(places))
+            queries += [(f"zoom {number}", zoom) for number in range(N_ZOOMS)]
+        if self.label is not None and not self.has_bounds:
+            are_values = self.columns[self.label].kind == "number"
+            queries.append(("classes", blank(ValueCounts, column=0) if are_values else blank(NameVotes)))
+        return queries
+
+    def planned_releases(self) -> list[Event]:
+        """What a survey releases, at its most expensive; of a table, one release that costs what all may together: how
+        they share it depends on what they find.
+
+        Raises:
+            PrivacyError: epsilon or delta out of range.
+        """
+        if math.isinf(self.epsilon):
+            return [UnnoisedEvent()]
+        if self.about != "plan":
+            return [GaussianEvent(calibrate_noise_multiplier(self.epsilon, self.delta, 1.0, self.accountant))]
+        budget = Budget(self)
+        for stage, query in self._most_expensive:
+            budget.ask(stage, query)
+        return budget.spent
+
+
+class Budget:
+    """Gives each query its part of mu**2.
+
+    Args:
+        questions: what was asked.
+        excess: the deviation of the noise in the releases, over that of the noise that is accounted for.
+
+    Attributes:
+        spent: the releases so far.
+
+    Raises PrivacyError: epsilon or delta out of range.
+    """
+
+    def __init__(self, questions: Questions, excess: float = 1.0) -> None:
+        self._questions, self._excess, self.spent = questions, excess, list[Event]()
+        is_noisy = not math.isinf(questions.epsilon)
+        promise = questions.epsilon, questions.delta, 1.0, questions.accountant
+        self._multiplier = calibrate_noise_multiplier(*promise) if is_noisy else 0.0
+        self._left = 1.0 - (_SLACK if questions.curves is None else _SLACK_OF_CURVES)
+        self._shares = SHARES[questions.about]
+        self._open = list(self._shares)
+
+    def said(self, query: SurveyQuery) -> float:
+        """The deviation of the noise of one count in what is said of it; what is asked next does not follow from it."""
+        return self._excess * deviation_of(query)
+
+    def skip(self, *stages: str) -> None:
+        """These stages will not come: their weights go to the others."""
+        self._open = [stage for stage in self._open if stage not in stages]
+
+    def ask(self, stage: str, query: Kind) -> Kind:
+        """The query with its numbers filled in; stages before this one will not come any more."""
+        asked, share, is_part = self._questions, self._shares[stage], self._questions.about == "plan"
+        if not is_part:
+            self._open = self._open[self._open.index(stage) :]
+            share = self._left * share / math.fsum(self._shares[each] for each in self._open)
+            self._left = max(0.0, self._left - share)
+            self._open.remove(stage)
+        filled = replace(
+            query,
+            purpose=Purpose(len(self.spent), type(query).__name__, f"{'survey' if is_part else 'statistics'}, {stage}"),
+            length=query.expected_length(),
+            bound=query.largest_entry(),
+            sensitivity_squared=query.norm_squared() * asked.rows_per_unit**2,
+            noise_multiplier=self._multiplier / math.sqrt(share),
+        )
+        # What the shares of sites cost, each rounded up by itself, is not known before: a little is left unspent there.
+        if not self._open and self._multiplier and asked.noise == "server":
+            # The least noise of the last query by the account of all others: the price of the grid is paid for here.
+            demand = NoiseDemand(filled.sensitivity_squared, filled.length)
+            (sigma,) = calibrate_sigmas(asked.epsilon, asked.delta, [demand], asked.accountant, self.spent)
+            filled = replace(filled, noise_multiplier=sigma / math.sqrt(filled.sensitivity_squared))
+        self.spent.append(noise_of(filled).event)
+        return filled
