@@ -32,6 +32,7 @@ from hedgerow.secagg import masks, participant
 from hedgerow.secagg.guarantees import Wishes, dealt, derive
 from hedgerow.secagg.messages import Manifest, UnmaskRequest
 from hedgerow.secagg.transitions import Code, Refusal
+from hedgerow.server import coordinator
 from hedgerow.server.coordinator import RunEventKind
 from hedgerow.server.release import (
     GroupedAggregation,
@@ -280,6 +281,30 @@ def test_with_noise_of_the_sites_groups_are_drawn_anew_between_rounds(
     assert all(party.session.ensemble is not None for party in federation.parties.values() if party.session)
 
 
+@pytest.mark.slow
+def test_set_ups_are_kept_for_the_drawings_to_come(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run has so many: a site that has lost its state joins in the next drawing, or there were none for the last."""
+    monkeypatch.setattr(coordinator, "MAX_ATTEMPTS", 4)
+    plan = plan_of(factory, noise="distributed", n_trees=11, structure_seed="joint")
+    federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
+    party = federation.parties["site-3"]
+
+    def lose(event: Any) -> None:
+        if event.kind is RunEventKind.RELEASED and event.round == 1:
+            party.kill()
+            for file in party.folder.glob("node.db*"):
+                file.unlink()
+            party.start()
+
+    federation.on_event = lose
+    federation.run()
+    assert federation.session is not None and federation.session.run.attempt == 3
+    there = [number for number, names in enumerate(federation.session.run.survivors) if "site-3" in names]
+    assert there == [0, *range(5, 11)]
+
+
 def test_a_node_masks_no_round_in_other_groups_than_its_own(
     federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +367,7 @@ def test_the_site_that_stands_in_each_group_out_of_line_is_named() -> None:
     assert [lined_up(seed, liar=None).named for seed in range(20)] == [[]] * 20
 
 
+@pytest.mark.slow
 def test_garbage_is_the_same_evidence_to_nodes_and_coordinator(
     federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

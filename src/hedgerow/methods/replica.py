@@ -165,6 +165,11 @@ class Replica:
         return self.n_releases // self.n_rounds if self.n_rounds else 0
 
     @property
+    def n_drawings_left(self) -> int:
+        """How often they are dealt anew after it."""
+        return -(-self._task.n_exchanges // self.n_rounds) - 1 - self.n_drawings if self.n_rounds else 0
+
+    @property
     def n_left_of_drawing(self) -> int:
         """Rounds for which the groups stay as they are now, or the run if they do."""
         n_left = self._task.n_exchanges - self.n_releases

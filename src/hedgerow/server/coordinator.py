@@ -886,7 +886,9 @@ def _following(run: Run, between: BetweenSlots) -> tuple[Following, list[SiteRec
     comes_back = {name for name in ready - there if sites[name].conduct.lost_epochs >= MOST_LOST_EPOCHS}
     # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
     is_worth_it = bool(sites.agreeing() - there) and is_short
-    is_worth_it |= bool(ready - there - comes_back) and run.attempt < MAX_ATTEMPTS // 2
+    # Where groups are drawn anew, each drawing has to have a set-up of its own, in which they join.
+    n_needed = run.attempt + run.replica.n_drawings_left
+    is_worth_it |= bool(ready - there - comes_back) and n_needed < MAX_ATTEMPTS // 2
     if len(ready) >= sites.least and (is_full or is_worth_it):
         # An epoch takes no site in: those who came later, or lost their state, join in a new one.
         return Following.EPOCH, present
