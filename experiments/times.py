@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import tempfile
 import tracemalloc
@@ -38,7 +37,7 @@ def main_speed(argv: list[str]) -> int:
     Both start from the same float32 array and end with a model: ours is `DPGBDTClassifier.fit` with declared bounds,
     classes and number of rows. XGBoost's clock includes its own binning (max_bin 32, same number of trees and depth).
     The privacy side draws exact noise from the operating system. Memory is what `fit` allocates beyond the input, as
-    the allocator counts it. The default's features, then trees on all; one thread, then our own scaling to more.
+    the allocator counts it. The default, then trees on one feature in turn, and on all.
     """
     options = options_of(
         argv, main_speed, data="unused: the array is made here", rows=(1_000_000, "of the array"),
@@ -56,30 +55,23 @@ def main_speed(argv: list[str]) -> int:
     for model in kinds.values():  # compile before the clock starts
         _ours(rows[:4096], labels[:4096], 2, model)
 
-    def least(act: Callable[..., None], *settings: Any) -> tuple[float, float]:
-        return least_seconds(partial(act, rows, labels, options.trees, *settings), options.repeats)
+    def least(act: Callable[..., None], *settings: Any) -> float:
+        return least_seconds(partial(act, rows, labels, options.trees, *settings), options.repeats)[0]
 
     extra = max(_extra_memory(partial(_ours, rows, labels, options.trees, model)) for model in kinds.values())
     ours = {name: least(_ours, model) for name, model in kinds.items()}
-    theirs, _ = least(_xgboost)
+    theirs = least(_xgboost)
     print(f"{options.rows:,} x {N_FEATURES} float32, T={options.trees}, depth 4: fit, one thread, seconds of processor")
     print(f"{'XGBoost hist, max_bin 32':<28} {theirs:>7.2f} s")
-    for name, (seconds, _) in ours.items():
+    for name, seconds in ours.items():
         print(f"{'Hedgerow, ' + name:<28} {seconds:>7.2f} s   {theirs / seconds:>5.1f} times faster")
     print(f"memory beyond the input: {extra / rows.size:.2f} bytes per value")
-    for threads in range(2, (os.cpu_count() or 1) + 1):
-        for name, model in kinds.items():
-            _, seconds = least(_ours, model, threads)
-            times = ours[name][1] / seconds
-            print(f"Hedgerow, {name}, {threads} threads: {seconds:.2f} s of the clock, {times:.2f} times one thread")
     return 0
 
 
-def _ours(
-    rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int, model: Mapping[str, Any], n_threads: int = 1
-) -> None:
+def _ours(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int, model: Mapping[str, Any]) -> None:
     declared: dict[str, Any] = {"bounds": (-6, 6), "classes": [0, 1], "n_records": len(rows), "delta": 1e-6}
-    DPGBDTClassifier(n_trees=n_trees, max_depth=4, n_jobs=n_threads, **declared, **model).fit(rows, labels)
+    DPGBDTClassifier(n_trees=n_trees, max_depth=4, **declared, **model).fit(rows, labels)
 
 
 def _xgboost(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int) -> None:

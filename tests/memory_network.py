@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+from hedgerow.protocol.messages import Message, decode, encode
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, HubEvent, Joined, Left, UplinkEvent
 
 Event = TypeVar("Event")
@@ -259,3 +260,20 @@ class MemoryNetwork:
                 for site in sorted(self._online):
                     self._disconnect(site, "closed")
                 self._hub = None
+
+
+def telling(victim: str, change: Callable[[Message], Message | None]) -> Callable[[MemoryHub], None]:
+    """What makes a hub say to one site what `change` makes of each message, and nothing for None; to all others all."""
+
+    def install(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def lying(site: str, message: bytes) -> bool:
+            if site != victim:
+                return send(site, message)
+            said = change(decode(message))
+            return True if said is None else send(site, encode(said))
+
+        hub.send = lying  # type: ignore[method-assign]
+
+    return install

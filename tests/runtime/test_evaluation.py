@@ -34,7 +34,7 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.server.coordinator import invitation_to
 from hedgerow.server.release import Outcome
-from tests.memory_network import Direction, Fate, MemoryHub, Passing
+from tests.memory_network import Direction, Fate, Passing, telling
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -298,23 +298,6 @@ def test_a_model_that_nobody_vouches_for_is_refused(federate: Builder, factory: 
     assert federation.run().evaluation is not None
 
 
-def forging(change: Callable[[EvaluationInvitation], EvaluationInvitation], site: str) -> Callable[[MemoryHub], None]:
-    """A coordinator that invites one site to something else."""
-
-    def install(hub: MemoryHub) -> None:
-        send = hub.send
-
-        def lying(to: str, message: bytes) -> bool:
-            said = decode(message)
-            if to == site and isinstance(said, EvaluationInvitation):
-                message = encode(change(said))
-            return send(to, message)
-
-        hub.send = lying  # type: ignore[method-assign]
-
-    return install
-
-
 LIES: dict[str, tuple[Callable[[EvaluationInvitation], EvaluationInvitation], str]] = {
     "another model": (lambda i: dataclasses.replace(i, model=i.model.replace(b"1", b"2", 1)), "policy-model"),
     "no model": (lambda i: dataclasses.replace(i, model=b"[[["), "policy-model"),
@@ -337,7 +320,7 @@ def test_a_coordinator_that_invites_sites_to_different_evaluations_gets_no_sum_o
     federation = federate(5)
     model = trained(federation)
     federation.prepare_evaluation(model, EPSILON)
-    federation.tamper = forging(change, "site-0")
+    federation.tamper = telling("site-0", lambda said: change(said) if isinstance(said, EvaluationInvitation) else said)
     federation.while_waiting = lambda _: False
     outcome = federation.run()
     victim = federation.parties["site-0"]
@@ -354,18 +337,11 @@ def test_other_bins_than_a_nodes_own_are_refused(federate: Builder) -> None:
     model = trained(federation)
     federation.prepare_evaluation(model, EPSILON)
 
-    def tamper(hub: MemoryHub) -> None:
-        send = hub.send
+    def changed(said: Message) -> Message:
+        is_told = isinstance(said, RoundRequest) and said.releases
+        return dataclasses.replace(said, releases=(said.releases[0][::-1].copy(),)) if is_told else said
 
-        def lying(to: str, message: bytes) -> bool:
-            said = decode(message)
-            if to == "site-0" and isinstance(said, RoundRequest) and said.releases:
-                message = encode(dataclasses.replace(said, releases=(said.releases[0][::-1].copy(),)))
-            return send(to, message)
-
-        hub.send = lying  # type: ignore[method-assign]
-
-    federation.tamper = tamper
+    federation.tamper = telling("site-0", changed)
     federation.run()
     assert [fault.code for fault in federation.parties["site-0"].failures] == ["purpose-unexpected"]
     assert [len(survivors) for survivors in federation.session.run.survivors] == [5, 4]

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import AggregationError
-from hedgerow.protocol.messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
+from hedgerow.protocol.messages import Hello, Message, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.messages import RoundSpec
 from hedgerow.server.coordinator import RunEvent
 from hedgerow.transport.interface import Arrived, Connected
-from tests.memory_network import Direction, Fate, MemoryHub, Passing
+from tests.memory_network import Direction, Fate, MemoryHub, Passing, telling
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -223,18 +223,11 @@ def test_a_lying_coordinator_gets_a_code_and_no_vector(federate: Builder, lie: s
 def telling_site_0(change: Callable[[tuple[IntVector, ...]], tuple[IntVector, ...]]) -> Callable[[MemoryHub], None]:
     """What makes a hub change the releases that site-0 is sent, and nobody else."""
 
-    def tamper(hub: MemoryHub) -> None:
-        send = hub.send
+    def changed(said: Message) -> Message:
+        is_told = isinstance(said, RoundRequest) and said.releases
+        return dataclasses.replace(said, releases=change(said.releases)) if is_told else said
 
-        def forging(site: str, message: bytes) -> bool:
-            request = decode(message)
-            if site == "site-0" and isinstance(request, RoundRequest) and request.releases:
-                message = encode(dataclasses.replace(request, releases=change(request.releases)))
-            return send(site, message)
-
-        hub.send = forging  # type: ignore[method-assign]
-
-    return tamper
+    return telling("site-0", changed)
 
 
 def test_a_coordinator_cannot_send_a_release_that_is_none(federate: Builder) -> None:
@@ -263,22 +256,16 @@ def test_a_spec_that_was_answered_brings_no_new_releases(federate: Builder) -> N
     federation = federate(5)
     asked: list[RoundRequest] = []
 
-    def tamper(hub: MemoryHub) -> None:
-        send = hub.send
+    def changed(said: Message) -> Message:
+        if isinstance(said, RoundRequest):
+            asked.append(said)
+        if isinstance(said, Payload) and said.kind is MessageKind.UNMASK and len(asked) == 2:
+            last = asked[-1]
+            made_up = (np.zeros(federation.session.run.replica.query.release_length, dtype=np.int64),)
+            return RoundRequest(last.round + 1, made_up, last.signed_spec, last.structure_seed)
+        return said
 
-        def sending(site: str, message: bytes) -> bool:
-            request = decode(message)
-            if site == "site-0" and isinstance(request, RoundRequest):
-                asked.append(request)
-            if site == "site-0" and message[4] == MessageKind.UNMASK and len(asked) == 2:
-                last = asked[-1]
-                made_up = (np.zeros(federation.session.run.replica.query.release_length, dtype=np.int64),)
-                message = encode(RoundRequest(last.round + 1, made_up, last.signed_spec, last.structure_seed))
-            return send(site, message)
-
-        hub.send = sending  # type: ignore[method-assign]
-
-    federation.tamper = tamper
+    federation.tamper = telling("site-0", changed)
     federation.run()
     party = federation.parties["site-0"]
     assert [fault.code for fault in party.failures] == ["slot-reused"]

@@ -15,11 +15,11 @@ from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, RoundRequest, decode, encode
+from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, RoundRequest, decode
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import EpochParameters, NoiseMode, Roster, Site
 from hedgerow.secagg.view import EpochRecord
-from tests.memory_network import MemoryHub
+from tests.memory_network import telling
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -126,21 +126,6 @@ def test_a_site_that_comes_for_the_end_only_has_the_model_too(federate: Builder,
     assert all("site-4" not in survivors for survivors in federation.session.run.survivors)
 
 
-def changing(victim: str, change: Callable[[Message], Message | None]) -> Callable[[MemoryHub], None]:
-    """A coordinator that says to one site what `change` makes of the message; None keeps it back."""
-
-    def tamper(hub: MemoryHub) -> None:
-        send = hub.send
-
-        def forging(site: str, message: bytes) -> bool:
-            said = change(decode(message)) if site == victim else decode(message)
-            return True if said is None else send(site, encode(said))
-
-        hub.send = forging  # type: ignore[method-assign]
-
-    return tamper
-
-
 def other_seed(message: Message) -> Message:
     if isinstance(message, RoundRequest | Finished):
         return dataclasses.replace(message, structure_seed=message.structure_seed ^ 1)
@@ -162,7 +147,7 @@ def test_a_node_begins_with_no_seed_that_the_coordinator_picked(
 ) -> None:
     """It knows from the nonces, or from the plan, what the seed is, in every round and at the end."""
     federation = federate(5, factory.make_plan(model={"structure_seed": "joint" if is_joint else 3}))
-    federation.tamper = changing("site-0", lie)
+    federation.tamper = telling("site-0", lie)
     federation.run()
     assert [fault.code for fault in federation.parties["site-0"].failures] == ["structure-seed"]
 
@@ -174,7 +159,7 @@ def without_origin(message: Message) -> Message | None:
 def test_a_late_site_refuses_a_seed_without_its_origin(federate: Builder, plan: Plan) -> None:
     """A coordinator that only claims that the seed was drawn before the site came is not believed."""
     federation = federate(5, plan)
-    federation.tamper = changing("site-4", without_origin)
+    federation.tamper = telling("site-4", without_origin)
     run_with_a_late_site(federation)
     assert [fault.code for fault in federation.parties["site-4"].failures] == ["structure-seed"]
 
@@ -191,7 +176,7 @@ def test_a_late_site_refuses_an_origin_that_was_not_signed(federate: Builder, pl
                 return Payload(message.kind, bytes(content))
             return message
 
-        federation.tamper = changing("site-4", forged)
+        federation.tamper = telling("site-4", forged)
         run_with_a_late_site(federation)
         assert len(federation.parties["site-4"].failures) == 1
 
@@ -206,7 +191,7 @@ def test_a_late_site_refuses_the_origin_of_another_run(federate: Builder, plan: 
     def swapped(message: Message) -> Message:
         return record if isinstance(message, Payload) and message.kind is MessageKind.ORIGIN else message
 
-    federation.tamper = changing("site-4", swapped)
+    federation.tamper = telling("site-4", swapped)
     run_with_a_late_site(federation)
     assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]
 
@@ -242,7 +227,7 @@ def test_a_late_site_looks_at_no_list_of_a_foreign_roster(federate: Builder, pla
     strangers = Roster(key_of("coordinator"), tuple(Site(f"s{n}", key_of(f"s{n}")) for n in range(6)))
     parameters = EpochParameters(bytes(32), 1, strangers.hash(), 9, Wishes(0), NoiseMode.SERVER)
     record = EpochRecord(strangers, parameters, *[b"lists that nobody can read"] * 3).to_bytes()
-    federation.tamper = changing("site-4", swapping_origin(record))
+    federation.tamper = telling("site-4", swapping_origin(record))
     run_with_a_late_site(federation)
     assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]
 
@@ -256,6 +241,6 @@ def test_a_late_site_refuses_an_origin_that_was_signed_for_another_roster(federa
     federation = federate(6, plan)
     federation.coordinator_entropy = bytes
     record = dataclasses.replace(EpochRecord.from_bytes(content), roster=federation.roster).to_bytes()
-    federation.tamper = changing("site-4", swapping_origin(record))
+    federation.tamper = telling("site-4", swapping_origin(record))
     run_with_a_late_site(federation)
     assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]

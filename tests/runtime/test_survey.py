@@ -36,7 +36,7 @@ from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger, prepared_events
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.messages import MessageKind, RoundRequest, SurveyInvitation, decode, encode
+from hedgerow.protocol.messages import Message, MessageKind, RoundRequest, SurveyInvitation
 from hedgerow.server import coordinator as phases
 from hedgerow.server.release import Outcome
 from hedgerow.survey.bounds import Findings, Range
@@ -44,7 +44,7 @@ from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import Asked, OpenPlan, OpenTable, parse_open_plan
 from hedgerow.survey.statistics import TableStatistics
-from tests.memory_network import MemoryHub
+from tests.memory_network import telling
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -459,18 +459,7 @@ def test_a_coordinator_that_asks_sites_different_things_gets_no_sum_of_them(fede
     change, code = LIES[lie]
     federation = begin(federate, asked(), 5)
 
-    def tamper(hub: MemoryHub) -> None:
-        send = hub.send
-
-        def lying(to: str, message: bytes) -> bool:
-            said = decode(message)
-            if to == "site-0" and isinstance(said, SurveyInvitation):
-                message = encode(change(said))
-            return send(to, message)
-
-        hub.send = lying  # type: ignore[method-assign]
-
-    federation.tamper = tamper
+    federation.tamper = telling("site-0", lambda said: change(said) if isinstance(said, SurveyInvitation) else said)
     outcome = run(federation)
     assert [fault.code for fault in federation.parties["site-0"].failures] == ([code] if code else [])
     if not code:
@@ -482,18 +471,11 @@ def test_other_releases_than_were_made_lead_to_another_question_which_is_refused
     """A node makes each question by itself, of the questions and the releases: the spec of another is not masked."""
     federation = begin(federate, asked(), 5)
 
-    def tamper(hub: MemoryHub) -> None:
-        send = hub.send
+    def changed(said: Message) -> Message:
+        is_told = isinstance(said, RoundRequest) and said.releases
+        return dataclasses.replace(said, releases=(said.releases[0] + 1,)) if is_told else said
 
-        def lying(to: str, message: bytes) -> bool:
-            said = decode(message)
-            if to == "site-0" and isinstance(said, RoundRequest) and said.releases:
-                message = encode(dataclasses.replace(said, releases=(said.releases[0] + 1,)))
-            return send(to, message)
-
-        hub.send = lying  # type: ignore[method-assign]
-
-    federation.tamper = tamper
+    federation.tamper = telling("site-0", changed)
     run(federation)
     assert [fault.code for fault in federation.parties["site-0"].failures] == ["purpose-unexpected"]
 
