@@ -64,7 +64,7 @@ def export(arguments: argparse.Namespace) -> None:
     for each in told:
         warn(str(each.message))
     objective = model.ensemble.link.objective(model.plan.label)
-    clip = None if arguments.to == "onnx" or objective is None else objective.clip
+    clip = None if arguments.to == "onnx" else objective.clip
     if clip is not None:
         low, high = map(number, clip)
         warn(

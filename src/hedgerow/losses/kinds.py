@@ -31,15 +31,15 @@ class Objective:
     """What XGBoost takes a model's sums for.
 
     Attributes:
-        name, parameters: the objective and its own part of XGBoost's JSON.
+        name, parameters: the objective and its own part of XGBoost's JSON; no name where none predicts the same.
         half, middle: XGBoost's margin is middle + half * score.
         base: the `base_score` that XGBoost adds nothing for.
         base_is_margin: whether another `base_score` is added as it is, so that it may hold the middle.
         clip: bounds of a prediction that XGBoost does not keep to.
     """
 
-    name: str
-    parameters: Mapping[str, Any]
+    name: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     half: float = 1.0
     middle: float = 0.0
     base: float = 0.0
@@ -107,8 +107,8 @@ class Link:
         """How far predictions by `objective` are off at most: in probability, or beside the range of a number."""
         raise NotImplementedError
 
-    def objective(self, label: Label) -> Objective | None:
-        """The objective of XGBoost that predicts the same; None where there is none."""
+    def objective(self, label: Label) -> Objective:
+        """What XGBoost is to take the scores for, and how a margin follows from them."""
         raise NotImplementedError
 
     def axis(self, label: Label) -> str:
@@ -147,9 +147,8 @@ class NumberLink(Link):
 
     def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
         low, high = label.bounds
-        objective = self.objective(label)
-        kept = (low, high) if objective is None or objective.clip is None else objective.clip
-        return float(np.abs(self.values(scores[0], label) - np.clip(theirs, *kept)).max() / (high - low))
+        kept = np.clip(theirs, *(self.objective(label).clip or (low, high)))
+        return float(np.abs(self.values(scores[0], label) - kept).max() / (high - low))
 
 
 SQUARES = {"scale_pos_weight": "1"}
@@ -200,10 +199,10 @@ class Share(ClassLink):
     def weights(self, scores: Ints) -> Ints:
         return np.clip(scores, 0, SCORE_UNIT)
 
-    def objective(self, label: Label) -> Objective | None:
+    def objective(self, label: Label) -> Objective:
         """See `Link.objective`: none divides the shares of several classes by their sum."""
         if label.n_outputs > 1:
-            return None
+            return Objective()
         return Objective("reg:squarederror", _SQUARED_ERROR, base_is_margin=True, clip=(0.0, 1.0))
 
     def axis(self, label: Label) -> str:

@@ -83,6 +83,11 @@ class Loss:
         """Whether the statistics are counts of classes, rather than the two parts of a leaf's value."""
         return self.n_outputs == 0 and not self.is_share
 
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether the Hessian is the gradient's derivative, and the same for all records."""
+        return self.kind == "squared"
+
     def sensitivity_squared(self, score_bound: int) -> int:
         """Largest squared norm of a record whose score is known to lie within +-`score_bound` (units of 2**-16)."""
         if self.kind not in ("table", "curve"):
@@ -182,7 +187,7 @@ def zoomed(loss: Loss, zoom: int) -> Loss:
     if zoom == 0:
         return loss
     scales = loss.scales.copy()
-    if loss.kind == "squared":
+    if loss.is_quadratic:
         scales[0] *= 2**zoom
         return replace(loss, scales=scales)
     if loss.kind != "curve":

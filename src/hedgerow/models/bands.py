@@ -181,8 +181,8 @@ def _answers(run: Run, shapes: Sequence[Shape], shape: Shape) -> FloatArray:
     cell's records, taken to be normal, with labels as predicted. Else none is assumed, which makes the band wider.
     """
     loss = run.loss
-    if loss.kind != "table":
-        exact = run.plan.model.weight_update == "newton" or loss.kind == "squared"
+    if not len(loss.table):
+        exact = run.plan.model.weight_update == "newton" or loss.is_quadratic
         return np.full(len(shape.density), 1.0 if exact else 0.0)
     table = loss.table / loss.scales
     scores = (np.arange(table.shape[1]) - (table.shape[1] - 1) / 2) * 2**STEP_BITS / SCORE_UNIT

@@ -1,86 +1,35 @@
 """Models as files of others: XGBoost's JSON, explainable boosting machines, ONNX.
 
-**XGBoost.** An ensemble as XGBoost's own JSON model, for versions 2.1 to 3.4.
+docs/models.md says what each predicts and how it is read; this is what the code rests on.
 
-    label                   objective           Booster.predict gives
-    binary                  binary:logistic     the probability of the last class
-    multiclass              multi:softprob      the probabilities of all classes
-    regression              reg:squarederror    the value in units of the label, before it is clipped to its bounds
-    count                   count:poisson       the mean, before it is clipped to its bounds
-    survival                reg:squarederror    the risk, what a record adds to the log-odds of the event
-    binary, averaging       reg:squarederror    the probability of the last class, before it is clipped to [0, 1]
-    multiclass, averaging   refused: its shares are divided by their sum, which no objective of XGBoost does
-
-Where XGBoost does not clip, the bounds stand in the booster's attributes "clip_min" and "clip_max". What the plan says
-of directions and groups of features stands there as its parameters "monotone_constraints" and
-"interaction_constraints" are written; XGBoost keeps these in no model file, and predicts as well without.
-
-What the booster expects of its input: columns in the plan's order, by the plan's names. XGBoost forbids "[", "]" and
-"<" in a name: "(", ")" and "﹤" stand for them, and the booster's attribute "renamed" holds the new name of each such
-column, as JSON. The file is UTF-8, for XGBoost decodes no escapes but those of quotation marks, backslashes and line
-breaks. NaN is a missing value; for a categorical feature (type "c") the index in the plan's categories, and K, their
-number, for every value that is not listed. That is what pandas gives for ``pd.Categorical(column,
-categories=[*categories, "anything else"])``.
-
-XGBoost sends a value left iff it is below the node's threshold in single precision, NaN to the default side, and a
-category right iff it is in the node's list. Leaf values are multiples of 2**-16: as long as no sum can reach 2**8,
-single precision adds them without rounding, so log-odds agree exactly and probabilities to the rounding of one
-exponential. Regressions are scaled to the label's units and agree to about 1e-7 of its range per 100 trees, or, for
-bounds far from zero, to single precision: numbers from 2000 to 2010 to 1e-4.
+**XGBoost** (2.1 to 3.4) sends a value left iff it is below the node's threshold in single precision, NaN to the default
+side, and a category right iff it is in the node's list: a category (type "c") is its index in the plan, and K, their
+number, is every value that is not listed, as pandas has ``pd.Categorical(column, categories=[*categories, "other"])``.
+Leaf values are multiples of 2**-16: as long as no sum can reach 2**8, single precision adds them without rounding, so
+log-odds agree exactly and probabilities to the rounding of one exponential. Numbers are scaled to the label's units and
+agree to about 1e-7 of its range per 100 trees, or, for bounds far from zero, to single precision.
 
 Nodes through which all records go one way, and splits between equal leaves, are left out. `sum_hessian` holds the
 released leaf weights where the model has them (SHAP's path-dependent explainer reads them), else one per leaf; all are
 divided by one power of two, so that not all of them are whole numbers. Converters (onnxmltools 1.16) take a booster
 whose weights are all whole for a regression, and write one that gives log-odds plus base_score for probabilities. They
 also add base_score to the log-odds where the first tree is a single leaf of 0; such a leaf is `ALMOST_ZERO` instead.
+XGBoost decodes no escapes of JSON but those of quotation marks, backslashes and line breaks.
 
 Source: XGBoost's JSON schema, doc/model.schema, and src/tree/tree_model.cc, src/common/categorical.h (2.1, 3.2).
 
-**Explainable boosting machines.** An additive model as the JSON of InterpretML's explainable boosting machines
-(interpret 0.7, JSON version 1.0).
-
-    label           link        the machine predicts
-    binary          logit       our classes and probabilities
-    multiclass      mlogit      our classes and probabilities
-    regression      identity    our value, before it is held to the label's bounds
-    count           log         our mean, before it is held to its bounds
-    averaging       refused for classes: no link of theirs reads shares
-
-Additive means that no tree asks for more than one feature, as with ``interaction_size = 1`` or in a linear model; each
-feature is then one term, a table of its grid's cells. To read the file:
-
-    machine = interpret.glassbox.ExplainableBoostingClassifier()    (or ...Regressor)
-    machine._from_json("model.ebm.json")
-
-That reader is called a beta by its makers. It takes NaN (and None for a category) as missing, and a category that is
-not listed as unknown. Cuts stand where double precision turns into the next single-precision number, so that numbers of
-either precision fall into our cells. Weights of cells are the shares of the records that follow from released sums and
-say nothing that the model file does not. A machine's standard deviations are those of the noise (`models.bands`), where
+**Explainable boosting machines** (interpret 0.7, JSON version 1.0) have one term for each feature, a table of its
+grid's cells. Their reader takes NaN (and None for a category) as missing, and a category that is not listed as unknown.
+Cuts stand where double precision turns into the next single-precision number, so that numbers of either precision fall
+into our cells. Weights of cells follow from released sums; deviations are those of the noise (`models.bands`), where
 they are known, else 0.
 
 Source: interpret/glassbox/_ebm/_json.py of interpret-core 0.7.8, `_to_json_inner` and its reverse.
 
-**ONNX.** A model as an ONNX graph, for onnxruntime 1.20 or newer. Needs the extra "onnx".
-
-    features of the plan        inputs of the graph
-    numbers only                "X", float32 [n, n_features], columns in the plan's order
-    categories among them       one per feature, by its name: float32 [n, 1], or strings [n, 1] for categories
-
-NaN is a missing number; "" or a word that a table may have for it ("NA", "nan", "null") a missing category; a text that
-is not listed counts as such. Texts match as in a table, but for spaces around them, which a graph cannot cut off.
-
-    label               outputs of the graph
-    classes             "label", strings [n] (whole numbers where the caller gives such classes), and "probabilities",
-                        float32 [n, n_classes], in the order of the plan's classes
-    numbers             "value", float64 [n, 1], in units of the label, within its bounds
-    times to an event   "value", float64 [n, 1], the risk; chances to be without the event are not in the graph
-
-Where a feature has an output's name, the output's name ends in "_".
-
-Inside, one TreeEnsemble of ai.onnx.ml 5 adds up leaf values in double precision, in which they are exact. A category is
-its code in the grid, also where it is missing or not listed, and nodes ask for sets of codes. What follows is what
-`Link` does with a score. So predictions are those of `Model.predict`, and probabilities differ from ours only by the
-rounding to single precision.
+**ONNX** (onnxruntime 1.20 or newer): one TreeEnsemble of ai.onnx.ml 5 adds up leaf values in double precision, in which
+they are exact. A category is its code in the grid, also where it is missing or not listed, and nodes ask for sets of
+codes. What follows is what `Link` does with a score, so probabilities differ from ours only by the rounding to single
+precision. Texts match as in a table, but for spaces around them, which a graph cannot cut off.
 
 Source: https://onnx.ai/onnx/operators/onnx_aionnxml_TreeEnsemble.html, of onnx 1.16 and newer.
 """
@@ -103,7 +52,7 @@ from numpy.typing import NDArray
 from hedgerow import __version__
 from hedgerow.data.columns import MISSING, MISSING_WORDS, UNKNOWN, Place, category_indices
 from hedgerow.errors import ModelError, missing_extra
-from hedgerow.losses.kinds import Link, Objective
+from hedgerow.losses.kinds import Objective
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid
@@ -180,7 +129,7 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
         ModelError: code "export-unsupported" (averaged classes, or subnormal thresholds) or "export-inexact".
     """
     objective = ensemble.link.objective(plan.label)
-    if objective is None:
+    if not objective.name:
         raise ModelError("export-averaging")
     _check_exactness(ensemble)
     trees, tree_info = _all_trees(ensemble, objective)
@@ -437,21 +386,29 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
     link = _LINKS.get(ensemble.link.name)
     if link is None:
         raise ModelError(plan.label.kind.refusals.get("machine", "export-ebm-link"))
-    _check_additive(ensemble)
-    objective = ensemble.link.objective(plan.label)
-    half, middle = (1.0, 0.0) if objective is None else (objective.half, objective.middle)
-    base, tables = _tables(ensemble)
+    for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
+        if (count := len(_features_of(pruned_tree(ensemble, tree, output)))) > 1:
+            raise ModelError("export-not-additive", tree=tree, count=count)
+    objective, grids = ensemble.link.objective(plan.label), ensemble.grid.features
+    half = objective.half
+    # What each code of each feature adds.
+    codes = np.array([np.minimum(np.arange(ensemble.grid.n_codes), grid.missing_code) for grid in grids])
+    found = contributions(ensemble, codes.astype(ensemble.grid.dtype))
     features, terms = [], []
     for number, feature in enumerate(plan.features):
-        shape = shape_function(ensemble, number)
+        shape, table = shape_function(ensemble, number), found.values[:, : grids[number].n_codes, number].T
         features.append(_feature(feature, shape))
-        spread = np.zeros_like(tables[number]) if deviations is None else deviations[number]
-        terms.append(_term(feature, half * tables[number], half * spread, shape))
-    intercept = (middle + half * base).tolist()
+        spread = np.zeros_like(table) if deviations is None else deviations[number]
+        terms.append(_term(feature, half * table, half * spread, shape))
+    intercept = (objective.middle + half * found.base).tolist()
+    predicted: dict[str, Any] = {"task": "classification", "classes": list(plan.label.classes)}
+    if plan.label.kind.is_number:
+        low, high = plan.label.bounds
+        predicted = {"task": "regression", "min_target": low, "max_target": high}
     return {
         "version": JSON_VERSION,
         "ebm": {
-            "outputs": [_output(plan, link)],
+            "outputs": [{**predicted, "link": link, "link_param": "nan"}],
             "intercept": intercept,
             "bagged_intercept": [intercept[0] if len(intercept) == 1 else intercept],
             "bag_weights": [1.0],
@@ -463,32 +420,8 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
     }
 
 
-def _check_additive(ensemble: Ensemble) -> None:
-    for tree in range(ensemble.n_trees):
-        for output in range(ensemble.n_outputs):
-            asked = _features_of(pruned_tree(ensemble, tree, output))
-            if len(asked) > 1:
-                raise ModelError("export-not-additive", tree=tree, count=len(asked))
-
-
 def _features_of(node: Node) -> set[int]:
     return set() if isinstance(node, Leaf) else {node.feature} | _features_of(node.left) | _features_of(node.right)
-
-
-def _tables(ensemble: Ensemble) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    """The base, and what each code of each feature adds: float64 [n_outputs], and per feature [n_codes, n_outputs]."""
-    grids = ensemble.grid.features
-    codes = np.array([np.minimum(np.arange(ensemble.grid.n_codes), grid.missing_code) for grid in grids])
-    found = contributions(ensemble, codes.astype(ensemble.grid.dtype))
-    return found.base, [found.values[:, : grid.n_codes, number].T for number, grid in enumerate(grids)]
-
-
-def _output(plan: Plan, link: str) -> dict[str, Any]:
-    output: dict[str, Any] = {"link": link, "link_param": "nan"}
-    if plan.label.kind.is_number:
-        low, high = plan.label.bounds
-        return {"task": "regression", "min_target": low, "max_target": high, **output}
-    return {"task": "classification", "classes": list(plan.label.classes), **output}
 
 
 def _feature(feature: Feature, shape: Shape) -> dict[str, Any]:
@@ -562,7 +495,7 @@ def onnx_module() -> ModuleType:
 
 
 def to_onnx(plan: Plan, ensemble: Ensemble, classes: Sequence[int] | None = None) -> Any:
-    """The model as an `onnx.ModelProto`; see the module's text for its inputs and outputs.
+    """The model as an `onnx.ModelProto`; docs/models.md has its inputs and outputs.
 
     Args:
         plan: of the model.
@@ -581,7 +514,8 @@ def to_onnx(plan: Plan, ensemble: Ensemble, classes: Sequence[int] | None = None
     graph = _Graph(onnx, plan)
     graph.add_inputs(plan)
     scores = graph.add_trees(ensemble)
-    outputs(graph, scores, Meaning(ensemble.link, plan.label), plan.label.classes if classes is None else classes)
+    names = plan.label.classes if classes is None else classes
+    outputs(graph, scores, plan.label, ensemble.link.objective(plan.label), names)
     return graph.model(plan)
 
 
@@ -798,23 +732,7 @@ def _spellings_of_missing() -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """What the scores of a model mean: its link, and its label."""
-
-    link: Link
-    label: Label
-
-    @property
-    def objective(self) -> Objective:
-        """The scale of the margin, for links of numbers."""
-        found = self.link.objective(self.label)
-        if found is None:
-            raise ValueError("a link of numbers has an objective")
-        return found
-
-
-Outputs = Callable[[_Graph, str, Meaning, Sequence[Any]], None]
+Outputs = Callable[[_Graph, str, Label, Objective, Sequence[Any]], None]
 
 
 def _two_classes(graph: _Graph, chance: str, is_last: str, classes: Sequence[Any]) -> None:
@@ -835,17 +753,17 @@ def _classes(graph: _Graph, probabilities: str, index: str, classes: Sequence[An
     graph.add_output(single, "probabilities", graph.types.FLOAT, ["n", len(classes)])
 
 
-def _log_odds(graph: _Graph, scores: str, _: Meaning, classes: Sequence[Any]) -> None:
+def _log_odds(graph: _Graph, scores: str, _: Label, __: Objective, classes: Sequence[Any]) -> None:
     _two_classes(graph, graph.add("Sigmoid", [scores]), graph.add("Greater", [scores, graph.double(0.0)]), classes)
 
 
-def _log_weights(graph: _Graph, scores: str, _: Meaning, classes: Sequence[Any]) -> None:
+def _log_weights(graph: _Graph, scores: str, _: Label, __: Objective, classes: Sequence[Any]) -> None:
     index = graph.add("ArgMax", [scores], axis=1, keepdims=0)
     _classes(graph, graph.add("Softmax", [scores], axis=1), index, classes)
 
 
-def _shares(graph: _Graph, scores: str, meaning: Meaning, classes: Sequence[Any]) -> None:
-    if meaning.label.n_outputs == 1:
+def _shares(graph: _Graph, scores: str, _: Label, __: Objective, classes: Sequence[Any]) -> None:
+    if len(classes) == 2:
         chance = graph.add("Clip", [scores, graph.double(0.0), graph.double(1.0)])
         _two_classes(graph, chance, graph.add("Greater", [chance, graph.double(0.5)]), classes)
         return
@@ -854,22 +772,22 @@ def _shares(graph: _Graph, scores: str, meaning: Meaning, classes: Sequence[Any]
     _classes(graph, graph.add("Div", [shares, total]), graph.add("ArgMax", [shares], axis=1, keepdims=0), classes)
 
 
-def _number(graph: _Graph, scores: str, meaning: Meaning, _: Sequence[Any]) -> None:
-    low, high = meaning.label.bounds
-    scaled = graph.add("Mul", [scores, graph.double(meaning.objective.half)])
-    value = graph.add("Add", [scaled, graph.double(meaning.objective.middle)])
+def _number(graph: _Graph, scores: str, label: Label, objective: Objective, _: Sequence[Any]) -> None:
+    low, high = label.bounds
+    scaled = graph.add("Mul", [scores, graph.double(objective.half)])
+    value = graph.add("Add", [scaled, graph.double(objective.middle)])
     _value(graph, graph.add("Clip", [value, graph.double(low), graph.double(high)]))
 
 
-def _risk(graph: _Graph, scores: str, _: Meaning, __: Sequence[Any]) -> None:
+def _risk(graph: _Graph, scores: str, _: Label, __: Objective, ___: Sequence[Any]) -> None:
     _value(graph, scores)
 
 
-def _count(graph: _Graph, scores: str, meaning: Meaning, _: Sequence[Any]) -> None:
+def _count(graph: _Graph, scores: str, label: Label, objective: Objective, _: Sequence[Any]) -> None:
     reach = SCORE_LIMIT / SCORE_UNIT
     within = graph.add("Clip", [scores, graph.double(-reach), graph.double(reach)])
-    mean = graph.add("Exp", [graph.add("Add", [within, graph.double(meaning.objective.middle)])])
-    _value(graph, graph.add("Min", [mean, graph.double(meaning.label.bounds[1])]))
+    mean = graph.add("Exp", [graph.add("Add", [within, graph.double(objective.middle)])])
+    _value(graph, graph.add("Min", [mean, graph.double(label.bounds[1])]))
 
 
 def _value(graph: _Graph, value: str) -> None:

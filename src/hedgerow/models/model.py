@@ -423,8 +423,7 @@ class Model:
         """As `explain`, from grid codes [n_features, n]."""
         found = contributions(self.ensemble, codes)
         objective = self.ensemble.link.objective(self.plan.label)
-        half, middle = (1.0, 0.0) if objective is None else (objective.half, objective.middle)
-        base, values = middle + half * found.base, half * found.values
+        base, values = objective.middle + objective.half * found.base, objective.half * found.values
         names = self.plan.feature_names
         if self.ensemble.n_outputs == 1:
             return Explanation(float(base[0]), np.ascontiguousarray(values[0]), names)

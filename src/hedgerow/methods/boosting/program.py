@@ -238,7 +238,7 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     at.asked()
     if run.plan.model.weight_update == "averaging":
         return _fitted(at, trees, sums, run.sigma(query))
-    rule, sigma = leaf_rule(run, n_trees, at.begun.zoom if run.loss.constant else 0), run.sigma(query)
+    rule, sigma = leaf_rule(run, n_trees, at.begun.zoom if run.loss.is_quadratic else 0), run.sigma(query)
     leaves = read_sums(sums, sigma, run.loss, n_trees)
     # The Hessians of K classes carry the noise of K sums.
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
