@@ -348,7 +348,12 @@ def test_over_nodes_a_plan_waits_for_its_classes_as_well(
     made: Any = {"plan": None, "ensemble": None, "report": SimpleNamespace(epsilon=0.25, seeded=False)}
     outcome = Outcome(**made, ledger=found.ledger, findings=found.findings)
     session = SimpleNamespace(run=SimpleNamespace(run_id=b"r", survivors=[], sites=[]))
-    monkeypatch.setattr("hedgerow.app.coordinator.serve", lambda *_: (outcome, session))
+
+    def serve(options: Any, plan: Any, file: Any, about: Any) -> Any:
+        file.keep(outcome, session)
+        return outcome, session
+
+    monkeypatch.setattr("hedgerow.app.coordinator.serve", serve)
     party = ["--roster", "r.toml", "--identity", "i.json", "--listen", "0.0.0.0:7501", "--out", str(out)]
     assert main(["plan", "init", str(asked), "--federated", *party]) == 12
     assert "(survey-no-plan, exit code 12)" in capsys.readouterr().err

@@ -208,6 +208,17 @@ class Scene:
             found: bytes = self._wards.model_by_journal(self.folder, SITES, self.plan)
         return found
 
+    def is_written_again(self, begin: Callable[[], Process], *names: str) -> bool:
+        """Whether a coordinator whose run is over writes the files that it could not write, before any site comes."""
+        before = {name: (self.folder / name).read_bytes() for name in names}
+        for name in names:
+            (self.folder / name).unlink()
+        process = begin()
+        self.wait_until(lambda: all((self.folder / name).exists() for name in names))
+        process.signal(signal.SIGKILL)
+        process.wait()
+        return {name: (self.folder / name).read_bytes() for name in names} == before
+
     def model(self) -> bytes:
         """The file that the coordinator wrote."""
         return (self.folder / "model.json").read_bytes()

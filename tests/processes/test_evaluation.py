@@ -66,6 +66,7 @@ def undisturbed(scene: Scene) -> None:
     for site in SITES:
         holding_out(scene, site)
     check(scene, evaluating(scene))
+    assert scene.is_written_again(lambda: evaluating(scene), "evaluated.json")
 
 
 def charged_once_for_all(scene: Scene) -> None:

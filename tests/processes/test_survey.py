@@ -82,6 +82,7 @@ def undisturbed(scene: Scene) -> None:
     for site in SITES:
         surveyed(scene, site)
     check(scene, surveying(scene))
+    assert scene.is_written_again(lambda: surveying(scene), "found.toml")
 
 
 def killed_coordinator(scene: Scene) -> None:
@@ -126,6 +127,7 @@ def statistics(scene: Scene) -> None:
         assert node.wait() == 0, "".join(node.err)
         said = json.loads("".join(node.out))
         assert said["statistics"]["columns"] == told["columns"] and 0 < said["budget"]["spent"] <= 8
+    assert scene.is_written_again(asking, "found/survey.json", "found/plan.toml")
 
 
 STORIES = {

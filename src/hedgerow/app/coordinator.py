@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hedgerow.app.evaluation import found_by
 from hedgerow.app.inputs import address_of, check_can_write, listed, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.progress import told_if_slow
@@ -262,20 +263,22 @@ class ModelFile:
         require_room(self.path, self.heir, self._remedy)
 
     def look(self, session: RunSession) -> None:
-        """Say that a run is over whose journal says so, and write its model, if it is one's own and not there yet:
-        it may be that the disk had no room for it. Raises UsageError where there is no room for the model.
-        """
+        """Say that a run is over whose journal says so; raises UsageError where there is no room for its model."""
         made = session.made
         if made is None:
             self.require_room()
             return
-        model = model_of(made)
-        is_there = self.path.is_file() and not writes_over(model, self.path, self._remedy)
+        is_there = self.path.is_file() and not writes_over(self._model(made), self.path, self._remedy)
         if not self.quiet:
             place = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
             note(f"The run is over. {place}; sites that missed the end are told of it.")
-        if self.heir is None and not is_there:
-            self.save(model)
+
+    def keep(self, outcome: Outcome, session: RunSession) -> None:
+        """Write the model that was trained, or the one that was evaluated with its evaluation; raises as `save`."""
+        self.save(self._model(outcome))
+
+    def _model(self, outcome: Outcome) -> Model:
+        return model_of(outcome) if self.heir is None else found_by(outcome, self.heir).model
 
     def save(self, model: Model) -> None:
         """Write it, unless it is there with more on its account; raises as `save_unless_kept`."""
@@ -301,7 +304,7 @@ def paused_file(journal: Path) -> Path:
 
 
 class RunFile(Protocol):
-    """Where the result of a run goes, and where the run is journalled: a `ModelFile`, or the plan of a survey."""
+    """Where the result of a run goes, and where the run is journalled: a `ModelFile`, or the files of a survey."""
 
     @property
     def journal(self) -> Path:
@@ -320,6 +323,9 @@ class RunFile(Protocol):
 
     def look(self, session: RunSession) -> None:
         """Say that a run is over whose journal says so; raises UsageError where there is no room for its result."""
+
+    def keep(self, outcome: Outcome, session: RunSession) -> None:
+        """Write the result, or nothing where it is there; it may be that the disk had no room for it before."""
 
 
 def carry_out(
@@ -367,6 +373,8 @@ def carry_out(
             note(f"{place} held another run, which does not go on. It is set aside as {aside}; a new run begins.")
         session = RunSession(setup, journal)
         file.look(session)
+        if session.made is not None:
+            file.keep(session.made, session)
         board.attach(session.run)
         begun.run = lambda: session.run.run_id
         lines.least = session.run.sites.least
@@ -375,7 +383,9 @@ def carry_out(
             # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
             with told_if_slow(quiet=file.quiet):
                 rehearse(session.run.task.with_structure_seed(0))
-            return run_coordinator(session, hub, plan.federation, time.monotonic, lines.waiting, pause.exists), session
+            outcome = run_coordinator(session, hub, plan.federation, time.monotonic, lines.waiting, pause.exists)
+        file.keep(outcome, session)
+        return outcome, session
     finally:
         journal.close()
 
@@ -427,10 +437,9 @@ def train_over_nodes(
     page: Console | None = None,
     shows: Callable[[str], object] = lambda said: None,
 ) -> tuple[Model, RunSession]:
-    """`serve` a training, or go on with it, and write its model; raises as `carry_out`."""
+    """`serve` a training, or go on with it; returns its model, which is written. Raises as `carry_out`."""
     outcome, session = serve(options, plan, file, None, page, shows)
     model = model_of(outcome)
-    file.save(model)
     if page is not None:
         page.show_model(model)
     return model, session

@@ -112,11 +112,9 @@ def evaluate_over_nodes(
     # An extra: only a party that dials or listens needs grpc.
     from hedgerow.app.coordinator import serve
 
+    # It writes the account: numbers that were seen but not charged would be a leak.
     outcome, session = serve(options, model.plan, file, evaluated)
-    found = found_by(outcome, model)
-    # The account goes first: numbers that were seen but not charged would be a leak.
-    file.save(found.model)
-    return found, sites_of(session)
+    return found_by(outcome, model), sites_of(session)
 
 
 def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:

@@ -19,7 +19,7 @@ from hedgerow.app.inputs import adapted_sites, adapted_table, check_can_write, l
 from hedgerow.app.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.app.progress import sites_of, survey_facts
 from hedgerow.cli.options import filled
-from hedgerow.cli.survey import PlanFile, no_classes, private_draft
+from hedgerow.cli.survey import PlanFile, no_classes, private_draft, save_plan
 from hedgerow.data.drafts import draft_plan, read_codebook, summarise, usable_columns
 from hedgerow.data.sources import Location, column_names
 from hedgerow.errors import DataError, HedgerowError, UsageError
@@ -153,18 +153,27 @@ def init_federated(arguments: argparse.Namespace) -> None:
     _require_trainable(asked)
     task = SurveyTask(asked)
     out = check_can_write(arguments.out)
-    file = PlanFile(out, Path(arguments.journal or f"{out}.survey.journal"), arguments.new_run, arguments.json)
+    journal = Path(arguments.journal or f"{out}.survey.journal")
+
+    def found_in(outcome: Outcome, session: RunSession) -> tuple[Plan, bool]:
+        """The plan, and whether the classes of its label were not found."""
+        found, lacks_classes = outcome.findings, False
+        if asked.label_asked in ("values", "texts") and isinstance(found, Findings) and len(found.classes) < 2:
+            lacks_classes, outcome = True, replace(outcome, findings=replace(found, classes=(0, 1)))
+        plan = plan_found_by(asked, outcome, session.run.run_id)
+        if "groups" not in asked.table.get("federation", {}):
+            plan = proposed_groups(plan, len(session.run.sites)) or plan
+        return plan, lacks_classes
+
+    def write(outcome: Outcome, session: RunSession) -> None:
+        plan, lacks_classes = found_in(outcome, session)
+        save_plan(out, toml_without_classes(plan) if lacks_classes else plan_toml(plan))
+
+    file = PlanFile(out, journal, write, arguments.new_run, arguments.json)
     outcome, session = serve(filled(CoordinatorOptions, arguments), task.plan, file, task)
-    found = outcome.findings
-    lacks_classes = False
-    if asked.label_asked in ("values", "texts") and isinstance(found, Findings) and len(found.classes) < 2:
-        lacks_classes, outcome = True, replace(outcome, findings=replace(found, classes=(0, 1)))
-    plan = plan_found_by(asked, outcome, session.run.run_id)
-    if "groups" not in asked.table.get("federation", {}):
-        plan = proposed_groups(plan, len(session.run.sites)) or plan
-    file.save(toml_without_classes(plan) if lacks_classes else plan_toml(plan))
+    plan, lacks_classes = found_in(outcome, session)
     if not (lacks_classes and arguments.json):
-        _print_survey(arguments, plan, replace(outcome, findings=found), session, asked)
+        _print_survey(arguments, plan, outcome, session, asked)
     if lacks_classes:
         raise no_classes(plan.label.name, outcome.report.epsilon, out)
 

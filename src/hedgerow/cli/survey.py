@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -44,6 +45,7 @@ from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
+from hedgerow.server.release import Outcome
 from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.kinds import number_like
 from hedgerow.survey.questions import AskedColumn
@@ -63,9 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
     # Before anything is spent: it may be wrong.
     is_declared = bool(arguments.schema and arguments.label)
     label = numeric_label_of(read_text(arguments.schema), arguments.label) if is_declared else None
-    found, sites = _over_nodes(arguments) if arguments.federated else _over_tables(arguments, folder)
-    plan = drafted_plan(found, len(sites), arguments.train_epsilon, label)
-    text = open_plan_text(found, len(sites), arguments.train_epsilon) if plan is None else plan_text(plan)
+    found, sites = _over_nodes(arguments, label) if arguments.federated else _over_tables(arguments, folder)
+    plan, text = _drafted(arguments, found, sites, label)
     files = {} if folder is None else _write(folder, found, text, sites)
     if arguments.json:
         written = {name: str(path) for name, path in files.items()}
@@ -81,6 +82,15 @@ def run(arguments: argparse.Namespace) -> None:
     if files and plan is not None:
         _say_of_the_label(found, plan)
     _require_plan(arguments, found, plan, files.get(_PLAN) if text else None)
+
+
+def _drafted(
+    arguments: argparse.Namespace, found: TableSurvey, sites: Sequence[str], label: dict[str, Any] | None
+) -> tuple[Plan | None, str]:
+    """The plan that statistics make, if they make one, and its text, or that of one with gaps."""
+    plan = drafted_plan(found, len(sites), arguments.train_epsilon, label)
+    text = open_plan_text(found, len(sites), arguments.train_epsilon) if plan is None else plan_text(plan)
+    return plan, text
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -180,7 +190,7 @@ def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[Ta
     return found, list(tables.tables)
 
 
-def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
+def _over_nodes(arguments: argparse.Namespace, label: dict[str, Any] | None) -> tuple[TableSurvey, list[str]]:
     """Statistics of what the nodes of a roster hold, asked for as their coordinator."""
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app import coordinator
@@ -188,10 +198,18 @@ def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
     asked, noise = _curves(arguments) or _asked_of_nodes(arguments), _noise(arguments)
     task, folder = SurveyTask(asked), Path(arguments.out)
     journal = Path(arguments.journal or folder / "survey.journal")
-    file = StatisticsFolder(folder, journal, arguments.new_run, arguments.json)
+
+    def found_in(outcome: Outcome, session: RunSession) -> tuple[TableSurvey, list[str]]:
+        found = asked.statistics(session.run.releases, outcome.ledger)
+        return replace(table_survey(asked, found, outcome.ledger, noise), run=session.run.run_id), sites_of(session)
+
+    def write(outcome: Outcome, session: RunSession) -> None:
+        found, sites = found_in(outcome, session)
+        _write(folder, found, _drafted(arguments, found, sites, label)[1], sites)
+
+    file = StatisticsFolder(folder, journal, write, arguments.new_run, arguments.json)
     outcome, session = coordinator.serve(filled(coordinator.CoordinatorOptions, arguments), task.plan, file, task)
-    found = asked.statistics(session.run.releases, outcome.ledger)
-    return replace(table_survey(asked, found, outcome.ledger, noise), run=session.run.run_id), sites_of(session)
+    return found_in(outcome, session)
 
 
 def _curves(arguments: argparse.Namespace) -> OpenTable | None:
@@ -367,12 +385,14 @@ class PlanFile:
     Args:
         path: the file.
         journal: of the survey's run.
+        write: writes what was found, unless it is there already.
         is_new: set another run's journal aside.
         quiet: say nothing.
     """
 
     path: Path
     journal: Path
+    write: Callable[[Outcome, RunSession], object]
     is_new: bool = False
     quiet: bool = False
 
@@ -388,13 +408,18 @@ class PlanFile:
         elif not self.quiet:
             note(f"The survey is over; what it found is written to {self.path}, and sites that missed the end hear it.")
 
-    def save(self, text: str) -> None:
-        """Write the plan, unless it is there already; raises UsageError "plan-exists" for another one."""
-        if self.path.exists():
-            if self.path.read_text(encoding="utf-8") != text:
-                raise UsageError("plan-exists", path=self.path)
-            return
-        write_atomically(self.path, text.encode())
+    def keep(self, outcome: Outcome, session: RunSession) -> None:
+        """See `RunFile.keep`."""
+        self.write(outcome, session)
+
+
+def save_plan(path: Path, text: str) -> None:
+    """Write a survey's plan, unless it is there already; raises UsageError "plan-exists" for another one."""
+    if path.exists():
+        if path.read_text(encoding="utf-8") != text:
+            raise UsageError("plan-exists", path=path)
+        return
+    write_atomically(path, text.encode())
 
 
 class StatisticsFolder(PlanFile):

@@ -467,15 +467,12 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
         outcome, session = carry_out(keys, plan, noise, place, about, asking)
         if model is None:
             written = model_of(outcome)
-            place.save(written)
             if written.salvaged is not None:
                 warn(f"{written.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
             note(f"{written.ensemble.n_trees} trees, {len(session.run.survivors)} rounds, written to {out}.")
         else:
             found, sites = found_by(outcome, model), sites_of(session)
             written = found.model
-            # The account goes first: numbers that were seen but not charged would be a leak.
-            place.save(written)
             print_evaluation(found, sites, out, None)
             if file.scores:
                 content = json_text(content_of(found, sites, out, None))
