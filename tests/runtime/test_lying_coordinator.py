@@ -301,6 +301,7 @@ def spoil(message: bytes, where: float, value: int) -> bytes:
     return bytes(spoiled)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(number=st.integers(0, 13), where=st.floats(0, 1), value=st.integers(1, 255), to_node=st.booleans())
 def test_one_changed_byte_never_gives_a_wrong_model_and_never_an_unknown_error(
