@@ -23,14 +23,14 @@ import numpy as np
 
 from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, survival_codes
 from hedgerow.protocol.queries import IntVector
-from hedgerow.survey.queries import UNIT, RawSite, Reals, SurveyQuery, TextBins, blank
+from hedgerow.survey.queries import UNIT, OneCount, RawSite, Reals, TextBins, blank
 from hedgerow.survey.statistics import BAND, Noisy, counted
 
 _EVENT_TEXTS = (*EVENT_WORDS, "false", "true")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SurvivalCounts(SurveyQuery):
+class SurvivalCounts(OneCount):
     """Records by group and by what is known of their times: int64 [n_groups (2 K + 1)], flat.
 
     A record adds `UNIT` to one cell, or nothing where its time, event or group is missing or none: a squared norm of
@@ -66,17 +66,9 @@ class SurvivalCounts(SurveyQuery):
         counts = np.bincount(own[fits] * self.n_codes + codes, minlength=self.expected_length())
         return np.asarray(counts * UNIT, dtype=np.int64)
 
-    def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
-        return UNIT * UNIT
-
     def expected_length(self) -> int:
         """See `SurveyQuery.expected_length`."""
         return len(self.groups) * self.n_codes
-
-    def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
-        return np.asarray(released.sum(keepdims=True))
 
 
 @dataclass(frozen=True, kw_only=True)

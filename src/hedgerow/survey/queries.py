@@ -19,7 +19,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,43 +150,42 @@ class SurveyQuery(Query):
             yield "a total is larger than the rows allow"
 
 
+class OneCount(SurveyQuery):
+    """Counts to one of which a record adds `UNIT`, or nothing."""
+
+    def norm_squared(self) -> int:
+        """See `SurveyQuery.norm_squared`."""
+        return UNIT * UNIT
+
+    def totals(self, released: Reals) -> Reals:
+        """See `SurveyQuery.totals`."""
+        return np.asarray(released.sum(keepdims=True))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RecordCount(SurveyQuery):
+class RecordCount(OneCount):
     """The number of records: int64 [1]. A record adds `UNIT`."""
 
     def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
         return np.array([site.n_records * UNIT], dtype=np.int64)
 
-    def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
-        return UNIT * UNIT
-
     def expected_length(self) -> int:
         """See `SurveyQuery.expected_length`."""
         return 1
 
-    def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
-        return released
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class KindCounts(SurveyQuery):
-    """Per column the cells of each kind, `NUMBER` to `ABSENT`: int64 [n_columns N_KINDS].
-
-    In each column a record adds `UNIT` to exactly one of them: a squared norm of exactly n_columns UNIT**2.
+class ColumnCounts(SurveyQuery):
+    """Per column so many counts, to one of which a record adds `UNIT`, or nothing: int64 [n_columns n_cells].
 
     Attributes:
         columns: their indices in `RawSite.columns`.
+        n_cells: of each column.
     """
 
     columns: tuple[int, ...]
-
-    def answer(self, site: RawSite) -> IntVector:
-        """See `Query.answer`."""
-        kinds = [site.own(site.cells(index).kinds) for index in self.columns]
-        return np.concatenate([np.bincount(own, minlength=N_KINDS) * UNIT for own in kinds]).astype(np.int64)
+    n_cells: ClassVar[int]
 
     def norm_squared(self) -> int:
         """See `SurveyQuery.norm_squared`."""
@@ -194,7 +193,7 @@ class KindCounts(SurveyQuery):
 
     def expected_length(self) -> int:
         """See `SurveyQuery.expected_length`."""
-        return len(self.columns) * N_KINDS
+        return len(self.columns) * self.n_cells
 
     def totals(self, released: Reals) -> Reals:
         """See `SurveyQuery.totals`."""
@@ -202,17 +201,29 @@ class KindCounts(SurveyQuery):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class OctaveCounts(SurveyQuery):
+class KindCounts(ColumnCounts):
+    """Per column the cells of each kind, `NUMBER` to `ABSENT`: int64 [n_columns N_KINDS].
+
+    In each column a record adds `UNIT` to exactly one of them: a squared norm of exactly n_columns UNIT**2.
+    """
+
+    n_cells = N_KINDS
+
+    def answer(self, site: RawSite) -> IntVector:
+        """See `Query.answer`."""
+        kinds = [site.own(site.cells(index).kinds) for index in self.columns]
+        return np.concatenate([np.bincount(own, minlength=N_KINDS) * UNIT for own in kinds]).astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OctaveCounts(ColumnCounts):
     """Per column the records in each signed octave, then those of no whole number: int64 [n_columns (N_OCTAVES + 1)].
 
     In each column a record adds `UNIT` to one octave, and `UNIT / 2` if its cell is not whole; nothing if it is
     missing. So its squared norm is at most 5/4 UNIT**2 per column.
-
-    Attributes:
-        columns: their indices in `RawSite.columns`.
     """
 
-    columns: tuple[int, ...]
+    n_cells = N_OCTAVES + 1
 
     def answer(self, site: RawSite) -> IntVector:
         """See `Query.answer`."""
@@ -227,27 +238,22 @@ class OctaveCounts(SurveyQuery):
         """See `SurveyQuery.norm_squared`."""
         return len(self.columns) * (UNIT * UNIT + HALF_UNIT * HALF_UNIT)
 
-    def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
-        return len(self.columns) * (N_OCTAVES + 1)
-
     def totals(self, released: Reals) -> Reals:
         """See `SurveyQuery.totals`."""
         return np.asarray(released.reshape(len(self.columns), -1)[:, :N_OCTAVES].sum(axis=1))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ZoomCounts(SurveyQuery):
+class ZoomCounts(ColumnCounts):
     """Per column the records in each of 128 even bins between two released bounds: int64 [n_columns N_ZOOM].
 
     In each column a record adds `UNIT` to one bin, or nothing where its cell is outside the bounds or missing.
 
     Attributes:
-        columns: their indices in `RawSite.columns`.
         ranges: (low, high) of each, low < high, both finite.
     """
 
-    columns: tuple[int, ...]
+    n_cells = N_ZOOM
     ranges: tuple[tuple[float, float], ...]
 
     def answer(self, site: RawSite) -> IntVector:
@@ -261,25 +267,13 @@ class ZoomCounts(SurveyQuery):
             parts.append(np.bincount(bins, minlength=N_ZOOM) * UNIT)
         return np.concatenate(parts).astype(np.int64)
 
-    def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
-        return len(self.columns) * UNIT * UNIT
-
-    def expected_length(self) -> int:
-        """See `SurveyQuery.expected_length`."""
-        return len(self.columns) * N_ZOOM
-
     def left_open(self) -> bytes:
         """See `Query.left_open`: the ranges come from noise and arithmetic on it."""
         return np.array(self.ranges, dtype="<f8").tobytes()
 
-    def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
-        return np.asarray(released.reshape(len(self.columns), -1).sum(axis=1))
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ValueCounts(SurveyQuery):
+class ValueCounts(OneCount):
     """The records with each whole number from -128 to 1023 in one column: int64 [N_VALUES].
 
     A record adds `UNIT` to one of them, or nothing where its cell is another number or missing.
@@ -297,17 +291,9 @@ class ValueCounts(SurveyQuery):
         counts = np.bincount(listed.astype(np.int64) - LOWEST_VALUE, minlength=N_VALUES)
         return np.asarray(counts * UNIT, dtype=np.int64)
 
-    def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
-        return UNIT * UNIT
-
     def expected_length(self) -> int:
         """See `SurveyQuery.expected_length`."""
         return N_VALUES
-
-    def totals(self, released: Reals) -> Reals:
-        """See `SurveyQuery.totals`."""
-        return np.asarray(released.sum(keepdims=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -504,18 +490,16 @@ class TextVotes(NameVotes):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CellCounts(SurveyQuery):
+class CellCounts(ColumnCounts):
     """Per column the cells in each of its bins: int64 [all bins of all columns].
 
     In each column a record adds `UNIT` to one bin, or nothing where no bin is for its cell: a squared norm of at most
     n_columns UNIT**2, which a record without missing cells has.
 
     Attributes:
-        columns: their indices in `RawSite.columns`.
-        bins: of each.
+        bins: of each column.
     """
 
-    columns: tuple[int, ...]
     bins: tuple[Bins, ...]
 
     @property
@@ -530,10 +514,6 @@ class CellCounts(SurveyQuery):
             places = bins.places(site, index)
             parts.append(np.bincount(places[places >= 0], minlength=bins.n_bins) * UNIT)
         return np.concatenate(parts).astype(np.int64)
-
-    def norm_squared(self) -> int:
-        """See `SurveyQuery.norm_squared`."""
-        return len(self.columns) * UNIT * UNIT
 
     def expected_length(self) -> int:
         """See `SurveyQuery.expected_length`."""
