@@ -3,8 +3,7 @@
 The noise is ours, so its size is known, and all here is post-processing of the model file. It is known where features
 take turns in an order that the noise cannot change; docs/uncertainty.md has the derivation and how it was checked.
 
-    a leaf      its value is -rate clip(G / (H + ridge)), G and H with known Gaussian noise. What H is without it
-                follows from the density of the records, which many trees have measured together.
+    a leaf      its value is -rate clip(G / (H + ridge)), of noisy sums; H without noise is read off many trees.
     a shape     the sum of its trees, less its mean over the records.
     feedback    a later tree sees scores that earlier noise has moved, and takes a part of it back: the covariance over
                 cells is carried from tree to tree. Other features' trees take back a part too, which no release tells.
@@ -13,9 +12,7 @@ take turns in an order that the noise cannot change; docs/uncertainty.md has the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +29,11 @@ from hedgerow.training.steps import Run, leaf_rule
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.importances import Shape, features_of_tree, leaf_of_code, shape_function
 from hedgerow.trees.leaf_sums import LeafSums
-from hedgerow.trees.leaves import LeafRule
 
 FloatArray = NDArray[np.float64]
 
 FEEDBACK_SHARE, LEFT_STANDING = 0.8, 0.3
-"""The variance is so much of that with a feature's own feedback, and so much of that without any: chosen on two public
-sets on which no figure of docs/uncertainty.md is measured."""
+"""The variance is so much of that with a feature's own feedback, and so much of that without any: see there."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
@@ -116,51 +111,28 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
     return tuple(found)
 
 
-def known_deviations(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> list[FloatArray] | None:
-    """Standard deviations of every feature's shape, float64 [n_codes, n_outputs] each; None where not known."""
-    if why_unknown(plan, ensemble):
-        return None
-    return [band.deviations for band in shape_bands(plan, ensemble, ledger)]
-
-
-class _Leaves(NamedTuple):
-    """The used leaves of one tree on one feature: which of them each code reaches, int [n_codes]; how values answer to
+def _leaves(
+    run: Run, ensemble: Ensemble, shape: Shape, tree: int, sigma: float, n_of_batch: int
+) -> tuple[NDArray[np.intp], FloatArray, FloatArray, float]:
+    """The used leaves of a tree on one feature: which of them each code reaches, int [n_codes]; how values answer to
     gradients, and vary by the noise, float64 [n_leaves, n_outputs]; and all Hessians as released, in real units."""
-
-    place: NDArray[np.intp]
-    gains: FloatArray
-    variances: FloatArray
-    total: float
-
-
-def _leaves(run: Run, ensemble: Ensemble, shape: Shape, tree: int, sigma: float, n_of_batch: int) -> _Leaves:
     loss, fitted, weights = run.loss, ensemble.fitted, ensemble.leaf_weights
     if fitted is None or weights is None:
         raise ValueError("a tree has leaves and weights")
     used, place = np.unique(leaf_of_code(ensemble, tree)[: len(shape.density)], return_inverse=True)
     released = weights[tree, used] / (loss.scales[-1] * (loss.n_statistics - max(1, loss.n_outputs)))
-    measured = np.bincount(place, weights=shape.density) * released.sum()
-    noise, rule = (float(sigma / loss.scales[0]), float(sigma / loss.scales[-1])), leaf_rule(run, n_of_batch)
-    rate = rule.learning_rate / rule.divisor
-    sums = -fitted.values[tree, used] / SCORE_UNIT / rate * (released + rule.ridge(noise[0]))[:, None]
+    gradient_noise, rule = float(sigma / loss.scales[0]), leaf_rule(run, n_of_batch)
+    ridge, rate, clip = rule.ridge(gradient_noise), rule.learning_rate / rule.divisor, rule.leaf_clip
+    sums = -fitted.values[tree, used] / SCORE_UNIT / rate * (released + ridge)[:, None]
     # What a sum says beyond its noise.
-    is_above = np.abs(sums) > noise[0]
-    signal = np.where(is_above, sums - noise[0] ** 2 / np.where(is_above, sums, 1.0), 0.0)
-    variances, gains = zip(*(_of_ratios(own, measured, noise, rule) for own in signal.T), strict=True)
-    return _Leaves(place, rate * np.stack(gains, 1), rate**2 * np.stack(variances, 1), float(released.sum()))
-
-
-def _of_ratios(
-    signal: FloatArray, measured: FloatArray, noise: tuple[float, float], rule: LeafRule
-) -> tuple[FloatArray, FloatArray]:
-    """Variance of clip(G / (H + ridge)), 0 where H <= 0, and its mean derivative by G: float64 [n_leaves] each.
-
-    Args: signal, measured: G and H without their noise; noise: standard deviations of both, in real units.
-    """
-    hessians = measured[:, None] + noise[1] * _NODES
+    is_above = np.abs(sums) > gradient_noise
+    signal = np.where(is_above, sums - gradient_noise**2 / np.where(is_above, sums, 1.0), 0.0)[:, :, None]
+    # Mean, mean square and mean derivative of clip(G / (H + ridge)), 0 where H <= 0, over the noise of G and of H.
+    measured = np.bincount(place, weights=shape.density) * released.sum()
+    hessians = measured[:, None, None] + float(sigma / loss.scales[-1]) * _NODES
     is_known = hessians > 0
-    below = np.maximum(np.where(is_known, hessians + rule.ridge(noise[0]), 1.0), 1e-9)
-    middle, spread, clip = signal[:, None] / below, noise[0] / below, rule.leaf_clip
+    below = np.maximum(np.where(is_known, hessians + ridge, 1.0), 1e-9)
+    middle, spread = signal / below, gradient_noise / below
     low, high = (-clip - middle) / spread, (clip - middle) / spread
     left, right = ndtr(low), ndtr(high)
     at_low, at_high = (np.exp(-edge * edge / 2) / math.sqrt(2 * math.pi) for edge in (low, high))
@@ -171,10 +143,11 @@ def _of_ratios(
         - 2 * middle * spread * (at_high - at_low) - spread**2 * (high * at_high - low * at_low)
     )  # fmt: skip
     mean, square = np.where(is_known, means, 0) @ _WEIGHTS, np.where(is_known, squares, 0) @ _WEIGHTS
-    return np.maximum(square - mean**2, 0), np.where(is_known, inside / below, 0) @ _WEIGHTS
+    gains = np.where(is_known, inside / below, 0) @ _WEIGHTS
+    return place, rate * gains, rate**2 * np.maximum(square - mean**2, 0), float(released.sum())
 
 
-def _answers(run: Run, shapes: Sequence[Shape], shape: Shape) -> FloatArray:
+def _answers(run: Run, shapes: list[Shape], shape: Shape) -> FloatArray:
     """How a cell's gradients answer a score, in units of its Hessians: float64 [n_codes].
 
     1 where the Hessian is the gradient's derivative. Of losses that are tables it is averaged over the scores of the
@@ -198,25 +171,30 @@ def _answers(run: Run, shapes: Sequence[Shape], shape: Shape) -> FloatArray:
     return np.asarray((weights @ slopes) / (weights @ hessians))[of_code]
 
 
-def _deviations(trees: Sequence[_Leaves], density: FloatArray, answers: FloatArray, is_relative: bool) -> FloatArray:
+def _deviations(
+    trees: list[tuple[NDArray[np.intp], FloatArray, FloatArray, float]],
+    density: FloatArray,
+    answers: FloatArray,
+    is_relative: bool,
+) -> FloatArray:
     """Standard deviations of the sum of trees, in training order, less its mean: float64 [n_codes, n_outputs]."""
     # Cells that no tree tells apart vary as one: of thousands, as halving has, few pieces are left.
-    places, of_code = np.unique(np.stack([tree.place for tree in trees]), axis=1, return_inverse=True)
+    places, of_code = np.unique(np.stack([tree[0] for tree in trees]), axis=1, return_inverse=True)
     piece = of_code.reshape(-1)
     within, answer = np.bincount(piece, weights=density), np.bincount(piece, weights=density * answers)
-    n_pieces, n_outputs = len(within), trees[0].gains.shape[1]
-    variances = np.zeros((n_pieces, n_outputs))
-    for share, taken_back in ((FEEDBACK_SHARE, answer), (LEFT_STANDING, np.zeros(n_pieces))):
-        for output in range(n_outputs):
-            covariance = np.zeros((n_pieces, n_pieces))
-            for tree, place in zip(trees, places, strict=True):
-                taken = np.zeros((len(tree.gains), n_pieces))
-                taken[place, np.arange(n_pieces)] = tree.gains[place, output] * taken_back * tree.total
+    variances = np.zeros((len(within), trees[0][1].shape[1]))
+    for share, taken_back in ((FEEDBACK_SHARE, answer), (LEFT_STANDING, np.zeros(len(within)))):
+        for output in range(variances.shape[1]):
+            covariance = np.zeros((len(within), len(within)))
+            for (_, gains, noise, total), place in zip(trees, places, strict=True):
+                taken = np.zeros((len(gains), len(within)))
+                taken[place, np.arange(len(within))] = gains[place, output] * taken_back * total
                 back = taken @ covariance
                 covariance -= back[place] + back[place].T
-                covariance += (np.diag(tree.variances[:, output]) + back @ taken.T)[np.ix_(place, place)]
+                covariance += (np.diag(noise[:, output]) + back @ taken.T)[np.ix_(place, place)]
             shared = covariance @ within
             variances[:, output] += share * np.maximum(np.diag(covariance) - 2 * shared + within @ shared, 0)
     if is_relative:  # the mean over the outputs is taken off the scores
+        n_outputs = variances.shape[1]
         variances = variances * (1 - 2 / n_outputs) + variances.sum(axis=1, keepdims=True) / n_outputs**2
     return np.asarray(np.sqrt(variances))[piece]

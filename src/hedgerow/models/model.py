@@ -490,10 +490,12 @@ class Model:
         Raises:
             ModelError: code "export-unsupported", when a tree asks for several features, or classes are averaged.
         """
-        from hedgerow.models.bands import known_deviations
+        from hedgerow.models.bands import shape_bands, why_unknown
         from hedgerow.models.exports import to_ebm
 
-        return to_ebm(self.plan, self.ensemble, known_deviations(self.plan, self.ensemble, self.ledger))
+        is_unknown = bool(why_unknown(self.plan, self.ensemble))
+        bands = () if is_unknown else shape_bands(self.plan, self.ensemble, self.ledger)
+        return to_ebm(self.plan, self.ensemble, [band.deviations for band in bands] or None)
 
     def export_ebm(self, path: str | Path) -> None:
         """Write an additive model as InterpretML's JSON.

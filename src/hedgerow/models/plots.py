@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import missing_extra
-from hedgerow.models.bands import known_deviations, why_unknown
+from hedgerow.models.bands import shape_bands, why_unknown
 from hedgerow.models.model import write_atomically
 from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
 from hedgerow.plan.plan import Feature
@@ -104,10 +104,10 @@ class _Drawn:
 
 def _deviations(model: Model, shapes: list[Shape], order: NDArray[np.intp]) -> list[NDArray[np.float64]]:
     """Of the noise, for each shape; zeros where they are not known."""
-    found = known_deviations(model.plan, model.ensemble, model.ledger)
-    if found is None:
+    if why_unknown(model.plan, model.ensemble):
         return [np.zeros_like(shape.scores) for shape in shapes]
-    return [found[int(feature)] for feature in order]
+    bands = shape_bands(model.plan, model.ensemble, model.ledger)
+    return [bands[int(feature)].deviations for feature in order]
 
 
 def _reach(shapes: list[Shape], deviations: list[NDArray[np.float64]]) -> float:
