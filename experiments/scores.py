@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -33,11 +34,13 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.groups import noise_factor as middle_noise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.presets import PRESETS
 from hedgerow.trees.importances import shape_function
 
+HERE = Path(__file__).parent
 Floats = NDArray[np.float64]
 EPSILONS = (0.1, 0.5, 1.0)
 DELTA = 1e-6
@@ -364,6 +367,34 @@ def main_signal(argv: list[str]) -> int:
         spread = f"{min(shares):.2f}  {np.median(shares):.2f}  {max(shares):.2f}"
         print(f"{low:>7,} to {high:>6,}  {len(shares):>5}  {spread}")
     print(f"\n{options.splits} splits a cell, delta {DELTA:g}; 1 is the same trees without noise on all training rows")
+    return 0
+
+
+PRICED = (500, 1_000, 2_000, 2_500, 3_000, 5_000, 10_000)
+WIDTH = 0.35
+"""Of the smoothing, in units of ln s."""
+
+
+def main_groups_price(argv: list[str]) -> int:
+    """What three groups of sites cost: AUC lost from a signal s to s / 2.01, by docs/runs/signal.txt.
+
+    The middle of three groups' sums has 2.01 times one sum's noise. AUC is smoothed over ln s, by a straight line
+    through the cells of a data set with Gaussian weights. The mean of the data sets, and the largest loss.
+    """
+    harness.options_of(argv, main_groups_price, data="unused")
+    lines = (HERE.parent / "docs" / "runs" / "signal.txt").read_text(encoding="utf-8").replace(",", "").splitlines()
+    cells = [line.split() for line in lines if line.split()[:1] and line.split()[0] in BINARY_NAMES]
+
+    def smoothed(name: str, signal: float) -> float:
+        found = np.array([(float(cell[3]), float(cell[4])) for cell in cells if cell[0] == name])
+        away = np.log(found[:, 0] / signal)
+        # polyfit's weights are of residuals, not of their squares.
+        return float(np.polyfit(away, found[:, 1], 1, w=np.exp(-((away / WIDTH) ** 2) / 2))[1])
+
+    print(f"the middle's noise {middle_noise(3):.2f} times one sum's\n\n      s   mean of losses   largest")
+    for signal in PRICED:
+        lost = [smoothed(name, signal) - smoothed(name, signal / middle_noise(3)) for name in BINARY_NAMES]
+        print(f"{signal:>7,}   {np.mean(lost):>14.3f}   {max(lost):>7.3f}")
     return 0
 
 
