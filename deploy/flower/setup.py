@@ -7,7 +7,7 @@ import runpy
 import shutil
 from pathlib import Path
 
-from hedgerow.flower.coordinator import make_certificates, make_node_key
+from keys import make_certificates, make_node_key
 
 VOLUMES = Path("/volumes")
 DAYS = 3650

@@ -18,8 +18,8 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from deploy.flower.keys import make_certificates, make_node_key
 from hedgerow.errors import EnvironmentFault
-from hedgerow.flower.coordinator import make_certificates, make_node_key
 
 CONNECTION = "deployment"
 APP = Path(__file__).resolve().parents[2]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from pathlib import Path
 
-import numpy as np
-
 from hedgerow.app.evaluation import (
-    Sites,
     content_of,
     evaluate,
     evaluate_over_nodes,
@@ -45,7 +43,13 @@ def run(arguments: argparse.Namespace) -> None:
         print_json({"model": arguments.model, "data": arguments.data, **PRIVATE_MARK, **scores})
         return
     print(f"{wrapped(PRIVATE, hanging=0)}\n")
-    print_facts(_facts_of_scores(scores, model))
+    facts = [(title_of(name), number(value)) for name, value in scores.items() if name != "n_records"]
+    if "auc" in scores:
+        is_binary, title = len(model.plan.label.classes) == 2, title_of("auc")
+        remark = "chance 0.5" if is_binary else "mean of each class against the rest"
+        remark = "one class only" if math.isnan(scores["auc"]) else remark
+        facts = [(name, f"{value} ({remark})" if name == title else value) for name, value in facts]
+    print_facts([("records", f"{scores['n_records']:,}"), *facts])
 
 
 def _check_plain(arguments: argparse.Namespace) -> None:
@@ -56,22 +60,6 @@ def _check_plain(arguments: argparse.Namespace) -> None:
         raise UsageError("usage-only-federated", option=option)
     if arguments.data is None:
         raise UsageError("usage-no-data")
-
-
-def _facts_of_scores(scores: dict[str, float], model: Model) -> list[tuple[str, str]]:
-    facts = [("records", f"{scores['n_records']:,}")]
-    for name, value in scores.items():
-        if name != "n_records":
-            facts.append((title_of(name), number(value) + _remark(name, value, model)))
-    return facts
-
-
-def _remark(name: str, value: float, model: Model) -> str:
-    if name != "auc":
-        return ""
-    if np.isnan(value):
-        return " (one class only)"
-    return " (chance 0.5)" if len(model.plan.label.classes) == 2 else " (mean of each class against the rest)"
 
 
 def _run_federated(arguments: argparse.Namespace) -> None:
@@ -85,7 +73,9 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         tables = adapted_sites(named_sites(arguments.sites), arguments.adapters)
         allowed = arguments.allow_loss
         rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
-        _warn_of_missing(model, rows)
+        for name, own in rows.items():
+            if own.n_records >= FEWEST_TO_WARN and (empty := model.without_values(own.codes)):
+                warn(f"Private, for the site {name} only: {no_values_text(empty)}")
         noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
@@ -123,13 +113,6 @@ def show(
     if is_seeded:
         warn_seeded()
     print_evaluation(found, sites, out, picture)
-
-
-def _warn_of_missing(model: Model, sites: Sites) -> None:
-    """Tell each site of columns without any value, as `evaluate` does of a table."""
-    for name, rows in sites.items():
-        if rows.n_records >= FEWEST_TO_WARN and (empty := model.without_values(rows.codes)):
-            warn(f"Private, for the site {name} only: {no_values_text(empty)}")
 
 
 def _check_federated(arguments: argparse.Namespace) -> None:

@@ -51,10 +51,18 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(content)
         return
     for line in closed:
-        note(_said_line(line))
+        name = f"{line['run_id'][:12]}{' of ' + line['site'] if line['site'] else ''}"
+        how = ", charged for what has left its node. It is never taken up again."
+        if not line["is_known"]:
+            how = ". The node's state is gone, so what has left it is not known: all that was reserved stays charged."
+        note(f"The run {name} is closed{how}")
     for digest, count in forgotten.items():
         note(f"{count} set-up(s) of the plan {digest[:12]} are counted no more: the seed may be drawn again.")
-    _print_ledger(content)
+    for data_set in content["data_sets"]:
+        limit = f" of {number(data_set['max_epsilon'])}" if "max_epsilon" in data_set else ""
+        print(f"{data_set['data_set']}: epsilon {number(data_set['epsilon'])}{limit} at delta {delta:g}")
+        is_shared = len({run["site"] for run in data_set["runs"]}) > 1
+        print_facts([(f"run {run['run_id'][:12]}", _line(run, is_shared=is_shared)) for run in data_set["runs"]])
     _say_invitations(asked, is_list=arguments.invitations)
     if any(line["status"] == RESERVED for data_set in content["data_sets"] for line in data_set["runs"]):
         note(
@@ -131,14 +139,6 @@ def _opened(folder: Path, open_files: ExitStack) -> NodeStore | None:
         raise UsageError("run-in-use", folder=folder) from fault
 
 
-def _said_line(line: dict[str, Any]) -> str:
-    name = f"{line['run_id'][:12]}{' of ' + line['site'] if line['site'] else ''}"
-    if line["is_known"]:
-        return f"The run {name} is closed, charged for what has left its node. It is never taken up again."
-    why = "The node's state is gone, so what has left it is not known"
-    return f"The run {name} is closed. {why}: all that was reserved stays charged."
-
-
 def _content(book: BudgetBook, delta: float) -> dict[str, Any]:
     names = list(dict.fromkeys(line.data_set for line in book.lines()))
     return {
@@ -177,14 +177,6 @@ def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:
         span = line.first if line.first == line.last else f"{line.first} to {line.last}"
         what = f"{line.plan_name} ({line.plan_digest[:12]})" if line.plan_digest else "of many kinds"
         print(f"  {line.count} x {line.kind}, epsilon {number(line.epsilon)}, {what}: {line.answer}, {span}")
-
-
-def _print_ledger(content: dict[str, Any]) -> None:
-    for data_set in content["data_sets"]:
-        limit = f" of {number(data_set['max_epsilon'])}" if "max_epsilon" in data_set else ""
-        print(f"{data_set['data_set']}: epsilon {number(data_set['epsilon'])}{limit} at delta {content['delta']:g}")
-        is_shared = len({run["site"] for run in data_set["runs"]}) > 1
-        print_facts([(f"run {run['run_id'][:12]}", _line(run, is_shared=is_shared)) for run in data_set["runs"]])
 
 
 def _line(run: dict[str, Any], *, is_shared: bool) -> str:
