@@ -89,7 +89,7 @@ def test_privacy_says_whether_it_will_be_any_good(study: Path, tmp_path: Path, h
     text = (study / "plan.toml").read_text()
     (tmp_path / "plan.toml").write_text(text.replace("n_records = 1500", "n_records = 100"))
     said = hedgerow("privacy", tmp_path / "plan.toml")
-    assert "Will it be any good?" in said and "too little signal" in said
+    assert "Expected accuracy" in said and "too little signal" in said
     assert "too little signal" not in hedgerow("privacy", study / "plan.toml")
     outlook = hedgerow("privacy", tmp_path / "plan.toml", "--json")["outlook"]
     assert outlook["signal"] < 300

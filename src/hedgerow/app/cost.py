@@ -45,7 +45,7 @@ def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
     print("\nNoise")
     print_facts([*seen_facts(plan, expected), *_noise_facts(plan, expected, n_sites)])
     if facts := outlook(plan):
-        print("\nWill it be any good?")
+        print("\nExpected accuracy")
         print_facts(facts)
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
     print_facts([*model_facts(plan, expected.settings), *([("known", "; ".join(plan.known))] if plan.known else [])])
@@ -75,8 +75,8 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     facts = [
         ("protects", f"{unit}, against {whom}"),
         ("promise", f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (accountant {privacy.accountant})"),
-        ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp), "
-         f"{number(expected.epsilon_rdp, 6)} by the looser Renyi bound (rdp)"),
+        ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp); by a second, coarser method "
+         f"(rdp) {number(expected.epsilon_rdp, 6)}"),
         ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per {expected.settings.step} "
          f"({whole})"),
     ]  # fmt: skip
@@ -149,10 +149,13 @@ def seen_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     singles = expected_singles(plan, expected.settings)
     if singles is not None and plan.privacy.noise != "local" and not is_unnoised:
         n_leaves = expected.settings.n_trees * expected.settings.leaves_of_tree
-        seen = "; their sums, seen exactly, are one person's" if plan.privacy.noise == "server" else ""
+        seen, mended = "noisy totals are of", ""
+        if plan.privacy.noise == "server":
+            seen = "exact totals that the coordinator sees describe"
+            mended = '. noise = "distributed" prevents it'
         facts.append(
-            ("one record", f"alone in about {singles[0]:,.0f} of the run's {n_leaves:,} leaves if records spread "
-             f"evenly over a tree's leaves, in up to {singles[1]:,.0f} if most crowd into one of them{seen}")
+            ("one record", f"about {singles[0]:,.0f} of the run's {n_leaves:,} {seen} a single record if records "
+             f"spread evenly over a tree's leaves, up to {singles[1]:,.0f} if most crowd into one of them{mended}")
         )  # fmt: skip
     return facts
 
@@ -235,8 +238,9 @@ def outlook(plan: Plan) -> list[tuple[str, str]]:
     if own.median is not None:
         curve = ((factor * epsilon, outlook_of(plan, factor * epsilon)) for factor in _CURVE)
         facts += [
-            ("measured", f"at such s {own.smallest:.0%} to {own.largest:.0%} of a model without noise was left, "
-             f"{own.median:.0%} in the middle (AUC above 1/2, four data sets with two classes; docs/runs/signal.txt)"),
+            ("measured", f"typically {own.median:.0%} of the accuracy above chance of the same trees without noise, "
+             f"{own.smallest:.0%} to {own.largest:.0%} (AUC, four public data sets with two classes; "
+             "docs/runs/signal.txt)"),
             ("by epsilon", ", ".join(f"{number(other, 3)}: {share.median:.0%}" for other, share in curve)),
         ]  # fmt: skip
     if own.is_little:

@@ -102,12 +102,12 @@ def sheets_of(found: TableStatistics | SurvivalCurves, *, is_page: bool = False)
 
 def meaning_of(found: TableStatistics | SurvivalCurves) -> str:
     """How to read the sheets."""
-    least = f"would rest on fewer than {LEAST_RECORDS:.0f} records, or on noise"
+    least = f"not shown, because of fewer than {LEAST_RECORDS:.0f} records or too much noise"
     if isinstance(found, SurvivalCurves):
-        return f"Brackets: 95 %, by the noise and the sample. {NOT_SHOWN} {least}."
+        return f"Brackets: 95 %, by the noise and the sample. {NOT_SHOWN}: {least}."
     return (
-        f"± and brackets are the noise (95 %). {NOT_SHOWN} and {_HIDDEN} are not shown, and may be more than none: "
-        f"they {least}. Beyond | are values outside the bounds. Means and quantiles come from the bins."
+        f"±, brackets and lines on bars are 95 % intervals for the noise. {NOT_SHOWN} and {_HIDDEN}: {least}; that is "
+        "not zero. Beyond | are values outside the bounds. Means and quantiles come from the bins."
     )
 
 

@@ -764,7 +764,7 @@ A node asks where its policy says ask = "always". An approval holds for one run,
 
 def _add_approve(commands: Any) -> None:
     """Add `approve`."""
-    text = "say what a site's node asks its owner, approve or deny it, or end the node's part"
+    text = "show what a site's node asks its owner; approve it, refuse it, or stop taking part"
     add = _command(commands, "approve", "hedgerow.cli.owner:approve", text, _APPROVE_END)
     add("folder", metavar="FOLDER", help="the node's folder (`--state`), or a party's of a study (STUDY-PARTY)")
     add("question", nargs="?", metavar="QUESTION", help="approve this question, by its 32 digits, without asking")

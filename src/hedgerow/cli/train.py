@@ -237,8 +237,8 @@ def _column(feature: Feature, places: Floats) -> FeatureColumn:
 
 _QUESTION = (
     "Will this person see a doctor this year? Six sites of the RAND Health Insurance Experiment hold 20,190 real "
-    "person-years and train one model together. No site shows a row to anyone: what leaves a site is summed with the "
-    "others, and what leaves the sum is noised. The promise is for a person, with all years together, not for a row."
+    "person-years and train one model together. Each site sends totals only; they are added up, and noise is added "
+    "before anything is published. The promise is for a person, with all years together, not for a row."
 )
 _DEFAULT_FOLDER, _MODEL = "hedgerow-demo", "model.json"
 _REMEDY = "Give another folder, --out FOLDER, or move the file away first."

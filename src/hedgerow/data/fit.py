@@ -114,9 +114,9 @@ class ColumnFit:
         if self.role == "label" and self.n_missing:
             said.append("rows without a label are left out")
         elif self.role == "feature" and self.n_rows and self.n_missing / self.n_rows > _ALL_MISSING:
-            said.append("mostly missing")
+            said.append("almost all values are missing at this site")
         if self.role != "unit" and self.is_constant and self.n_missing + self.n_unreadable < self.n_rows:
-            said.append("one value for the model: nothing can be learned from it")
+            said.append("one value only: the model cannot use this column at this site")
         if self.coding:
             said.append(self.coding)
         if self.role == "feature" and self.looks_like_id:

@@ -79,10 +79,10 @@ def _top(bounds_are_public: bool) -> str:
 def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, units: Sequence[str]) -> str:
     lines = [
         "[privacy]",
-        "# The promise: no one who sees the model can tell whether one record was there, up to (epsilon, delta).",
+        "# The promise limits how well anyone can tell whether one record was there; epsilon and delta set the limit.",
         "# Smaller is safer and less accurate; 1 is a usual choice.",
         f"epsilon = {_number(_USUAL_EPSILON if epsilon is None else epsilon)}",
-        "# The chance that the promise fails; well below 1 / n_records.",
+        "# A small probability with which that limit may be exceeded; well below 1 / n_records.",
     ]
     if delta is None and n_records is not None:
         delta = 10.0 ** -math.ceil(math.log10(max(n_records, 10)))

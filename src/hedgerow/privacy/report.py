@@ -384,14 +384,15 @@ class PrivacyReport(PrivacyContext):
         if self.epsilon_gdp == self.epsilon_rdp and 0 < self.epsilon_gdp < math.inf:
             # Only a ledger with sampled or pure releases gives both the same: one bound for all of it.
             return ["by Renyi accounting, which bounds releases of all kinds together"]
-        return [f"{exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"]
+        return [f"{exact} by exact accounting (gdp); by a second, coarser method (rdp) {renyi}"]
 
     def _released(self) -> list[tuple[str, str]]:
         """What left, and whom one trusts with it."""
         choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
         facts = [("releases", f"{self.n_releases} noisy sum{'' if self.n_releases == 1 else 's'}{choices}")]
         if self.n_prepared:
-            facts.append(("", f"{self.n_prepared} of them before the run, by the word of its plan alone"))
+            said = "of them were made earlier; the plan states them, and this run could not check it"
+            facts.append(("", f"{self.n_prepared} {said}"))
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
         facts.append(("noise", f"{modes}: {self.trust}"))
         if self.n_groups:
@@ -636,6 +637,6 @@ def _in_words(report: PrivacyReport, subject: str) -> str:
     if factor > 1000:
         return f"So large an epsilon says little: {subject} may give away much about {whom}."
     return (
-        f"Whatever one learns from {subject} changes the odds that {whom} {what} by a factor of at most "
-        f"{math.ceil(factor * 100) / 100:.2f}, but for a chance of {report.delta:.3g}."
+        f"Nobody can use {subject} to change the odds that {whom} {what} by more than a factor of "
+        f"{math.ceil(factor * 100) / 100:.2f}, except with a probability of {report.delta:.3g}."
     )
