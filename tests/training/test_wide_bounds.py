@@ -176,6 +176,9 @@ def test_values_that_are_held_have_the_places_that_binning_finds(
     for _ in range(2):
         assert np.array_equal(late.all_places(), early.all_places())
     assert digest_of(late) == digest_of(early)
+    plain = build_grid(plan_of(factory, 30, 210, interaction="cyclical"))
+    none = SiteData(codes, np.zeros(20, dtype=np.int32))
+    assert digest_of(replace(none, places=HeldValues(plain, values.__getitem__))) == digest_of(none)
 
 
 @pytest.mark.parametrize("kind", ["rows", "columns", "frame"])

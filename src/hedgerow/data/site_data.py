@@ -96,7 +96,7 @@ class SiteData:
         if not isinstance(self.places, HeldValues):
             return self.places
         found = [self.places.places(feature, self.codes[feature]) for feature in self.places.grid.divisible]
-        return np.array(found, dtype=np.uint8).reshape(len(found), self.n_records)
+        return np.array(found) if found else None
 
     def _places_of(self, feature: int, grid: Grid) -> NDArray[np.uint8]:
         if isinstance(self.places, HeldValues):
