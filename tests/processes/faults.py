@@ -232,7 +232,7 @@ def start(folder: Path, arguments: list[str], prepare: Callable[[int], None] = l
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
 
         # Before and after, to be interrupted is not an end of the command's.
-        hedgerow.cli.main._run = interruptible
+        hedgerow.cli.main._run = interruptible  # type: ignore[assignment]
         return command(arguments)
 
     return _fork(folder, act)
@@ -387,8 +387,8 @@ def _misnumber(source: random.Random) -> None:
 
 
 def _misdeal() -> None:
-    split = hedgerow.secagg.masks.split
-    hedgerow.secagg.masks.split = lambda seed, *others: split(bytes(len(seed)), *others)
+    split = hedgerow.secagg.masks.split  # type: ignore[attr-defined]
+    hedgerow.secagg.masks.split = lambda seed, *others: split(bytes(len(seed)), *others)  # type: ignore[attr-defined]
 
 
 def _lie(arguments: list[str], source: random.Random, *, is_silent: bool) -> int:
