@@ -73,7 +73,7 @@ def test_the_page_says_who_is_waited_for_and_what_was_spent(page: Console) -> No
     page.show(replace(REPORT, seconds=80.0), since)
     said = state(page)
     assert said["waiting"] == "Waiting for site-1, site-2 (1 more of 2 needed; for 240 s at most)."
-    assert [event["text"] for event in said["events"]] == ["site-2 refuses (policy-seed)", "<b>site-0</b> connected"]
+    assert [event["text"] for event in said["events"]] == ["site-2 refuses (policy-seed)", "<b>site-0</b> is connected"]
     page.show_waiting("waiting for site-2 (since 5 s)")
     page.show(replace(REPORT, phase="collecting-vectors", rounds_done=3, epsilon_spent=0.25), since)
     said = state(page)

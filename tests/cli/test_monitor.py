@@ -55,7 +55,7 @@ def test_everything_is_on_the_screen(width: int) -> None:
         "40 of 100, 12 a second, 5.0 s left", "0.432 of 1, at delta", "to the sites 12.3 MB",
         "from the sites 999 bytes", "4 dropouts, 1 refusal, 1 round begun again", "policy-over-budget",
         "connection-lost", "● ready", "✕ refused", "? silent",
-        "Collecting masked vectors", "site-30 connected",
+        "Collecting masked vectors", "site-30 is connected",
         "0:30:00", "00010203",
     ):  # fmt: skip
         assert text in page, text
@@ -110,10 +110,10 @@ def test_events_are_shown_once() -> None:
     """After a new connection the last events come again; a new process counts from one."""
     view = view_of()
     view.take(Update(REPORT, EVENTS))
-    assert "\n".join(drawn(view, 80)).count("site-30 connected") == 1
+    assert "\n".join(drawn(view, 80)).count("site-30 is connected") == 1
     view.take(Update(replace(REPORT, process=b"process2"), EVENTS[:1]))
     page = "\n".join(drawn(view, 80))
-    assert "site-1 connected" in page and "site-30" not in page
+    assert "site-1 is connected" in page and "site-30" not in page
 
 
 def test_no_privacy_is_said() -> None:

@@ -16,6 +16,7 @@ from hedgerow.app.evaluation import found_by
 from hedgerow.app.inputs import address_of, check_can_write, listed, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.progress import told_if_slow
+from hedgerow.app.watch import EVENT_WORDS
 from hedgerow.errors import UsageError
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_of_model
@@ -95,20 +96,6 @@ def published(
         yield
 
 
-_SAID = {
-    RunEventKind.JOINED: "is connected",
-    RunEventKind.LEFT: "is gone",
-    RunEventKind.READY: "is ready",
-    RunEventKind.DEFERRED: "asks its owner first",
-    RunEventKind.REFUSED: "refuses",
-    RunEventKind.SILENT: "does not answer",
-    RunEventKind.COMPLAINT: "sent what cannot be used",
-    RunEventKind.LEFT_OUT: "is asked no more",
-    RunEventKind.TAKEN_BACK: "is asked again, for there are too few without it",
-}
-_GRAVE = {
-    RunEventKind.LEFT, RunEventKind.REFUSED, RunEventKind.SILENT, RunEventKind.COMPLAINT, RunEventKind.LEFT_OUT,
-}  # fmt: skip
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_WAITS = 60.0
 _SECONDS_UNTIL_LATE = 2.0
@@ -174,10 +161,11 @@ class RunLines:
         if event.kind is RunEventKind.LEFT and self._is_over:
             # Sites that have the result hang up.
             self._say_again(event.site, f"{event.site} has hung up", "", "INFO")
-        elif event.kind in _SAID:
+        elif event.site and event.kind is not RunEventKind.LATE:
+            said, mood = EVENT_WORDS.get(event.kind, (event.kind.value, ""))
             why = f" ({event.code})" if event.code else ""
-            level = "WARNING" if event.kind in _GRAVE else "INFO"
-            self._say_again(event.site, f"{event.site} {_SAID[event.kind]}{why}", self._then(event), level)
+            level = "WARNING" if mood == "bad" or event.kind is RunEventKind.SILENT else "INFO"
+            self._say_again(event.site, f"{event.site} {said}{why}", self._then(event), level)
         elif event.kind is RunEventKind.ABANDONED:
             if count := self._repeats.note("", event.code):
                 tell(f"round {event.round + 1}: begun again ({event.code}){times(count)}", level="WARNING")

@@ -34,7 +34,7 @@ _MARKS = {
 """A site's state as one character, and its mood: "good", "waits" or "bad"."""
 _CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.ASKING, SiteState.DONE}
 EVENT_WORDS = {
-    "joined": ("connected", ""),
+    "joined": ("is connected", ""),
     "left": ("is gone", "bad"),
     "deferred": ("asks its owner first", "waits"),
     "ready": ("is ready", "good"),
@@ -43,13 +43,14 @@ EVENT_WORDS = {
     "late": ("answered too late", "waits"),
     "complaint": ("sent what cannot be used", "bad"),
     "left-out": ("is asked no more", "bad"),
-    "taken-back": ("is asked again", "waits"),
+    "taken-back": ("is asked again, for there are too few without it", "waits"),
     "abandoned": ("round begun again", "waits"),
     "salvaged": ("ends early with the rounds so far", "waits"),
     "phase": ("", ""),
     "finished": ("the run is finished", "good"),
     "stopped": ("the run was given up", "bad"),
 }
+"""What is said of an event, in a log as well, and its mood."""
 _KEPT_EVENTS = 200
 
 
