@@ -106,7 +106,22 @@ class ScoreHistogram(EvaluationQuery):
 
     def answer(self, site: Site) -> IntVector:
         site.take_in(self.update)
-        return score_histogram(site.records, self, link_of(site.plan), site.plan.label)
+        link, records, (n_curves, n_rows, n_bins) = link_of(site.plan), site.records, self.shape
+        places = positions(records, self.position, link, site.plan.label)
+        counts = np.zeros((n_curves, n_rows, n_bins), dtype=np.int64)
+        for curve in range(n_curves):
+            bins = np.searchsorted(self.edges[curve], places[curve], side="left")
+            if self.by_label:
+                # One curve is about the last class; several are about each class against the rest.
+                about = 1 if n_curves == 1 else curve
+                rows = records.labels if self.position == "risk" else records.labels == about
+                bins = bins + n_bins * rows
+            counts[curve] = np.bincount(bins, minlength=n_rows * n_bins).reshape(n_rows, n_bins)
+        parts = [counts.ravel()]
+        if self.with_hits:
+            hit = link.chosen(records.scores.astype(np.int64)) == records.labels
+            parts.append(np.bincount(hit.astype(np.int64), minlength=2).astype(np.int64))
+        return np.asarray(np.concatenate(parts) * self.unit, dtype=np.int64)
 
     def norm_squared(self) -> int:
         return len(self.edges) + self.with_hits
@@ -191,8 +206,14 @@ class ErrorMoments(_Moments):
     signed: ClassVar[tuple[int, ...]] = (1,)
 
     def answer(self, site: Site) -> IntVector:
+        """See `Query.answer`: every product is rounded to the nearest unit."""
         site.take_in(self.update)
-        return error_moments(site.records, self, link_of(site.plan), site.plan.label)
+        labels, clip, unit = site.records.labels.astype(np.int64), self.error_clip, self.unit
+        errors = np.minimum(np.abs(_errors(site.records, link_of(site.plan), site.plan.label)), clip)
+        first = (labels * unit + SCORE_UNIT // 2) // SCORE_UNIT
+        second = (labels * labels * unit + SCORE_UNIT**2 // 2) // SCORE_UNIT**2
+        squared = (errors * errors * unit + clip * clip // 2) // (clip * clip)
+        return np.array([unit * len(labels), first.sum(), second.sum(), squared.sum()], dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -207,8 +228,25 @@ class DevianceMoments(_Moments):
     has_deviance: ClassVar[bool] = True
 
     def answer(self, site: Site) -> IntVector:
+        """See `Query.answer`: every quotient is rounded to the nearest unit.
+
+        Deviances have logarithms, so the same record may count one unit more on another machine; its bound holds on
+        all.
+        """
         site.take_in(self.update)
-        return deviance_moments(site.records, self, site.plan)
+        records, label, kind = site.records, site.plan.label, loss_kind(site.plan)
+        if kind.deviance is None:
+            raise ValueError(f"the loss for {label.type} labels has no deviance")
+        (low, high), clip = label.bounds, self.error_clip
+        half = (high - low) / 2
+        errors = np.minimum(np.abs(_errors(records, kind.link, label)), clip)
+        labels = low + half * (1 + records.labels / SCORE_UNIT)
+        values = kind.link.values(records.scores[0] / SCORE_UNIT, label)
+        limit = kind.deviance.per_error * half * clip / SCORE_UNIT
+        shares = np.minimum(kind.deviance.of(labels, values, label) / limit, 1.0)
+        first = (errors * self.unit + clip // 2) // clip
+        second = np.rint(shares * self.unit).astype(np.int64)
+        return np.array([self.unit * len(labels), first.sum(), second.sum()], dtype=np.int64)
 
 
 def rows_of_label(label: Label) -> int:
@@ -233,55 +271,6 @@ def positions(records: SiteRecords, position: str, link: Link, label: Label) -> 
     weights = link.weights(scores)
     total = np.maximum(weights.sum(axis=0), 1)
     return np.asarray(weights * PROBABILITY_UNIT // total)
-
-
-def score_histogram(records: SiteRecords, query: ScoreHistogram, link: Link, label: Label) -> IntVector:
-    """Answer a `ScoreHistogram` query, its update applied: int64 [query.length]."""
-    n_curves, n_rows, n_bins = query.shape
-    places = positions(records, query.position, link, label)
-    counts = np.zeros((n_curves, n_rows, n_bins), dtype=np.int64)
-    for curve in range(n_curves):
-        bins = np.searchsorted(query.edges[curve], places[curve], side="left")
-        if query.by_label:
-            # One curve is about the last class; several are about each class against the rest.
-            about = 1 if n_curves == 1 else curve
-            rows = records.labels if query.position == "risk" else records.labels == about
-            bins = bins + n_bins * rows
-        counts[curve] = np.bincount(bins, minlength=n_rows * n_bins).reshape(n_rows, n_bins)
-    parts = [counts.ravel()]
-    if query.with_hits:
-        hit = link.chosen(records.scores.astype(np.int64)) == records.labels
-        parts.append(np.bincount(hit.astype(np.int64), minlength=2).astype(np.int64))
-    return np.asarray(np.concatenate(parts) * query.unit, dtype=np.int64)
-
-
-def error_moments(records: SiteRecords, query: ErrorMoments, link: Link, label: Label) -> IntVector:
-    """Answer an `ErrorMoments` query, its update applied: int64 [4]; every product is rounded to the nearest unit."""
-    labels, clip, unit = records.labels.astype(np.int64), query.error_clip, query.unit
-    errors = np.minimum(np.abs(_errors(records, link, label)), clip)
-    first = (labels * unit + SCORE_UNIT // 2) // SCORE_UNIT
-    second = (labels * labels * unit + SCORE_UNIT**2 // 2) // SCORE_UNIT**2
-    squared = (errors * errors * unit + clip * clip // 2) // (clip * clip)
-    return np.array([unit * len(labels), first.sum(), second.sum(), squared.sum()], dtype=np.int64)
-
-
-def deviance_moments(records: SiteRecords, query: DevianceMoments, plan: Plan) -> IntVector:
-    """Answer a `DevianceMoments` query, its update applied: int64 [3]; every quotient is rounded to the nearest unit.
-
-    Deviances have logarithms, so the same record may count one unit more on another machine; its bound holds on all.
-    """
-    kind, (low, high) = loss_kind(plan), plan.label.bounds
-    if kind.deviance is None:
-        raise ValueError(f"the loss for {plan.label.type} labels has no deviance")
-    half, clip = (high - low) / 2, query.error_clip
-    errors = np.minimum(np.abs(_errors(records, kind.link, plan.label)), clip)
-    labels = low + half * (1 + records.labels / SCORE_UNIT)
-    values = kind.link.values(records.scores[0] / SCORE_UNIT, plan.label)
-    limit = kind.deviance.per_error * half * clip / SCORE_UNIT
-    shares = np.minimum(kind.deviance.of(labels, values, plan.label) / limit, 1.0)
-    first = (errors * query.unit + clip // 2) // clip
-    second = np.rint(shares * query.unit).astype(np.int64)
-    return np.array([query.unit * len(labels), first.sum(), second.sum()], dtype=np.int64)
 
 
 def _errors(records: SiteRecords, link: Link, label: Label) -> NDArray[np.int64]:

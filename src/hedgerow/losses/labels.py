@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label
 from hedgerow.plan.registry import LabelColumn, LabelKind
 
@@ -23,10 +24,22 @@ EFFECT = 2.0
 
 
 class Classes(LabelKind):
-    """One of several words. A node keeps its place among them."""
+    """One of several words. A node keeps its place among them.
 
+    Attributes:
+        n_classes: the fewest and the most, and what is said of that.
+    """
+
+    n_classes: ClassVar[tuple[int, int, str]]
     predicts = "probabilities"
     refusals: ClassVar[Mapping[str, str]] = {"interval": "no-interval-classes", "survival": "no-survival"}
+
+    def check(self, label: Label) -> None:
+        fewest, most, expected = self.n_classes
+        if label.min is not None or label.max is not None:
+            raise refuse("label.min", label.min, "no bounds on a label with classes")
+        if not fewest <= len(label.classes) <= most:
+            raise refuse("label.classes", list(label.classes), expected)
 
     def n_codes(self, label: Label) -> int:
         return len(label.classes)

@@ -20,7 +20,7 @@ from hedgerow.losses.tables import (
     logistic,
     loss_from_table,
 )
-from hedgerow.plan.plan import Label, Plan, check_classes
+from hedgerow.plan.plan import Label, Plan
 
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
 HESSIAN_SCALE = GOLDEN_RATIO**2.5
@@ -74,11 +74,9 @@ class Binary(Classes):
 
     type = "binary"
     hint = '"binary" with two classes'
+    n_classes = 2, 2, "exactly 2 classes, the positive one last"
     is_symmetric = True
     position = "score"
-
-    def check(self, label: Label) -> None:
-        check_classes(label, 2, 2, "exactly 2 classes, the positive one last")
 
     def centred(self, kept: NDArray[np.int32]) -> Ints:
         """See `LabelKind.centred`: -1/2 and 1/2."""

@@ -9,7 +9,7 @@ import numpy as np
 from hedgerow.losses.kinds import ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
 from hedgerow.losses.labels import Classes
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, exponentials
-from hedgerow.plan.plan import MAX_CATEGORIES, Label, Plan, check_classes
+from hedgerow.plan.plan import MAX_CATEGORIES, Label, Plan
 
 HESSIAN_SCALE = 2.0
 """Largest c for which the norm of a record never exceeds that of its gradient alone, which reaches sqrt(2)."""
@@ -79,10 +79,8 @@ class Multiclass(Classes):
 
     type = "multiclass"
     hint = '"multiclass" with three classes or more'
+    n_classes = 3, MAX_CATEGORIES, f"3 to {MAX_CATEGORIES} classes"
     position = "probability"
-
-    def check(self, label: Label) -> None:
-        check_classes(label, 3, MAX_CATEGORIES, f"3 to {MAX_CATEGORIES} classes")
 
     def n_outputs(self, label: Label) -> int:
         return len(label.classes)

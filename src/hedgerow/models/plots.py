@@ -6,7 +6,6 @@ A picture shows the model file's content only, so it may be published wherever t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -57,7 +56,16 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
     found = importances(model.ensemble)
     order = np.argsort(-found.values, kind="stable")[:MAX_PANELS]
     shapes = [shape_function(model.ensemble, int(feature)) for feature in order]
-    deviations = _deviations(model, shapes, order)
+    scale = model.ensemble.link.axis_scale(model.plan.label)
+    scores = [shape.centred() * scale for shape in shapes]
+    deviations = [np.zeros_like(own) for own in scores]
+    if not why_unknown(model.plan, model.ensemble):
+        bands = shape_bands(model.plan, model.ensemble, model.ledger)
+        deviations = [bands[int(index)].deviations * scale for index in order]
+    # All shapes, and of the bands what does not make them half as high.
+    highest = max(float(np.abs(own).max()) for own in scores)
+    banded = max(float((np.abs(own) + 2 * noise).max()) for own, noise in zip(scores, deviations, strict=True))
+    reach = max(1.12 * highest, min(1.03 * banded, 1.5 * highest)) or 1.0
     n_columns = min(PANELS_PER_ROW, len(order))
     n_rows = math.ceil(len(order) / n_columns)
     height = 2.45 * n_rows + 1.0
@@ -65,16 +73,26 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
         figure, axes = pyplot.subplots(
             n_rows, n_columns, figsize=(3.4 * n_columns + 0.4, height), squeeze=False, layout="constrained"
         )
-        scale = model.ensemble.link.axis_scale(model.plan.label)
-        reach = _reach(shapes, deviations) * scale or 1.0
         for position, axis in enumerate(axes.ravel()):
             if position >= len(order):
                 axis.set_axis_off()
                 continue
-            index, shape = int(order[position]), shapes[position]
-            _panel(axis, model, index, _Drawn(shape, deviations[position] * scale, scale, reach))
-            feature = model.plan.features[index]
-            _panel_title(axis, feature.name, _share(found, index, feature.monotone))
+            feature = model.plan.features[order[position]]
+            axis.set_ylim(-reach, reach)
+            axis.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
+            if shapes[position].n_trees == 0:
+                axis.set_xticks([])
+                said = "no tree on this feature alone"
+                axis.text(0.5, 0.56, said, transform=axis.transAxes, ha="center", color=MUTED)
+            else:
+                panel = _categories_panel if feature.is_categorical else _numbers_panel
+                panel(axis, feature, shapes[position], scores[position], deviations[position])
+            total = found.values.sum()
+            share = f"{found.values[order[position]] / total:.0%}" if total > 0 else "0%"
+            share = share if feature.monotone is None else f"{_ARROWS[feature.monotone]} {share}"
+            name = _shortened(feature.name, 26)
+            axis.set_title(name, loc="left", fontsize=9.5, fontweight="bold", color=INK, pad=5)
+            axis.set_title(share, loc="right", fontsize=8, color=MUTED, pad=5)
             if position % n_columns == 0:
                 axis.set_ylabel(model.ensemble.link.axis(model.plan.label), color=MUTED)
             else:
@@ -83,40 +101,6 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
         _class_legend(figure, model)
         figure.supxlabel(_caption(model, found), x=0.012, ha="left", fontsize=8, color=MUTED)
         save_figure(pyplot, figure, path)
-
-
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """What a panel shows.
-
-    Attributes:
-        shape: of the feature.
-        deviations: float64 [n_codes, n_outputs], of the noise, in units of the axis; 0 where no band is drawn.
-        scale: units of the axis for a score of 1.
-        reach: of the axis, up and down.
-    """
-
-    shape: Shape
-    deviations: NDArray[np.float64]
-    scale: float
-    reach: float
-
-
-def _deviations(model: Model, shapes: list[Shape], order: NDArray[np.intp]) -> list[NDArray[np.float64]]:
-    """Of the noise, for each shape; zeros where they are not known."""
-    if why_unknown(model.plan, model.ensemble):
-        return [np.zeros_like(shape.scores) for shape in shapes]
-    bands = shape_bands(model.plan, model.ensemble, model.ledger)
-    return [bands[int(feature)].deviations for feature in order]
-
-
-def _reach(shapes: list[Shape], deviations: list[NDArray[np.float64]]) -> float:
-    """How far the axis goes up and down: all shapes, and of the bands what does not make them half as high."""
-    highest = max(float(np.abs(shape.centred()).max()) for shape in shapes)
-    banded = max(
-        float((np.abs(shape.centred()) + 2 * own).max()) for shape, own in zip(shapes, deviations, strict=True)
-    )
-    return max(1.12 * highest, min(1.03 * banded, 1.5 * highest))
 
 
 def _caption(model: Model, found: Importances) -> str:
@@ -170,39 +154,32 @@ def style() -> dict[str, Any]:
     }
 
 
-def _panel(axis: Any, model: Model, index: int, drawn: _Drawn) -> None:
-    feature, shape = model.plan.features[index], drawn.shape
-    axis.set_ylim(-drawn.reach, drawn.reach)
-    axis.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
-    if shape.n_trees == 0:
-        axis.set_xticks([])
-        axis.text(0.5, 0.56, "no tree on this feature alone", transform=axis.transAxes, ha="center", color=MUTED)
-    elif feature.is_categorical:
-        _categories_panel(axis, feature, drawn)
-    else:
-        _numbers_panel(axis, feature, drawn)
+Reals = NDArray[np.float64]
 
 
-def _numbers_panel(axis: Any, feature: Feature, drawn: _Drawn) -> None:
+def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, deviations: Reals) -> None:
     if feature.min is None or feature.max is None:  # a validated plan has both
         raise ValueError(f"feature {feature.name} has no bounds")
-    shape, reach = drawn.shape, drawn.reach
     borders = np.concatenate([[feature.min], np.clip(shape.borders, feature.min, feature.max), [feature.max]])
-    scores, density = shape.centred() * drawn.scale, shape.density[:-1]
+    density = shape.density[:-1]
     low, high = _shown_range(borders, density, shape.is_weighted)
-    is_log = not feature.is_date and _is_skewed(borders, density, low, high, shape.is_weighted)
+    is_known = shape.is_weighted and density.sum() > 0
+    cumulative = np.cumsum(density) / density.sum() if is_known else np.ones(len(density))
+    median = borders[1 + int(np.searchsorted(cumulative, 0.5))]
+    is_log = not feature.is_date and is_known and low >= 0 and bool((median - low) / (high - low) < SKEWED)
     if is_log:
-        # Below the first cell with a noticeable share, a logarithmic axis would only stretch emptiness.
-        start = _linear_part(borders, density, high)
+        # Below the lowest twentieth of the records, a logarithmic axis would only stretch emptiness.
+        lowest = borders[1 + min(int(np.searchsorted(cumulative, 0.05)), len(density) - 1)]
+        start = max(float(lowest), high / 1000)
         axis.set_xscale("symlog", linthresh=start, linscale=0.4)
         axis.xaxis.minorticks_off()
         decades = 10.0 ** np.arange(math.ceil(math.log10(start * 1.5)), math.floor(math.log10(high)) + 1)
         axis.set_xticks([0.0, *decades] if low == 0 else decades)
     if shape.is_weighted:
-        _density_strip(axis, axis.get_xaxis().get_transform(), borders, density, reach)
+        _density_strip(axis, axis.get_xaxis().get_transform(), borders, density, axis.get_ylim()[1])
     for output in range(scores.shape[1]):
         colour = CLASS_COLOURS[output % len(CLASS_COLOURS)]
-        _bands(axis, borders, scores[:, output], drawn.deviations[:, output], colour)
+        _bands(axis, borders, scores[:, output], deviations[:, output], colour)
         axis.stairs(scores[:-1, output], borders, baseline=None, color=colour, linewidth=1.6, zorder=3)
         axis.plot([1.045], [scores[-1, output]], "o", markeredgecolor=colour, markerfacecolor="white", markersize=4.5,
                   markeredgewidth=1.4, clip_on=False, zorder=4, transform=axis.get_yaxis_transform())  # fmt: skip
@@ -243,9 +220,7 @@ def _density_strip(axis: Any, transform: Any, borders: NDArray[Any], density: ND
     axis.stairs(heights - reach, edges, baseline=-reach, fill=True, color=FILL, linewidth=0, zorder=1.5)
 
 
-def _categories_panel(axis: Any, feature: Feature, drawn: _Drawn) -> None:
-    shape, reach = drawn.shape, drawn.reach
-    scores = shape.centred() * drawn.scale
+def _categories_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, deviations: Reals) -> None:
     names = [*feature.categories, "not listed", "missing"]
     # The categories with the most records, then from the lowest score to the highest.
     kept = np.argsort(-shape.density, kind="stable")[:MAX_BARS]
@@ -256,13 +231,13 @@ def _categories_panel(axis: Any, feature: Feature, drawn: _Drawn) -> None:
         places = np.arange(len(kept)) + (output - (n_outputs - 1) / 2) * width
         axis.bar(places, scores[kept, output], width * 0.94, color=CLASS_COLOURS[output % len(CLASS_COLOURS)], zorder=3)
         for (count, _), thickness in zip(BAND_SHADES, (1.2, 3.2), strict=True):
-            spread = count * drawn.deviations[kept, output]
+            spread = count * deviations[kept, output]
             # Pale on the bar would be lost; the wider band is the thinner line.
             axis.vlines(places, scores[kept, output] - spread, scores[kept, output] + spread, color=INK, alpha=0.42,
                         linewidth=thickness, zorder=4)  # fmt: skip
     if shape.is_weighted:
-        heights = shape.density[kept] / shape.density[kept].max() * reach * 0.3
-        axis.bar(np.arange(len(kept)), heights, 0.9, bottom=-reach, color=FILL, zorder=1.5)
+        heights = shape.density[kept] / shape.density[kept].max() * axis.get_ylim()[1] * 0.3
+        axis.bar(np.arange(len(kept)), heights, 0.9, bottom=axis.get_ylim()[0], color=FILL, zorder=1.5)
     axis.grid(axis="x", visible=False)
     shown = [_shortened(names[code], 10 if len(kept) > 4 else 12) for code in kept]
     tilted = any(len(one) + len(other) > 80 / len(kept) for one, other in pairwise(shown))
@@ -283,31 +258,6 @@ def _shown_range(borders: NDArray[Any], density: NDArray[Any], is_weighted: bool
     low, high = float(borders[first]), float(borders[last + 1])
     whole = float(borders[-1] - borders[0])
     return (low, high) if high - low < whole / 1.5 else (float(borders[0]), float(borders[-1]))
-
-
-def _is_skewed(borders: NDArray[Any], density: NDArray[Any], low: float, high: float, is_weighted: bool) -> bool:
-    if not is_weighted or low < 0 or density.sum() <= 0:
-        return False
-    median = borders[1 + int(np.searchsorted(np.cumsum(density) / density.sum(), 0.5))]
-    return bool((median - low) / (high - low) < SKEWED)
-
-
-def _linear_part(borders: NDArray[Any], density: NDArray[Any], high: float) -> float:
-    """Where a logarithmic axis starts: at the lowest twentieth of the records above zero, within three decades."""
-    cumulative = np.cumsum(density) / density.sum()
-    start = float(borders[1 + min(int(np.searchsorted(cumulative, 0.05)), len(density) - 1)])
-    return max(start, high / 1000)
-
-
-def _panel_title(axis: Any, name: str, share: str) -> None:
-    axis.set_title(_shortened(name, 26), loc="left", fontsize=9.5, fontweight="bold", color=INK, pad=5)
-    axis.set_title(share, loc="right", fontsize=8, color=MUTED, pad=5)
-
-
-def _share(found: Importances, index: int, monotone: str | None) -> str:
-    total = found.values.sum()
-    share = f"{found.values[index] / total:.0%}" if total > 0 else "0%"
-    return share if monotone is None else f"{_ARROWS[monotone]} {share}"
 
 
 def _subtitle(model: Model, found: Importances, n_shown: int) -> str:

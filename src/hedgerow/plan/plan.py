@@ -863,14 +863,6 @@ def check_bounds(low: float | None, high: float | None, path: str, said: Callabl
         raise refuse(f"{path}.max", said(high), f"a value above min = {said(low)}")
 
 
-def check_classes(label: Label, least: int, most: int, expected: str) -> None:
-    """Raise PlanError for a label with bounds, or with fewer or more classes; `expected` says how many."""
-    if label.min is not None or label.max is not None:
-        raise refuse("label.min", label.min, "no bounds on a label with classes")
-    if not least <= len(label.classes) <= most:
-        raise refuse("label.classes", list(label.classes), expected)
-
-
 def _check_privacy(plan: Plan) -> None:
     privacy = plan.privacy
     _epsilon(privacy.epsilon, "privacy.epsilon")
