@@ -9,7 +9,7 @@ uniform bytes, the draws have exactly this distribution.
 The compiled loops read a stream of random bytes. When the stream ends inside a draw, a loop stops *before* that draw
 and says so; the caller appends bytes and the draw starts again from its first byte. Nothing that was read is thrown
 away, so that long draws (which are large ones more often) are not under-represented. Every value is a non-negative
-int64 below 2^62; see `fill_discrete_gaussian` for why no operation overflows.
+int64 below 2^62; see `attempt_discrete_gaussian` for why no operation overflows.
 
 A batch is drawn at once, and its running time depends on the values drawn; no time per value can be seen from outside
 (Jin et al. 2021, arXiv 2112.05307, on timing). The proof of what such noise costs is docs/proofs/discrete-gaussian.md.

@@ -1,0 +1,57 @@
+"""What the documents and docstrings name in backticks is there: no name outlives what it named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "hedgerow"
+NOT_OURS = {
+    "OneHotEncoder", "StandardScaler", "TargetEncoder", "pandas.get_dummies", "pandas.to_datetime", "parse_dates",
+    "XGBHorizontalRecipe", "flower_app_path", "send_and_receive", "_to_json_inner", "graph_parameter_finder",
+    "https_proxy", "months_late", "N_v", "NUMBA_CACHE_DIR", "ColumnTransformer", "limit_concurrency", "app_NAME",
+    "local/hedgerow.toml", "out/report.txt",
+}  # fmt: skip
+"""Names of other libraries and of mathematics, and of columns and files in examples."""
+DOCSTRING = re.compile(r'"""[^`"].*?"""', re.DOTALL)
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+MODULES = [path for room in ("src/hedgerow", "experiments", "tests", "deploy") for path in (ROOT / room).rglob("*.py")]
+
+
+@cache
+def known() -> set[str]:
+    """Every word of the code but for its docstrings, which may name what is gone, and the names of its files."""
+    words = {part for path in MODULES for part in (path.stem, *path.parts[-3:-1])}
+    for path in (*MODULES, ROOT / "pyproject.toml", PACKAGE / "errors.toml"):
+        words.update(re.findall(r"\w+", DOCSTRING.sub("", path.read_text(encoding="utf-8"))))
+    return words
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Each page without its blocks of code, and the docstrings of each module of the package."""
+    for path in DOCUMENTS:
+        yield str(path.relative_to(ROOT)), re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for path in PACKAGE.rglob("*.py"):
+        yield str(path.relative_to(ROOT)), "".join(DOCSTRING.findall(path.read_text(encoding="utf-8")))
+
+
+def test_names_in_backticks_exist() -> None:
+    """A reader who searches for a name, or opens a file, finds it."""
+    gone = set()
+    for where, text in texts():
+        found = set(re.findall(r"(?<!`)`([A-Za-z_][\w.]*\w)(?:\(\))?`(?!`)", text)) - NOT_OURS
+        names = {name for name in found if re.search(r"_|[a-z][A-Z]|^[a-z]+\.[a-z]", name) and not _is_file(name)}
+        gone |= {(where, name) for name in names if not set(filter(None, name.split("."))) <= known()}
+        paths = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|txt|toml|service))`", text)) - NOT_OURS
+        tops = (ROOT, PACKAGE, PACKAGE.parent)
+        gone |= {(where, path) for path in paths if not any((top / path).exists() for top in tops)}
+    assert gone == set()
+
+
+def _is_file(name: str) -> bool:
+    return (Path(name).suffix[1:] or "-") in (
+        "md toml json csv txt db py html png svg sock log service npz yaml gz parquet tsv data xlsx onnx invitation cff"
+    ).split()
