@@ -9,11 +9,12 @@ The weight is what the sites in the sum declare as their largest numbers of rows
 site of any group declares none; 0, with entries of 0, is of a group that sits the round out, and -1 of one that does
 because no records add up to its sum: so every party knows the same of it. What follows is
 post-processing, which every party computes alike, in integers: each sum is scaled to the weight of all (x W // w,
-rounded down), and of the G values of an entry the middle one counts, with 0 for a group that sat out. W is the middle
+rounded down), and of the values of an entry the middle one counts, with 0 for a group that sat out, and none for one
+whose sum is false; of an even number the mean of the two in the middle, rounded down. W is the middle
 weight times the number of groups that are there, and no w counts for more: a site that declares the rows of a thousand
-moves no other group's values by it. One hostile site spoils one group's values; as long as most groups are honest, the
-middle one lies between two honest ones, or an honest one and 0. More than half have to be there: else the middle value
-would be 0 everywhere.
+moves no other group's values by it. One hostile site spoils one group's values; as long as most groups are honest,
+with false ones among the others, what counts lies between two honest values, or an honest one and 0. More than half
+have to be there: else it would be 0 everywhere.
 """
 
 from __future__ import annotations
@@ -82,7 +83,11 @@ def combined(release: IntVector, n_groups: int) -> IntVector:
     weights = np.where(rows[:, 0] > 0, np.clip(rows[:, 0] >> shift, 1, whole), 1)
     quotients, rests = np.divmod(rows[:, 1:], weights[:, None])
     scaled = quotients * whole + rests * whole // weights[:, None]
-    return np.ascontiguousarray(np.sort(scaled, axis=0)[n_groups // 2])
+    # Nothing is known by a false sum, and 0 in its place would draw all others towards it.
+    found = np.sort(scaled[rows[:, 0] != FALSE], axis=0)
+    low, high = found[(len(found) - 1) // 2], found[len(found) // 2]
+    # Their mean, rounded down, without a sum that may wrap.
+    return np.ascontiguousarray((low & high) + ((low ^ high) >> 1))
 
 
 MOST_DRAWINGS = 8
