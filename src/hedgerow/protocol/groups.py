@@ -113,10 +113,10 @@ _HAIR = 1e-300
 OUT_OF_LINE_ROUNDS = 10
 OUT_OF_LINE = 4.0
 """Mean of the logarithm over so many rounds: the squares of a group's distances are e^4 = 55 times the others'."""
-MOST_OF_DRAWING, NAMED = 1.2, 2.2
+MOST_OF_DRAWING, NAMED = 2.5, 3.5
 """A site has the mean mark of its group, 0 to the first, of each drawing; who has so much more than any other is named.
 
-So it takes three drawings at least. Honest sites whose rows differ by age came to 1.7 (docs/poisoning.md).
+So it takes more than two drawings. Honest sites whose rows differ by age came to 2.7 (docs/poisoning.md).
 """
 
 
