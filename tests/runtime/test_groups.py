@@ -307,6 +307,37 @@ def test_set_ups_are_kept_for_the_drawings_to_come(
     assert there == [0, *range(5, 11)]
 
 
+@pytest.mark.parametrize("comes_in", [3, 4, 5])
+def test_sites_that_come_late_or_come_back_are_dealt_like_the_others(
+    federate: Builder, factory: ModuleType, comes_in: int
+) -> None:
+    """One that was not there when the seed was drawn, and one that was started again, around the round between two
+    drawings: both end with the model of all, and no vector of theirs left in other groups than the round's.
+    """
+    plan = plan_of(factory, noise="distributed", n_trees=12, structure_seed="joint")
+    federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
+    late, back = sorted(parts_of(federation)[0])[:2]
+    federation.parties[late].kill()
+
+    def begin(event: Any) -> None:
+        if event.kind is RunEventKind.RELEASED and event.round == comes_in:
+            federation.parties[late].start()
+            federation.parties[back].kill()
+            federation.parties[back].start()
+
+    federation.on_event = begin
+    outcome = federation.run()
+    assert outcome.ensemble.n_trees == 12 and federation.session is not None
+    run, masked = federation.session.run, groups_masked(federation)
+    assert all({late, back} <= set(names) for names in run.survivors[2 * run.replica.n_rounds :])
+    for (name, number), groups in masked.items():
+        (own,) = (part for part in drawn(federation, run.replica.structure_seed, number // 5) if name in part)
+        # An epoch's members may be fewer than the roster's.
+        assert all(set(group) <= own for group in groups)
+    models = [party.session.ensemble for party in federation.parties.values() if party.session is not None]
+    assert [ensemble_bytes(model) for model in models if model] == [ensemble_bytes(outcome.ensemble)] * N_SITES
+
+
 def test_a_node_masks_no_round_in_other_groups_than_its_own(
     federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
