@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hedgerow.losses import squared
 from hedgerow.losses.kinds import means, regression_scores
-from hedgerow.losses.labels import Numbers
+from hedgerow.losses.labels import Numbers, negative
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label
 from hedgerow.plan.registry import LabelColumn
@@ -23,7 +23,7 @@ class Share(Numbers):
             raise refuse("label.max", label.max, "1, and no classes, for a share")
 
     def columns(self, label: Label) -> tuple[LabelColumn, ...]:
-        return (LabelColumn(label.name, bounds=label.bounds, least=0.0, outside="data-label-negative"),)
+        return (LabelColumn(label.name, bounds=label.bounds, least=0.0, outside=negative),)
 
 
 LABEL = Share()

@@ -290,12 +290,14 @@ def _label(columns: Mapping[str, Any], label: Label, table: Place, unfit: encode
     own = label.kind.columns(label)
     places = [replace(table, column=each.name) for each in own]
 
-    def leave_out(number: int, rows: NDArray[np.bool_], code: str, entry: str) -> None:
-        def error(index: int) -> DataError:
-            value = shown(encoders.value_at(columns[own[number].name], index))
-            return DataError(entry, place=places[number].at(index), value=value, **own[number].about)
+    def leave_out(number: int, rows: NDArray[np.bool_], code: str, make: Callable[[str, str], Exception]) -> None:
+        def error(index: int) -> Any:
+            return make(places[number].at(index), shown(encoders.value_at(columns[own[number].name], index)))
 
         unfit(rows, code, error)
+
+    def missing(at: str, _: str) -> DataError:
+        return DataError("data-label-missing", place=at)
 
     cells = [
         encoders.category_indices(columns[each.name], each.words, place, unfit)
@@ -305,11 +307,11 @@ def _label(columns: Mapping[str, Any], label: Label, table: Place, unfit: encode
     ]
     for number, (each, found) in enumerate(zip(own, cells, strict=True)):
         is_missing = found == encoders.MISSING if each.words else np.isnan(found)
-        leave_out(number, is_missing, "data-label-missing", "data-label-missing")
+        leave_out(number, is_missing, "data-label-missing", missing)
     for number, (each, found) in enumerate(zip(own, cells, strict=True)):
-        least = -math.inf if each.least is None else each.least
-        is_outside = found == encoders.UNKNOWN if each.words else found < least
-        leave_out(number, is_outside, "data-label-outside", each.outside)
+        if each.outside is not None:
+            is_outside = found == encoders.UNKNOWN if each.words else found < (each.least or 0.0)
+            leave_out(number, is_outside, "data-label-outside", each.outside)
     # Rows that do not fit are left out after this.
     values: LabelColumn = label.kind.values(cells, label)
     return values

@@ -5,12 +5,13 @@ Times to an event stand alone, in `hedgerow.losses.survival`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.errors import DataError, ModelError
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label
@@ -32,7 +33,10 @@ class Classes(LabelKind):
 
     n_classes: ClassVar[tuple[int, int, str]]
     predicts = "probabilities"
-    refusals: ClassVar[Mapping[str, str]] = {"interval": "no-interval-classes", "survival": "no-survival"}
+    refusals: ClassVar[Mapping[str, Callable[[], Exception]]] = {
+        "interval": lambda: ModelError("no-interval-classes"),
+        "survival": lambda: ModelError("no-survival"),
+    }
 
     def check(self, label: Label) -> None:
         fewest, most, expected = self.n_classes
@@ -45,7 +49,10 @@ class Classes(LabelKind):
         return len(label.classes)
 
     def columns(self, label: Label) -> tuple[LabelColumn, ...]:
-        return (LabelColumn(label.name, label.classes),)
+        def outside(place: str, value: str) -> DataError:
+            return DataError("data-label-outside", place=place, value=value)
+
+        return (LabelColumn(label.name, label.classes, outside=outside),)
 
     def values(self, cells: Sequence[NDArray[Any]], label: Label) -> NDArray[np.int32]:
         return cells[0].astype(np.int32)
@@ -60,15 +67,20 @@ class Classes(LabelKind):
         return f"{len(label.classes)} classes"
 
 
+def negative(place: str, value: str) -> DataError:
+    """The error for a number that begins at 0, see `LabelColumn.outside`."""
+    return DataError("data-label-negative", place=place, value=value)
+
+
 class Numbers(LabelKind):
     """A number within public bounds; what lies beyond counts as the bound."""
 
     is_number = True
     predicts = "values"
-    refusals: ClassVar[Mapping[str, str]] = {
-        "probabilities": "no-probabilities",
-        "probability columns": "no-probabilities-option",
-        "survival": "no-survival",
+    refusals: ClassVar[Mapping[str, Callable[[], Exception]]] = {
+        "probabilities": lambda: ModelError("no-probabilities"),
+        "probability columns": lambda: ModelError("no-probabilities-option"),
+        "survival": lambda: ModelError("no-survival"),
     }
     position = "residual"
 

@@ -36,7 +36,7 @@ import math
 import numpy as np
 
 from hedgerow.losses.kinds import Deviance, Floats, Ints, LossKind, NumberLink, Objective, means
-from hedgerow.losses.labels import Numbers
+from hedgerow.losses.labels import Numbers, negative
 from hedgerow.losses.tables import (
     RECORD_NORM,
     SCORE_LIMIT,
@@ -171,7 +171,7 @@ class Count(Numbers):
             raise refuse("label.max", most, expected)
 
     def columns(self, label: Label) -> tuple[LabelColumn, ...]:
-        return (LabelColumn(label.name, bounds=label.bounds, least=0.0, outside="data-label-negative"),)
+        return (LabelColumn(label.name, bounds=label.bounds, least=0.0, outside=negative),)
 
     def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> Floats:
         return np.asarray(np.rint(super().made(effects, label, noise)))

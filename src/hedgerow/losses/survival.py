@@ -36,15 +36,17 @@ Source: Cox (1972), section 8, for discrete time; the sensitivity is proved in d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hedgerow.errors import DataError, ModelError
 from hedgerow.losses.censored import concordance, integrated_brier_score, times_of
 from hedgerow.losses.kinds import SQUARES, Floats, Ints, LossKind, NumberLink, Objective
+from hedgerow.losses.labels import negative
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan
@@ -223,11 +225,11 @@ class Survival(LabelKind):
     hint = '"survival" with event and intervals, for a time to an event'
     own_fields = ("event", "event_codes", "intervals")
     predicts = "survival"
-    refusals: ClassVar[Mapping[str, str]] = {
-        "probabilities": "no-survival-chances",
-        "probability columns": "no-survival-chances",
-        "interval": "no-interval-classes",
-        "machine": "export-survival",
+    refusals: ClassVar[Mapping[str, Callable[[], Exception]]] = {
+        "probabilities": lambda: ModelError("no-survival-chances"),
+        "probability columns": lambda: ModelError("no-survival-chances"),
+        "interval": lambda: ModelError("no-interval-classes"),
+        "machine": lambda: ModelError("export-survival"),
     }
     position = "risk"
 
@@ -257,8 +259,12 @@ class Survival(LabelKind):
     def columns(self, label: Label) -> tuple[LabelColumn, ...]:
         words = label.event_codes or EVENT_WORDS
         lost, seen = (", ".join(words[own::2]) for own in (0, 1))
-        event = LabelColumn(str(label.event), words, outside="data-event-outside", about={"lost": lost, "seen": seen})
-        return LabelColumn(label.name, (), (0.0, LATEST), 0.0, "data-label-negative"), event
+
+        def outside(place: str, value: str) -> DataError:
+            return DataError("data-event-outside", place=place, value=value, lost=lost, seen=seen)
+
+        times = LabelColumn(label.name, (), (0.0, LATEST), 0.0, negative)
+        return times, LabelColumn(str(label.event), words, outside=outside)
 
     def values(self, cells: Sequence[NDArray[Any]], label: Label) -> NDArray[np.int32]:
         """See `survival_codes`; rows without a time from 0 on are left out after this."""

@@ -385,7 +385,7 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
     require_listed(plan, "InterpretML's JSON")
     link = _LINKS.get(ensemble.link.name)
     if link is None:
-        raise ModelError(plan.label.kind.refusals.get("machine", "export-ebm-link"))
+        raise plan.label.kind.refusals.get("machine", lambda: ModelError("export-ebm-link"))()
     for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
         if (count := len(_features_of(pruned_tree(ensemble, tree, output)))) > 1:
             raise ModelError("export-not-additive", tree=tree, count=count)

@@ -372,7 +372,7 @@ class Model:
     def _require(self, what: str) -> None:
         """Raise ModelError where labels of this kind have no such predictions, see `LabelKind.refusals`."""
         if (refusal := self.plan.label.kind.refusals.get(what)) is not None:
-            raise ModelError(refusal)
+            raise refusal()
 
     def header(self, *, chances: bool, coverage: float | None) -> list[str]:
         """The columns of `rows_of_codes`; arguments as there.
@@ -624,9 +624,9 @@ def _in_the_way(path: Path, remedy: str) -> UsageError:
 def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     sites, created_with = content.get("sites"), content.get("created_with")
     if not isinstance(sites, list) or not all(isinstance(site, str) for site in sites):
-        raise ModelError("model-invalid", fault="its sites are not a list of names")
+        raise _invalid("its sites are not a list of names")
     if not isinstance(created_with, str):
-        raise ModelError("model-invalid", fault="it does not say which version wrote it")
+        raise _invalid("it does not say which version wrote it")
     try:
         plan = _plan_from_dict(content.get("plan"))
         ledger = Ledger.from_json(json.dumps(content.get("ledger")))
@@ -638,11 +638,11 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
             raise ModelError("model-newer-plan", fault=what) from fault
         if fault.code == "report-untrue":
             raise ModelError("model-report-untrue", fault=what) from fault
-        raise ModelError("model-invalid", fault=what) from fault
+        raise _invalid(what) from fault
     ensemble = ensemble_from_dict(content.get("ensemble", {}), plan)
     trained = ledger.releases[len(plan.prepared) :]
     if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in trained):
-        raise ModelError("model-invalid", fault="it has trees, and its ledger no release that they could be made from")
+        raise _invalid("it has trees, and its ledger no release that they could be made from")
     salvaged = _salvage_of(content.get("salvaged"), ledger)
     errors = _errors_of(content.get("errors"), plan, ledger)
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged, errors)
@@ -653,11 +653,11 @@ def _errors_of(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None
     if stored is None:
         return None
     if not plan.label.kind.is_number or not any(release.kind in EVALUATION_KINDS for release in ledger):
-        raise ModelError("model-invalid", fault="it has errors of an evaluation that is not in its ledger")
+        raise _invalid("it has errors of an evaluation that is not in its ledger")
     try:
         return ErrorHistogram.from_dict(stored)
     except ValueError as fault:
-        raise ModelError("model-invalid", fault=str(fault)) from fault
+        raise _invalid(str(fault)) from fault
 
 
 def _salvage_of(stored: Any, ledger: Ledger) -> Salvage | None:
@@ -665,15 +665,17 @@ def _salvage_of(stored: Any, ledger: Ledger) -> Salvage | None:
     if stored is None:
         return None
     if not isinstance(stored, dict) or {part.name for part in fields(Salvage)} != stored.keys():
-        raise ModelError("model-invalid", fault="it does not say how much of its run was salvaged")
+        raise _invalid("it does not say how much of its run was salvaged")
     code, used, planned = stored["code"], stored["n_used"], stored["n_planned"]
     if not isinstance(code, str) or type(used) is not int or type(planned) is not int or not 1 <= used <= planned:
-        raise ModelError("model-invalid", fault="it does not say how much of its run was salvaged")
+        raise _invalid("it does not say how much of its run was salvaged")
     if used > len(ledger):
-        raise ModelError(
-            "model-invalid", fault=f"it is said to be of {used} releases, and its ledger has {len(ledger)}"
-        )
+        raise _invalid(f"it is said to be of {used} releases, and its ledger has {len(ledger)}")
     return Salvage(code, used, planned)
+
+
+def _invalid(fault: str) -> ModelError:
+    return ModelError("model-invalid", fault=fault)
 
 
 def _plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -683,13 +685,9 @@ def _plan_to_dict(plan: Plan) -> dict[str, Any]:
     return table
 
 
-def _jsonable(epsilon: float) -> float | str:
-    return _INFINITE if math.isinf(epsilon) else epsilon
-
-
 def _plan_from_dict(table: Any) -> Plan:
     if not isinstance(table, dict):
-        raise ModelError("model-invalid", fault="it has no plan")
+        raise _invalid("it has no plan")
     privacy = table.get("privacy")
     if isinstance(privacy, dict) and privacy.get("epsilon") == _INFINITE:
         table = {**table, "privacy": {**privacy, "epsilon": math.inf}}
@@ -699,39 +697,27 @@ def _plan_from_dict(table: Any) -> Plan:
 def _report_of(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:
     """The report that follows from plan and ledger; raises PrivacyError or ModelError if `stored` does not fit it."""
     if not isinstance(stored, dict):
-        raise ModelError("model-invalid", fault="it has no privacy report")
+        raise _invalid("it has no privacy report")
     if stored.get("n_releases") != len(ledger):
-        raise ModelError(
-            "model-invalid",
-            fault=f"its privacy report speaks of {stored.get('n_releases')} releases and its ledger of {len(ledger)}",
+        raise _invalid(
+            f"its privacy report speaks of {stored.get('n_releases')} releases and its ledger of {len(ledger)}"
         )
     before = prepared_ledger(plan).releases
     if ledger.releases[: len(before)] != before:
-        raise ModelError("model-invalid", fault="its ledger does not begin with what its plan was prepared by")
+        raise _invalid("its ledger does not begin with what its plan was prepared by")
     own = ledger.releases[len(before) :]
     if [release.round for release in own] != list(range(len(own))):
-        raise ModelError(
-            "model-invalid",
-            fault="its ledger's releases are not numbered from 0 to the last: some are missing, or out of order",
-        )
+        raise _invalid("its ledger's releases are not numbered from 0 to the last: some are missing, or out of order")
     for release in ledger:
         if release.purpose.split("/")[:2] != [str(release.round), release.kind]:
-            raise ModelError(
-                "model-invalid", fault=f"its ledger's release {release.purpose!r} is entered as another round or kind"
-            )
+            raise _invalid(f"its ledger's release {release.purpose!r} is entered as another round or kind")
         if not isinstance(release.event, (*_GAUSSIAN, *method_of(plan).parts().events)):
-            raise ModelError(
-                "model-invalid",
-                fault=f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have",
-            )
+            raise _invalid(f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have")
     context = PrivacyContext.of(plan)
     is_evaluated = any(release.kind in EVALUATION_KINDS for release in ledger)
-    if not is_evaluated and stored.get("epsilon_requested") != _jsonable(plan.privacy.epsilon):
-        value, planned = stored.get("epsilon_requested"), plan.privacy.epsilon
-        raise ModelError(
-            "model-invalid",
-            fault=f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}",
-        )
+    value, planned = stored.get("epsilon_requested"), plan.privacy.epsilon
+    if not is_evaluated and value != (_INFINITE if math.isinf(planned) else planned):
+        raise _invalid(f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}")
     # What neither plan nor ledger knows: flags that old ledgers do not have.
     context = replace(
         context,
@@ -778,10 +764,10 @@ def read_content(path: Path) -> dict[str, Any]:
     try:
         require_plain(content)
     except ValueError as fault:
-        raise ModelError("model-invalid", fault=str(fault)) from None
+        raise _invalid(str(fault)) from None
     version = content.get("version")
     if type(version) is not int or version < 1:
-        raise ModelError("model-invalid", fault="its version is not a whole number above 0")
+        raise _invalid("its version is not a whole number above 0")
     if version > FILE_VERSION:
         raise ModelError("model-newer-version", part=f"model file {path}", found=version, newest=FILE_VERSION)
     return content

@@ -7,7 +7,7 @@ happens when a plan is first read: `hedgerow/__init__.py` says what to load then
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 Section = TypeVar("Section")
@@ -44,15 +44,14 @@ class LabelColumn:
         words: what its cells may say, in the order of their codes; empty where they are numbers.
         bounds: of numbers; None for words.
         least: of numbers: rows with less are left out; None where none is.
-        outside, about: the DataError for a cell that is not among the words, or below the least, and what else it says.
+        outside: makes the DataError for a cell that is not among the words, or below the least, of its place and value.
     """
 
     name: str
     words: tuple[str, ...] = ()
     bounds: tuple[float, float] | None = None
     least: float | None = None
-    outside: str = "data-label-outside"
-    about: Mapping[str, str] = field(default_factory=dict)
+    outside: Callable[[str, str], Exception] | None = None
 
 
 class LabelKind:
@@ -68,8 +67,8 @@ class LabelKind:
         is_number: whether nodes keep it scaled from its public bounds to [-1, 1], in units of 2**-16.
         is_symmetric: whether scores of the other sign say the same of the label the other way round.
         predicts: what a model says of it: "probabilities", "values", or "survival".
-        refusals: what its models cannot say, with the ModelError for who asks: "probabilities", "probability columns",
-            "interval", "survival", or an explainable boosting "machine".
+        refusals: by what its models cannot say what makes the error for who asks: "probabilities", "probability
+            columns", "interval", "survival", or an explainable boosting "machine".
         position: what an evaluation counts records by, see `hedgerow.evaluation.sums`.
     """
 
@@ -79,7 +78,7 @@ class LabelKind:
     is_number: ClassVar[bool] = False
     is_symmetric: ClassVar[bool] = False
     predicts: ClassVar[str]
-    refusals: ClassVar[Mapping[str, str]]
+    refusals: ClassVar[Mapping[str, Callable[[], Exception]]]
     position: ClassVar[str]
 
     def check(self, label: Any) -> None:
