@@ -9,10 +9,14 @@ import ast
 import csv
 import hashlib
 import json
+import os
 import random
+import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
+from hedgerow.cli.main import main as hedgerow
 from hedgerow.data.datasets import write_rand_hie
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
 from hedgerow.local.training import evaluate_federated, plot_calibration, train
@@ -100,12 +104,26 @@ def _text(x: int, y: int, words: str, fill: str, *, bold: bool = False, size: in
     return f'<text x="{x}" y="{y}" fill="{fill}" font-size="{size}" text-anchor="middle"{weight}>{words}</text>'
 
 
+def _photograph_survey(folder: Path) -> None:
+    """The page of a survey, by a browser (CHROMIUM, or what is installed): the picture stays as it is without one."""
+    browser = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if browser is None:
+        return
+    sites = [word for path in sorted((folder).glob("site-*.csv")) for word in ("--site", str(path))]
+    asked = ("--label", "visited", "--unit", "zper", "--without", "site", "--epsilon", "1")
+    assert hedgerow(["survey", *sites, *asked, "--out", str(folder / "statistics")]) == 0
+    look = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1100,900")
+    page = (folder / "statistics" / "report.html").as_uri()
+    subprocess.run([browser, *look, f"--screenshot={FOLDER / 'survey.png'}", page], check=True, capture_output=True)
+
+
 def main(argv: list[str]) -> int:
     """The documents' pictures, drawn again: both kinds of noise, shapes, calibration; and of what they are drawn."""
     for name, is_narrow in (("hedgerow", False), ("hedgerow-narrow", True)):
         (FOLDER / f"{name}.svg").write_text(modes(narrow=is_narrow), encoding="utf-8")
     with tempfile.TemporaryDirectory() as made:
         model, held_out = demonstration(Path(made))
+        _photograph_survey(Path(made))
     plots.plot_shapes(model, FOLDER / "shapes.png")
     noise = SystemNoise(random.Random(SEED).randbytes)
     plot_calibration(evaluate_federated(model, held_out, epsilon=1, noise=noise), FOLDER / "calibration.png")
