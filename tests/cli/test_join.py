@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from argparse import Namespace
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
@@ -18,8 +17,8 @@ from hedgerow.app.inputs import asked, read_policy
 from hedgerow.app.join import JoinOptions, _book, _compare, _Line, _require_company
 from hedgerow.app.rows import _read_now, loader
 from hedgerow.app.study import policy_of
+from hedgerow.app.survey import SurveyOptions
 from hedgerow.cli.main import main
-from hedgerow.cli.survey import _check as check_survey
 from hedgerow.client.budget import BudgetBook
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
@@ -402,8 +401,9 @@ def test_a_study_asks_its_sites_for_statistics_by_one_command(
     """The columns are the plan's, so that no one names them twice, and each survey has a folder of its own; the same
     command goes on with one that was cut off.
     """
-    taken = list[Namespace]()
-    monkeypatch.setattr("hedgerow.cli.survey.run", taken.append)
+    taken = list[tuple[SurveyOptions, Path]]()
+    monkeypatch.setattr("hedgerow.app.survey.survey_over_nodes", lambda options, _, out: taken.append((options, out)))
+    monkeypatch.setattr("hedgerow.cli.survey.show", lambda *_: None)
     times = 'name = "time"\ntype = "survival"\nevent = "seen"\nintervals = [1, 2, 3]\n'
     is_survival = label == "survival"
     plan = PLAN.partition("[label]")[0] + "[label]\n" + times if is_survival else PLAN
@@ -412,12 +412,10 @@ def test_a_study_asks_its_sites_for_statistics_by_one_command(
     Path("wards/roster.toml").touch()
     for has_ended in (False, False, True):
         if has_ended:
-            Path("wards/survey-1").mkdir()
             Path("wards/survey-1/survey.json").touch()
         assert main(["study", "survey", "--epsilon", "0.3"]) == 0
-        check_survey(taken[-1])
-    assert [one.out for one in taken] == ["wards/survey-1", "wards/survey-1", "wards/survey-2"]
-    found = taken[-1]
+    assert [str(out) for _, out in taken] == ["wards/survey-1", "wards/survey-1", "wards/survey-2"]
+    found, _ = taken[-1]
     assert (found.unit, found.max_rows_per_unit, found.delta, found.epsilon) == ("person", 1, 1e-5, 0.3)
     named = "wards/plan.toml"
     expected = (named, None, "") if is_survival else (None, named, "outcome")

@@ -20,7 +20,6 @@ from rich.console import Console
 from hedgerow.app.inputs import read_plan
 from hedgerow.app.statistics import Bars, categories_text, histogram_of, print_statistics, sheets_of
 from hedgerow.cli.main import build_parser, main
-from hedgerow.cli.survey import _say_what_next
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.errors import PlanError
 from hedgerow.local.survey import survey_sites
@@ -375,12 +374,13 @@ def test_cells_that_are_no_numbers_are_seen_in_the_terminal(tmp_path: Path, caps
     assert "recode.hb" in printed.err
 
 
-def test_what_comes_after_a_survey_over_nodes_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_comes_after_a_survey_over_nodes_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that is advised has what `hedgerow coordinator` needs, and listens where the survey did."""
-    found: Any = SimpleNamespace(statistics=SimpleNamespace(n_records=SimpleNamespace(value=1e6)))
+    advice = list[str]()
+    monkeypatch.setattr("hedgerow.cli.survey.survey_over_nodes", lambda *_, **__: None)
+    monkeypatch.setattr("hedgerow.cli.survey.show", lambda *given: advice.append(given[3]))
     survey = ["survey", "header.csv", "--federated", "--label", "y", "--epsilon", "1", "--train-epsilon", "2"]
     party = ["--roster", "our roster.toml", "--identity", "hub.private.json", "--listen", "0.0.0.0:7501"]
-    _say_what_next(build_parser().parse_args([*survey, *party]), found, Any, {"plan.toml": Path("out/plan.toml")})
-    advice = " ".join(capsys.readouterr().err.split()).partition("together: ")[2]
-    typed = build_parser().parse_args(shlex.split(advice)[1:])
+    assert main([*survey, *party, "--out", str(tmp_path)]) == 0
+    typed = build_parser().parse_args(shlex.split(advice[0].replace("{plan}", "out/plan.toml")))
     assert (typed.plan, typed.roster, typed.listen) == ("out/plan.toml", "our roster.toml", "0.0.0.0:7501")

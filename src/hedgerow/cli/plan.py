@@ -18,8 +18,9 @@ from hedgerow.app.fit import whose_rows
 from hedgerow.app.inputs import adapted_sites, adapted_table, check_can_write, listed, new_file, read_plan, read_text
 from hedgerow.app.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.app.progress import sites_of, survey_facts
+from hedgerow.app.survey import PlanFile, no_classes, save_plan
 from hedgerow.cli.options import filled
-from hedgerow.cli.survey import PlanFile, no_classes, private_draft, save_plan
+from hedgerow.cli.survey import private_draft
 from hedgerow.data.drafts import draft_plan, read_codebook, summarise, usable_columns
 from hedgerow.data.sources import Location, column_names
 from hedgerow.errors import DataError, HedgerowError, UsageError

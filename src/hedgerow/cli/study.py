@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow.app import study
-from hedgerow.app.inputs import read_plan
+from hedgerow.app.inputs import output_folder, read_plan
 from hedgerow.app.output import note, print_facts, print_json
 from hedgerow.cli.options import filled
 from hedgerow.errors import EnvironmentFault, UsageError
@@ -113,27 +113,28 @@ def survey(arguments: argparse.Namespace) -> None:
     Where the plan's label is a time to an event, for Kaplan-Meier curves. The same command goes on with one that was
     cut off.
     """
-    from hedgerow.cli import survey as statistics
-    from hedgerow.cli.main import build_parser
+    from hedgerow.app.survey import SurveyOptions, survey_over_nodes
+    from hedgerow.cli.survey import show as show_survey
 
-    folder = study.folder_of(arguments.study)
-    study.require_roster(folder)
-    plan, place = read_plan(str(folder / PLAN)), str(folder / PLAN)
-    number = next(n for n in count(1) if not (folder / f"survey-{n}" / "survey.json").is_file())
-    command = ["survey", "--federated", "--epsilon", str(arguments.epsilon), "--delta", str(plan.privacy.delta)]
-    command += ["--out", str(folder / f"survey-{number}")]
-    command += ["--survival", place] if plan.label.intervals else ["--schema", place, "--label", plan.label.name]
-    if plan.privacy.unit != "record":
-        command += ["--unit", plan.privacy.unit, "--max-rows-per-unit", str(plan.privacy.max_rows_per_unit)]
-    command += [] if arguments.noise is None else ["--noise", arguments.noise]
-    options = _options(arguments).coordinator()
-    command += ["--roster", options.roster, "--identity", options.identity, "--listen", options.listen]
-    command += ["--log-format", options.log_format, *(["--json"] if options.quiet else [])]
-    command += [] if options.metrics is None else ["--metrics", options.metrics]
-    command += [] if options.seed is None else ["--seed", str(options.seed)]
-    asked = build_parser().parse_args(command)
-    asked.trained_by = f"study run --plan {shlex.quote(str(folder / f'survey-{number}' / PLAN))}"
-    statistics.run(asked)
+    options = _options(arguments)
+    study.require_roster(options.folder)
+    place = options.folder / PLAN
+    plan, party = read_plan(str(place)), options.coordinator()
+    number = next(n for n in count(1) if not (options.folder / f"survey-{n}" / "survey.json").is_file())
+    folder = output_folder(str(options.folder / f"survey-{number}"))
+    privacy, is_survival = plan.privacy, bool(plan.label.intervals)
+    asked = SurveyOptions(
+        epsilon=arguments.epsilon,
+        delta=privacy.delta,
+        noise=arguments.noise,
+        label="" if is_survival else plan.label.name,
+        schema=None if is_survival else str(place),
+        survival=str(place) if is_survival else None,
+        unit=None if privacy.unit == "record" else privacy.unit,
+        max_rows_per_unit=privacy.max_rows_per_unit,
+        quiet=arguments.json,
+    )
+    show_survey(asked, survey_over_nodes(asked, party, folder), folder, "study run --plan {plan}")
 
 
 def abort(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,344 @@
+"""A survey: what is asked for, of tables that this machine reads or of nodes, and where what it found goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hedgerow.app.inputs import adapted_sites, listed, new_file, read_text
+from hedgerow.app.output import json_text, note
+from hedgerow.app.progress import sites_of, status
+from hedgerow.app.statistics import page_of, picture_of
+from hedgerow.data.drafts import ask_of_texts, read_codebook
+from hedgerow.data.fit import of_lines
+from hedgerow.data.sources import column_names
+from hedgerow.data.units import MOST_LEFT_OUT
+from hedgerow.errors import NothingFoundError, UsageError
+from hedgerow.local.survey import (
+    TableSurvey,
+    columns_of,
+    curves_of,
+    drafted_plan,
+    numeric_label_of,
+    open_plan_text,
+    plan_text,
+    read_named,
+    read_site_tables,
+    schema_of,
+    schema_of_book,
+    survey_tables,
+    table_survey,
+)
+from hedgerow.methods.tasks import SurveyTask
+from hedgerow.models.model import write_atomically
+from hedgerow.plan.names import is_identifier
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.server.coordinator import RunSession
+from hedgerow.server.release import Outcome
+from hedgerow.survey.curves import SurvivalCurves
+from hedgerow.survey.kinds import number_like
+from hedgerow.survey.questions import AskedColumn
+from hedgerow.survey.requests import OpenTable
+
+if TYPE_CHECKING:
+    from hedgerow.app.coordinator import CoordinatorOptions
+
+SUBJECT = "these statistics"
+PLAN = "plan.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurveyOptions:
+    """What statistics are asked for, and at what price.
+
+    Attributes:
+        epsilon, delta: of all of them together.
+        noise: who adds it over nodes; None for the sites.
+        label: the column whose classes are asked for by bin of each other, and that a drafted plan predicts; "": none.
+        schema, codebook: files that say what is public of columns.
+        survival, by: a plan's file whose label's survival curves are asked for in place of statistics, and of which
+            column's categories.
+        without: columns that are left out.
+        unit, max_rows_per_unit: whom it protects, and rows of one that are used (1); None for single rows.
+        adapters: how sites write their tables, as for `adapted_sites`.
+        train_epsilon: what the drafted plan promises; None for `usual_epsilon`.
+        seed: draws the noise from a seed, for experiments.
+        quiet: make no remarks.
+    """
+
+    epsilon: float
+    delta: float = 1e-6
+    noise: str | None = None
+    label: str = ""
+    schema: str | None = None
+    codebook: str | None = None
+    survival: str | None = None
+    by: str | None = None
+    without: Sequence[str] = ()
+    unit: str | None = None
+    max_rows_per_unit: int | None = None
+    adapters: Sequence[str] = ()
+    train_epsilon: float | None = None
+    seed: int | None = None
+    quiet: bool = False
+
+    @property
+    def noise_source(self) -> NoiseSource:
+        """What the noise is drawn from."""
+        return SystemNoise(os.urandom) if self.seed is None else SeededNoise(self.seed)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a survey has made.
+
+    Attributes:
+        found: the statistics, and their report.
+        sites: whose rows are in them.
+        plan: that is drafted of them, if they make one.
+        text: of its file, or of that of a plan which waits for its classes; "" for neither.
+    """
+
+    found: TableSurvey
+    sites: Sequence[str]
+    plan: Plan | None
+    text: str
+
+    def to_dict(self) -> dict[str, object]:
+        """The statistics for a program; what is not shown is null."""
+        return {"sites": list(self.sites), **self.found.statistics.to_dict(), "report": self.found.report.to_dict()}
+
+    def write(self, folder: Path) -> dict[str, Path]:
+        """Write the files; statistics that were there before are written over, but for a plan that is another one."""
+        texts = {
+            "report.html": page_of(self.found, self.sites, SUBJECT), "survey.json": json_text(self.to_dict()) + "\n",
+        }  # fmt: skip
+        if isinstance(self.found.statistics, SurvivalCurves):
+            texts["curves.svg"] = picture_of(self.found.statistics, is_file=True)
+        if self.text:
+            save_plan(folder / PLAN, self.text)
+        for name, text in texts.items():
+            write_atomically(folder / name, text.encode())
+        return {name: folder / name for name in (*texts, *([PLAN] if self.text else []))}
+
+    def require_plan(self, label: str, kept: Path | None) -> None:
+        """Raise NothingFoundError where a plan for a label was wished for and is not finished.
+
+        Args: label: "" for no wish; kept: the plan that waits for its classes.
+        """
+        if self.plan is not None or not label:
+            return
+        if len(getattr(self.found.statistics, "classes", ())) < 2:
+            raise no_classes(label, self.found.report.epsilon, kept)
+        missing = "no column stands out of the noise but the label"
+        raise NothingFoundError("survey-no-plan", missing=missing, spent=self.found.report.epsilon, kept="")
+
+
+def no_classes(label: str, spent: float, kept: Path | None) -> NothingFoundError:
+    """That a label's classes were not found. Args: kept: the plan that waits for them."""
+    missing = f"fewer than two classes of the label {label!r} stand out of the noise, and it is no quantity"
+    said = f"Write the classes into {kept}: all else there is paid for, and trains. " if kept is not None else ""
+    return NothingFoundError("survey-no-plan", missing=missing, spent=spent, kept=said)
+
+
+def survey_over_tables(
+    options: SurveyOptions, tables: Mapping[str, str], folder: Path | None = None, allow_loss: float | None = None
+) -> Survey:
+    """Statistics of tables that this machine reads, by their sites.
+
+    Args: folder: where they are to go; allow_loss: the share of a table's rows that may be left out.
+    """
+    label = _declared_label(options)
+    if folder is not None and options.label:
+        # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
+        new_file(str(folder / PLAN))
+    places = adapted_sites(tables, options.adapters)
+    curves = _curves(options, {})
+    if curves is None:
+        schema, without = _known(options, column_names(next(iter(places.values()))))
+    with status("Reading", quiet=options.quiet):
+        if curves is None:
+            read = read_site_tables(places, schema, without, options.unit or "record")
+        else:
+            read = read_named(places, curves)
+    for site, rows in read.rows.items():
+        if not options.quiet or rows.left_out:
+            note(f"Private, for the site {site} only: {rows.text()}")
+        if "data-ragged-row" in rows.left_out:
+            _, cause = next(of_lines(len(column_names(places[site])), rows))
+            note(f"Private, for the site {site} only: {cause}.")
+    for site, rows in read.rows.items():
+        rows.require(site, MOST_LEFT_OUT if allow_loss is None else allow_loss)
+    _say_unread(read.unread)
+    asked = curves or _open_table(options, read.columns, {})
+    with status("Adding up", quiet=options.quiet):
+        found = survey_tables(asked, read.tables, options.noise_source)
+    hashed = {own.name for own in getattr(found.statistics, "columns", ()) if own.is_hashed}
+    texts = [own for table in read.tables.values() for own in table.columns if own.place.column in hashed]
+    if question := ask_of_texts({own.place.column for own in texts if number_like(own.texts[0])}):
+        note(f"Private, for the owners of the tables only: {question}")
+    return _made(options, found, list(read.tables), label)
+
+
+def survey_over_nodes(
+    options: SurveyOptions, coordinator: CoordinatorOptions, folder: Path, header: str | None = None,
+    journal: str | None = None, *, is_new: bool = False,
+) -> Survey:  # fmt: skip
+    """Statistics of what the nodes of a roster hold, asked for as their coordinator; they are in the folder.
+
+    Args: header: a table whose header names the columns; None for those that are declared; journal: another file than
+        the folder's; is_new: set another run's journal aside.
+    """
+    # Extras: only a party that dials or listens needs grpc.
+    from hedgerow.app.coordinator import serve
+
+    label, noise = _declared_label(options), {"noise": options.noise or "distributed"}
+    asked = _curves(options, noise) or _asked_of_nodes(options, header, noise)
+    task = SurveyTask(asked)
+
+    def found_in(outcome: Outcome, session: RunSession) -> Survey:
+        statistics = asked.statistics(session.run.releases, outcome.ledger)
+        found = table_survey(asked, statistics, outcome.ledger, coordinator.noise)
+        return _made(options, replace(found, run=session.run.run_id), sites_of(session), label)
+
+    def write(outcome: Outcome, session: RunSession) -> None:
+        found_in(outcome, session).write(folder)
+
+    file = StatisticsFolder(folder, Path(journal or folder / "survey.journal"), write, is_new, options.quiet)
+    return found_in(*serve(coordinator, task.plan, file, task))
+
+
+def _made(options: SurveyOptions, found: TableSurvey, sites: Sequence[str], label: dict[str, Any] | None) -> Survey:
+    plan = drafted_plan(found, len(sites), options.train_epsilon, label)
+    text = open_plan_text(found, len(sites), options.train_epsilon) if plan is None else plan_text(plan)
+    return Survey(found, sites, plan, text)
+
+
+# What is asked for ----------------------------------------------------------------------------------------------------
+
+
+def _declared_label(options: SurveyOptions) -> dict[str, Any] | None:
+    """The [label] of the schema, if it is a number; read before anything is spent, for it may be wrong."""
+    is_declared = options.schema is not None and bool(options.label)
+    return numeric_label_of(read_text(str(options.schema)), options.label) if is_declared else None
+
+
+def _curves(options: SurveyOptions, noise: Mapping[str, str]) -> OpenTable | None:
+    """The curves that are asked for instead of statistics; None where none are."""
+    if options.survival is None:
+        return None
+    return curves_of(read_text(options.survival), options.by, _privacy(options, noise))
+
+
+def _asked_of_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, str]) -> OpenTable:
+    """The statistics that are asked for, by what is declared, or by the header of a table."""
+    given = adapted_sites({} if header is None else {"": header}, options.adapters)
+    schema, without = _known(options, column_names(given[""]) if given else None)
+    if options.unit is not None:
+        without.append(options.unit)
+    if given:
+        columns, unread = columns_of(given, schema, without)
+        _say_unread(unread)
+    else:
+        columns = tuple(own for name, own in schema.items() if name not in without)
+    if not columns:
+        raise UsageError("survey-no-columns")
+    return _open_table(options, columns, noise)
+
+
+def _known(options: SurveyOptions, names: Sequence[str] | None) -> tuple[dict[str, AskedColumn], list[str]]:
+    """What is declared of the columns, by the schema before the code book, and the columns that are left out.
+
+    Args: names: of the columns that there are; None for those that are declared.
+    """
+    schema = {} if options.schema is None else schema_of(read_text(options.schema))
+    book = {} if options.codebook is None else read_codebook(options.codebook)
+    declared = schema_of_book(book)
+    if names is None:
+        names = list(dict.fromkeys([*book, *schema]))
+        declared = {name: declared.get(name, AskedColumn(name)) for name in book}
+    own = {options.unit, options.label, *schema}
+    # A code book is of a whole study: what it says of columns that are not here is for other tables.
+    identifiers = [name for name in names if is_identifier(name, book) and name not in own]
+    if identifiers and not options.quiet:
+        note(f"Left out, by their names or the code book identifiers or free text: {listed(identifiers)}.")
+    known = {name: column for name, column in declared.items() if name in names and name != options.unit}
+    return {**known, **schema}, [*options.without, *identifiers]
+
+
+def _say_unread(names: Sequence[str]) -> None:
+    if names:
+        note(f"Left out, for their types or for names that two columns have: {listed(names)}.")
+
+
+def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: Mapping[str, str]) -> OpenTable:
+    names = [column.name for column in columns]
+    if options.label and options.label not in names:
+        raise UsageError("survey-column", column=options.label, columns=listed(names))
+    return OpenTable.of(columns, options.label or "", _privacy(options, noise))
+
+
+def _privacy(options: SurveyOptions, noise: Mapping[str, str]) -> dict[str, object]:
+    """The promise, as a plan's [privacy]."""
+    unit = {} if options.unit is None else {"unit": options.unit, "max_rows_per_unit": options.max_rows_per_unit or 1}
+    return {"epsilon": options.epsilon, "delta": options.delta, **noise, **unit}
+
+
+# Where it goes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """Where the plan of a survey goes.
+
+    Args:
+        path: the file.
+        journal: of the survey's run.
+        write: writes what was found, unless it is there already.
+        is_new: set another run's journal aside.
+        quiet: say nothing.
+    """
+
+    path: Path
+    journal: Path
+    write: Callable[[Outcome, RunSession], object]
+    is_new: bool = False
+    quiet: bool = False
+
+    def require_room(self) -> None:
+        """Before a survey begins or goes on; raises UsageError "plan-exists"."""
+        if self.path.exists():
+            raise UsageError("plan-exists", path=self.path)
+
+    def look(self, session: RunSession) -> None:
+        """Say that a survey is over whose journal says so; raises UsageError where there is no room for its plan."""
+        if session.made is None:
+            self.require_room()
+        elif not self.quiet:
+            note(f"The survey is over; what it found is written to {self.path}, and sites that missed the end hear it.")
+
+    def keep(self, outcome: Outcome, session: RunSession) -> None:
+        """See `RunFile.keep`."""
+        self.write(outcome, session)
+
+
+def save_plan(path: Path, text: str) -> None:
+    """Write a survey's plan, unless it is there already; raises UsageError "plan-exists" for another one."""
+    if path.exists():
+        if path.read_text(encoding="utf-8") != text:
+            raise UsageError("plan-exists", path=path)
+        return
+    write_atomically(path, text.encode())
+
+
+class StatisticsFolder(PlanFile):
+    """Where statistics go, and the plan that is drafted of them; `path` is the folder."""
+
+    def require_room(self) -> None:
+        """See `PlanFile.require_room`: statistics may be written over, a plan may not."""
+        if (self.path / PLAN).exists():
+            raise UsageError("plan-exists", path=self.path / PLAN)
