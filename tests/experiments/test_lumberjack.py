@@ -44,6 +44,8 @@ from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 from tests.server.audit import attack_on, audit, small_plan
 
+pytestmark = pytest.mark.slow
+
 Codes = NDArray[Any]
 LABELS = ["binary", "multiclass", "regression"]
 GOLDEN = {
@@ -402,7 +404,6 @@ def test_a_search_shows_single_records_before_there_are_leaves(factory: ModuleTy
     assert even <= crowded <= 25 * 1024
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("label", ["binary", "regression"])
 def test_the_best_attack_finds_no_more_than_is_accounted(label: str) -> None:
     """The canary audit that the package's methods pass: the bound stays below the accounted mu, and comes near it."""

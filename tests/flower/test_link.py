@@ -148,6 +148,7 @@ ALGORITHMS: tuple[dict[str, object], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ALGORITHMS, ids=lambda model: str(model["algorithm"]))
 def test_every_algorithm_is_rebuilt_for_every_message(
     in_files: Callable[..., ModuleType], model: dict[str, object]
@@ -279,6 +280,7 @@ class Killed(BaseException):
     """The process of a ClientApp is gone."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 3, 5, 6, 9])
 def test_a_process_killed_before_its_reply_was_kept_costs_no_more_than_a_new_link(
     office: Office, monkeypatch: pytest.MonkeyPatch, number: int

@@ -30,6 +30,7 @@ from hedgerow.server.journal import Journal
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, create_identity
+from tests.tiers import every
 
 if TYPE_CHECKING:
     from conftest import Builder
@@ -87,7 +88,7 @@ def samplers(owners: Mapping[str, NDArray[np.int64]]) -> dict[str, SamplingSourc
     return {site: SeededSampling(5, numbers) for site, numbers in owners.items()}
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", every(3, PLANS))
 def test_over_memory(federate: Builder, factory: ModuleType, name: str) -> None:
     """Masks, sessions, stores, replicas: the model file of one process that holds all sites."""
     plan = plan_of(factory, name)

@@ -57,6 +57,7 @@ def test_masked_in_process_and_over_grpc(factory: ModuleType, loopback: Loopback
     assert found.n_rounds == len(local.ledger) == resolve(plan).n_exchanges(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["binary", "regression", "survival"])
 def test_what_is_known_is_kept_alike_over_engines(factory: ModuleType, loopback: Loopback, label: str) -> None:
     """Every party projects the values by itself: one other bit, and the nodes would sum by other scores."""

@@ -79,6 +79,7 @@ def test_even_densities_give_even_cuts() -> None:
     assert quantile_cuts(np.array([5]), 4) == [] == quantile_cuts(np.zeros(5, dtype=np.int64), 4)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(data=st.data(), n_cells=st.integers(1, 253), n_leaves=st.integers(1, 32))
 def test_densities_stay_sound_under_any_release(data: st.DataObject, n_cells: int, n_leaves: int) -> None:
