@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from hedgerow.data.raw_cells import read_raw_site
-from hedgerow.local.survey import carried_out, curves_of
+from hedgerow.local.survey import curves_of, survey_sites
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.program import survey
+from hedgerow.server.release import Releaser
 from hedgerow.survey.questions import AskedColumn, Questions
 from hedgerow.survey.requests import Asked, OpenTable, parse_open_plan
 
@@ -146,7 +145,7 @@ def test_a_survey_stays_the_same(name: str, tables: dict[str, Path]) -> None:
     """The same rows and the same draws give the same releases, the same charges and the same results."""
     asked, expected = GOLDEN[name]
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
-    content = carry_out(asked.questions, asked.program(), sites)
+    content = carry_out(asked.questions, sites)
     content += [asked.n_exchanges, asked.n_released, [repr(event) for event in asked.planned_releases()]]
     assert digest_of(content) == expected
 
@@ -158,7 +157,7 @@ def test_a_survey_of_columns_that_nobody_knows_stays_the_same(label: str, tables
     asked = table_of(*columns)
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
     questions = Questions.of_plan(epsilon=30.0, delta=1e-6, n_columns=2, n_unknown=3, label="classes")
-    content = carry_out(questions, survey(questions), sites)
+    content = carry_out(questions, sites)
     content += [questions.n_exchanges, [repr(event) for event in questions.planned_releases()]]
     assert digest_of(content) == UNKNOWN[label]
 
@@ -168,19 +167,21 @@ def digest_of(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:24]
 
 
-def carry_out(questions: Any, program: Generator[Any, Any, Any], sites: Any) -> list[Any]:
+class Recorder(Releaser):
+    """Keeps what it releases."""
+
+    released: ClassVar[list[Any]] = []
+
+    def release(self, query: Any, *about: Any) -> Any:
+        made = super().release(query, *about)
+        self.released.append([type(query).__name__, query.purpose.subject, np.asarray(made).tolist()])
+        return made
+
+
+def carry_out(questions: Questions, sites: Any) -> list[Any]:
     """Every release, the ledger, and what was found."""
-    released = list[Any]()
-
-    def recorded() -> Generator[Any, Any, Any]:
-        query = next(program)
-        while True:
-            release = yield query
-            released.append([type(query).__name__, query.purpose.subject, np.asarray(release).tolist()])
-            try:
-                query = program.send(release)
-            except StopIteration as finished:
-                return finished.value
-
-    made = carried_out(questions, recorded(), sites, SeededNoise(7))
-    return [released, [release.to_dict() for release in made.ledger.releases], plain(made.findings)]
+    Recorder.released.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hedgerow.local.survey.Releaser", Recorder)
+        made = survey_sites(questions, sites, SeededNoise(7))
+    return [list(Recorder.released), [release.to_dict() for release in made.ledger.releases], plain(made.findings)]

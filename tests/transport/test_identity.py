@@ -189,7 +189,7 @@ def test_every_change_changes_the_fingerprint() -> None:
 
 
 def test_rosters_that_cannot_be() -> None:
-    """Nobody twice, nor twice but for capitals, nobody in another's role, nobody out of order, and at least one site."""
+    """Nobody twice, capitals or not, nobody in another's role, nobody out of order, and at least one site."""
     alike = new_identity(NORTH.public.name.swapcase(), Role.SITE, bytes(range(32))).public
     copy = new_identity("copy", Role.SITE, NORTH.seed).public
     for coordinator, sites in (

@@ -6,9 +6,9 @@ Statistics over tables of this machine are found likewise, and make a plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from hedgerow.data.raw_cells import RawTable, bounded_tables, read_raw, types_of
 from hedgerow.data.sources import Location, opened
@@ -25,52 +25,40 @@ from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.public import PublicColumn, PublicInputs, units_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
-from hedgerow.protocol.queries import IntVector
 from hedgerow.server.release import Answering, PlainAggregation, Releaser, checked_cost
-from hedgerow.survey.bounds import Findings
 from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.kinds import MAX_CLASSES
 from hedgerow.survey.program import survey
-from hedgerow.survey.queries import RawSite, SurveyNode, SurveyQuery
+from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.questions import AskedColumn, Questions
 from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declared_column
 from hedgerow.survey.statistics import Column, TableStatistics
 
 MOST_ROWS = 2**33
 """Rows that all sites together may have at most: masked sums have words for so many."""
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
-class Surveyed(Generic[Result]):
+class Surveyed:
     """What a survey found, and its releases: they go into the plan that is made of it (`Plan.prepared`).
 
-    `is_clear` says whether sums of several sites were added up without masks.
+    Attributes:
+        findings: what they are, `Questions.about` says: see `hedgerow.survey.program.Found`.
+        ledger: the releases.
+        is_clear: whether sums of several sites were added up without masks.
     """
 
-    findings: Result
+    findings: Any
     ledger: Ledger
     is_clear: bool = False
 
 
-def survey_sites(questions: Questions, sites: Mapping[str, RawSite], noise: NoiseSource) -> Surveyed[Findings]:
-    """Carry a survey out over all sites, by `carried_out`; raises PrivacyError for an epsilon or delta out of range."""
-    return carried_out(questions, survey(questions), sites, noise)
+def survey_sites(questions: Questions, sites: Mapping[str, RawSite], noise: NoiseSource) -> Surveyed:
+    """Carry a survey out over all sites, under masks as a training would be; deterministic but for `noise`.
 
-
-def carried_out(
-    questions: Questions,
-    program: Generator[SurveyQuery, IntVector, Result],
-    sites: Mapping[str, RawSite],
-    noise: NoiseSource,
-) -> Surveyed[Result]:
-    """Carry a program out over all sites, under masks as a training would be; deterministic but for `noise`.
-
-    Args:
-        questions: what the program answers.
-        program: a fresh one.
-        sites: each site's rows, by its name.
+    Args: sites: each site's rows, by its name. Raises PrivacyError for an epsilon or delta out of range.
     """
+    program = survey(questions)
     query = next(program)
     nodes: list[Answering] = [SurveyNode(name, sites[name], questions.rows_per_unit) for name in sorted(sites)]
     aggregation = build_aggregation(_carrier(questions, len(nodes)), nodes, questions.n_exchanges, noise)
@@ -297,8 +285,7 @@ def survey_tables(asked: OpenTable, tables: Mapping[str, RawTable], noise: Noise
     Raises:
         PrivacyError: epsilon or delta out of range.
     """
-    program: Generator[SurveyQuery, IntVector, TableStatistics | SurvivalCurves] = asked.program()
-    made = carried_out(asked.questions, program, bounded_tables(tables, asked), noise)
+    made = survey_sites(asked.questions, bounded_tables(tables, asked), noise)
     return table_survey(asked, made.findings, made.ledger, noise, is_clear=made.is_clear)
 
 
