@@ -27,7 +27,7 @@ from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.groups import LineUp, combined, drawing_of, noise_factor, packed, rows_of_groups
-from hedgerow.protocol.messages import MessageKind, Payload, decode
+from hedgerow.protocol.messages import MessageKind, Payload, RunState, decode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg import masks, participant
 from hedgerow.secagg.guarantees import Wishes, dealt, derive
@@ -165,6 +165,23 @@ def test_a_group_that_lacks_sites_sits_out_and_is_not_opened(
             manifest = Manifest.from_signed(UnmaskRequest.from_bytes(payload.content).manifest)
             listed = {federation.roster.sites[node].name for node in manifest.survivors}
             assert all(not listed & part or len(listed & part) >= 3 for part in parts_of(federation))
+
+
+def test_a_group_that_lacks_echoes_sits_out_and_its_nodes_go_on(federate: Builder, factory: ModuleType) -> None:
+    """Two sites of a group fall silent after their vectors: the two others are sent nothing that they would refuse."""
+    federation: Federation = federate(
+        N_SITES, plan_of(factory, noise="distributed", structure_seed=5), noise=SystemNoise(os.urandom)
+    )
+    gone = sorted(parts_of(federation)[1])[:2]
+
+    def fall_silent(event: Any) -> None:
+        if event.kind is RunEventKind.PHASE and event.code == RunState.COLLECTING_ECHOES and event.round == 1:
+            for name in gone:
+                federation.parties[name].kill()
+
+    federation.on_event = fall_silent
+    assert federation.run().ensemble.n_trees == 3
+    assert {name for name, party in federation.parties.items() if party.failures or not party.is_done} == set(gone)
 
 
 def test_a_run_waits_where_too_few_groups_are_there(federate: Builder, factory: ModuleType) -> None:

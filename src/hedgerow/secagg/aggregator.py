@@ -188,14 +188,17 @@ class Aggregator:
         parts = [part for part in self.view.parts if not self.uploads.keys().isdisjoint(part)]
         lacking = [part for part in parts if self._n_echoes(part) < self.view.by_node[part[0]].quorum]
         left = {node for part in parts if part not in lacking for node in part}
-        # A group of which too few have echoed sits the round out: its nodes answer nothing.
+        # A group of which too few have echoed sits the round out: its nodes would refuse to answer, and are not asked.
         if self.state is State.COLLECTING_ECHOES and lacking and not (is_last and is_enough(self.view, left)):
             quorum = self.view.by_node[lacking[0][0]].quorum
             raise refuse(Code.TOO_FEW_ANSWERS, f"{self._n_echoes(lacking[0])} echoes of {quorum}.")
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         nodes = tuple(sorted(self.echoes))
         certificate = EchoCertificate(manifest_hash(self.manifest), nodes, tuple(self.echoes[n] for n in nodes))
-        return replace(self, state=state), certificate.to_bytes()
+        kept = {node: upload for node, upload in self.uploads.items() if node in left}
+        headers = {node: header for node, header in self.headers.items() if node in kept}
+        totals = {name: self.totals[name] for name in sums_names(self.view, self.spec, kept)}
+        return replace(self, state=state, uploads=kept, headers=headers, totals=totals), certificate.to_bytes()
 
     def release(self, *, is_last: bool = False) -> tuple[Aggregator, Release]:
         """Returns the final state and the exact sums over the survivors (noise is the caller's where it is central).
