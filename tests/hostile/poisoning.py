@@ -96,10 +96,10 @@ LIES = (
 class Liar:
     """A node whose sums are multiplied, or only their gradients.
 
-    Args: node: of the rows that it lies with; own: of its own rows, where their sums are added.
+    Args: node: of the rows that it lies with; n_rounds: of the run; own: of its own rows, where their sums are added.
     """
 
-    def __init__(self, node: Node, lie: Lie, n_rounds: int, own: Node | None = None) -> None:
+    def __init__(self, node: Node, lie: Lie, n_rounds: int = 1, own: Node | None = None) -> None:
         self.site, self.node, self._lie, self._own = node.site, node, lie, own
         self._first = int(lie.since * n_rounds)
 
