@@ -17,7 +17,8 @@ import pytest
 from hedgerow.app.node import note_book
 from hedgerow.cli.main import main
 from hedgerow.client.budget import FINISHED, BudgetBook
-from hedgerow.client.node_session import NodeSession, leave
+from hedgerow.client.joining import leave
+from hedgerow.client.node_session import NodeSession
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, DataError, PlanError
 from hedgerow.methods.replica import Replica
@@ -467,7 +468,7 @@ def test_nothing_leaves_a_node_in_a_run_that_its_book_has_settled(
     victim, told = federation.parties[VICTIM], salvaged_once(federation)
     crash_before_closing(monkeypatch, victim, told, crash)
     if is_reopened:
-        monkeypatch.setattr("hedgerow.client.node_session._reconcile", lambda store, book: None)
+        monkeypatch.setattr("hedgerow.client.joining.NodeFiles.reconcile", lambda files: None)
     federation.run()
     assert told == ["salvaged", "crashed"]
     assert [fault.code for fault in victim.failures] == ["run-closed"]

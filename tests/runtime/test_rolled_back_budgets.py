@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
 from hedgerow.client.budget import CLOSED, LEFT, BudgetBook
-from hedgerow.client.node_session import leave
+from hedgerow.client.joining import leave
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow.client.budget import LEFT, BudgetBook
-from hedgerow.client.node_session import leave, patience_of
+from hedgerow.client.joining import leave
+from hedgerow.client.node_session import patience_of
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes

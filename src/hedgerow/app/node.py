@@ -21,8 +21,9 @@ from hedgerow.app.owner import AtTheNode, command_of
 from hedgerow.app.progress import told_if_slow
 from hedgerow.app.rows import Load, arrivals_of, check_table, loader, raw_loader, with_rows_read
 from hedgerow.client.budget import BudgetBook
+from hedgerow.client.joining import leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
-from hedgerow.client.node_session import NodeSession, leave, patience_of, run_node
+from hedgerow.client.node_session import NodeSession, patience_of, run_node
 from hedgerow.client.policy import NodeSetup, Policy, check_own_plan, no_held_out_rows, no_training_rows
 from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
 from hedgerow.data.fit import TableFit

@@ -14,7 +14,7 @@ from hedgerow.app.inputs import read_policy
 from hedgerow.app.node import book_of
 from hedgerow.app.output import note, number, print_facts, print_json
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
-from hedgerow.client.node_session import close_reserved
+from hedgerow.client.joining import close_reserved
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import EnvironmentFault, UsageError
 

@@ -388,6 +388,9 @@ class BudgetBook:
     def charge_lost(self, data_set: str, unit: str, epsilon: float, delta: float) -> None:
         """Charge a data set for the runs that this book has lost, as its owner reckons them; its node goes on then."""
         events = [GaussianEvent(1 / mu_of(epsilon, delta))] if epsilon else []
+        # Costs are added up for one unit: where the policy names none, it is that of the runs before.
+        units = [unit, *(line.unit for line in reversed(self.lines(data_set)))]
+        unit = next(filter(None, units), "")
         values = (secrets.token_hex(32), data_set, unit, CLOSED, _written(events))
         self._database.write(
             ("insert into runs values (?, '', '', ?, 'lost runs', '', ?, ?, ?, datetime('now'))", values),

@@ -13,25 +13,22 @@ from math import isqrt
 
 import numpy as np
 
-from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook
+from hedgerow.client.budget import ACCEPTED, FINISHED, LEFT, STOPPED, BudgetBook
+from hedgerow.client.joining import NodeFiles, begin, close_reserved, reserve, resume
 from hedgerow.client.node import ArrivalsOfRun, Node
 from hedgerow.client.policy import (
     Answers,
     NodeSetup,
-    answering_node,
     asked_by,
-    check_task,
-    require_draws_left,
-    require_known_model,
     require_same_plan,
     task_of,
 )
-from hedgerow.client.state import JOINING, OPEN, NodeStep, NodeStore, Question, StoredRun
+from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
 from hedgerow.codec import digest
 from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, checks_of, digest_of_model
+from hedgerow.methods.tasks import SurveyTask, Task, checks_of, digest_of_model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
@@ -89,7 +86,6 @@ from hedgerow.transport.interface import Connected, Disconnected, Uplink, Uplink
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
-_KINDS = {TrainingTask: "training", EvaluationTask: "evaluation", SurveyTask: "survey"}
 _SECONDS_BETWEEN_LOOKS = 1.0
 """At what the owner says."""
 _LEAST_WAIT = 1.0
@@ -114,8 +110,8 @@ class NodeSession:
     """
 
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
-        _serve(store, book, setup.site)
         self._setup, self._store, self._book = setup, store, book
+        self._files = NodeFiles.of(store, book, setup.site)
         self.state = NodeState.OUTSIDE
         self.ensemble: Ensemble | None = None
         self.evaluation: Evaluation | None = None
@@ -130,10 +126,14 @@ class NodeSession:
         self.is_paused = False
         self.question: Question | None = None
         self._held: Invitation | EvaluationInvitation | SurveyInvitation | None = None
-        _reconcile(store, book)
+        self._files.reconcile()
         stored = store.load()
         if stored is not None:
-            self._take_up(stored)
+            node = resume(self._files, setup, stored)
+            if isinstance(node, PolicyRefusal):
+                self.set_aside = node
+            else:
+                self._resume(stored, node)
 
     @property
     def run_id(self) -> bytes:
@@ -229,8 +229,7 @@ class NodeSession:
                 except PolicyRefusal as fault:
                     if fault.code == "budget-rolled-back":
                         # What is charged for the loss may leave no room for this run: it has to be reserved again.
-                        _settle(self._store, self._book, run.run_id, LEFT)
-                        self._store.close_run(run.run_id, LEFT)
+                        self._files.close(run.run_id, LEFT)
                     raise
                 return [] if answer is None else [answer]
             case Finished() | Salvaged():
@@ -263,8 +262,7 @@ class NodeSession:
         """Close the run in the budget book and in the store: it is never taken up again."""
         run = self._require_run()
         run.leave_epoch()
-        _settle(self._store, self._book, run.run_id, status)
-        self._store.close_run(run.run_id, status)
+        self._files.close(run.run_id, status)
         self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
 
     def _end_rolled_back(self) -> None:
@@ -309,105 +307,20 @@ class NodeSession:
         if run is not None and run.run_id == run_id:
             require_same_plan(task, run.task)
             if task.plan.has_joint_structure and run.origin is None:
-                require_draws_left(self._store, self._book, task.plan)
+                self._files.require_draws_left(task.plan)
             run.leave_epoch()
-        elif not self._join(run_id, task):
-            return []
+        else:
+            self.question = reserve(self._files, self._setup, run_id, task)
+            if self.question is not None:
+                return []
+            self._run = None
+            self._resume(*begin(self._files, self._setup, run_id, task))
         self.state = NodeState.INVITED
         return [Ready(run_id, bytes.fromhex(task.digest))]
 
-    def _join(self, run_id: bytes, task: Task) -> bool:
-        """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses.
-
-        Returns False where its owner has to be asked first.
-        """
-        status = self._store.status_of(run_id)
-        if status in (FINISHED, STOPPED, CLOSED) or (status == LEFT and self._store.has_masked(run_id)):
-            raise PolicyRefusal("run-closed", status=status)
-        if status is None and self._book.has(run_id) and not self._store.knows(run_id):
-            raise PolicyRefusal("state-lost")
-        check_task(task, self._setup)
-        require_known_model(task, self._setup.models | self._store.models())
-        if task.plan.has_joint_structure and self._store.origin_of(run_id) is None:
-            require_draws_left(self._store, self._book, task.plan)
-        if status == OPEN:
-            raise PolicyRefusal("run-closed", status=OPEN)
-        Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
-        policy = self._setup.policy
-        # Whatever else is reserved for this node will not go on: a node is in one run at a time.
-        left = {old: _charge(self._store, self._book, old) for old in self._book.reserved() if old != run_id}
-        limit = (policy.max_epsilon, policy.delta)
-        wanted = (run_id, policy.data_set, task.plan, task.planned_releases(), limit, left)
-        if policy.asks and not self._is_approved(run_id, task, self._book.reserve(*wanted, is_kept=False)):
-            return False
-        self._store.note_joining(run_id, task, NO_HASH)
-        self._book.reserve(*wanted)
-        for old in {*left, *self._store.run_ids(OPEN)}:
-            if self._store.status_of(old) in (OPEN, JOINING):
-                self._store.close_run(old, LEFT)
-        self._run = None
-        # Nothing until here depends on a row: the cost is reserved before the table is looked at.
-        try:
-            node, data_digest = answering_node(task, self._setup)
-        except HedgerowError:
-            # Nothing, unless the node was in this run before and has lost its database.
-            _settle(self._store, self._book, run_id, LEFT)
-            self._store.close_run(run_id, LEFT)
-            raise
-        self._store.open_run(run_id, task, data_digest)
-        stored = self._store.load()
-        if stored is not None:
-            self._resume(stored, node)
-        return True
-
-    def _is_approved(self, run_id: bytes, task: Task, total: float) -> bool:
-        """Whether the owner has approved this run of this task; asks where they were not asked.
-
-        Args: total: what the data set would then have cost. Raises PolicyRefusal (code "policy-denied").
-        """
-        policy, name = self._setup.policy, task.plan.name
-        question = Question(
-            run_id.hex(), _KINDS[type(task)], name, task.digest, task.plan.digest, *task.promise, policy.data_set,
-            total, policy.max_epsilon, policy.delta, task.run_plan.privacy.noise,
-        )  # fmt: skip
-        said = self._store.desk.ask(question)
-        if said is None:
-            self.question = self._store.desk.pending()
-        elif not said:
-            raise PolicyRefusal("policy-denied", name=name, run=question.run_id[:12])
-        return bool(said)
-
-    def _take_up(self, stored: StoredRun) -> None:
-        """Go on with the run in the store, or set it aside when its owner has decided otherwise; raises DataError."""
-        try:
-            check_task(stored.task, self._setup)
-            node, data_digest = answering_node(stored.task, self._setup)
-        except PolicyRefusal as why:
-            self._set_aside(stored, why)
-            return
-        if data_digest != stored.data_digest:
-            if self._store.has_masked(stored.run_id):
-                raise DataError("data-changed")
-            self._store.renew_rows(stored.run_id, data_digest)
-        self._resume(stored, node)
-
-    def _set_aside(self, stored: StoredRun, why: PolicyRefusal) -> None:
-        """Do not go on with a run: it is left at once where it has cost nothing, else when another run is joined.
-
-        Until then an owner who took the wrong file can go back.
-        """
-        run_id, name = stored.run_id, stored.task.plan.name
-        if self._store.has_masked(run_id):
-            became = "It is kept until this node joins another run, and then charged for what it has answered; --leave "
-            became += "does so at once."
-        else:
-            leave(self._store, self._book, self._setup.site)
-            became = "It is left: this node has answered nothing in it, so it costs nothing."
-        self.set_aside = PolicyRefusal("run-set-aside", run=run_id.hex()[:12], name=name, why=why.what, remedy=became)
-
     def _resume(self, stored: StoredRun, node: Answers) -> None:
         """Rebuild scores and state from the store."""
-        self._run = NodeRun(self._setup, (self._store, self._book), stored, node)
+        self._run = NodeRun(self._setup, self._files, stored, node)
         self.plan, self._lost = stored.task.plan, stored.fault
         if self._run.participant is not None:
             self.state = self._run.state
@@ -544,110 +457,6 @@ def patience_of(session: NodeSession, patience: float) -> float:
     return session.plan.federation.idle_timeout
 
 
-# The store and the budget book together --------------------------------------------------------------------------
-
-
-def leave(store: NodeStore, book: BudgetBook, site: str) -> bytes | None:
-    """Leave the run that the store of a site's node holds, if any: settled at what it has cost, never gone on with.
-
-    One in which the node has answered nothing costs nothing, and may be joined again. Returns the run that was left.
-
-    Raises PolicyRefusal (code "budget-lost") for a book without the runs that the store knows of.
-    """
-    _serve(store, book, site)
-    _reconcile(store, book)
-    stored = store.load()
-    if stored is None:
-        return None
-    _settle(store, book, stored.run_id, LEFT)
-    store.close_run(stored.run_id, LEFT)
-    return stored.run_id
-
-
-def close_reserved(store: NodeStore | None, book: BudgetBook, run_id: bytes) -> bool:
-    """Close a run that is reserved, as its owner wants: it is never gone on with, nor joined again.
-
-    Args:
-        store: of the node for which it is reserved, opened by the caller, so that the node cannot run; None when its
-            folder is gone.
-        book: serves that node (`BudgetBook.serve`).
-
-    Returns:
-        Whether it is known what has left the node, and only that is charged; else all that was reserved is.
-    """
-    charge = None
-    if store is not None:
-        store.load()
-        charge = _charge(store, book, run_id)
-    # The book goes first: a node that finds its run closed there goes on with it no more.
-    book.settle(run_id, charge, CLOSED)
-    if store is not None and store.status_of(run_id) in (OPEN, JOINING, LEFT):
-        store.close_run(run_id, CLOSED)
-    return charge is not None
-
-
-def _serve(store: NodeStore, book: BudgetBook, site: str) -> None:
-    store.note_site(site)
-    book.serve(site, store.folder)
-
-
-def _charge(store: NodeStore, book: BudgetBook, run_id: bytes) -> list[Event] | None:
-    """What a run is to be settled at, as `BudgetBook.settle` takes it; the book has noted how far that counts."""
-    charge = store.charge(run_id)
-    if charge is not None:
-        book.note_reached(run_id, store.reached(run_id))
-    return charge
-
-
-def _settle(store: NodeStore, book: BudgetBook, run_id: bytes, status: str) -> None:
-    book.settle(run_id, _charge(store, book, run_id), status)
-
-
-def _is_complete(store: NodeStore, run_id: bytes) -> bool:
-    """Whether all releases of the run that is open are in the store, those of a part of it where it was salvaged.
-
-    Then nothing can leave the node in it, and its end may be told again.
-    """
-    stored = store.load()
-    if stored is None or stored.run_id != run_id:
-        return False
-    replica = Replica(stored.task)
-    if stored.origin is not None:
-        replica.begin(stored.origin[1], stored.origin[0])
-    for release in stored.releases:
-        replica.feed(release)
-    return replica.end_early() if stored.is_salvaged else replica.query is None
-
-
-def _reconcile(store: NodeStore, book: BudgetBook) -> None:
-    """Finish what a crash between the node's store and its budget book has interrupted; raises as `require_runs`.
-
-    Afterwards a run is reserved here only if this node can go on with it, or its database was lost and the counter is
-    left: then it may be joined again, at its whole cost.
-    """
-    known = store.run_ids()
-    book.claim(known + store.run_ids(JOINING))
-    book.require_runs([*known, *store.counted()])
-    for run_id in store.run_ids(OPEN) + store.run_ids(JOINING):
-        status, is_joining = book.status_of(run_id), store.status_of(run_id) == JOINING
-        if status is None and is_joining:
-            store.forget_joining(run_id)
-        elif status not in (None, RESERVED) and not (status == FINISHED and _is_complete(store, run_id)):
-            # What is answered from here on would not be charged.
-            store.close_run(run_id, status)
-        elif is_joining and not store.has_masked(run_id):
-            book.settle(run_id, [], LEFT)
-            store.close_run(run_id, LEFT)
-    for run_id in book.reserved():
-        status = store.status_of(run_id)
-        if status is None and not store.knows(run_id):
-            # The folder was emptied: who invites to this run again is refused.
-            book.settle(run_id, None, LEFT)
-        elif status not in (None, OPEN, JOINING):
-            # It was about to be joined again, or had just ended.
-            _settle(store, book, run_id, status or LEFT)
-
-
 # A run ----------------------------------------------------------------------------------------------------------------
 # How it sets an epoch up, answers a round, and opens the round's sum.
 #
@@ -670,7 +479,7 @@ class NodeRun:
 
     Args:
         setup: what the owner gives the node.
-        files: the node's store, in which the run is open, and its budget book.
+        files: the node's, in which the run is open.
         stored: the run as the store has it; its participant is None where the store's was lost.
         node: answers the queries over the site's rows.
 
@@ -682,8 +491,9 @@ class NodeRun:
         origin: digest of the epoch whose nonces seed the trees, and the seed; no other is taken in this run.
     """
 
-    def __init__(self, setup: NodeSetup, files: tuple[NodeStore, BudgetBook], stored: StoredRun, node: Answers) -> None:
-        self._setup, (self._store, self._book), self.node = setup, files, node
+    def __init__(self, setup: NodeSetup, files: NodeFiles, stored: StoredRun, node: Answers) -> None:
+        self._setup, self._files, self.node = setup, files, node
+        self._store, self._book = files.store, files.book
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.run_id, self.task = stored.run_id, stored.task
         self.replica, self._checks = Replica(stored.task), dict[int, ReleaseChecks]()
@@ -748,7 +558,7 @@ class NodeRun:
         parameters = EpochParameters.from_bytes(content)
         self._require_fitting(parameters)
         if self._draws_in(parameters):
-            require_draws_left(self._store, self._book, self.task.plan)
+            self._files.require_draws_left(self.task.plan)
         last = self._store.attempt_of(self.run_id)
         step = Enrolment.begin(self._context, content, self._setup.entropy, last)
         self._store.save_attempt(self.run_id, parameters.attempt)

@@ -2,9 +2,8 @@
 
 The owner's policy is a TOML file that never leaves the site.
 
-Of a task is asked, before the node joins it and in this order: `task_of` reads the invitation, `check_task` asks the
-owner's plan and policy, `require_known_model` and `require_draws_left` look at what the node has done before. Only
-then, with the cost reserved, does `answering_node` read the rows.
+`task_of` reads an invitation, and `check_task` asks the owner's plan and policy of it. What the node has done before is
+asked in `client.joining`. Only then, with the cost reserved, does `answering_node` read the rows.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.client.budget import MOST_UNUSED_DRAWS, BudgetBook
 from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource, used_rows
-from hedgerow.client.state import NodeStore
 from hedgerow.crypto import Identity
 from hedgerow.data.adapters import PLAIN, Adapter, adapter
 from hedgerow.data.fit import TableFit
@@ -470,30 +467,6 @@ def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
         raise PolicyRefusal(
             "plan-changed", offered=spoken(bytes.fromhex(offered.digest)), own=spoken(bytes.fromhex(own.digest))
         )
-
-
-def require_known_model(task: Task, known: Collection[bytes]) -> None:
-    """Raises PolicyRefusal (code "policy-model") for the evaluation of a model that no one here vouches for.
-
-    The one who chooses the trees chooses which records share a bin; a "model" could be made to single one record out.
-    """
-    if isinstance(task, EvaluationTask) and task.model_digest not in known:
-        raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
-
-
-def require_draws_left(store: NodeStore, book: BudgetBook, plan: Plan) -> None:
-    """Raises PolicyRefusal (code "seed-drawn-too-often") where this node's nonces have drawn often and for nothing.
-
-    A run that is given up before a vector is masked costs nothing, so a coordinator with colluders could begin runs
-    until it likes the seed. Runs in which this node has masked are paid for, and not counted. Asked only where nonces
-    draw anything.
-    """
-    # The book knows of runs whose state was lost with the folder that it is kept apart from.
-    runs = book.draws(plan.digest)
-    paid = {run_id for run_id in set(runs) if store.has_masked(run_id) or book.is_charged(run_id)}
-    n_unused = sum(run_id not in paid for run_id in runs)
-    if n_unused >= MOST_UNUSED_DRAWS:
-        raise PolicyRefusal("seed-drawn-too-often", n_unused=n_unused, name=plan.name, digest=plan.digest[:12])
 
 
 # The rows --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,299 @@
+"""Which runs a node takes part in: how a run stands at this node, whether it is joined, and how it is settled.
+
+A node has its state, with the counter beside it, and its budget book; one of them may be lost, older than the others,
+or changed by a crash in between. `NodeFiles` reads them together: a run's `Standing` is read once, and `may_join` alone
+decides by it and by what the owner allows. `reserve` and `begin` then write, always in one order:
+
+1. the state notes that the run is about to be joined;
+2. the book reserves its whole cost, and settles in the same write what the node leaves for it;
+3. the rows are read, on which nothing until here depends;
+4. the counter, and then the state, open the run.
+
+A crash between any two of them is put right by `NodeFiles.reconcile`, at the next start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MOST_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook
+from hedgerow.client.policy import Answers, NodeSetup, answering_node, check_task
+from hedgerow.client.state import JOINING, OPEN, NodeStore, Question, StoredRun
+from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.events import Event
+from hedgerow.protocol.messages import NO_HASH
+
+_KINDS = {TrainingTask: "training", EvaluationTask: "evaluation", SurveyTask: "survey"}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a run stands at this node, by all of its files.
+
+    Attributes:
+        in_state: its status in the state; None where the state does not know it.
+        in_book: the status of this node's line in the budget book; None for none.
+        is_counted: whether the counter speaks of it, though the database may have been lost.
+        has_masked: whether a masked vector of it may have left.
+        has_origin: whether it is known here which epoch's nonces seed its trees.
+    """
+
+    in_state: str | None
+    in_book: str | None
+    is_counted: bool
+    has_masked: bool
+    has_origin: bool
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended here; one that was left before anything of it had left may be joined again."""
+        return self.in_state in (FINISHED, STOPPED, CLOSED) or (self.in_state == LEFT and self.has_masked)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this node was in it, and only the book knows."""
+        return self.in_state is None and self.in_book is not None and not self.is_counted
+
+
+@dataclass(frozen=True)
+class NodeFiles:
+    """A node's state and its budget book, which serves this node."""
+
+    store: NodeStore
+    book: BudgetBook
+
+    @classmethod
+    def of(cls, store: NodeStore, book: BudgetBook, site: str) -> NodeFiles:
+        """The files of a site's node; from now on the book's lines are this node's."""
+        store.note_site(site)
+        book.serve(site, store.folder)
+        return cls(store, book)
+
+    def standing(self, run_id: bytes) -> Standing:
+        """How a run stands here."""
+        store = self.store
+        return Standing(
+            store.status_of(run_id), self.book.status_of(run_id), store.knows(run_id), store.has_masked(run_id),
+            store.origin_of(run_id) is not None,
+        )  # fmt: skip
+
+    def charge(self, run_id: bytes) -> list[Event] | None:
+        """What a run is to be settled at, as `BudgetBook.settle` takes it; the book has noted how far that counts."""
+        charge = self.store.charge(run_id)
+        if charge is not None:
+            self.book.note_reached(run_id, self.store.reached(run_id))
+        return charge
+
+    def close(self, run_id: bytes, status: str) -> None:
+        """End a run at what it has cost: it is never gone on with."""
+        self.book.settle(run_id, self.charge(run_id), status)
+        self.store.close_run(run_id, status)
+
+    def reconcile(self) -> None:
+        """Finish what a crash between the files has interrupted; raises as `BudgetBook.require_runs`.
+
+        Afterwards a run is reserved here only if this node can go on with it, or its database was lost and the counter
+        is left: then it may be joined again, at its whole cost.
+        """
+        store, book = self.store, self.book
+        known = store.run_ids()
+        book.claim(known + store.run_ids(JOINING))
+        book.require_runs([*known, *store.counted()])
+        for run_id in store.run_ids(OPEN) + store.run_ids(JOINING):
+            here = self.standing(run_id)
+            if here.in_book is None and here.in_state == JOINING:
+                store.forget_joining(run_id)
+            elif here.in_book not in (None, RESERVED) and not (here.in_book == FINISHED and self._is_complete(run_id)):
+                # What is answered from here on would not be charged.
+                store.close_run(run_id, here.in_book or LEFT)
+            elif here.in_state == JOINING and not here.has_masked:
+                book.settle(run_id, [], LEFT)
+                store.close_run(run_id, LEFT)
+        for run_id in book.reserved():
+            here = self.standing(run_id)
+            if here.in_state is None and not here.is_counted:
+                # The folder was emptied: who invites to this run again is refused.
+                book.settle(run_id, None, LEFT)
+            elif here.in_state not in (None, OPEN, JOINING):
+                # It was about to be joined again, or had just ended.
+                book.settle(run_id, self.charge(run_id), here.in_state or LEFT)
+
+    def _is_complete(self, run_id: bytes) -> bool:
+        """Whether all releases of the run that is open are in the store, those of a part of it where it was salvaged.
+
+        Then nothing can leave the node in it, and its end may be told again.
+        """
+        stored = self.store.load()
+        if stored is None or stored.run_id != run_id:
+            return False
+        replica = Replica(stored.task)
+        if stored.origin is not None:
+            replica.begin(stored.origin[1], stored.origin[0])
+        for release in stored.releases:
+            replica.feed(release)
+        return replica.end_early() if stored.is_salvaged else replica.query is None
+
+    def require_draws_left(self, plan: Plan) -> None:
+        """Raises PolicyRefusal (code "seed-drawn-too-often") where this node's nonces have drawn often and for nothing.
+
+        A run that is given up before a vector is masked costs nothing, so a coordinator with colluders could begin runs
+        until it likes the seed. Runs in which this node has masked are paid for, and not counted. Asked only where
+        nonces draw anything.
+        """
+        # The book knows of runs whose state was lost with the folder that it is kept apart from.
+        runs = self.book.draws(plan.digest)
+        paid = {run_id for run_id in set(runs) if self.store.has_masked(run_id) or self.book.is_charged(run_id)}
+        n_unused = sum(run_id not in paid for run_id in runs)
+        if n_unused >= MOST_UNUSED_DRAWS:
+            raise PolicyRefusal("seed-drawn-too-often", n_unused=n_unused, name=plan.name, digest=plan.digest[:12])
+
+
+# Joining -------------------------------------------------------------------------------------------------------------
+
+
+def may_join(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> None:
+    """Whether a node takes up a run that it is not in, whatever its rows and its budget are; raises what refuses."""
+    here = files.standing(run_id)
+    if here.is_over:
+        raise PolicyRefusal("run-closed", status=here.in_state)
+    if here.is_lost:
+        raise PolicyRefusal("state-lost")
+    check_task(task, setup)
+    known = setup.models | files.store.models()
+    if isinstance(task, EvaluationTask) and task.model_digest not in known:
+        # The one who chooses the trees chooses which records share a bin; a "model" could be made to single one out.
+        raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
+    if task.plan.has_joint_structure and not here.has_origin:
+        files.require_draws_left(task.plan)
+    if here.in_state == OPEN:
+        raise PolicyRefusal("run-closed", status=OPEN)
+    Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
+
+
+def reserve(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> Question | None:
+    """Reserve a new run, if the plan, the policy and the budget allow it, and leave all others; raises what refuses.
+
+    Returns what its owner has to be asked first; nothing is written then.
+    """
+    may_join(files, setup, run_id, task)
+    store, book, policy = files.store, files.book, setup.policy
+    # Whatever else is reserved for this node will not go on: a node is in one run at a time.
+    left = {old: files.charge(old) for old in book.reserved() if old != run_id}
+    limit = (policy.max_epsilon, policy.delta)
+    wanted = (run_id, policy.data_set, task.plan, task.planned_releases(), limit, left)
+    if policy.asks:
+        question = _open_question(store, setup, run_id, task, book.reserve(*wanted, is_kept=False))
+        if question is not None:
+            return question
+    store.note_joining(run_id, task, NO_HASH)
+    book.reserve(*wanted)
+    for old in {*left, *store.run_ids(OPEN)}:
+        if store.status_of(old) in (OPEN, JOINING):
+            store.close_run(old, LEFT)
+    return None
+
+
+def begin(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> tuple[StoredRun, Answers]:
+    """Read the rows for a run that is reserved, and open it; raises DataError, and PolicyRefusal for a lack of rows.
+
+    Nothing before this depends on a row.
+    """
+    try:
+        node, data_digest = answering_node(task, setup)
+    except HedgerowError:
+        # At nothing, unless the node was in this run before and has lost its database.
+        files.close(run_id, LEFT)
+        raise
+    files.store.open_run(run_id, task, data_digest)
+    stored = files.store.load()
+    if stored is None:
+        raise PolicyRefusal("run-closed", status=LEFT)
+    return stored, node
+
+
+def _open_question(store: NodeStore, setup: NodeSetup, run_id: bytes, task: Task, total: float) -> Question | None:
+    """What the owner still has to answer about a run, which is asked where it was not; None if it is approved.
+
+    Args: total: what the data set would then have cost. Raises PolicyRefusal (code "policy-denied").
+    """
+    policy, name = setup.policy, task.plan.name
+    question = Question(
+        run_id.hex(), _KINDS[type(task)], name, task.digest, task.plan.digest, *task.promise, policy.data_set, total,
+        policy.max_epsilon, policy.delta, task.run_plan.privacy.noise,
+    )  # fmt: skip
+    said = store.desk.ask(question)
+    if said is None:
+        return store.desk.pending() or question
+    if not said:
+        raise PolicyRefusal("policy-denied", name=name, run=question.run_id[:12])
+    return None
+
+
+def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | PolicyRefusal:
+    """What answers the queries of the run in the state, or why its owner does not go on with it; raises DataError.
+
+    A run that has cost nothing is left at once, else when another run is joined: until then an owner who took the wrong
+    file can go back.
+    """
+    run_id = stored.run_id
+    try:
+        check_task(stored.task, setup)
+        node, data_digest = answering_node(stored.task, setup)
+    except PolicyRefusal as why:
+        if files.store.has_masked(run_id):
+            became = "It is kept until this node joins another run, and then charged for what it has answered; --leave "
+            became += "does so at once."
+        else:
+            files.close(run_id, LEFT)
+            became = "It is left: this node has answered nothing in it, so it costs nothing."
+        name = stored.task.plan.name
+        return PolicyRefusal("run-set-aside", run=run_id.hex()[:12], name=name, why=why.what, remedy=became)
+    if data_digest != stored.data_digest:
+        if files.store.has_masked(run_id):
+            raise DataError("data-changed")
+        files.store.renew_rows(run_id, data_digest)
+    return node
+
+
+# Leaving -------------------------------------------------------------------------------------------------------------
+
+
+def leave(store: NodeStore, book: BudgetBook, site: str) -> bytes | None:
+    """Leave the run that the store of a site's node holds, if any: settled at what it has cost, never gone on with.
+
+    One in which the node has answered nothing costs nothing, and may be joined again. Returns the run that was left.
+
+    Raises PolicyRefusal (code "budget-lost") for a book without the runs that the store knows of.
+    """
+    files = NodeFiles.of(store, book, site)
+    files.reconcile()
+    stored = store.load()
+    if stored is None:
+        return None
+    files.close(stored.run_id, LEFT)
+    return stored.run_id
+
+
+def close_reserved(store: NodeStore | None, book: BudgetBook, run_id: bytes) -> bool:
+    """Close a run that is reserved, as its owner wants: it is never gone on with, nor joined again.
+
+    Args:
+        store: of the node for which it is reserved, opened by the caller, so that the node cannot run; None when its
+            folder is gone.
+        book: serves that node (`BudgetBook.serve`).
+
+    Returns:
+        Whether it is known what has left the node, and only that is charged; else all that was reserved is.
+    """
+    charge = None
+    if store is not None:
+        store.load()
+        charge = NodeFiles(store, book).charge(run_id)
+    # The book goes first: a node that finds its run closed there goes on with it no more.
+    book.settle(run_id, charge, CLOSED)
+    if store is not None and store.status_of(run_id) in (OPEN, JOINING, LEFT):
+        store.close_run(run_id, CLOSED)
+    return charge is not None
