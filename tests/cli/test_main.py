@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hedgerow.app import output
-from hedgerow.cli.main import build_parser, main
+from hedgerow.cli.commands import build_parser
+from hedgerow.cli.main import main
 from hedgerow.errors import HedgerowError
 
 SOURCE = str(Path(__file__).parent.parent.parent / "src")

@@ -19,7 +19,8 @@ from rich.console import Console
 
 from hedgerow.app.inputs import read_plan
 from hedgerow.app.statistics import Bars, categories_text, histogram_of, print_statistics, sheets_of
-from hedgerow.cli.main import build_parser, main
+from hedgerow.cli.commands import build_parser
+from hedgerow.cli.main import main
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.errors import PlanError
 from hedgerow.local.survey import survey_sites

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hedgerow import __version__
-from hedgerow.cli.main import build_parser
+from hedgerow.cli.commands import build_parser
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.flower import read_coordinator_file, read_site_file, require_version
 

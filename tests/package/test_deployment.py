@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from hedgerow.cli.main import build_parser
+from hedgerow.cli.commands import build_parser
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import entries
 from hedgerow.plan.plan import parse_plan

@@ -1,1 +1,1 @@
-"""The command line. `parser` and `main` import nothing heavy; a command's own module is imported when it is called."""
+"""The command line. `commands` and `main` import nothing heavy; a command's module is imported when it is called."""
