@@ -415,7 +415,7 @@ def test_a_report_says_what_the_run_has_not_seen() -> None:
     plan = Plan.from_dict({**PLAN, "prepared": [RELEASE]})
     ledger = prepared_ledger(plan)
     report, plain = report_of(ledger, PrivacyContext.of(plan)), report_of(ledger, PrivacyContext(delta=1e-6))
-    assert "1 of them before the run" in report.text() and report.to_dict()["n_prepared"] == 1
+    assert report.text() != replace(report, n_prepared=0).text() and report.to_dict()["n_prepared"] == 1
     assert "before the run" not in plain.text() and "n_prepared" not in plain.to_dict()
     check_claims(report.to_dict(), report)
     with pytest.raises(PrivacyError, match="before the run"):
