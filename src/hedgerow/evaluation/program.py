@@ -49,7 +49,6 @@ from hedgerow.evaluation.sums import (
     even_edges,
     in_bins,
     outline_scale,
-    predicted,
     rows_of_label,
     visible,
 )
@@ -60,7 +59,7 @@ from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas, integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
-from hedgerow.protocol.queries import FittedTrees, IntVector, Query
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import Ensemble
 
 EvaluationProgram = Generator[Query, IntVector, Evaluation]
@@ -100,9 +99,6 @@ class _Exchange:
         # In the local model each record has noise of its own; the declared number of records is what is known.
         return one * math.sqrt(self.plan.privacy.n_records) if self.plan.privacy.noise == "local" else one
 
-    def update(self, stage: int) -> FittedTrees | None:
-        return self.ensemble.fitted if stage == 0 else None
-
     def histogram(self, stage: int, position: str, edges: NDArray[np.int64], *, by_label: bool) -> ScoreHistogram:
         with_hits = by_label and len(edges) > 1
         n_rows = rows_of_label(self.plan.label) if by_label else 1
@@ -113,7 +109,7 @@ class _Exchange:
             bound=UNIT,
             sensitivity_squared=self.sensitivity_squared(len(edges) + with_hits),
             noise_multiplier=self.noise_multipliers[stage],
-            update=self.update(stage),
+            update=None if stage else self.ensemble.fitted,
             new_edges={} if stage else self.ensemble.grid.new_edges,
             ensemble_size=self.ensemble.n_trees if stage else 0,
             position=position,
@@ -261,7 +257,9 @@ def _evaluate_classes(exchange: _Exchange) -> EvaluationProgram:
     detail = exchange.histogram(1, scale.position, edges, by_label=True)
     sums = (yield detail) / UNIT
     noise = exchange.noise(1, detail)
-    chances = [predicted(scale, curve, outline, row) for curve, row in enumerate(edges)]
+    # The mean predicted probability in each bin, by the outline's counts.
+    middles = [scale.middles(curve)[:, None] for curve in range(len(edges))]
+    chances = [in_bins(scale, curve, outline, row, middles[curve])[:, 0] for curve, row in enumerate(edges)]
     cells = sums[: 2 * len(edges) * n_bins].reshape(len(edges), 2, n_bins)
     if len(edges) > 1:
         return _several_classes(exchange.plan, cells, sums[-2:], noise, chances)

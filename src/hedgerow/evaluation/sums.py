@@ -384,11 +384,6 @@ def even_edges(scale: Scale, outline: Counts, n_bins: int) -> Edges:
     return np.array(rows)
 
 
-def predicted(scale: Scale, curve: int, outline: Counts, edges: Edges) -> NDArray[np.float64]:
-    """The mean predicted probability in each bin, by the outline's counts: float64 [n_bins], NaN for empty bins."""
-    return in_bins(scale, curve, outline, edges, scale.middles(curve)[:, None])[:, 0]
-
-
 def in_bins(
     scale: Scale, curve: int, outline: Counts, edges: Edges, values: NDArray[np.float64]
 ) -> NDArray[np.float64]:

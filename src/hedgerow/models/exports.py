@@ -326,8 +326,8 @@ def tolerance_of(plan: Plan) -> float:
 def made_up_records(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """Records as XGBoost takes them, float32 [n, n_features], that try every side of every threshold."""
     columns = [
-        _categories(feature_grid, n, rng) if feature.is_categorical else _numbers(feature, feature_grid, n, rng)
-        for feature, feature_grid in zip(plan.features, grid.features, strict=True)
+        rng.integers(0, own.n_categories + 1, n) if feature.is_categorical else _numbers(feature, own, n, rng)
+        for feature, own in zip(plan.features, grid.features, strict=True)
     ]
     matrix = np.column_stack(columns).astype(np.float32)
     matrix[rng.random(matrix.shape) < 0.1] = np.nan
@@ -360,10 +360,6 @@ def _numbers(feature: Feature, grid: FeatureGrid, n: int, rng: np.random.Generat
     at = rng.choice(grid.edges, n)
     below = np.nextafter(at, np.float32(-np.inf))
     return np.choose(rng.integers(0, 3, n), [between, at, below])
-
-
-def _categories(grid: FeatureGrid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    return rng.integers(0, grid.n_categories + 1, n).astype(np.float32)
 
 
 JSON_VERSION = "1.0"
@@ -779,10 +775,6 @@ def _number(graph: _Graph, scores: str, label: Label, objective: Objective, _: S
     _value(graph, graph.add("Clip", [value, graph.double(low), graph.double(high)]))
 
 
-def _risk(graph: _Graph, scores: str, _: Label, __: Objective, ___: Sequence[Any]) -> None:
-    _value(graph, scores)
-
-
 def _count(graph: _Graph, scores: str, label: Label, objective: Objective, _: Sequence[Any]) -> None:
     reach = SCORE_LIMIT / SCORE_UNIT
     within = graph.add("Clip", [scores, graph.double(-reach), graph.double(reach)])
@@ -800,6 +792,6 @@ _OUTPUTS: dict[str, Outputs] = {
     "probability": _shares,
     "identity": _number,
     "log": _count,
-    "hazard": _risk,
+    "hazard": lambda graph, scores, *_: _value(graph, scores),
 }
 """What is done with the scores, by the name of their link."""

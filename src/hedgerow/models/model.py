@@ -86,15 +86,6 @@ class RenamedWarning(UserWarning):
     """An export has other names than the plan."""
 
 
-def _renamed_text(renamed: Mapping[str, str]) -> str:
-    """What is said of columns whose names XGBoost forbids."""
-    named = ", ".join(f"{name!r} is {other!r}" for name, other in renamed.items())
-    return (
-        f'XGBoost forbids "[", "]" and "<" in names, so in its file {named}. Rename these columns before you predict: '
-        '`frame.rename(columns=json.loads(booster.attr("renamed")))` (docs/models.md).'
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """Predictions taken apart: exact Shapley values, which with the base add up to the margin.
@@ -464,7 +455,12 @@ class Model:
         found = to_xgboost(self.plan, self.ensemble)
         renamed = json.loads(found["learner"]["attributes"].get("renamed", "{}"))
         if renamed:
-            warnings.warn(_renamed_text(renamed), RenamedWarning, stacklevel=2)
+            named = ", ".join(f"{name!r} is {other!r}" for name, other in renamed.items())
+            text = (
+                f'XGBoost forbids "[", "]" and "<" in names, so in its file {named}. Rename these columns before you '
+                'predict: `frame.rename(columns=json.loads(booster.attr("renamed")))` (docs/models.md).'
+            )
+            warnings.warn(text, RenamedWarning, stacklevel=2)
         return found
 
     def export_xgboost(self, path: str | Path, *, verify: bool = False) -> None:
