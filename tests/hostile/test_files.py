@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,6 +110,20 @@ def test_no_value_in_a_file_ends_a_command_without_a_name(
             read(spoilt)
         except HedgerowError as refused:
             assert shown(str(refused)) == str(refused)
+
+
+@given(st.data())
+def test_no_damage_to_a_file_ends_a_command_without_a_name(
+    texts: dict[str, tuple[str, Callable[[str], object]]], data: st.DataObject
+) -> None:
+    """Pieces are cut out, doubled, or put in the place of others: it is read, or refused by name."""
+    text, read = texts[data.draw(st.sampled_from(["plan", "policy", "roster", "public"]))]
+    for _ in range(data.draw(st.integers(1, 3))):
+        begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
+        piece = data.draw(st.sampled_from(["", text[begin:end] * 2, *TOML_VALUES.values(), "[[x]]\n", "\0", '"""']))
+        text = text[:begin] + piece + text[end if data.draw(st.booleans()) else begin :]
+    with suppress(HedgerowError):
+        read(text)
 
 
 @pytest.mark.parametrize("value", TOML_VALUES)
