@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
+import tomllib
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.client import policy
 from hedgerow.client.policy import Policy, parse_policy, require_moderate
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.registry import resolve
@@ -153,11 +155,13 @@ def test_a_policy_names_all_lines_that_it_lacks() -> None:
 
 
 def test_a_policy_file_is_read_as_it_is_written() -> None:
-    """The example in the documentation of the module is a policy."""
-    example = policy.__doc__ or ""
-    lines = [line.strip() for line in example.splitlines() if "=" in line]
-    read = parse_policy("\n".join(lines))
-    assert read.min_sites == 5 and read.noise == ("distributed",) and read.secure_sums.refuses_server_noise
+    """The example in the documents is a policy, with each line that it comments out, and names every field."""
+    page = (Path(__file__).parents[2] / "docs" / "deploy-by-hand.md").read_text(encoding="utf-8")
+    (example,) = (block for block in re.findall(r"```toml\n(.*?)```", page, re.S) if "data_set = " in block)
+    lines = re.sub(r"(?m)^# (?=\w+ = )", "", example)
+    read = parse_policy(lines)
+    assert read.min_sites == 3 and read.noise == ("distributed", "server") and read.surveys and read.is_strict
+    assert set(tomllib.loads(lines)) == {field.name for field in dataclasses.fields(read)} - {"unit", "data"}
 
 
 def test_without_a_word_about_it_a_policy_withstands_a_colluding_site(federate: Builder) -> None:
