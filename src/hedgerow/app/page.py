@@ -95,7 +95,7 @@ class Page:
             self._server = HttpPort(self._host, port, self._answer, ("GET", "POST"))
         except OSError as error:
             fault = error.strerror or error
-            raise EnvironmentFault("console-not-served", host=self._host, port=port, fault=fault) from error
+            raise EnvironmentFault("page-not-served", host=self._host, port=port, fault=fault) from error
         where = f"[{self._host}]" if ":" in self._host else self._host
         self.url = f"http://{where}:{self._server.port}/{self._token}/"
         note(f"{title}, for this machine's browser: {self.url}")

@@ -57,7 +57,7 @@ def _check_plain(arguments: argparse.Namespace) -> None:
     only_federated = [name for name in options if getattr(arguments, name) is not None]
     if only_federated:
         option = "site" if only_federated[0] == "sites" else only_federated[0]
-        raise UsageError("usage-only-federated", option=option)
+        raise UsageError("usage-needs", option=f"--{option}", other="--federated")
     if arguments.data is None:
         raise UsageError("usage-no-data")
 
@@ -118,20 +118,20 @@ def show(
 def _check_federated(arguments: argparse.Namespace) -> None:
     over_network = arguments.roster is not None
     if over_network and arguments.sites:
-        raise UsageError("usage-site-and-roster")
+        raise UsageError("usage-beside", option="--site", other="--roster")
     if over_network:
         adapted_sites({}, arguments.adapters)
     elif arguments.hand_out:
-        raise UsageError("usage-hand-out")
+        raise UsageError("usage-needs", option="--hand-out", other="--roster")
     if arguments.noise is not None and not over_network:
-        raise UsageError("usage-noise")
+        raise UsageError("usage-needs", option="--noise", other="--roster")
     missing = "--identity" if over_network and arguments.identity is None else ""
     missing = missing or ("--site or --roster" if not over_network and not arguments.sites else "")
     missing = missing or ("--epsilon" if arguments.epsilon is None else "")
     if missing:
         raise UsageError("usage-federated-missing", missing=missing)
     if arguments.data is not None:
-        raise UsageError("usage-table-in-clear", data=arguments.data)
+        raise UsageError("usage-beside", option=arguments.data, other="--federated")
 
 
 def _picture(path: str | None, model: Model) -> Path | None:

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
         forgotten = {} if arguments.allow_draws is None else _allow_draws(book, arguments.allow_draws)
         if arguments.lost is not None:
             if policy is None:
-                raise UsageError("usage-lost-without-policy")
+                raise UsageError("usage-needs", option="--lost", other="--policy")
             book.charge_lost(policy.data_set, policy.unit, arguments.lost, policy.delta)
         content = _content(book, delta)
         asked = book.invitations()

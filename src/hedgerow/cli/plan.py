@@ -104,7 +104,7 @@ def preset(arguments: argparse.Namespace) -> None:
     preset = preset_named(arguments.name)
     if arguments.plan is None:
         if arguments.out is not None:
-            raise UsageError("usage-out-without-plan")
+            raise UsageError("usage-needs", option="--out", other="--plan")
         print(_sections(preset), end="")
         return
     text = _header(preset) + plan_toml(apply_preset(preset, read_plan(arguments.plan)))

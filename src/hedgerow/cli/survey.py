@@ -73,28 +73,28 @@ def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises UsageError for options that contradict one another."""
     if arguments.sites and arguments.data is not None:
-        raise UsageError("survey-twice", data=arguments.data)
+        raise UsageError("usage-beside", option=arguments.data, other="--site")
     if arguments.unit is None and arguments.max_rows_per_unit is not None:
-        raise UsageError("survey-rows-without-unit")
+        raise UsageError("usage-needs", option="--max-rows-per-unit", other="--unit")
     if arguments.survival is not None:
         others = [
             name for name in ("label", "schema", "codebook", "without", "train_epsilon") if getattr(arguments, name)
         ]
         if others:
-            raise UsageError("survey-curves-alone", option=others[0].replace("_", "-"))
+            raise UsageError("usage-beside", option="--" + others[0].replace("_", "-"), other="--survival")
     elif arguments.by is not None:
-        raise UsageError("survey-by-alone", column=arguments.by)
+        raise UsageError("usage-needs", option="--by", other="--survival")
     if arguments.train_epsilon is not None and arguments.train_epsilon <= arguments.epsilon:
         raise UsageError("survey-plan-epsilon", epsilon=arguments.train_epsilon, spent=arguments.epsilon)
     if not arguments.federated:
         given = [name for name in ("roster", "identity", "noise", "journal") if getattr(arguments, name) is not None]
         if given or arguments.new_run:
-            raise UsageError("survey-only-federated", option=(given or ["new-run"])[0])
+            raise UsageError("usage-needs", option="--" + (given or ["new-run"])[0], other="--federated")
         if not arguments.sites and arguments.data is None:
             raise UsageError("survey-no-table")
         return
     if arguments.sites:
-        raise UsageError("usage-site-and-roster")
+        raise UsageError("usage-beside", option="--site", other="--roster")
     missing = [name for name in ("roster", "identity", "out") if getattr(arguments, name) is None]
     if missing:
         raise UsageError("usage-survey-missing", missing=f"--{missing[0]}")

@@ -94,7 +94,7 @@ def file_error(path: str, error: OSError) -> DataError:
 def missing_columns(source: str, missing: Sequence[str], present: Sequence[str]) -> DataError:
     """The table has not all columns that the plan names."""
     return DataError(
-        "data-missing-column" if len(missing) == 1 else "data-missing-columns",
+        "data-missing-column",
         source=source,
         missing=listed(missing),
         present=listed(present),

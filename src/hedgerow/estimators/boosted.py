@@ -226,9 +226,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             if kind and declared != kind:
                 raise UsageError("classes-type", declared=declared, kind=kind)
         if len(classes) < 2:
-            raise DataError(
-                "data-one-class" if self.classes is None else "data-one-class-declared", n_classes=len(classes)
-            )
+            raise DataError("data-one-class", n_classes=len(classes))
         return classes
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
@@ -589,7 +587,7 @@ def _read_labels(y: Any) -> tuple[Any, str]:
         raise DataError("data-label-absent", row=missing[0])
     if len(kinds) > 1 or None in kinds:
         names = sorted({type(value).__name__ for value in kinds.values()})
-        raise DataError("data-label-complex" if "complex128" in names else "data-label-type", types=", ".join(names))
+        raise DataError("data-label-type", types=", ".join(names))
     return values if isinstance(values, np.ndarray) else np.asarray(values), next(iter(kinds)) or ""
 
 

@@ -105,7 +105,7 @@ def read_site_file(path: Path) -> SiteFile:
     """The file of a site; raises UsageError."""
     found = _read(SiteFile, path, "site")
     if not found.data and not found.held_out:
-        raise UsageError("flower-file-no-rows", path=path)
+        raise UsageError("flower-file", path=path, fault="both site.data and site.held_out are missing")
     return found
 
 
@@ -114,13 +114,13 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
     found = _read(CoordinatorFile, path, "coordinator")
     fault = ""
     if bool(found.plan) == bool(found.model):
-        fault = "It names both a plan and a model, or neither: coordinator.plan trains, coordinator.model is evaluated."
+        fault = "it names both a plan and a model, or neither: coordinator.plan trains, coordinator.model is evaluated"
     elif found.plan and (not found.out or found.epsilon or found.delta or found.scores or found.noise):
-        fault = "Training needs coordinator.out; epsilon, delta, noise and scores are for an evaluation."
+        fault = "training needs coordinator.out; epsilon, delta, noise and scores are for an evaluation"
     elif found.model and not found.epsilon:
-        fault = "An evaluation needs coordinator.epsilon: what it may cost."
+        fault = "an evaluation needs coordinator.epsilon: what it may cost"
     if fault:
-        raise UsageError("flower-file-no-task", path=path, fault=fault)
+        raise UsageError("flower-file", path=path, fault=fault)
     return found if found.out else replace(found, out=found.model)
 
 
@@ -129,11 +129,11 @@ def _read(kind: type[File], path: Path, name: str) -> File:
         content = read_toml(path.read_text(encoding="utf-8-sig"))
         found = read_section(kind, content, name)
     except OSError as fault:
-        raise UsageError("flower-file-not-read", path=path, fault=fault.strerror or fault) from None
+        raise UsageError("flower-file", path=path, fault=fault.strerror or fault) from None
     except PlanError as fault:
-        raise UsageError("flower-file", path=path, what=fault.what, cause=fault.cause) from None
+        raise UsageError("flower-file", path=path, fault=f"{fault.what} {fault.cause}".strip(" .")) from None
     except ValueError as fault:
-        raise UsageError("flower-file-not-toml", path=path, fault=fault) from None
+        raise UsageError("flower-file", path=path, fault=f"no TOML, {fault}") from None
     here = path.parent.resolve()
     absolute: dict[str, Any] = {
         field.name: _absolute(here, getattr(found, field.name))

@@ -209,6 +209,7 @@ def from_base64(text: str) -> bytes:
 
 FORMAT = "hedgerow-private-identity"
 FORMAT_VERSION = 1
+_ROSTER = "The roster"
 """Of private and public files, and of rosters."""
 PRIVATE_SUFFIX = ".private.json"
 PUBLIC_SUFFIX = ".public.toml"
@@ -246,7 +247,7 @@ def read_private(path: Path) -> PrivateIdentity:
         # The open file is asked, not its name, so that it is not exchanged in between.
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError("identity-not-plain", path=path)
+            raise UsageError("identity-other-file", path=path)
         if path.name.endswith(PUBLIC_SUFFIX):
             raise _public_given(path)
         if status.st_mode & _TOO_OPEN:
@@ -256,14 +257,14 @@ def read_private(path: Path) -> PrivateIdentity:
         content = json.loads(raw)
         require_plain({**content, "tls_key": ""})
         if content["format"] != FORMAT or content["version"] != FORMAT_VERSION:
-            raise UsageError("identity-other-format", path=path)
+            raise UsageError("identity-other-file", path=path)
         public = parse_public(content["public"], str(path))
         return PrivateIdentity(public, from_base64(content["identity_seed"]), content["tls_key"].encode("ascii"))
     except HedgerowError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         # The text of these errors may quote the file, which holds secrets.
-        raise UsageError("identity-fields", path=path) from None
+        raise UsageError("identity-other-file", path=path) from None
 
 
 def write_new(path: Path, text: str, mode: int = 0o644) -> None:
@@ -321,16 +322,16 @@ def read_public(path: Path) -> PublicIdentity:
     try:
         content = read_toml(text)
     except ValueError as error:
-        raise UsageError("identity-not-toml", path=path, error=error) from None
+        raise UsageError("roster-file", name=path, fault=error) from None
     if content.pop("version", None) != FORMAT_VERSION:
-        raise UsageError("identity-version", path=path, version=FORMAT_VERSION)
+        raise UsageError("roster-file", name=path, fault="another version or kind of file")
     return parse_public(content, str(path))
 
 
 def parse_public(content: object, where: str) -> PublicIdentity:
     """The identity in a table of TOML or JSON; raises UsageError or RemoteProtocolError."""
     if not isinstance(content, Mapping) or set(content) != _FIELDS:
-        raise UsageError("party-field-names", where=where, fields=", ".join(sorted(_FIELDS)))
+        raise UsageError("roster-file", name=where, fault="a party has other fields")
     try:
         return PublicIdentity(
             content["name"],
@@ -342,7 +343,7 @@ def parse_public(content: object, where: str) -> PublicIdentity:
     except HedgerowError:
         raise
     except (ValueError, TypeError):
-        raise UsageError("party-fields", where=where) from None
+        raise UsageError("roster-file", name=where, fault="a party's fields do not read") from None
 
 
 def fields_of(identity: PublicIdentity) -> dict[str, Any]:
@@ -363,7 +364,7 @@ def read_text(path: Path) -> str:
     except (FileNotFoundError, IsADirectoryError):
         raise UsageError("identity-not-found", path=path) from None
     except UnicodeDecodeError:
-        raise UsageError("identity-encoding", path=path) from None
+        raise UsageError("roster-file", name=path, fault="no text of UTF-8") from None
 
 
 def lines_of(identity: PublicIdentity) -> list[str]:
@@ -410,15 +411,15 @@ class PinnedRoster:
         if [party.role for party in everybody] != roles:
             raise UsageError("roster-roles")
         if not 1 <= self.epoch < 1 << 63 or not 1 <= len(self.sites) <= MAX_SITES:
-            raise UsageError("roster-size")
+            raise UsageError("roster-file", name=_ROSTER, fault="another epoch or number of sites than one may have")
         if len(self.monitors) > MAX_MONITORS:
-            raise UsageError("roster-monitors", most=MAX_MONITORS)
+            raise UsageError("roster-file", name=_ROSTER, fault=f"more than {MAX_MONITORS} monitors")
         numbers = all(type(most) is int and 0 <= most <= MAX_ROWS for most in self.max_rows)
         if self.max_rows and (not numbers or len(self.max_rows) != len(self.sites) or not any(self.max_rows)):
-            raise UsageError("roster-max-rows", most=MAX_ROWS)
+            raise UsageError("roster-file", name=_ROSTER, fault=f"max_rows is a whole number from 1 to {MAX_ROWS:,}")
         for parties in (self.sites, self.monitors):
             if list(parties) != sorted(parties, key=lambda party: party.name):
-                raise UsageError("roster-unsorted")
+                raise UsageError("roster-file", name=_ROSTER, fault="sites or monitors are not sorted by name")
         for what, values in (
             # Two that differ in capitals only, people take for one.
             ("name", [party.name.lower() for party in everybody]),
@@ -527,20 +528,19 @@ def _most(rows: int) -> str:
     return f"{rows:,} rows" if rows else "any number of rows"
 
 
-def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
+def parse_roster(text: str, name: str = _ROSTER) -> PinnedRoster:
     """The roster in a file's text; raises UsageError, or RemoteProtocolError for keys that are not proved."""
     try:
         content = read_toml(text)
     except ValueError as error:
-        raise UsageError("roster-not-toml", name=name, error=error) from None
+        raise UsageError("roster-file", name=name, fault=error) from None
     names = set(content) - {"monitors"}
     versions = (FORMAT_VERSION, ROWS_VERSION)
     if content.get("version") not in versions or names != {"version", "epoch", "coordinator", "sites"}:
-        known = " or ".join(map(str, versions))
-        raise UsageError("roster-version", name=name, known=known)
+        raise UsageError("roster-file", name=name, fault="of another version than this release reads, or another file")
     sites, monitors = content["sites"], content.get("monitors", [])
     if type(content["epoch"]) is not int or not isinstance(sites, list) or not isinstance(monitors, list):
-        raise UsageError("roster-lists", name=name)
+        raise UsageError("roster-file", name=name, fault="a malformed epoch or list")
     rows = _take_rows(sites) if content["version"] == ROWS_VERSION else ()
     return PinnedRoster(
         content["epoch"],

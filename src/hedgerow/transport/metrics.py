@@ -81,7 +81,7 @@ class MetricsServer:
         try:
             self._server = HttpPort(host, port, self._answer)
         except OSError as error:
-            raise EnvironmentFault("metrics-not-served", host=host, port=port, fault=str(error.strerror)) from error
+            raise EnvironmentFault("page-not-served", host=host, port=port, fault=str(error.strerror)) from error
         self.port = self._server.port
 
     async def _answer(self, request: Request) -> Response:
