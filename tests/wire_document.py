@@ -39,7 +39,12 @@ from hedgerow.secagg.messages import Kind as SecaggKind
 from hedgerow.secagg.participant import OpenSlot, ParticipantEpoch, ParticipantState, ParticipantStep
 from hedgerow.secagg.view import EpochRecord, StoredView
 
-INTRODUCTION = f"""# The wire
+INTRODUCTION = f"""---
+search:
+  exclude: true
+---
+
+# The wire
 
 Everything that crosses the network, is signed, or is stored as a party's state is written by one codec,
 `hedgerow.codec`. This page is made from the declarations (`python -m experiments wire_document > docs/wire.md`), and a
