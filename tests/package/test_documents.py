@@ -449,7 +449,7 @@ def test_the_deployment_and_the_help_can_be_typed(walk: Walk) -> None:
     assert parse_plan(draft.read_text(encoding="utf-8")) == parse_plan(plan)
     examples = helped(walk)
     printed = walk.type(with_examples(commands[until:], examples))
-    assert "3 of 3: north, south, west" in printed and "FINISHED" in printed
+    assert "3 of 3: north, south, west" in printed and "Finished" in printed
     assert (walk.folder / "backup" / "ledger.json").stat().st_size > 0
     assert json.loads((walk.folder / "model.json").read_text(encoding="utf-8"))["report"]["guarantee"] == "holds"
     # Training on one machine does not write over the federation's model.

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from hedgerow import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hedgerow"
 NOT_OURS = {
@@ -55,3 +57,10 @@ def _is_file(name: str) -> bool:
     return (Path(name).suffix[1:] or "-") in (
         "md toml json csv txt db py html png svg sock log service npz yaml gz parquet tsv data xlsx onnx invitation cff"
     ).split()
+
+
+def test_pages_state_the_version_that_the_package_has() -> None:
+    """Who files a report, or asks for help, names the version that a page says."""
+    for name in ("README.md", "docs/index.md", "docs/project.md", "mkdocs.yml"):
+        said = re.findall(r"\d+\.\d+\.\d+(?=, beta)", " ".join((ROOT / name).read_text(encoding="utf-8").split()))
+        assert said == [__version__], name
