@@ -396,8 +396,12 @@ def test_groups_are_never_drawn_where_sums_are_exact_or_no_seed_is_joint(
     assert replica.n_rounds == 0 and replica.drawing == b""
 
 
-def lined_up(seed: int, *, liar: int | None, n_drawings: int = 8, n_sites: int = N_SITES) -> LineUp:
-    """What is said of releases of sites whose rows are alike, dealt anew every five rounds; one may be far off."""
+def lined_up(
+    seed: int, *, liar: int | None, n_drawings: int = 8, n_sites: int = N_SITES, beside: int | None = None
+) -> LineUp:
+    """What is said of releases of sites whose rows are alike, dealt anew every five rounds; one may be far off, always
+    or only where it stands beside another.
+    """
     drawing, lineup = np.random.default_rng(seed), LineUp(n_sites, N_GROUPS, 5)
     for _ in range(n_drawings):
         dealing = drawing.permutation(n_sites)
@@ -405,7 +409,7 @@ def lined_up(seed: int, *, liar: int | None, n_drawings: int = 8, n_sites: int =
         for _ in range(5):
             rows = {group: np.rint(drawing.normal(100, 40, 30)).astype(np.int64) for group in range(N_GROUPS)}
             for group, part in enumerate(parts):
-                if liar in part and liar not in lineup.left_out:
+                if liar in part and liar not in lineup.left_out and (beside is None or beside in part):
                     rows[group] += 150
             lineup.take(packed(rows, dict.fromkeys(rows, 4), 30, N_GROUPS), parts)
     return lineup
@@ -418,6 +422,11 @@ def test_the_site_that_stands_in_each_group_out_of_line_is_named() -> None:
 
 
 @pytest.mark.slow
+def test_one_site_has_no_other_named() -> None:
+    """Whoever lies only beside a victim stands in the same groups: neither is above the other."""
+    assert {tuple(lined_up(seed, liar=7, beside=4).named) for seed in range(40)} <= {(), (7,)}
+
+
 def test_garbage_is_the_same_evidence_to_nodes_and_coordinator(
     federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,8 @@ OUT_OF_LINE = 4.0
 MOST_OF_DRAWING, NAMED = 2.5, 3.5
 """A site has the mean mark of its group, 0 to the first, of each drawing; who has so much more than any other is named.
 
-So it takes more than two drawings. Honest sites whose rows differ by age came to 2.7 (docs/poisoning.md).
+So it takes three drawings: of two, others stood beside it in one. In 200 runs no honest site had so much more, whose
+rows differed by age (docs/poisoning.md). One that lies only beside another is as far out of line as that one.
 """
 
 
