@@ -183,10 +183,12 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
             f"The nearest that was measured, {factor:.2f} times at epsilon {epsilon:g}, cost {adult:.3f} (Adult) and "
             f"{bank:.3f} (Bank) of AUC (docs/runs/noise_modes.txt). "
         )
+    among = f" in {n_groups} groups" if n_groups else ""
     return [
         *groups,
-        ("of the sites", f"at {n_sites} sites {cost['factor']:.2f} times the noise ({cost['factor_without_echo']:.2f} "
-         f"without the echo exchange): that of the coordinator at epsilon {number(cost['like_server_epsilon'], 3)}. "
+        ("of the sites", f"at {n_sites} sites{among} {cost['factor']:.2f} times the noise "
+         f"({cost['factor_without_echo']:.2f} without the echo exchange): that of the coordinator at epsilon "
+         f"{number(cost['like_server_epsilon'], 3)}. "
          f"{measured}--sites N is for your number")
     ]  # fmt: skip
 
