@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from hedgerow.app.coordinator import ModelFile
 from hedgerow.models.model import Model
@@ -17,5 +18,7 @@ def test_a_model_that_could_not_be_written_is_written_at_the_next_start(factory:
         plan=plan, ensemble=outcome.ensemble, ledger=outcome.ledger, report=outcome.report, salvaged=None
     )
     file = ModelFile(tmp_path / "model.json", None, tmp_path / "journal.db", quiet=True)
-    file.look(SimpleNamespace(made=made))  # type: ignore[arg-type]
+    session: Any = SimpleNamespace(made=made)
+    file.look(session)
+    file.keep(made, session)  # type: ignore[arg-type]
     assert Model.load(file.path).to_bytes() == Model(plan, made.ensemble, made.ledger, made.report).to_bytes()
