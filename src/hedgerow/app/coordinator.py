@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hedgerow.app.evaluation import found_by
 from hedgerow.app.inputs import address_of, check_can_write, listed, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, tell
-from hedgerow.app.progress import told_if_slow
+from hedgerow.app.progress import sites_of, told_if_slow
 from hedgerow.app.watch import EVENT_WORDS
 from hedgerow.errors import UsageError
+from hedgerow.local.training import FederatedEvaluation
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_of_model
 from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
@@ -431,6 +432,18 @@ def train_over_nodes(
     if page is not None:
         page.show_model(model)
     return model, session
+
+
+def evaluate_over_nodes(
+    options: CoordinatorOptions, evaluated: EvaluatedModel, model: Model, file: ModelFile
+) -> tuple[FederatedEvaluation, list[str]]:
+    """As the coordinator of a run over the nodes of a roster, which answer over the rows that they hold out.
+
+    The model is written with the cost on its account. Returns what was found, and whose rows are in it.
+    """
+    # It writes the account: numbers that were seen but not charged would be a leak.
+    outcome, session = serve(options, model.plan, file, evaluated)
+    return found_by(outcome, model), sites_of(session)
 
 
 def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tuple[bytes, list[str], int]:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from hedgerow.app.output import (
     warn,
     wrapped,
 )
-from hedgerow.app.progress import sites_of, status
+from hedgerow.app.progress import status
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
 from hedgerow.data.sources import Location, file_of, is_url, opened, read_records
 from hedgerow.data.units import MOST_LEFT_OUT, Records, RowCount, RowsLeftOut
@@ -31,9 +31,6 @@ from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
 from hedgerow.plan.plan import Plan
 from hedgerow.server.release import EvaluatedModel, Outcome
-
-if TYPE_CHECKING:
-    from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 
 _TITLES = {
     "auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²", "mae": "MAE",
@@ -100,21 +97,6 @@ def to_be_evaluated(model: Model, epsilon: float, delta: float | None, noise: st
 def journal_of(out: Path | str, model: Model) -> str:
     """Every evaluation of a model has a journal of its own: the ledger is longer each time."""
     return f"{out}.evaluation-{len(model.ledger)}.journal"
-
-
-def evaluate_over_nodes(
-    options: CoordinatorOptions, evaluated: EvaluatedModel, model: Model, file: ModelFile
-) -> tuple[FederatedEvaluation, list[str]]:
-    """As the coordinator of a run over the nodes of a roster, which answer over the rows that they hold out.
-
-    The model is written with the cost on its account. Returns what was found, and whose rows are in it.
-    """
-    # An extra: only a party that dials or listens needs grpc.
-    from hedgerow.app.coordinator import serve
-
-    # It writes the account: numbers that were seen but not charged would be a leak.
-    outcome, session = serve(options, model.plan, file, evaluated)
-    return found_by(outcome, model), sites_of(session)
 
 
 def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:

@@ -664,8 +664,8 @@ def evaluate(
 
     Args: noise: as for `EvaluationTask`; report: is given what was found, and the model's file.
     """
-    from hedgerow.app.coordinator import ModelFile, hand_out
-    from hedgerow.app.evaluation import evaluate_over_nodes, journal_of, to_be_evaluated
+    from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes, hand_out
+    from hedgerow.app.evaluation import journal_of, to_be_evaluated
     from hedgerow.models.model import Model
 
     folder = options.folder

@@ -10,7 +10,6 @@ from pathlib import Path
 from hedgerow.app.evaluation import (
     content_of,
     evaluate,
-    evaluate_over_nodes,
     journal_of,
     print_evaluation,
     read_own,
@@ -89,7 +88,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         show(found, list(rows), out, picture, is_seeded=noise.seeded, as_json=arguments.json)
         return
     # Extras: only a party that dials or listens needs grpc.
-    from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, hand_out
+    from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, evaluate_over_nodes, hand_out
 
     options = filled(CoordinatorOptions, arguments)
     asked = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
