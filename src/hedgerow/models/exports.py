@@ -204,21 +204,15 @@ def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str,
         constant = Leaf(SCORE_UNIT, 1.0)
         trees.append(_tree_to_dict(ensemble, constant, len(trees), objective.middle / SCORE_UNIT))
         tree_info.append(0)
-    _make_weights_fractions(trees)
+    # Weights become fractions, as the module's text says. One power of two divides all of them, so that the smallest is
+    # below a half: their proportions stay what they are, to the last bit.
+    smallest = min((weight for tree in trees for weight in tree["sum_hessian"]), default=1.0)
+    divisor = 2.0 ** (int(smallest).bit_length() + 1)
+    for made in trees:
+        made["sum_hessian"] = [weight / divisor for weight in made["sum_hessian"]]
     if objective.name == "binary:logistic" and trees and trees[0]["split_conditions"] == [0.0]:
         trees[0]["split_conditions"] = [single_as_decimal(np.float32(ALMOST_ZERO))]
     return trees, tree_info
-
-
-def _make_weights_fractions(trees: list[dict[str, Any]]) -> None:
-    """Divide the weights of all nodes by one power of two, so that the smallest one is below a half.
-
-    Their proportions stay what they are, to the last bit. See the module's text for what whole numbers are taken for.
-    """
-    smallest = min((weight for tree in trees for weight in tree["sum_hessian"]), default=1.0)
-    divisor = 2.0 ** (int(smallest).bit_length() + 1)
-    for tree in trees:
-        tree["sum_hessian"] = [weight / divisor for weight in tree["sum_hessian"]]
 
 
 def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> dict[str, Any]:
@@ -427,6 +421,9 @@ def _feature(feature: Feature, shape: Shape) -> dict[str, Any]:
             "name": feature.name, "type": "nominal", "num_unique_vals": len(categories), "categories": [categories],
         }  # fmt: skip
     low, high = feature.min or 0.0, feature.max or 0.0
+    borders = np.concatenate([[low], np.clip(shape.borders, low, high), [high]])
+    cumulative = np.concatenate([[0.0], np.cumsum(shape.density[:-1])])
+    shares = np.diff(np.interp(np.linspace(low, high, HISTOGRAM_BINS + 1), borders, cumulative))
     return {
         "name": feature.name,
         "type": "continuous",
@@ -434,7 +431,8 @@ def _feature(feature: Feature, shape: Shape) -> dict[str, Any]:
         "cuts": [[_cut(edge) for edge in shape.borders]],
         "min": low,
         "max": high,
-        "histogram_weights": _histogram(shape, low, high),
+        # Shares of the records: missing, bins of equal width over the bounds, and unknown.
+        "histogram_weights": [float(shape.density[-1]), *shares.tolist(), 0.0],
     }
 
 
@@ -442,14 +440,6 @@ def _cut(edge: np.float32) -> float:
     """The least double that single precision rounds to `edge` or above it."""
     middle = (float(np.nextafter(edge, np.float32(-np.inf))) + float(edge)) / 2
     return middle if np.float32(middle) == edge else float(np.nextafter(middle, np.inf))
-
-
-def _histogram(shape: Shape, low: float, high: float) -> list[float]:
-    """Shares of the records: missing, bins of equal width over the bounds, and unknown."""
-    borders = np.concatenate([[low], np.clip(shape.borders, low, high), [high]])
-    cumulative = np.concatenate([[0.0], np.cumsum(shape.density[:-1])])
-    shares = np.diff(np.interp(np.linspace(low, high, HISTOGRAM_BINS + 1), borders, cumulative))
-    return [float(shape.density[-1]), *shares.tolist(), 0.0]
 
 
 def _term(feature: Feature, table: NDArray[np.float64], spread: NDArray[np.float64], shape: Shape) -> dict[str, Any]:
@@ -711,21 +701,18 @@ class _Graph:
 def _texts_of(feature: Feature) -> tuple[list[str], list[float]]:
     """Texts that a column of this feature may hold, and the code of each, as a table's reader has it."""
     flags = [spelling(word) for word in ("true", "false") for spelling in (str.lower, str.title, str.upper)]
-    texts = dict.fromkeys([*feature.categories, *_spellings_of_missing(), *flags, "0", "1", "0.0", "1.0"])
+    # Every word for "no value", in every case of its letters.
+    missing = [
+        "".join(letters)
+        for word in MISSING_WORDS
+        for letters in itertools.product(*((letter.lower(), letter.upper()) for letter in word))
+    ]
+    texts = dict.fromkeys([*feature.categories, *missing, *flags, "0", "1", "0.0", "1.0"])
     texts |= dict.fromkeys(f"{category}.0" for category in feature.categories)
     indices = category_indices(list(texts), feature.categories, Place("", feature.name, 0)).tolist()
     known = {text: index for text, index in zip(texts, indices, strict=True) if index != UNKNOWN}
     missing_code = len(feature.categories) + 1
     return list(known), [float(missing_code if index == MISSING else index) for index in known.values()]
-
-
-def _spellings_of_missing() -> list[str]:
-    """Every word for "no value", in every case of its letters."""
-    return [
-        "".join(letters)
-        for word in MISSING_WORDS
-        for letters in itertools.product(*((letter.lower(), letter.upper()) for letter in word))
-    ]
 
 
 Outputs = Callable[[_Graph, str, Label, Objective, Sequence[Any]], None]

@@ -206,11 +206,14 @@ class Model:
         extras = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
         if self.errors is not None:
             extras["errors"] = self.errors.to_dict()
+        plan = self.plan.to_dict()
+        if math.isinf(self.plan.privacy.epsilon):
+            plan["privacy"]["epsilon"] = _INFINITE
         return to_bytes(
             {
                 **extras,
                 "created_with": self.created_with,
-                "plan": _plan_to_dict(self.plan),
+                "plan": plan,
                 "ensemble": ensemble_to_dict(self.ensemble),
                 "ledger": json.loads(self.ledger.to_json()),
                 "report": self.report.claims(),
@@ -623,8 +626,14 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
         raise _invalid("its sites are not a list of names")
     if not isinstance(created_with, str):
         raise _invalid("it does not say which version wrote it")
+    table = content.get("plan")
+    if not isinstance(table, dict):
+        raise _invalid("it has no plan")
+    privacy = table.get("privacy")
+    if isinstance(privacy, dict) and privacy.get("epsilon") == _INFINITE:
+        table = {**table, "privacy": {**privacy, "epsilon": math.inf}}
     try:
-        plan = _plan_from_dict(content.get("plan"))
+        plan = Plan.from_dict(table, is_stored=True)
         ledger = Ledger.from_json(json.dumps(content.get("ledger")))
         report = _report_of(content.get("report"), plan, ledger, exact=exact)
     except (PlanError, PrivacyError) as fault:
@@ -672,22 +681,6 @@ def _salvage_of(stored: Any, ledger: Ledger) -> Salvage | None:
 
 def _invalid(fault: str) -> ModelError:
     return ModelError("model-invalid", fault=fault)
-
-
-def _plan_to_dict(plan: Plan) -> dict[str, Any]:
-    table = plan.to_dict()
-    if math.isinf(plan.privacy.epsilon):
-        table["privacy"]["epsilon"] = _INFINITE
-    return table
-
-
-def _plan_from_dict(table: Any) -> Plan:
-    if not isinstance(table, dict):
-        raise _invalid("it has no plan")
-    privacy = table.get("privacy")
-    if isinstance(privacy, dict) and privacy.get("epsilon") == _INFINITE:
-        table = {**table, "privacy": {**privacy, "epsilon": math.inf}}
-    return Plan.from_dict(table, is_stored=True)
 
 
 def _report_of(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:

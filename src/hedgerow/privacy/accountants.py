@@ -260,7 +260,11 @@ def _divergence(order: int, rate: float, noise_multiplier: float, *, is_general:
     excess = log_weights + exponents + np.log(-np.expm1(-exponents))
     if is_general:
         excess = np.concatenate([excess, (log_weights + exponents)[1:] + math.log(2)])
-    return _from_excess(excess, order)
+    # log(1 + sum of the excess) / (order - 1), rounded up.
+    top = float(excess.max())
+    total = top + math.log(float(np.exp(excess - top).sum()))
+    value = math.log1p(math.exp(total)) if total < 700 else total + math.exp(-total)
+    return value / (order - 1) * (1 + _RENYI_ERROR)
 
 
 def epsilon_of_divergence(order: float, divergence: float, delta: float) -> float:
@@ -334,14 +338,6 @@ def log_ratio_of(event: SampledEvent) -> float:
 def _log_binomials(order: int) -> FloatArray:
     number = np.arange(2, order + 1, dtype=np.float64)
     return np.asarray(gammaln(order + 1) - gammaln(number + 1) - gammaln(order - number + 1))
-
-
-def _from_excess(log_terms: FloatArray, order: int) -> float:
-    """log(1 + sum of the terms) / (order - 1), rounded up."""
-    top = float(log_terms.max())
-    total = top + math.log(float(np.exp(log_terms - top).sum()))
-    value = math.log1p(math.exp(total)) if total < 700 else total + math.exp(-total)
-    return value / (order - 1) * (1 + _RENYI_ERROR)
 
 
 def _check(order: int, rate: float, noise_multiplier: float) -> None:

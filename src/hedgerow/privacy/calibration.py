@@ -84,19 +84,16 @@ def calibrate_noise_multiplier(
     def keeps(noise_multiplier: float) -> bool:
         return judge.epsilon([*spent, GaussianEvent(noise_multiplier / root)], delta) <= epsilon
 
-    exact = root / _mu_left(mu_of(epsilon, delta), spent)
+    mu = mu_of(epsilon, delta)
+    if spent:
+        # What earlier releases leave of it; a sliver where they leave nothing, which then fails by its account.
+        mu = math.sqrt(max(mu * mu - cost_of(spent).gdp_weight, (mu * 1e-9) ** 2))
+    exact = root / mu
     # The exact accountant's answer is where every other accountant's search starts: none of them needs less.
     noise_multiplier = smallest(keeps, start=exact, precision=_PRECISION)
     if not keeps(noise_multiplier):
         raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, accountant=judge.name)
     return noise_multiplier
-
-
-def _mu_left(mu: float, spent: Sequence[Event]) -> float:
-    """What earlier releases leave of mu; a sliver of it where they leave nothing, which then fails by its account."""
-    if not spent:
-        return mu
-    return math.sqrt(max(mu * mu - cost_of(spent).gdp_weight, (mu * 1e-9) ** 2))
 
 
 def calibrate_sigmas(

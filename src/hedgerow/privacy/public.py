@@ -132,14 +132,11 @@ def _about(column: Feature | Label) -> dict[str, Any]:
             found[name] = iso_of(bound) if is_date else bound
     if isinstance(column, Label):
         lists = {"classes": column.classes, "event_codes": column.event_codes, "intervals": column.intervals}
-        return found | {name: list(own) for name, own in lists.items() if own} | _event(column)
+        event = {} if column.event is None else {"event": column.event}
+        return found | {name: list(own) for name, own in lists.items() if own} | event
     if column.is_hashed:
         return found | {"buckets": column.buckets}
     return found | ({"categories": list(column.categories)} if column.categories else {})
-
-
-def _event(label: Label) -> dict[str, Any]:
-    return {} if label.event is None else {"event": label.event}
 
 
 def _many(columns: Sequence[PublicColumn]) -> str:

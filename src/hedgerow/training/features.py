@@ -200,7 +200,10 @@ class _AdaptiveOrder:
 
     def of_batch(self, first: int, given: Sequence[Subset | None]) -> list[Subset]:
         """The subsets of the trees from tree `first` on: those given, and the most overdue where none is."""
-        earned, self._latest = self._earned(), []
+        # Each subset's share of the trees, by the root of its gain; None while nothing has been gained.
+        roots = np.sqrt(np.maximum(self._gains, 0.0))
+        total = math.fsum(roots.tolist())
+        earned, self._latest = roots / total if total > 0 else None, []
         for tree, subset in enumerate(given, start=first):
             number = self._most_overdue(tree, earned) if subset is None else self._number_of(subset)
             self._last_tree[number] = tree
@@ -218,12 +221,6 @@ class _AdaptiveOrder:
         """The root of all that each feature's own trees have gained, in units of a 2**20th of the largest."""
         roots = np.sqrt(np.maximum(self._alone, 0.0))
         return [int(root) for root in (roots / max(float(roots.max()), 1e-300) * 2**20).tolist()]
-
-    def _earned(self) -> NDArray[np.float64] | None:
-        """Each subset's share of the trees, by the root of its gain; None while nothing has been gained."""
-        roots = np.sqrt(np.maximum(self._gains, 0.0))
-        total = math.fsum(roots.tolist())
-        return roots / total if total > 0 else None
 
     def _most_overdue(self, tree: int, earned: NDArray[np.float64] | None) -> int:
         """The subset whose share of the trees times the trees since its last one is largest; the first of several."""

@@ -152,7 +152,9 @@ class Settings:
 
     def weight(self, plan: Plan) -> float:
         """The squared sensitivities of all releases together, where one tree's noise multiplier is 1 for each."""
-        return float(_tree_weight(plan, self) + _paid_histograms(plan, self) * len(plan.features))
+        # kappa_s + kappa_w of CCS'22, Table 1: T k d for greedy splits, T when k = 1 and for totally random trees.
+        of_trees = self.n_trees * n_levels_asked(plan, self) * features_asked(plan, self)
+        return float(of_trees + _paid_histograms(plan, self) * len(plan.features))
 
     def releases_at(self, plan: Plan, noise_multiplier: float) -> list[Event]:
         """What a whole run releases with this noise, at its most expensive."""
@@ -212,11 +214,6 @@ def calibrated(plan: Plan, settings: Settings) -> float:
         middle = (low + margin) / 2
         low, margin = (low, middle) if keeps(middle) else (middle, margin)
     return exact * (1 + margin)
-
-
-def _tree_weight(plan: Plan, settings: Settings) -> int:
-    """kappa_s + kappa_w of CCS'22, Table 1: T k d for greedy splits, T when k = 1 and for totally random trees."""
-    return settings.n_trees * n_levels_asked(plan, settings) * features_asked(plan, settings)
 
 
 def _paid_histograms(plan: Plan, settings: Settings) -> int:

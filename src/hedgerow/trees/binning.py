@@ -124,7 +124,10 @@ class FeatureGrid:
             raise ValueError("only cells of a range have places")
         lower = np.append(self.within.min, self.edges.astype(np.float64))
         upper = np.append(self.edges.astype(np.float64), self.within.max)
-        span, parts = np.maximum(upper - lower, 0.0)[:, None], _mixed_parts(N_PLACES - 1)
+        span, n_even = np.maximum(upper - lower, 0.0)[:, None], (N_PLACES - 1) // 2
+        # As shares of a range: half uniform, half log-spaced.
+        even, log = np.arange(1, n_even + 1) / (n_even + 1), _log_edges(0.0, 1.0, N_PLACES - 1 - n_even)
+        parts = np.sort(np.append(even, log))
         inner = np.where((upper > 0)[:, None], lower[:, None] + span * parts, upper[:, None] - span * parts[::-1])
         for cell in np.flatnonzero((lower < 0) & (upper > 0)).tolist():
             low, high = float(lower[cell]), float(upper[cell])
@@ -405,12 +408,6 @@ def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> Flo
     edges = np.concatenate([uniform, log])
     # Between two neighbouring integers one edge is enough.
     return _distinct(np.floor(edges) + 0.5 if feature.integer else edges)
-
-
-def _mixed_parts(n_parts: int) -> NDArray[np.float64]:
-    """Half uniform, half log-spaced, as shares of a range: float64 [n_parts], ascending."""
-    uniform, log = np.arange(1, n_parts // 2 + 1) / (n_parts // 2 + 1), _log_edges(0.0, 1.0, n_parts - n_parts // 2)
-    return np.sort(np.append(uniform, log))
 
 
 def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:

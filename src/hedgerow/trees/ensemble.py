@@ -180,7 +180,12 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     trees = table.get("trees")
     if not isinstance(trees, list) or bool(trees) != bool(depth):
         raise ModelError("model-invalid", fault="the ensemble has no list of trees that fits its depth")
-    ensemble = replace(no_trees(plan, grid), baseline=_baseline(table.get("baseline", []), plan))
+    baseline, n_intervals = table.get("baseline", []), len(plan.label.intervals)
+    if not isinstance(baseline, list) or len(baseline) != n_intervals or not all(type(one) is int for one in baseline):
+        raise ModelError("model-invalid", fault=f"the ensemble's baseline is not a list of {n_intervals} integers")
+    if any(abs(one) > BASELINE_LIMIT for one in baseline):
+        raise ModelError("model-invalid", fault=f"a baseline of the ensemble is beyond {BASELINE_LIMIT}")
+    ensemble = replace(no_trees(plan, grid), baseline=tuple(baseline))
     if not trees:
         return ensemble
     read = [_TreeReader(grid, depth, plan.label.n_outputs, number, tree) for number, tree in enumerate(trees)]
@@ -195,15 +200,6 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     if type(stretch) is not float or not 0 < stretch <= MOST_STRETCH:
         raise ModelError("model-invalid", fault=f"stretch of the ensemble is not a number up to {MOST_STRETCH:g}")
     return replace(ensemble.extended([FittedTrees(batches, values)], [_weights(read)]), stretch=stretch)
-
-
-def _baseline(found: object, plan: Plan) -> Baseline:
-    n_intervals = len(plan.label.intervals)
-    if not isinstance(found, list) or len(found) != n_intervals or not all(type(item) is int for item in found):
-        raise ModelError("model-invalid", fault=f"the ensemble's baseline is not a list of {n_intervals} integers")
-    if any(abs(item) > BASELINE_LIMIT for item in found):
-        raise ModelError("model-invalid", fault=f"a baseline of the ensemble is beyond {BASELINE_LIMIT}")
-    return tuple(found)
 
 
 def _decimals(edges: NDArray[np.float32]) -> list[float]:
@@ -245,28 +241,24 @@ def _trees_to_dicts(grid: Grid, fitted: FittedTrees, weights: NDArray[np.int64] 
     batch, n_trees = fitted.trees, fitted.trees.n_trees
     n_cells = np.array([feature.n_cells for feature in grid.features])[batch.feature]
     cuts = np.where(batch.threshold >= n_cells - 1, ALL_LEFT, batch.threshold)
+    # The number that a cut stands for, by feature and cut; -1 and None where there is no cut.
+    keys = np.where(cuts >= 0, batch.feature * np.int64(grid.n_codes) + cuts, -1)
+    decimals: dict[int, float | None] = {-1: None}
+    for key in set(keys.ravel().tolist()) - {-1}:
+        number, cut = divmod(key, grid.n_codes)
+        decimals[key] = single_as_decimal(grid.features[number].edges[cut])
     # The code of a missing value follows those of the cells.
     missing_left = np.take_along_axis(batch.goes_left, n_cells[:, :, None], axis=2)[:, :, 0]
     columns = {
         "features": batch.feature.tolist(),
         "cuts": cuts.tolist(),
-        "thresholds": _thresholds(grid, batch.feature, cuts),
+        "thresholds": [[decimals[key] for key in row] for row in keys.tolist()],
         "missing_left": missing_left.tolist(),
         "sets": _sets(batch, cuts == SET, n_cells + 1),
         "values": fitted.values.reshape(n_trees, -1).tolist(),
         "weights": [None] * n_trees if weights is None else weights.tolist(),
     }
     return [dict(zip(columns, fields, strict=True)) for fields in zip(*columns.values(), strict=True)]
-
-
-def _thresholds(grid: Grid, feature: NDArray[np.int32], cuts: NDArray[np.int32]) -> list[list[float | None]]:
-    """Per tree and node the number that a cut stands for, None where there is no cut."""
-    keys = np.where(cuts >= 0, feature * np.int64(grid.n_codes) + cuts, -1)
-    decimals: dict[int, float | None] = {-1: None}
-    for key in set(keys.ravel().tolist()) - {-1}:
-        number, cut = divmod(key, grid.n_codes)
-        decimals[key] = single_as_decimal(grid.features[number].edges[cut])
-    return [[decimals[key] for key in row] for row in keys.tolist()]
 
 
 def _sets(batch: TreeBatch, is_set: NDArray[np.bool_], n_codes: NDArray[np.int64]) -> list[dict[str, list[int]]]:

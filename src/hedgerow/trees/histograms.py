@@ -350,7 +350,9 @@ class PairedBinsCache:
         if not (query.features == features).all():
             return None
         n_bins = query.n_bins[features]
-        n_cells = _n_cells(n_bins)
+        # Cells of all pairs; a feature by itself has one for each bin.
+        first, second = n_bins[::2], np.append(n_bins, 1)[1::2]
+        n_cells = int((first * second[: len(first)]).sum())
         n_sums = n_cells << query.trees.depth
         n_pairs = (len(features) + 1) // 2
         if n_cells > MOST_CELLS or n_sums > MOST_SUMS or codes.shape[1] * n_pairs < n_sums * n_threads:
@@ -393,9 +395,3 @@ def _find_cells(codes, features, bin_of_code, n_bins, cells):  # type: ignore[no
                 for i in range(end - begin):
                     cells[begin + i, pair] = first[row[i]]
             start += n_bins[slot] * n_second
-
-
-def _n_cells(n_bins: NDArray[np.int64]) -> int:
-    """Cells of all pairs; a feature by itself has one for each bin."""
-    second = np.append(n_bins, 1)[1::2]
-    return int((n_bins[::2] * second[: len(n_bins[::2])]).sum())

@@ -105,7 +105,10 @@ def shape_function(ensemble: Ensemble, feature: int) -> Shape:
     is_weighted = ensemble.leaf_weights is not None and bool(mine)
     if ensemble.leaf_weights is not None and mine:
         density = _density(density, leaves, [ensemble.leaf_weights[tree] for tree in mine])
-    return Shape(grid.edges, _comparable(scores, ensemble), density, len(mine), is_weighted)
+    if ensemble.link.is_relative:
+        # Only differences between scores mean anything.
+        scores -= scores.mean(axis=1, keepdims=True)
+    return Shape(grid.edges, scores, density, len(mine), is_weighted)
 
 
 def importances(ensemble: Ensemble) -> Importances:
@@ -146,11 +149,6 @@ def leaf_of_code(ensemble: Ensemble, tree: int) -> NDArray[np.int64]:
     for _ in range(batch.depth):
         node = 2 * node + 2 - batch.goes_left[tree, node, codes]
     return node - (batch.n_leaves - 1)
-
-
-def _comparable(scores: NDArray[np.float64], ensemble: Ensemble) -> NDArray[np.float64]:
-    """Where only differences between scores mean anything, their mean over the classes is taken off."""
-    return scores - scores.mean(axis=1, keepdims=True) if ensemble.link.is_relative else scores
 
 
 def _density(

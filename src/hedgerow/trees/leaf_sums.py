@@ -194,7 +194,10 @@ def sum_in_threads(n_records: int, n_threads: int, sums_of: Callable[[int, int],
 
 def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int = 1) -> IntVector:
     """Answer a `LeafSums` query: apply its update to the scores, then sum per leaf; int64 [query.length]."""
-    update = query.update or _no_update(query.trees, records)
+    update = query.update
+    if update is None:
+        values = np.empty((0, 1, max(1, records.scores.shape[0])), dtype=np.int32)
+        update = FittedTrees(no_trees(query.trees.goes_left.shape[2]), values)
     old, new, how = packed(update.trees), packed(query.trees), packed_loss(loss)
     sums = sum_in_threads(
         records.n_records, n_threads,
@@ -214,11 +217,6 @@ def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) 
 
 _NONE = np.zeros((2, 0), dtype=np.int64)
 _NO_LOSS = PackedLoss(0, np.zeros((1, 1, 1), dtype=np.int64), np.zeros(1, dtype=np.int64), 0, 0, 0, 0, 0, 1, _NONE)
-
-
-def _no_update(trees: TreeBatch, records: SiteRecords) -> FittedTrees:
-    values = np.empty((0, 1, max(1, records.scores.shape[0])), dtype=np.int32)
-    return FittedTrees(no_trees(trees.goes_left.shape[2]), values)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -163,7 +163,8 @@ def _ratios_by_ridge(
     ridge = rule.ridge(noise)
     if not rule.smooths:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
-        return np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
+        ratios = np.divide(gradients, hessians + ridge, out=np.zeros_like(gradients), where=hessians + ridge > 0)
+        return np.where(hessians > 0, ratios, 0)
     shapes = shapes_of(trees)
     is_smooth = np.ones(trees.n_trees, dtype=np.bool_) if rule.directions is None else ~rule.directions.bind(trees)
     is_pooled, shares = shapes.is_ordered & is_smooth, np.where(is_smooth, rule.shrinkage, 0.0)
@@ -617,11 +618,6 @@ def _averages(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.f
     even = np.full_like(counts, 1 / counts.shape[2])
     shares = np.divide(counts, total, out=even, where=total > 0)
     return np.asarray(shares[:, :, 1:] if counts.shape[2] == 2 else shares)
-
-
-def _quotient(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Their quotient, 0 where the denominator is 0: without a ridge an empty leaf says nothing."""
-    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
 def _to_units(values: NDArray[np.float64]) -> NDArray[np.int32]:

@@ -188,7 +188,13 @@ class PartitionSums(Query):
         reach = np.array([facts.reach(int(count), is_laplace=is_laplace) for count in counts])[:, None]
         one = facts.reach(1, is_laplace=is_laplace)
         clipped = facts.clipped(self, _largest_own(entries, allowed, one))
-        yield from _of_entries(entries, allowed, clipped, one)
+        # Each leaf is a sum over records as well: of what is never negative, and of gradients within their ratio.
+        if (entries[:, allowed.low >= 0] < -one).any():
+            yield "a count or a Hessian is below zero"
+        bounded = np.isfinite(allowed.ratio)
+        last = np.maximum(entries[:, -1:] + one + clipped, 0)
+        if (np.abs(entries[:, bounded]) > HAIR * allowed.ratio[bounded] * last + one + 1).any():
+            yield "a gradient is larger than its records allow"
         if (totals > facts.n_rows * np.maximum(allowed.high, 0) + reach).any():
             yield "a total is larger than the rows allow"
         if (totals < facts.n_rows * np.minimum(allowed.low, 0) - reach).any():
@@ -212,13 +218,3 @@ def _largest_own(entries: Reals, allowed: Statistics, reach: float) -> float:
     if (allowed.low >= 0).all():
         return float(entries.max()) + 2 * reach
     return max(1.0, float(allowed.ratio.max())) * (float(entries[:, -1].max()) + 2 * reach)
-
-
-def _of_entries(entries: Reals, allowed: Statistics, clipped: int, reach: float) -> Iterator[str]:
-    """Each leaf is a sum over records as well: of what is never negative, and of gradients within their ratio."""
-    if (entries[:, allowed.low >= 0] < -reach).any():
-        yield "a count or a Hessian is below zero"
-    bounded = np.isfinite(allowed.ratio)
-    last = np.maximum(entries[:, -1:] + reach + clipped, 0)
-    if (np.abs(entries[:, bounded]) > HAIR * allowed.ratio[bounded] * last + reach + 1).any():
-        yield "a gradient is larger than its records allow"

@@ -342,7 +342,12 @@ def _offer_candidates(batch: _Batch, roots: IntArray, sigma: float) -> None:
 def _by_draws(at: _Position, n_trees: int) -> Growth:
     batch = _Batch(at, n_trees)
     run, growing = at.run, batch.growing
-    n_features, keys = growing.features.shape[1], _category_orders(batch)
+    features, bins, n_features = growing.features, growing.bins, growing.features.shape[1]
+    # Per tree and feature an order of its categories: float64 [B, 1, k, width]; numeric features need none.
+    keys = np.zeros((n_trees, 1, n_features, bins.width))
+    for tree, slot in np.argwhere(bins.is_categorical[features]).tolist():
+        n_bins = int(bins.n_bins[features[tree, slot]])
+        keys[tree, 0, slot, :n_bins] = batch.randomness[tree].permutation(n_bins)
     for level in range(run.settings.max_depth):
         drawn = _draw(batch, keys)
         query = batch.ask(SplitSums, n_trees * 2**level * n_features * 2, goes_left=drawn.astype(np.uint8))
@@ -351,16 +356,6 @@ def _by_draws(at: _Position, n_trees: int) -> Growth:
         splits, leaf_sums = best_of_drawn(growing, drawn, sums, batch.rule(query))
         growing.add_level(splits)
     return _fitted(at, growing.trees, leaf_sums, run.sigma(query))
-
-
-def _category_orders(batch: _Batch) -> NDArray[np.float64]:
-    """Per tree and feature an order of its categories: float64 [B, 1, k, width]; numeric features need none."""
-    features, bins = batch.growing.features, batch.growing.bins
-    keys = np.zeros((*features.shape, bins.width))
-    for tree, slot in np.argwhere(bins.is_categorical[features]).tolist():
-        n_bins = int(bins.n_bins[features[tree, slot]])
-        keys[tree, slot, :n_bins] = batch.randomness[tree].permutation(n_bins)
-    return keys[:, None]
 
 
 def _draw(batch: _Batch, keys: NDArray[np.float64]) -> NDArray[np.bool_]:

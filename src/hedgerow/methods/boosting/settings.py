@@ -103,7 +103,11 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     usual, rule_of = _usual(plan, signal), _RULES.get(plan.label.type)
     rule = usual if rule_of is None else rule_of(plan, signal, usual)
     of_unit = signal / privacy.rows_per_unit
-    settings = _with_spread(plan, of_unit, _with_central_subsets(plan, of_unit, _as_said(plan, rule)))
+    settings = _as_said(plan, rule)
+    # Trees on several features have leaves that are more even where a unit's signal suffices.
+    is_random = settings.interaction == "adaptive" and plan.model.split_method == "totally_random"
+    is_enough = SIGNAL_OF_CENTRAL_SUBSETS.get(plan.label.type, math.inf) <= of_unit < math.inf
+    settings = _with_spread(plan, of_unit, replace(settings, central_subsets=is_random and is_enough))
     if not is_private:
         return replace(settings, start_share=0.0, calibration_share=0.0)
     return replace(settings, noise_multiplier=calibrated(plan, settings))
@@ -166,13 +170,6 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
 SIGNAL_OF_CENTRAL_SUBSETS = dict.fromkeys(("binary", "regression", "count"), 2000.0)
 """By the type of the label, from so much signal on; with less, the large leaves that chance makes say more than even
 ones."""
-
-
-def _with_central_subsets(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
-    """The settings with trees on several features whose leaves are more even, where a unit's signal suffices."""
-    is_random = settings.interaction == "adaptive" and plan.model.split_method == "totally_random"
-    is_enough = SIGNAL_OF_CENTRAL_SUBSETS.get(plan.label.type, math.inf) <= signal < math.inf
-    return replace(settings, central_subsets=is_random and is_enough)
 
 
 # Expected values, see `hedgerow.trees.leaves.ValueSpread` ------------------------------------------------------------
@@ -353,11 +350,13 @@ def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
         if model.start == "none":
             return usual
         return _with_slope(plan, signal, replace(usual, start="mean", start_share=MEAN_SHARE))
+    # Steps are short where the noise ridge shortens them little, whether signal or the plan makes it so.
+    rate = min(MOST_RATE, 1.75 * math.sqrt(math.sqrt(2000 / signal)))
     rule = replace(
         usual,
         n_trees=_trees_of_numbers(signal, m),
         max_depth=4 + sum(signal >= border for border in DEEPER),
-        learning_rate=_rate_of_numbers(signal, decided(model.noise_ridge, NOISE_RIDGE)),
+        learning_rate=max(LEAST_RATE, rate * min(1.0, decided(model.noise_ridge, NOISE_RIDGE) / NOISE_RIDGE)),
         noise_ridge=NOISE_RIDGE,
         joint_clip=CLIP,
         hessian_scale=HESSIAN_SCALE,
@@ -388,12 +387,6 @@ def _trees_of_numbers(signal: float, n_features: int) -> int:
         return trees
     # Every tree adds noise, so of many features and little signal not each has two turns.
     return int(min(2 * n_features, max(signal / SIGNAL_OF_TURN, TURNS_AND_FEATURES / n_features)))
-
-
-def _rate_of_numbers(signal: float, ridge: float) -> float:
-    """Steps are short where the noise ridge shortens them little, whether signal or the plan makes it so."""
-    rate = min(MOST_RATE, 1.75 * math.sqrt(math.sqrt(2000 / signal)))
-    return max(LEAST_RATE, rate * min(1.0, ridge / NOISE_RIDGE))
 
 
 _RULES: Mapping[str, Callable[[Plan, float, BoostingSettings], BoostingSettings]] = {

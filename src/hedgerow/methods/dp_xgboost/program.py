@@ -289,28 +289,22 @@ def _split_rule(asking: _Asking) -> SplitRule:
     )
 
 
-def _leaf_limit(asking: _Asking) -> float:
-    """The bound on a leaf's value before the learning rate: g*, or g* (1 - eta)^t in tree t, from 0 on.
-
-    Source: Li et al. 2020 (AAAI 34), geometric leaf clipping. Theirs bounds the exact value before noise is added to
-    it. No party of a federation has that value: here it is the quotient of noisy sums, so this is post-processing.
-    """
-    limit = GRADIENT_LIMIT
-    if DpXgboost.of(asking.run.plan).geometric_leaf_clip:
-        # One factor after the other: machines need not agree on the last bit of a power.
-        for _ in range(asking.number):
-            limit *= 1 - asking.run.settings.learning_rate
-    return limit
-
-
 def _rule(asking: _Asking) -> LeafRule:
     run = asking.run
+    # A leaf's value is bounded, before the learning rate, by g*, or by g* (1 - eta)^t in tree t, from 0 on.
+    # Source: Li et al. 2020 (AAAI 34), geometric leaf clipping. Theirs bounds the exact value before noise is added to
+    # it. No party of a federation has that value: here it is the quotient of noisy sums, so this is post-processing.
+    limit = GRADIENT_LIMIT
+    if DpXgboost.of(run.plan).geometric_leaf_clip:
+        # One factor after the other: machines need not agree on the last bit of a power.
+        for _ in range(asking.number):
+            limit *= 1 - run.settings.learning_rate
     return LeafRule(
         weight_update="gradient",
         learning_rate=run.settings.learning_rate / 2**asking.zoom,
         leaf_ridge=run.plan.model.leaf_ridge,
         noise_ridge=run.settings.noise_ridge,
-        leaf_clip=_leaf_limit(asking),
+        leaf_clip=limit,
         divisor=1,
         smooths=asking.settings.shrinkage > 0,
         shrinkage=asking.settings.shrinkage,
