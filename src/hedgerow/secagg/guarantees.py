@@ -24,7 +24,7 @@ overhead". The degree and the threshold follow the derivation of google-parfait/
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb
@@ -272,22 +272,19 @@ def complete_parts(parts: Iterable[tuple[int, ...]]) -> Graph:
     return Graph({node: near[node] for node in sorted(near)})
 
 
-def _uniform_below(limit: int, words: Iterator[int]) -> int:
-    """Returns an unbiased number below `limit`, by rejection of the incomplete last interval."""
-    return next(word % limit for word in words if word < (1 << 64) - (1 << 64) % limit)
-
-
 def harary(members: tuple[int, ...], degree: int, seed: bytes) -> Graph:
     """Returns the ring of randomly ordered members, each joined to the degree/2 next ones on both sides.
 
     Args: degree: even, below len(members); seed: 32 bytes that no party chose (the hash of all revealed nonces).
     """
     order = list(members)
-    # A word is rejected with odds below 2^-48, so four words a member never run out.
+    # A number is uniform as words of the incomplete last interval are rejected: with odds below 2^-48, so four words a
+    # member never run out.
     buffer = keystream(digest("graph-order", seed), 8 * 4 * len(order))
     words = (int.from_bytes(buffer[start : start + 8], "little") for start in range(0, len(buffer), 8))
     for last in range(len(order) - 1, 0, -1):
-        chosen = _uniform_below(last + 1, words)
+        limit = last + 1
+        chosen = next(word % limit for word in words if word < (1 << 64) - (1 << 64) % limit)
         order[last], order[chosen] = order[chosen], order[last]
     size, half = len(order), degree // 2
     return Graph(

@@ -352,17 +352,6 @@ def shares_in(answer: Answer, about: Sequence[int]) -> dict[int, int | None]:
     return found
 
 
-def _shares_by_node(
-    view: EpochView, shares: Mapping[int, Mapping[int, int | None]]
-) -> dict[int, dict[int, int | None]]:
-    """Returns for every node the shares about it, by the holder that sent them."""
-    collected: dict[int, dict[int, int | None]] = {node: {} for node in view.ready}
-    for holder, of_holder in sorted(shares.items()):
-        for node, share in of_holder.items():
-            collected[node][holder] = share
-    return collected
-
-
 def sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
     """Returns the sums of the masked vectors by vector id, masked themselves, as words of each vector's width."""
     totals: dict[str, Words] = {}
@@ -427,7 +416,11 @@ def unmask(
     Args: headers: of the uploads, by node; totals: `sum_of` them, which is left as it is; shares: `shares_in` each
         holder's answer.
     """
-    about = _shares_by_node(view, shares)
+    # For every node the shares about it, by the holder that sent them.
+    about: dict[int, dict[int, int | None]] = {node: {} for node in view.ready}
+    for holder, of_holder in sorted(shares.items()):
+        for node, share in of_holder.items():
+            about[node][holder] = share
     sums: dict[str, Integers] = {}
     opened, suspects, faults = list[int](), set[int](), list[Abandoned]()
     for part, members in enumerate(view.parts):

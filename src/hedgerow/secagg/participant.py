@@ -504,7 +504,9 @@ class Participant:
         self, state: State, chain: SlotChain, first: int, purposes: frozenset[str], opened: OpenSlot
     ) -> Participant:
         """Returns the state that follows this one; of the held shares it keeps those from slot `first` on."""
-        held, sequence = self._shares_after(first), self.sequence + 1
+        cut = SHARE_BYTES * (first - self.shares_from)
+        held = {node: run[cut:] for node, run in self.shares.items()} if cut else self.shares
+        sequence = self.sequence + 1
         return Participant(
             self.view, self.node, state, sequence, chain, self.channels, held, first, purposes, opened, self.evidence
         )
@@ -513,13 +515,6 @@ class Participant:
         """Returns the held shares of one slot, by the number of the node that they are of."""
         at = SHARE_BYTES * (slot - self.shares_from)
         return b"".join(self.shares[node][at : at + SHARE_BYTES] for node in sorted(self.shares))
-
-    def _shares_after(self, slot: int) -> Mapping[int, bytes]:
-        """Returns the held shares from `slot` on; those before it are forgotten."""
-        if slot == self.shares_from:
-            return self.shares
-        cut = SHARE_BYTES * (slot - self.shares_from)
-        return {node: run[cut:] for node, run in self.shares.items()}
 
 
 def storage_keys(chain: SlotChain) -> Iterator[bytes]:

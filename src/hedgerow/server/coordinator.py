@@ -1154,7 +1154,10 @@ def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = N
     n_released = len(run.releases)
     if unused is not None:
         run.ledger = run.ledger.append(unused.entry)
-    if _can_salvage(run, fault):
+    may_salvage = run.setup.plan.federation.salvage and isinstance(fault, AggregationError)
+    # Where several sites say that they have answered what this journal does not know of, its ledger would say less
+    # than was released. What may be salvaged is the model of a program that has ended, if there is one.
+    if may_salvage and not run.sites.is_journal_doubted and run.replica.end_early():
         run.salvaged = Salvage(fault.code, n_released, run.task.n_exchanges)
         with suppress(PrivacyError):
             digest = _result_digest(run)
@@ -1168,16 +1171,6 @@ def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = N
     run.send_to_connected(Stop(fault.code))
     run.enter(Over(run.view, fault))
     run.tell(RunEventKind.STOPPED, code=fault.code)
-
-
-def _can_salvage(run: Run, fault: HedgerowError) -> bool:
-    """Whether the run may end with the model of its releases; then its program has ended, and there is one.
-
-    Where several sites say that they have answered what this journal does not know of, its ledger would say less
-    than was released.
-    """
-    may = run.setup.plan.federation.salvage and isinstance(fault, AggregationError)
-    return may and not run.sites.is_journal_doubted and run.replica.end_early()
 
 
 def _result_digest(run: Run) -> bytes:

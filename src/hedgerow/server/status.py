@@ -185,12 +185,14 @@ class RunBoard:
                 for name, site in self._sites.items()
             )
             n_abandoned = self._n_abandoned
+        # Over the last rounds; it sinks while none is released.
+        pace = (len(paces) - 1) / (now - paces[0]) if len(paces) >= 2 and now > paces[0] else 0.0
         return replace(
             base,
             # A training's ledger begins with what was released before it.
             rounds_done=max(0, len(ledger) - self._n_prepared),
             seconds=now,
-            rounds_per_second=_pace(paces, now),
+            rounds_per_second=pace,
             epsilon_spent=self._spent(ledger, is_last=base.is_over),
             bytes_sent=traffic.sent,
             bytes_received=traffic.received,
@@ -209,13 +211,6 @@ class RunBoard:
             ended = self._clock()
             self._epsilon_of, self._epsilon_again = len(ledger), ended + _IDLE_PER_WORK * (ended - began)
         return self._epsilon
-
-
-def _pace(paces: Sequence[float], now: float) -> float:
-    """Rounds per second over the last rounds; it sinks while none is released."""
-    if len(paces) < 2 or now <= paces[0]:
-        return 0.0
-    return (len(paces) - 1) / (now - paces[0])
 
 
 def _word(code: str) -> str:

@@ -97,19 +97,16 @@ def places(host: str, n_needed: int, n_guests: int) -> int:
         enough = soft + needed - free
         raise EnvironmentFault("too-few-files", soft=soft, n_needed=n_needed, enough=enough)
     # gRPC listens on every address of a name, and counts for each by itself.
-    return max(1, min(free, n_guests + STRANGERS) // _n_addresses(host))
-
-
-def _n_addresses(host: str) -> int:
     try:
-        return len({found[4] for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
+        n_addresses = len({found[4] for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
     except OSError:
-        return 1
+        n_addresses = 1
+    return max(1, min(free, n_guests + STRANGERS) // n_addresses)
 
 
 @dataclass(slots=True)
 class _Connection:
-    """One accepted connection. `network`: see `_network_of`; `since`: when it began."""
+    """One accepted connection. `network`: what one household is given; `since`: when it began."""
 
     peer: Peer
     network: str
@@ -272,7 +269,10 @@ class Door:
         guest = self._guests.get(peer)
         if guest is not None and guest.n_carried == 0 and guest.since + _SECONDS < self._now:
             del self._guests[peer]  # Another connection from a port that a guest had before.
-        return _Connection(peer, _network_of(peer), self._now)
+        # What one household is given: an address of version 4, a network of 64 bits of version 6.
+        host, _ = peer
+        network = str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
+        return _Connection(peer, network, self._now)
 
     def _has_gone(self, guest: _Guest) -> bool:
         """Whether a guest whose connection is not there was there before: this may be the first look since it came."""
@@ -318,12 +318,6 @@ def _peer(host: str, port: int) -> Peer | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address), port
-
-
-def _network_of(peer: Peer) -> str:
-    """What one household is given: an address of version 4, a network of 64 bits of version 6."""
-    host, _ = peer
-    return str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
 
 
 @contextlib.contextmanager

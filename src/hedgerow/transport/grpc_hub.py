@@ -219,7 +219,9 @@ class Monitors:
         try:
             name, request = self._admit(raw, context)
         except WireRefusal as refusal:
-            self._tell_of(refusal, context)
+            who = _name_in(self._names, context, "Somebody who is no monitor")
+            if count := self._repeats.note(who, refusal.code):
+                _log.warning("%s may not watch: %s (%s)%s", who, refusal.what, refusal.code, times(count))
             status = _STATUS.get(refusal.wire_code, grpc.StatusCode.FAILED_PRECONDITION)
             await context.abort(status, refusal.code)
             return
@@ -234,12 +236,6 @@ class Monitors:
                 _log.info("%s takes nothing and is not told any more%s.", name, times(count))
         finally:
             self._watching[name] -= 1
-
-    def _tell_of(self, refusal: WireRefusal, context: Any) -> None:
-        """Log who was refused, and why."""
-        who = _name_in(self._names, context, "Somebody who is no monitor")
-        if count := self._repeats.note(who, refusal.code):
-            _log.warning("%s may not watch: %s (%s)%s", who, refusal.what, refusal.code, times(count))
 
     def _admit(self, raw: bytes, context: Any) -> tuple[str, WatchRequest]:
         """Who wants to watch, and what; raises WireRefusal."""

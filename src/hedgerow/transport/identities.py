@@ -249,7 +249,8 @@ def read_private(path: Path) -> PrivateIdentity:
         if not stat.S_ISREG(status.st_mode):
             raise UsageError("identity-other-file", path=path)
         if path.name.endswith(PUBLIC_SUFFIX):
-            raise _public_given(path)
+            private = path.with_name(path.name.removesuffix(PUBLIC_SUFFIX) + PRIVATE_SUFFIX)
+            raise UsageError("identity-file", path=path, private=private)
         if status.st_mode & _TOO_OPEN:
             raise EnvironmentFault("identity-permissions", path=path, mode=stat.S_IMODE(status.st_mode))
         raw = file.read()
@@ -371,11 +372,6 @@ def lines_of(identity: PublicIdentity) -> list[str]:
     """A party as lines of TOML."""
     # Names are checked and the rest is base64: nothing needs escaping.
     return [f'{name} = "{value}"' for name, value in fields_of(identity).items()]
-
-
-def _public_given(path: Path) -> UsageError:
-    private = path.with_name(path.name.removesuffix(PUBLIC_SUFFIX) + PRIVATE_SUFFIX)
-    return UsageError("identity-file", path=path, private=private)
 
 
 ROWS_VERSION = 2
