@@ -206,15 +206,6 @@ _OTHERS_IN_MATRIX = (
 )
 
 
-def _refuse_what_is_no_table(X: Any, y: Any = None) -> None:
-    """Refuse a file's or a column's name, and a dictionary: scikit-learn would count their letters or keys as rows."""
-    for parameter, given in (("X", X), ("y", y)):
-        # Some of scipy's sparse matrices are dictionaries; scikit-learn says of all of them that they are not taken.
-        is_dictionary = isinstance(given, Mapping) and not hasattr(given, "toarray")
-        if is_dictionary or isinstance(given, str | bytes | os.PathLike):
-            raise UsageError("no-table", parameter=parameter, type=type(given).__name__)
-
-
 def column(table: Table, names: Sequence[str], name: str) -> Any:
     """One column of a table, for a survey: numbers of a matrix, else cell by cell."""
     if isinstance(table, Columns):
@@ -569,7 +560,12 @@ class PrivateTrees(BaseEstimator):
     def _table(self, X: Any, y: Any = _NOTHING) -> Table:
         """The validated table that a fit is given with as many labels, or a prediction without."""
         is_fit = y is not _NOTHING
-        _refuse_what_is_no_table(X, y if is_fit else None)
+        for parameter, given in (("X", X), ("y", y if is_fit else None)):
+            # scikit-learn would count the letters of a file's or a column's name, or a dictionary's keys, as rows. Some
+            # of scipy's sparse matrices are dictionaries; of all of them it says itself that they are not taken.
+            is_dictionary = isinstance(given, Mapping) and not hasattr(given, "toarray")
+            if is_dictionary or isinstance(given, str | bytes | os.PathLike):
+                raise UsageError("no-table", parameter=parameter, type=type(given).__name__)
         X = collected(X)
         labels = {"y": None} if y is None else {}
         if not self._reads_columns(X, is_fit):
