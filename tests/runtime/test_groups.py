@@ -184,6 +184,22 @@ def test_a_group_that_lacks_echoes_sits_out_and_its_nodes_go_on(federate: Builde
     assert {name for name, party in federation.parties.items() if party.failures or not party.is_done} == set(gone)
 
 
+def test_what_a_set_up_leaves_of_a_group_is_asked_for_nothing(federate: Builder, factory: ModuleType) -> None:
+    """Two sites of four fall silent before they acknowledge: the two others are too few to share a secret among."""
+    federation: Federation = federate(N_SITES, plan_of(factory, structure_seed=5))
+    gone, steps = sorted(parts_of(federation)[1])[:2], []
+
+    def fall_silent(event: Any) -> None:
+        steps.extend([event] if event.kind is RunEventKind.PHASE and event.code == RunState.SETTING_UP else [])
+        if len(steps) == 4:
+            for name in gone:
+                federation.parties[name].kill()
+
+    federation.on_event = fall_silent
+    assert federation.run().ensemble.n_trees == 3
+    assert {name for name, party in federation.parties.items() if party.failures or not party.is_done} == set(gone)
+
+
 def test_a_run_waits_where_too_few_groups_are_there(federate: Builder, factory: ModuleType) -> None:
     """With one group of three the middle value would be 0: nothing is opened."""
     federation: Federation = federate(N_SITES, plan_of(factory, structure_seed=5), must_start=False)

@@ -75,6 +75,7 @@ from hedgerow.secagg.view import (
     site_key,
     size_beside,
     split_slot_keys,
+    survivors_of,
 )
 
 
@@ -437,7 +438,8 @@ class EpochSetup:
                 break
             ready.remove(worst)
         self._require_enough(ready)
-        messages = tuple(self.acknowledgements[node] for node in sorted(ready))
+        # What is left of a group without enough is not ready: it could not even share its secrets.
+        messages = tuple(self.acknowledgements[node] for node in survivors_of(agreed, ready))
         ready_list = ReadyList(agreed.view, messages).to_bytes()
         lists = (self.key_list, self.nonce_list, ready_list)
         view = EpochView.from_messages(self.roster, self.parameters, *lists)
