@@ -160,13 +160,13 @@ def _write_node(folder: Path, plan: Plan, model: str) -> dict[str, Any]:
             book.reserve(run_id, "wards", plan, events, (9.0, 1e-6))
             store.open_run(run_id, task, bytes(32))
             store.close_run(run_id, status)
-            book.settle(run_id, used, status)
+            book.settle(run_id, (used, {}), status)
         store.keep_model(bytes.fromhex(model))
         book.note_invitation(("training", plan.digest, plan.name, 2.0), "accepted")
         book.note_draw(plan.digest, runs[0], 1)
         book.require_group("data wards", bytes(32))
         headers = {bytes(32): bytes(235)}
-        book.peers.keep(headers)
+        book.peers.keep(b"", headers)
         cost = (2.0, 1e-5, "wards", 2.0, 3.0, 1e-6, "distributed")
         store.desk.ask(Question(runs[1].hex(), "training", "test", plan.digest, plan.digest, *cost))
         peers = {key.hex(): header.hex() for key, header in headers.items()}

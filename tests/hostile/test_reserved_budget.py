@@ -318,13 +318,13 @@ def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(tmp_path
     for number, book in enumerate(books):
         book.serve(f"site-{number}", tmp_path / f"state-{number}")
         book.reserve(RUN, "d", plan, events, (9.0, 1e-5))
-    books[0].settle(RUN, [GaussianEvent(10.0, count=2)], FINISHED)
+    books[0].settle(RUN, ([GaussianEvent(10.0, count=2)], {}), FINISHED)
     assert [(line.site, line.status, line.events[0].count) for line in books[1].lines()] == [
         ("site-0", "finished", 2), ("site-1", "reserved", 8)
     ]  # fmt: skip
     assert books[0].reserved() == [] and books[1].reserved() == [RUN]
     both = books[0].spent("d", 1e-5)
-    books[1].settle(RUN, [GaussianEvent(10.0, count=3)], FINISHED)
+    books[1].settle(RUN, ([GaussianEvent(10.0, count=3)], {}), FINISHED)
     assert 0 < books[0].spent("d", 1e-5) < both
     for book in books:
         book.close()
@@ -359,7 +359,7 @@ def test_a_book_of_the_version_before_is_carried_over(tmp_path: Path) -> None:
         assert book.status_of(b"1" * 32) == "finished" and book.status_of(b"0" * 32) == "left"
     assert first.status_of(b"2" * 32) == "reserved" and second.status_of(b"2" * 32) is None
     assert first.reserved() == [b"2" * 32] and second.reserved() == []
-    first.settle(b"2" * 32, [], "left")
+    first.settle(b"2" * 32, ([], {}), "left")
     assert first.status_of(b"2" * 32) == "left"
     first.close()
     second.close()

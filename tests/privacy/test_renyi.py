@@ -303,7 +303,7 @@ def test_the_budget_book_tells_runs_apart(tmp_path: Path) -> None:
     assert two > one
     for number in (1, 2):
         book.reserve(bytes([number]), "wards", plan, [filtered(500)], (two * 1.001, DELTA))
-        book.settle(bytes([number]), [filtered(300), filtered(200)], FINISHED)
+        book.settle(bytes([number]), ([filtered(300), filtered(200)], {}), FINISHED)
     book.close()
     book = BudgetBook(tmp_path / "book.db")
     assert book.spent("wards", DELTA) == two

@@ -65,7 +65,7 @@ def test_a_book_with_less_than_what_left_is_noticed(
             (event,) = TrainingTask(plan).planned_releases()
             book.reserve(bytes.fromhex(RUN), "experiment", plan, [event], (100.0, 1e-6))
             assert isinstance(event, DiscreteGaussianEvent)
-            book.settle(bytes.fromhex(RUN), [dataclasses.replace(event, count=1)] * n_charged, LEFT)
+            book.settle(bytes.fromhex(RUN), ([dataclasses.replace(event, count=1)] * n_charged, {}), LEFT)
     play.check_books()
     assert ([name for name, _ in play.found.broken] == ["under-charged"]) is is_broken
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
-from hedgerow.client.budget import CLOSED, LEFT, BudgetBook
+from hedgerow.client.budget import CLOSED, LEFT, BudgetBook, PeerBook
 from hedgerow.client.joining import leave
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal
 from hedgerow.privacy.events import GaussianEvent
+from hedgerow.protocol.messages import MessageKind, Payload, decode, encode
+from hedgerow.secagg.messages import UnmaskRequest
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -186,52 +189,117 @@ def test_a_peer_can_neither_make_up_a_header_nor_learn_from_one(federate: Builde
     federation.run()
     sizes = {len(message) for _, message in federation.received if message[4] == 22}
     liar = federation.parties["site-1"]
-    kept = liar.book.peers.headers()
-    liar.book.peers.keep({key: bytes(8) + header[8:] for key, header in kept.items()})
+    own = liar.setup.identity.public
+    kept = liar.book.peers.headers(own)
+    liar.book.peers.keep(own, {key: bytes(8) + header[8:] for key, header in kept.items()})
     federation.received.clear()
     assert next_run(federation) == []
     assert {len(message) for _, message in federation.received if message[4] == 22} == sizes
 
 
-_SLOTS = st.dictionaries(st.integers(0, 3), st.integers(0, 5), max_size=4)
+def test_a_state_from_before_the_first_round_does_not_make_a_run_free(
+    federate: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old state says that nothing of the run was answered, and the run is settled so; the book counts no further
+    than that, whatever epochs it knows.
+    """
+    federation = federate(4)
+    victim, note_joining = federation.parties["site-0"], NodeStore.note_joining
+
+    def noted(store: NodeStore, *arguments: Any) -> None:
+        note_joining(store, *arguments)
+        if store.folder == victim.folder:
+            copy(victim.folder, tmp_path / "joining", FILES[:2])
+
+    monkeypatch.setattr(NodeStore, "note_joining", noted)
+    federation.on_event = lambda event: victim.kill() if event.kind == "released" and event.round == 3 else None
+    federation.run()
+    federation.on_event = lambda _: None
+    monkeypatch.undo()
+    restored(victim, tmp_path / "joining", FILES[:2])
+    assert lines(victim) == [("left", 0)]
+    assert next_run(federation) == ["budget-rolled-back"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(shown=_SLOTS, counted=_SLOTS, is_known=st.booleans(), epochs=st.sets(st.integers(0, 3)))
+def test_a_coordinator_does_not_blot_out_what_peers_have_kept(federate: Builder, tmp_path: Path) -> None:
+    """An opened sum does not rest on the headers' signatures: one that its signer would pass over replaces nothing."""
+    federation = federate(4)
+    victim = federation.parties["site-0"]
+    copy(victim.folder, tmp_path / "before")
+    federation.run()
+
+    def tamper(hub: Any) -> None:
+        send = hub.send
+
+        def sent(site: str, message: bytes) -> bool:
+            if message[4] == MessageKind.UNMASK:
+                request = UnmaskRequest.from_bytes(decode(message).content)
+                headers = tuple(header[:-1] + bytes([header[-1] ^ 1]) for header in request.headers)
+                message = encode(Payload(MessageKind.UNMASK, replace(request, headers=headers).to_bytes()))
+            return bool(send(site, message))
+
+        hub.send = sent
+
+    federation.tamper = tamper
+    assert next_run(federation) == []
+    federation.tamper = lambda _: None
+    restored(victim, tmp_path / "before")
+    assert next_run(federation) == ["budget-rolled-back"]
+
+
+def test_nodes_with_one_file_hand_back_only_what_they_saw_themselves(tmp_path: Path) -> None:
+    """Or a peer of two studies would learn from one which node of the other has the same owner."""
+    peers = PeerBook(tmp_path / "peers.db")
+    north, west, signer = b"n" * 32, b"w" * 32, b"s" * 32
+    peers.keep(north, {signer: b"first"})
+    assert peers.headers(west) == {}
+    peers.keep(west, {signer: b"second"})
+    assert (peers.headers(north), peers.headers(west)) == ({signer: b"first"}, {signer: b"second"})
+    peers.close()
+
+
+_SLOTS = st.dictionaries(st.integers(0, 3).map(lambda number: bytes([number])), st.integers(0, 5), max_size=4)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(shown=_SLOTS, counted=_SLOTS, asked=_SLOTS, is_known=st.booleans(), epochs=st.sets(st.integers(0, 3)))
 def test_a_slot_passes_exactly_where_the_book_charges_for_it(
     tmp_path: Path, factory: ModuleType,
-    shown: dict[int, int], counted: dict[int, int], is_known: bool, epochs: set[int],
+    shown: dict[bytes, int], counted: dict[bytes, int], asked: dict[bytes, int], is_known: bool, epochs: set[int],
 ) -> None:  # fmt: skip
-    """Whatever epochs a book knows and however far its settled line counts, it refuses exactly what is not charged."""
+    """Whatever epochs a book knows, however far its settled line counts, and whatever was asked before and not done, it
+    refuses exactly what is not charged; and all that is lost is found before its owner is asked to charge for it.
+    """
     path = Path(tmp_path, "x.db")
     path.unlink(missing_ok=True)
     book, run = BudgetBook(path), b"1" * 32
     book.serve("north", "state")
-    events = [GaussianEvent(10.0, count=6)]
-    book.reserve(run, "d", factory.make_plan(), events, (9.0, 1e-5))
-    for epoch in epochs:
-        book.note_epoch(run, bytes([epoch]))
-    for epoch, slot in shown.items():
-        if epoch in epochs:
-            assert book.require_counted(bytes([epoch]), slot) == run
-    if is_known:
-        book.note_reached(run, {bytes([epoch]): slot for epoch, slot in counted.items()})
-    book.settle(run, events if is_known else None, CLOSED)
+    events, plan, limit = [GaussianEvent(10.0, count=6)], factory.make_plan(), (9.0, 1e-5)
+    book.reserve(run, "d", plan, events, limit)
+    known = {bytes([epoch]) for epoch in epochs}
+    for epoch in known:
+        book.note_epoch(run, epoch)
+    book.reserve(b"2" * 32, "d", plan, events, limit, {run: (events, asked)}, is_kept=False)
+    with pytest.raises(PolicyRefusal):
+        book.reserve(b"2" * 32, "d", plan, events, (1e-3, 1e-5), {run: (events, asked)})
+    now = [item for item in shown.items() if item[0] in known]
+    assert book.require_counted(now) == {epoch: run for epoch, _ in now}
+    book.settle(run, (events, counted) if is_known else None, CLOSED)
+    # It is settled, so nothing more is charged, and nothing more counts.
+    book.settle(run, (events, dict.fromkeys(shown, 9)), CLOSED)
     lost = {
-        epoch for epoch, slot in shown.items() if epoch not in epochs or (is_known and counted.get(epoch, -1) < slot)
+        epoch for epoch, slot in shown.items() if (counted.get(epoch, -1) < slot if is_known else epoch not in known)
     }
-    refused = set()
-    for epoch, slot in sorted(shown.items(), key=lambda item: item[0] in lost):
-        try:
-            assert book.require_counted(bytes([epoch]), slot) is None
-        except PolicyRefusal as refusal:
-            assert refusal.code == "budget-rolled-back"
-            refused.add(epoch)
-    assert refused == lost
+    assert book.require_counted([item for item in shown.items() if item[0] not in lost]) == {}
+    if lost:
+        with pytest.raises(PolicyRefusal) as refused:
+            book.require_counted(shown.items())
+        assert refused.value.code == "budget-rolled-back"
+        with pytest.raises(PolicyRefusal):
+            book.require_runs([run])
     book.charge_lost("d", "", 1.0, 1e-5)
     book.require_runs([run])
-    for epoch, slot in shown.items():
-        assert book.require_counted(bytes([epoch]), slot) is None
+    assert book.require_counted(shown.items()) == {}
     book.close()
 
 
@@ -242,7 +310,7 @@ def test_the_owner_charges_by_the_command_that_the_refusal_names(
     book = BudgetBook(tmp_path / "budget.db")
     book.serve("north", "state")
     with pytest.raises(PolicyRefusal):
-        book.require_counted(bytes(32), 0)
+        book.require_counted([(bytes(32), 0)])
     book.close()
     policy = tmp_path / "policy.toml"
     policy.write_text('version = 1\ndata_set = "wards"\nmax_epsilon = 3\ndelta = 1e-6\n')

@@ -62,6 +62,9 @@ MOST_UNUSED_DRAWS = MAX_ATTEMPTS
 """Set-ups of a plan in which a node reveals its nonce, of runs in which it masks nothing: as many as one run has."""
 RESERVED, FINISHED, STOPPED, LEFT, CLOSED = "reserved", "finished", "stopped", "left", "closed"
 ACCEPTED = "accepted"
+Charge = tuple[Sequence[Event], Mapping[bytes, int]] | None
+"""What a run has used, and the last slot of each of its epochs that this counts; None where that is not known, and all
+that was reserved is charged."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ class BudgetBook:
         plan: Plan,
         events: Sequence[Event],
         limit: tuple[float, float],
-        leaving: Mapping[bytes, Sequence[Event] | None] | None = None,
+        leaving: Mapping[bytes, Charge] | None = None,
         *,
         is_kept: bool = True,
     ) -> float:
@@ -231,8 +234,8 @@ class BudgetBook:
 
         Args:
             limit: the owner's (epsilon, delta).
-            leaving: the runs that the node leaves for this one, and what each has used, as `settle` takes it. They
-                are settled in the same write; where this run is refused, they stay reserved.
+            leaving: the runs that the node leaves for this one, and what each has used. They are settled in the same
+                write; where this run is refused, they stay reserved.
             is_kept: False to ask what it would come to, without writing anything down.
 
         Returns:
@@ -246,7 +249,8 @@ class BudgetBook:
         # Another process may share the book: what is read here must still be so when the run is written down.
         with self._database.transaction(is_kept=is_kept) as execute:
             for left, used in (leaving or {}).items():
-                execute(*self._settled(left, used, LEFT))
+                for statement in self._settled(left, used, LEFT):
+                    execute(*statement)
             if self._has_room(run_id, data_set, plan, events, limit):
                 place = (run_id.hex(), self._site, self._state)
                 execute(
@@ -286,19 +290,30 @@ class BudgetBook:
             )
         return True
 
-    def settle(self, run_id: bytes, events: Iterable[Event] | None, status: str) -> None:
-        """Close this node's line for a run with what it used; None for not known: all that was reserved is charged.
+    def settle(self, run_id: bytes, charge: Charge, status: str) -> None:
+        """Close this node's line for a run with what it used.
 
         A line that is closed stays as it is.
         """
-        self._database.write(self._settled(run_id, events, status))
+        self._database.write(*self._settled(run_id, charge, status))
 
-    def _settled(self, run_id: bytes, events: Iterable[Event] | None, status: str) -> Statement:
-        written = None if events is None else _written(events)
-        return (
-            "update runs set status = ?, events = coalesce(?, events) where run_id = ? and site = ? and status = ?",
-            (status, written, run_id.hex(), self._site, RESERVED),
+    def _settled(self, run_id: bytes, charge: Charge, status: str) -> list[Statement]:
+        """What a run is charged and how far that counts change together, or neither does."""
+        run = (run_id.hex(), self._site)
+        is_open = f"exists (select 1 from runs where run_id = ? and site = ? and status = '{RESERVED}')"
+        # Of an epoch without a slot all is counted.
+        sql = f"update epochs set slot = ? where run_id = ? and site = ? and {is_open}"
+        statements: list[Statement] = [(sql, (None if charge is None else -1, *run, *run))]
+        sql = (
+            f"insert into epochs select ?, ?, ?, ? where {is_open}"
+            " on conflict do update set run_id = excluded.run_id, slot = excluded.slot"
         )
+        for epoch, slot in () if charge is None else charge[1].items():
+            # A book that was restored while the run was reserved may lack the epoch; its state does not.
+            statements.append((sql, (epoch.hex(), self._site, run_id.hex(), slot, *run)))
+        written = None if charge is None else _written(charge[0])
+        sql = "update runs set status = ?, events = coalesce(?, events) where run_id = ? and site = ? and status = ?"
+        return [*statements, (sql, (status, written, *run, RESERVED))]
 
     def note_invitation(self, asked: tuple[str, str, str, float], answer: str) -> None:
         """Write down what a coordinator asked for, and what it was told; on the disk when this returns.
@@ -361,29 +376,26 @@ class BudgetBook:
             ("insert or ignore into epochs values (?, ?, ?, null)", (epoch.hex(), self._site, run_id.hex()))
         )
 
-    def note_reached(self, run_id: bytes, reached: Mapping[bytes, int]) -> None:
-        """Write down, before a run is settled at what it has used, the last slot of each epoch that this counts."""
-        where = (run_id.hex(), self._site)
-        slots = (("slot = max(slot, ?) where epoch = ?", (slot, epoch.hex())) for epoch, slot in reached.items())
-        self._database.write(
-            ("update epochs set slot = -1 where slot is null and run_id = ? and site = ?", where),
-            *((f"update epochs set {what} and run_id = ? and site = ?", (*values, *where)) for what, values in slots),
-        )
+    def require_counted(self, slots: Iterable[tuple[bytes, int]]) -> dict[bytes, bytes]:
+        """Raises PolicyRefusal (code "budget-rolled-back") unless what the book charges counts these slots, given with
+        their epochs, in which this node has masked a vector; it goes on doing so until the owner has charged for what
+        is lost (`charge_lost`). All that are lost are written down first: the owner charges for them at once.
 
-    def require_counted(self, epoch: bytes, slot: int) -> bytes | None:
-        """Raises PolicyRefusal (code "budget-rolled-back") unless what the book charges counts a slot in which this
-        node has masked a vector; it goes on doing so until the owner has charged for what is lost (`charge_lost`).
-
-        Returns the slot's run where all of it is reserved still: what is charged in the end is what the state knows.
+        Returns the runs that are reserved as a whole still, by epoch: what is charged in the end is what the state
+        knows.
         """
-        where = (epoch.hex(), self._site)
-        rows = self._database.rows("select run_id, slot from epochs where epoch = ? and site = ?", where)
-        if rows and self.status_of(bytes.fromhex(rows[0][0])) == RESERVED:
-            return bytes.fromhex(rows[0][0])
-        if not rows or (rows[0][1] is not None and rows[0][1] < slot):
-            self._database.write(("insert or ignore into lost values (?, 0)", (epoch.hex(),)))
+        reserved, lost = dict[bytes, bytes](), list[Statement]()
+        for epoch, slot in slots:
+            where = (epoch.hex(), self._site)
+            rows = self._database.rows("select run_id, slot from epochs where epoch = ? and site = ?", where)
+            if rows and self.status_of(bytes.fromhex(rows[0][0])) == RESERVED:
+                reserved[epoch] = bytes.fromhex(rows[0][0])
+            elif not rows or (rows[0][1] is not None and rows[0][1] < slot):
+                lost.append(("insert or ignore into lost values (?, 0)", (epoch.hex(),)))
+        if lost:
+            self._database.write(*lost)
         self.require_runs([])
-        return None
+        return reserved
 
     def charge_lost(self, data_set: str, unit: str, epsilon: float, delta: float) -> None:
         """Charge a data set for the runs that this book has lost, as its owner reckons them; its node goes on then."""
@@ -429,6 +441,7 @@ class PeerBook:
 
     It is a file beside the budget book and apart from it: it shall not be lost or restored with a node's state, nor
     with the book. It holds nothing that the node did not see in a run of both, and only its signer reads it again.
+    Nodes may share the file: each hands back what it saw itself, so that no one learns which nodes have one owner.
     """
 
     def __init__(self, path: Path) -> None:
@@ -441,14 +454,16 @@ class PeerBook:
             self._database = Database(self._path, schema, 1, is_exclusive=False)
         return self._database
 
-    def keep(self, headers: Mapping[bytes, bytes]) -> None:
-        """Replace what is kept of these sites; on the disk when this returns."""
+    def keep(self, own: bytes, headers: Mapping[bytes, bytes]) -> None:
+        """Replace what the node of the identity key `own` has kept of these sites; on the disk when this returns."""
+        sql = "insert or replace into peers values (?, ?)"
         if headers:
-            self._opened().write(*(("insert or replace into peers values (?, ?)", item) for item in headers.items()))
+            self._opened().write(*((sql, (own + key, header)) for key, header in headers.items()))
 
-    def headers(self) -> dict[bytes, bytes]:
-        """The signed headers that are kept, by their signers' keys."""
-        return dict(self._opened().rows("select key, header from peers"))
+    def headers(self, own: bytes) -> dict[bytes, bytes]:
+        """The signed headers that the node of this identity key has kept, by their signers' keys."""
+        rows = self._opened().rows("select key, header from peers")
+        return {key[len(own) :]: header for key, header in rows if key.startswith(own)}
 
     def close(self) -> None:
         """Close the file."""

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MOST_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook
+from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MOST_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook, Charge
 from hedgerow.client.policy import Answers, NodeSetup, answering_node, check_task
 from hedgerow.client.state import JOINING, OPEN, NodeStore, Question, StoredRun
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.events import Event
 from hedgerow.protocol.messages import NO_HASH
 
 _KINDS = {TrainingTask: "training", EvaluationTask: "evaluation", SurveyTask: "survey"}
@@ -80,12 +79,10 @@ class NodeFiles:
             store.origin_of(run_id) is not None,
         )  # fmt: skip
 
-    def charge(self, run_id: bytes) -> list[Event] | None:
-        """What a run is to be settled at, as `BudgetBook.settle` takes it; the book has noted how far that counts."""
-        charge = self.store.charge(run_id)
-        if charge is not None:
-            self.book.note_reached(run_id, self.store.reached(run_id))
-        return charge
+    def charge(self, run_id: bytes) -> Charge:
+        """What a run is to be settled at."""
+        used = self.store.charge(run_id)
+        return None if used is None else (used, self.store.reached(run_id))
 
     def close(self, run_id: bytes, status: str) -> None:
         """End a run at what it has cost: it is never gone on with."""
@@ -110,7 +107,7 @@ class NodeFiles:
                 # What is answered from here on would not be charged.
                 store.close_run(run_id, here.in_book or LEFT)
             elif here.in_state == JOINING and not here.has_masked:
-                book.settle(run_id, [], LEFT)
+                book.settle(run_id, ([], {}), LEFT)
                 store.close_run(run_id, LEFT)
         for run_id in book.reserved():
             here = self.standing(run_id)

@@ -63,7 +63,7 @@ from hedgerow.protocol.messages import (
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.stream import Salvage, WireRefusal, known
 from hedgerow.rounds import VECTOR_ID, bound_of_rows, clipped, least_entry_bound, mode_of, most_rows, round_in
-from hedgerow.secagg.enrolment import Enrolment
+from hedgerow.secagg.enrolment import Enrolment, context_of
 from hedgerow.secagg.guarantees import origin_members
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.masks import LEAST_COLLUDERS, draw_shares
@@ -584,7 +584,8 @@ class NodeRun:
                 # Before the nonce leaves: who has it knows what this set-up draws, and may then let the run go.
                 self._book.note_draw(self.task.plan.digest, self.run_id, enrolment.parameters.attempt)
         elif kind == Kind.NONCE_DELIVERY:
-            step = enrolment.share(self._context, content, self._setup.entropy, self._book.peers.headers())
+            kept = self._book.peers.headers(self._setup.identity.public)
+            step = enrolment.share(self._context, content, self._setup.entropy, kept)
         else:
             step = enrolment.acknowledge(self._context, content)
             self._require_counted(step.state.handed_back)
@@ -593,9 +594,11 @@ class NodeRun:
 
     def _require_counted(self, slots: Iterable[RoundContext]) -> None:
         """Raises PolicyRefusal (code "budget-rolled-back") where the book does not count a vector that peers saw."""
-        for slot in slots:
-            run_id = self._book.require_counted(slot.epoch, slot.slot)
-            if run_id is not None and self._store.reached(run_id).get(slot.epoch, -1) < slot.slot:
+        shown = [(slot.epoch, slot.slot) for slot in slots]
+        reserved = self._book.require_counted(shown)
+        for epoch, slot in shown:
+            run_id = reserved.get(epoch)
+            if run_id is not None and self._store.reached(run_id).get(epoch, -1) < slot:
                 # The state alone is too old, or lost: it will not be believed.
                 self._store.lose_spending(run_id)
 
@@ -796,7 +799,9 @@ class NodeRun:
             self._keep_headers()
 
     def _keep_headers(self) -> None:
-        self._book.peers.keep(self._headers)
+        # A sum may be opened over headers with broken signatures; such a one must not replace a good one.
+        signed = {key: header for key, header in self._headers.items() if context_of(header, key)}
+        self._book.peers.keep(self._setup.identity.public, signed)
         self._headers = {}
 
     def _taken(self, step: Step[Participant], beside: NodeStep = _NOTHING) -> bytes:

@@ -201,7 +201,7 @@ class Enrolment(StoredState):
                 raise refuse(Code.UNKNOWN_NODE, "It is not a neighbour.", sender)
             try:
                 held[sender], header = self._open_run(sender, channels[sender], sealed, view)
-                handed_back += _own_context(header, context.identity.public)
+                handed_back += context_of(header, context.identity.public)
             except Refusal as complaint:
                 complaints.append(untraced(complaint))
         others = tuple(sorted(node for node in held if node != self.node))
@@ -305,10 +305,11 @@ class Enrolment(StoredState):
         return run, header
 
 
-def _own_context(signed_header: bytes, own: bytes) -> list[RoundContext]:
-    """Returns the slot that a header is of, if this node signed it; nobody else's word counts here."""
+def context_of(signed_header: bytes, key: bytes) -> list[RoundContext]:
+    """Returns the slot that a header is of, if the site of this key signed it, else nothing: nobody else's word counts.
+    """
     try:
-        check_signature(own, Kind.HEADER, signed_header, None)
+        check_signature(key, Kind.HEADER, signed_header, None)
         return [Header.from_signed(signed_header).context]
     except Refusal:
         return []
