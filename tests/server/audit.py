@@ -47,8 +47,9 @@ from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import get_accountant, has_samples, total_mu
+from hedgerow.privacy.accountants import get_accountant, has_samples
 from hedgerow.privacy.calibration import noise_of
+from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
@@ -112,7 +113,8 @@ _BY_EPSILON = ("s-gbdt", "dp-xgboost")
 def _mu_of(plan: Plan, events: Iterable[Event]) -> float:
     """mu of a run; infinity where it is not known."""
     counted = list(events)
-    return math.inf if plan.privacy.accountant == "pure" or has_samples(counted) else total_mu(counted)
+    is_unknown = plan.privacy.accountant == "pure" or has_samples(counted)
+    return math.inf if is_unknown else math.sqrt(cost_of(counted).gdp_weight)
 
 
 Errors = tuple[int, int]

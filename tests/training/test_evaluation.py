@@ -35,7 +35,7 @@ from hedgerow.losses.survival import survival_codes
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
-from hedgerow.privacy.accountants import total_mu
+from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
@@ -327,8 +327,8 @@ def test_an_evaluation_is_charged(cases: dict[str, tuple[Model, SiteData]], labe
     second = evaluate_federated(first.model, {"a": data}, epsilon=0.5, noise=SeededNoise(1))
     assert len(second.model.ledger) == len(model.ledger) + 4
     added = list(second.model.ledger.events())[len(model.ledger) :]
-    expected = total_mu(model.ledger.events()) ** 2 + total_mu(added) ** 2
-    assert total_mu(second.model.ledger.events()) ** 2 == pytest.approx(expected)
+    expected = cost_of(model.ledger.events()).gdp_weight + cost_of(added).gdp_weight
+    assert cost_of(second.model.ledger.events()).gdp_weight == pytest.approx(expected)
     assert second.model.report.epsilon > first.model.report.epsilon
     # Equal noise twice would cancel out; another round is another purpose and has other noise.
     assert repr(first.evaluation.to_dict()) != repr(second.evaluation.to_dict())

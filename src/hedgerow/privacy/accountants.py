@@ -147,11 +147,6 @@ def mu_of(epsilon: float, delta: float) -> float:
     return _bisect(lambda mu: delta_of_mu(mu, epsilon) <= delta, false_at=upper, true_at=lower)
 
 
-def total_mu(events: Iterable[Event]) -> float:
-    """The mu of the events' Gaussian twin, rounded up; infinity for an un-noised event, 0 for no event."""
-    return math.sqrt(cost_of(events).gdp_weight) * ROUND_UP
-
-
 def check_epsilon(epsilon: float) -> None:
     """Raises PrivacyError unless epsilon is a finite number above 0."""
     if not (math.isfinite(epsilon) and epsilon > 0):
