@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,6 @@ from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.plan.plan import Model, Plan
 from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant, mu_of
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import prepared_events
 from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
 from hedgerow.protocol import groups
@@ -146,43 +145,32 @@ def forecast(plan: Plan) -> Forecast:
     """
     settings = resolve(plan)
     queries = dry_run(plan, settings)
-    most = _most_numbers(queries, settings)
-    numbers = sum(most)
+    # The length of each query's vector, at most, where trees on several features are deeper.
+    most, longest = list[int](), 0
+    for query in queries:
+        is_of_leaves = settings.subset_levels > 0 and isinstance(query, LeafSums)
+        longest = max(longest, query.length) if is_of_leaves else longest
+        most.append(longest if is_of_leaves else query.length)
     is_local = plan.privacy.noise == "local"
     widths = [width_of(query, plan) for query in queries]
     events = [*prepared_events(plan), *(noise_of(query, is_local=is_local).event for query in queries)]
     lengths: dict[str, list[int]] = {}
     for query in queries:
         lengths.setdefault(query.purpose.kind, []).append(query.length)
+    accountant, delta = plan.privacy.accountant, plan.privacy.delta
+    counts = [count for count in ROWS_OF_ONE_PERSON if count > 1] if plan.privacy.unit == "record" else []
     return Forecast(
         settings=settings,
         n_exchanges=len(queries),
-        numbers_per_node=numbers,
+        numbers_per_node=sum(most),
         bits_per_number=max(widths),
         bytes_per_node=sum(length * width // 8 for length, width in zip(most, widths, strict=True)),
         queries=tuple((kind, len(own), max(own)) for kind, own in lengths.items()),
-        epsilon_gdp=get_accountant("gdp").epsilon(events, plan.privacy.delta),
-        epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
-        epsilon_promised=get_accountant(plan.privacy.accountant).epsilon(events, plan.privacy.delta),
-        epsilon_by_rows=_by_rows(plan, events),
+        epsilon_gdp=get_accountant("gdp").epsilon(events, delta),
+        epsilon_rdp=get_accountant("rdp").epsilon(events, delta),
+        epsilon_promised=get_accountant(accountant).epsilon(events, delta),
+        epsilon_by_rows={count: epsilon_of_rows(accountant, events, delta, count) for count in counts},
     )
-
-
-def _by_rows(plan: Plan, events: Sequence[Event]) -> dict[int, float]:
-    if plan.privacy.unit != "record":
-        return {}
-    accountant, delta = plan.privacy.accountant, plan.privacy.delta
-    return {count: epsilon_of_rows(accountant, events, delta, count) for count in ROWS_OF_ONE_PERSON if count > 1}
-
-
-def _most_numbers(queries: Sequence[Query], settings: Settings) -> list[int]:
-    """The length of each query's vector, at most, where trees on several features are deeper."""
-    found, longest = [], 0
-    for query in queries:
-        is_of_leaves = settings.subset_levels > 0 and isinstance(query, LeafSums)
-        longest = max(longest, query.length) if is_of_leaves else longest
-        found.append(longest if is_of_leaves else query.length)
-    return found
 
 
 def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> Guarantees:
