@@ -15,7 +15,7 @@ import pytest
 from experiments import secagg_cost
 from hedgerow.crypto import KEY_BYTES, SHARE_BYTES
 from hedgerow.errors import ModelError, PlanError
-from hedgerow.local.forecast import dry_run
+from hedgerow.methods.replica import dry_run
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.messages import MessageKind, RoundRequest, encode
@@ -184,7 +184,7 @@ def test_all_releases_of_a_plan_that_may_be_run_fit_one_message(
     task = TrainingTask(plan)
     check_releases(task, n_sites)
     releases = []
-    for query in dry_run(plan, task.settings):
+    for query in dry_run(task):
         group = n_sites - 1 if plan.privacy.noise == "distributed" else None
         largest = release_bound(query, plan, noise_of(query, group).variance, n_sites)
         releases.append(np.full(query.release_length, -largest))

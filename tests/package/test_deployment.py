@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,6 +17,9 @@ from packaging.utils import canonicalize_name
 from hedgerow.cli.commands import build_parser
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import entries
+from hedgerow.evaluation.sums import ScoreHistogram
+from hedgerow.methods.replica import dry_run
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import parse_plan
 from hedgerow.protocol.stream import WireCode
 from hedgerow.secagg.transitions import Code
@@ -58,6 +62,11 @@ def test_the_policy_to_begin_with_accepts_the_plan_to_begin_with() -> None:
     (policy,) = [block for block in blocks if "max_epsilon" in block]
     for noise in ("server", "distributed"):
         parse_policy(policy).check_plan(parse_plan(plan.replace('noise = "distributed"', f'noise = "{noise}"')))
+    task = TrainingTask(parse_plan(plan))
+    (kinds,) = [set(json.loads(line)) for line in re.findall(r"^# query_kinds = (\[.*\])", policy, re.MULTILINE)]
+    asked = {query.purpose.kind for query in dry_run(task)}
+    assert kinds == asked | {ScoreHistogram.__name__}
+    parse_policy(re.sub(r"^# (?=query_kinds = )", "", policy, flags=re.MULTILINE)).check_kinds(task)
 
 
 @pytest.mark.parametrize(

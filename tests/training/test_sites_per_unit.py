@@ -12,10 +12,11 @@ import pytest
 from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.errors import PlanError, RemoteProtocolError
 from hedgerow.evaluation.program import evaluate_ensemble
-from hedgerow.local.forecast import dry_run
 from hedgerow.local.training import train
 from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.replica import dry_run
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import PureQuery, Query
@@ -53,10 +54,10 @@ def cost(query: Query) -> tuple[Any, ...]:
 def test_two_rows_at_three_sites_cost_what_six_at_one_do(factory: ModuleType, algorithm: str, noise: str) -> None:
     """Every query of every algorithm: the same sensitivity, and so the same noise, wherever a person's rows are."""
     spread, together = (plan_of(factory, algorithm, *rows, noise=noise) for rows in ((2, 3), (6, 1)))
-    found = [[cost(query) for query in dry_run(plan, resolve(plan))] for plan in (spread, together)]
+    found = [[cost(query) for query in dry_run(TrainingTask(plan))] for plan in (spread, together)]
     assert found[0] == found[1]
     alone = plan_of(factory, algorithm, 2, 1, noise=noise)
-    assert found[0] != [cost(query) for query in dry_run(alone, resolve(alone))]
+    assert found[0] != [cost(query) for query in dry_run(TrainingTask(alone))]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -168,6 +168,7 @@ def may_join(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> N
     if here.in_state == OPEN:
         raise PolicyRefusal("run-closed", status=OPEN)
     Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
+    setup.policy.check_kinds(task)
 
 
 def reserve(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> Question | None:
@@ -238,6 +239,7 @@ def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | P
     run_id = stored.run_id
     try:
         check_task(stored.task, setup)
+        setup.policy.check_kinds(stored.task)
         node, data_digest = answering_node(stored.task, setup)
     except PolicyRefusal as why:
         if files.store.has_masked(run_id):

@@ -26,6 +26,7 @@ from hedgerow.data.fit import TableFit
 from hedgerow.data.raw_cells import digest_of_raw
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError, UsageError
+from hedgerow.methods.replica import dry_run
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, survey_task
 from hedgerow.plan.fields import (
     MOST_VALUES,
@@ -233,12 +234,24 @@ class Policy:
                 share, most = f"{column.not_listed:.2%}", f"{self.max_unlisted:.2%}"
                 raise PolicyRefusal("policy-unlisted", column=column.name, share=share, most=most)
 
+    def check_kinds(self, task: Task) -> None:
+        """Raises PolicyRefusal (code "policy-query-kind") for a task that would ask for a kind that is not allowed.
+
+        Asked before anything is reserved. What a survey asks more, by what it finds, `check_query` alone refuses.
+        """
+        if self.query_kinds:
+            for query in dry_run(task):
+                self._require_kind(query)
+
     def check_query(self, query: Query) -> None:
         """Raises PolicyRefusal: policy-query-kind or policy-unnoised."""
-        if _beyond([query.purpose.kind], self.query_kinds):
-            raise PolicyRefusal("policy-query-kind", kind=query.purpose.kind)
+        self._require_kind(query)
         if query.noise_multiplier == 0 and not math.isinf(self.max_epsilon):
             raise PolicyRefusal("policy-unnoised-query")
+
+    def _require_kind(self, query: Query) -> None:
+        if _beyond([query.purpose.kind], self.query_kinds):
+            raise PolicyRefusal("policy-query-kind", kind=query.purpose.kind)
 
 
 def parse_policy(toml_text: str) -> Policy:
@@ -400,7 +413,9 @@ def check_own_plan(setup: NodeSetup) -> None:
     if setup.policy.plans:
         _require_listed(setup.plan, setup.policy.plans)
     if setup.load_held_out is no_held_out_rows:
-        check_task(TrainingTask(setup.plan), setup)
+        task = TrainingTask(setup.plan)
+        check_task(task, setup)
+        setup.policy.check_kinds(task)
     else:
         # Where there are rows for evaluations only, it does not matter who added the noise to the training.
         is_for_both = setup.load is not no_training_rows

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from hedgerow.errors import PlanError
-from hedgerow.methods.registry import method_of, program_for, resolve
+from hedgerow.methods.registry import method_of, resolve
+from hedgerow.methods.replica import dry_run
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Model, Plan
 from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant, mu_of
 from hedgerow.privacy.calibration import noise_of
@@ -144,7 +144,7 @@ def forecast(plan: Plan) -> Forecast:
     one.
     """
     settings = resolve(plan)
-    queries = dry_run(plan, settings)
+    queries = list(dry_run(TrainingTask(plan)))
     # The length of each query's vector, at most, where trees on several features are deeper.
     most, longest = list[int](), 0
     for query in queries:
@@ -243,20 +243,3 @@ def width_of(query: Query, plan: Plan) -> int:
     """
     noise = noise_of(query, is_local=plan.privacy.noise == "local")
     return require_words(query, plan, noise.variance, plan.federation.min_sites)
-
-
-def dry_run(plan: Plan, settings: Settings) -> list[Query]:
-    """The queries of a plan when every answer is zero.
-
-    Nothing here depends on the seed of the trees but which features a query names, so a seed that the sites are still
-    to draw is taken to be 0.
-    """
-    program = program_for(plan.with_structure_seed(0), settings)
-    queries: list[Query] = []
-    try:
-        query = next(program)
-        while True:
-            queries.append(query)
-            query = program.send(np.zeros(query.release_length, dtype=np.int64))
-    except StopIteration:
-        return queries

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -255,6 +255,23 @@ def _zeros(replica: Replica) -> IntVector:
     if groups:
         zeros.reshape(groups, -1)[:, 0] = 1
     return zeros
+
+
+def dry_run(task: Task) -> Iterator[Query]:
+    """The queries of a whole task when every answer is zero.
+
+    Of a training or an evaluation, their kinds and their number are the same for any answers; a survey may ask more,
+    about what it finds. Nothing here depends on the seed of the trees but which features a query names, so a seed that
+    the sites are still to draw is taken to be 0.
+    """
+    program = task.with_structure_seed(0).program()
+    try:
+        query = next(program)
+        while True:
+            yield query
+            query = program.send(np.zeros(query.release_length, dtype=np.int64))
+    except StopIteration:
+        return
 
 
 def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:

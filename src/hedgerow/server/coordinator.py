@@ -30,8 +30,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import ClassVar
 
-import numpy as np
-
 from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto import KEY_BYTES, Identity
 from hedgerow.errors import (
@@ -44,7 +42,7 @@ from hedgerow.errors import (
     RemoteProtocolError,
 )
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.methods.replica import Replica
+from hedgerow.methods.replica import Replica, dry_run
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, checks_of
 from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.calibration import noise_of
@@ -188,15 +186,9 @@ def check_words(task: Task, n_sites: int) -> None:
     plan = task.run_plan
     if rows_of(plan) * n_sites < _SURELY_FEW:
         return
-    program = task.with_structure_seed(0).program()
     is_local = plan.privacy.noise == "local"
-    try:
-        query = next(program)
-        while True:
-            require_words(query, plan, noise_of(query, is_local=is_local).variance, n_sites)
-            query = program.send(np.zeros(query.release_length, dtype=np.int64))
-    except StopIteration:
-        return
+    for query in dry_run(task):
+        require_words(query, plan, noise_of(query, is_local=is_local).variance, n_sites)
 
 
 def check_releases(task: Task, n_sites: int) -> None:
