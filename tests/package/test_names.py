@@ -47,10 +47,32 @@ def test_names_in_backticks_exist() -> None:
         found = set(re.findall(r"(?<!`)`([A-Za-z_][\w.]*\w)(?:\(\))?`(?!`)", text)) - NOT_OURS
         names = {name for name in found if re.search(r"_|[a-z][A-Z]|^[a-z]+\.[a-z]", name) and not _is_file(name)}
         gone |= {(where, name) for name in names if not set(filter(None, name.split("."))) <= known()}
+        dotted = set(re.findall(r"(?<!`)`([a-z_]+(?:\.\w+)+)(?:\(\))?`(?!`)", text)) - NOT_OURS
+        gone |= {(where, name) for name in dotted if not _is_file(name) and not _resolves(name)}
         paths = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|txt|toml|service))`", text)) - NOT_OURS
         tops = (ROOT, PACKAGE, PACKAGE.parent)
         gone |= {(where, path) for path in paths if not any((top / path).exists() for top in tops)}
     assert gone == set()
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """The modules and rooms of the package by their dotted names, without the package's own."""
+    paths = {path.relative_to(PACKAGE).with_suffix("").parts: path for path in PACKAGE.rglob("*.py")}
+    return {".".join(parts).removesuffix("__init__").rstrip("."): path for parts, path in paths.items()}
+
+
+def _resolves(name: str) -> bool:
+    """Whether a dotted name that begins with a room of the package leads to what a module says; others are not asked.
+
+    `plan` and `privacy` are what a plan and its table are called as well.
+    """
+    parts = name.removeprefix("hedgerow.").split(".")
+    longest = max((n for n in range(1, len(parts) + 1) if ".".join(parts[:n]) in modules()), default=0)
+    if longest == 0 or (longest == 1 and parts[0] in ("plan", "privacy")):
+        return True
+    source = modules()[".".join(parts[:longest])].read_text(encoding="utf-8")
+    return set(parts[longest:]) <= set(re.findall(r"\w+", DOCSTRING.sub("", source)))
 
 
 def _is_file(name: str) -> bool:

@@ -137,7 +137,7 @@ class Policy:
 
     @property
     def asks(self) -> bool:
-        """Whether the owner is asked before the node answers an invitation; see `client.owner`."""
+        """Whether the owner is asked before the node answers an invitation; see `hedgerow.app.owner`."""
         return self.ask == "always"
 
     @property

@@ -26,7 +26,7 @@ made records at epsilon 1).
 
 Where counts are far below M, the default multiplies g and h by a power of two before they are cut off, G and c staying
 as they are (`hedgerow.losses.tables.zoomed`); h is then cut off as well, at 2. Clipped residuals pull predictions
-down, which a last release puts right (`hedgerow.methods.start.RateSums`).
+down, which a last release puts right (`hedgerow.methods.line.RateSums`).
 """
 
 from __future__ import annotations

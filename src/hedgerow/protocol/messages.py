@@ -277,7 +277,7 @@ class Salvaged(Encoded):
 
     Attributes:
         releases: the last of these releases, as many as the node does not hold yet.
-        result_digest: of the model that they make, see `training.replica.Replica.end_early`.
+        result_digest: of the model that they make, see `methods.replica.Replica.end_early`.
         code: why the run cannot go on.
     """
 
