@@ -135,7 +135,7 @@ def make_data(plan: Plan, n: int, seed: int) -> SiteData:
     return SiteData(codes, labels.astype(np.int32), places)
 
 
-def take(data: SiteData, rows: NDArray[np.integer[Any]]) -> SiteData:
+def take(data: SiteData, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SiteData:
     """Some rows of a site, in the order given."""
     return data.only(rows)
 
@@ -159,7 +159,7 @@ def random_trees(
     goes_left = random.integers(0, 2, (n_trees, n_nodes, width)).astype(np.uint8)
     threshold = np.full((n_trees, n_nodes), -1, dtype=np.int32)
     for tree, node in np.ndindex(n_trees, n_nodes):
-        own = n_codes[feature[tree, node]]
+        own = n_codes[int(feature[tree, node])]
         if random.random() < 0.7:
             cut = int(random.integers(0, own))
             threshold[tree, node] = cut
