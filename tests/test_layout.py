@@ -145,6 +145,17 @@ def test_every_room_has_its_rules() -> None:
     assert not [path for path in PACKAGE.rglob("*") if path.is_symlink()]
 
 
+def test_the_page_of_rooms_says_what_each_stands_on() -> None:
+    """Who adds a room, or looks for one, reads the same order as the one that is tested: of each room the nearest."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)(?:/|\.py)` \| .* \|(.*)\|$", page, re.MULTILINE)
+    found = {room: set(re.findall(r"`(\w+)`", below)) for room, below in rows if room in MAY_IMPORT}
+    assert found == {
+        room: {one for one in below if not any(one in MAY_IMPORT[other] for other in below)}
+        for room, below in MAY_IMPORT.items()
+    }
+
+
 def test_the_links_at_the_top_are_needed_by_nothing() -> None:
     """A checkout without links, as on Windows or in a zip archive, is whole."""
     for room in LINKS:
