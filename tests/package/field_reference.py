@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
+import pkgutil
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import hedgerow
 from hedgerow import (
     DPGBDTClassifier,
     DPGBDTRegressor,
@@ -21,6 +24,7 @@ from hedgerow.data.adapters import Adapter
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Feature, Federation, Label, Model, Prepared, Privacy
 from hedgerow.plan.registry import sections
+from hedgerow.protocol.queries import Query
 
 HEAD = """\
 # Fields
@@ -29,6 +33,17 @@ HEAD = """\
 `python -m experiments field_reference > docs/fields.md`.* "auto" is decided from public numbers
 ([the rule](defaults.md)). "required" has no default."""
 ESTIMATORS = (DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor)
+
+BASES = {
+    "Choice", "ColumnCounts", "EvaluationQuery", "OneCount", "PartitionSums", "PureQuery", "SampledQuery",
+    "SurveyQuery",
+}  # fmt: skip
+"""Kinds of queries that are never asked themselves."""
+KINDS = """\
+### Kinds of sums
+
+What `query_kinds` may list. `hedgerow privacy` prints those of a training by a plan. A record adds to each sum what its
+bound allows and no more, and noise is added to all of them."""
 
 
 def sentences(owner: type) -> dict[str, str]:
@@ -91,6 +106,30 @@ def table_of_parameters() -> Iterable[str]:
         yield _row(name, kind, default, f"{whose} | {said_of_it}")
 
 
+def kinds() -> Iterator[type[Query]]:
+    """Every kind of query of the package that is asked."""
+    for module in pkgutil.walk_packages(hedgerow.__path__, "hedgerow."):
+        if module.name.split(".")[1] in ("trees", "methods", "evaluation", "survey"):
+            importlib.import_module(module.name)
+    found: list[type[Query]] = [Query]
+    for each in found:
+        found += [one for one in each.__subclasses__() if one not in found]
+    for each in sorted(found[1:], key=lambda one: one.__name__):
+        is_ours = each.__module__.startswith("hedgerow.")
+        if is_ours and each.__name__ not in BASES and not each.__name__.startswith("_"):
+            yield each
+
+
+def table_of_kinds() -> Iterable[str]:
+    """A row for each: what it is by the first line of its docstring, without the shape of the vector."""
+    yield from ("| kind | asked in | what it is |", "| --- | --- | --- |")
+    for each in kinds():
+        room = each.__module__.split(".")[1]
+        task = {"evaluation": "evaluations", "survey": "surveys"}.get(room, "trainings")
+        said = re.split(r"[:,] int64", inspect.cleandoc(each.__doc__ or "").partition("\n\n")[0])[0]
+        yield f"| `{each.__name__}` | {task} | {' '.join(said.split()).rstrip('.')} |"
+
+
 def render() -> str:
     """The whole page."""
     parts = [HEAD, "", "## Plan", "", "At the top: `version = 1`, and `name`, a line of text."]
@@ -101,6 +140,7 @@ def render() -> str:
     for title, owner in named.items():
         parts += ["", f"### `{title}`", "", *table_of_fields(owner)]
     parts += ["", "## Policy", "", *table_of_fields(Policy), "", "### `[data]`", "", *table_of_fields(Adapter)]
+    parts += ["", KINDS, "", *table_of_kinds()]
     parts += ["", "## Estimators", "", *table_of_parameters()]
     return "\n".join(parts)
 

@@ -530,7 +530,7 @@ class Ready:
 
 
 class PrivateTrees(BaseEstimator):
-    """What classifier and regressor share: the plan, the sites, the run."""
+    """What all estimators share: the plan, the sites, the run."""
 
     model_: Model
     privacy_report_: PrivacyReport

@@ -88,7 +88,9 @@ class Feature:
         format: how texts write a date, where it is not ISO 8601.
         monotone: what the model predicts (of two classes, the chance of the last one) never falls, or never rises, with
             this feature alone.
-        origin: where type, bounds and categories are from, see `DECLARED`; "data" voids the guarantee.
+        origin: where type, bounds and categories are from. "declared": the plan's author; "found": noisy sums of
+            `[[prepared]]`; "type": the type that a library gives the column, because the caller said so; "data": the
+            private rows, which voids the guarantee.
     """
 
     name: str = checked(text)
@@ -131,7 +133,7 @@ class Label:
         min, max: the public bounds of a number; a count's are 0 and `max`.
         event: the column that says whether the event was seen then or the record was censored.
         event_codes: what that column says of a censored record, and then of one whose event was seen; without them the
-            usual words, `losses.survival.EVENT_WORDS`.
+            usual words: false, 0, no or No, and true, 1, yes or Yes.
         intervals: the public ends of the intervals that time is cut into; the first begins at 0.
         origin: where these are from, as of a feature.
     """
@@ -183,12 +185,18 @@ class Model:
         n_trees: trees, or a method's rounds.
         max_depth: questions on one path of a tree.
         n_candidates: split candidates of a feature.
-        split_method: whether splits are drawn at random or chosen by noisy histograms.
-        weight_update: what a leaf's value is computed from.
-        split_candidates: where candidates lie. "quantile" asks for exact counts, for comparisons: such a run has no
+        split_method: how splits are found. "totally_random": drawn, which costs nothing; "hist": the best of noisy
+            histograms of all candidates; "partially_random": one drawn split of each feature, and the best by noisy
+            sums of its sides.
+        weight_update: what a leaf's value is computed from. "newton": gradients over Hessians; "gradient": the mean
+            gradient; "averaging": the mean label, with no boosting.
+        split_candidates: where candidates lie. "uniform" and "log": evenly in the bounds, or in their logarithms;
+            "iterative_hessian": where noisy histograms, which are paid for, say that Hessians are; "adaptive": where
+            the leaves that are released anyway say so; "quantile": by exact counts, for comparisons: such a run has no
             guarantee, whatever its epsilon.
         candidate_rounds: noisy histograms that "iterative_hessian" asks for.
-        interaction: in which order features take turns.
+        interaction: which features a tree may ask for. "cyclical": the next ones of a public random order; "random":
+            some at random; "adaptive": those that have gained by the releases so far.
         interaction_size: features that one tree may ask for.
         batch_size: trees that are asked for in one round.
         learning_rate: what a leaf's value is multiplied by.
@@ -202,7 +210,7 @@ class Model:
         calibration: whether a last release puts predictions right.
         structure_seed: seeds what is random and public about the trees: a number that all agree on, or "joint": drawn
             for each run from a nonce of every site, committed to before any is shown, so that no one picks it; that
-            needs floor(2n/3) + 1 of a roster's n sites, though `federation.min_sites` be less.
+            needs floor(2n/3) + 1 of a roster's n sites, also where `federation.min_sites` is less.
         interaction_constraints: groups of features; those on one path of a tree are all in one. Features that are in
             none are a group as well.
     """
@@ -302,7 +310,8 @@ class Federation:
     """Who takes part, and how long each waits for the others (seconds, 1 at least).
 
     Attributes:
-        min_sites: sites in a sum, at least.
+        min_sites: sites in a sum, at least. Over a network three are needed whatever it says; two where the sites add
+            the noise and there are no groups.
         secure_aggregation: whether sums are masked.
         echo: whether nodes compare what the coordinator told each of them before they unmask: one more exchange a
             round. Left out, with distributed noise, of which less is needed then, and not with other noise.
