@@ -112,11 +112,11 @@ class Forecast:
 
     Attributes:
         settings: with every "auto" decided.
-        n_exchanges: times that every node is asked for a vector.
+        n_exchanges: rounds: times that every node is asked for a vector.
         numbers_per_node: integers that one node sends over the whole run, at most.
         bits_per_number: of a masked vector, over the fewest sites that the plan asks for; more sites may need 64.
         bytes_per_node: what one node sends, without the envelope of a transport.
-        queries: (kind, number of exchanges, largest length of the vector) of each kind of query.
+        queries: (kind, number of rounds, largest length of the vector) of each kind of query.
         epsilon_gdp, epsilon_rdp: what all releases together cost at the plan's delta, by these accountants; those that
             the plan was prepared by count with them.
         epsilon_promised: the same by the plan's own accountant.

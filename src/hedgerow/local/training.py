@@ -160,7 +160,7 @@ def train(
         n_threads: threads each node sums with, >= 1.
         progress: called after every release with its query and the ledger so far.
         sampling: each site's source of samples, for algorithms that draw any; None for the operating system.
-        arrivals: a stream (S-GBDT only): rows that come to sites before the exchange of that number. One run, and so
+        arrivals: a stream (S-GBDT only): rows that come to sites before the round of that number. One run, and so
             one filter and one ledger, spans the whole stream; which record comes when must not depend on others.
 
     Raises:

@@ -229,7 +229,7 @@ class RoundRequest(Encoded):
     """Coordinator: answer the query of this round.
 
     Attributes:
-        round: number of the exchange; also the number of releases before it.
+        round: number of the round; also the number of releases before it.
         releases: the last of these releases, as many as the node does not hold yet.
         signed_spec: what the round is for, signed by the coordinator.
         structure_seed: seed of the trees' structure in this run, 0 to 2**63 - 1.
@@ -309,7 +309,7 @@ class Paused(Encoded):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Encoded):
-    """Node: it will not do what was asked; `round` is the exchange it stands in."""
+    """Node: it will not do what was asked; `round` is the one that it stands in."""
 
     KIND = MessageKind.REFUSED
     round: U32

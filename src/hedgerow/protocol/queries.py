@@ -30,7 +30,7 @@ class Purpose:
     """What a query is for. Each purpose is released at most once in a run.
 
     Attributes:
-        round: 0-based number of the exchange within the run.
+        round: 0-based number of the round within the run.
         kind: the kind of the query.
         subject: what it is about, e.g. "trees 0-24".
     """
@@ -163,7 +163,7 @@ class Query:
 
     @classmethod
     def purpose_of(cls, round_number: int, subject: str) -> Purpose:
-        """A purpose of this kind, in the exchange of that number."""
+        """A purpose of this kind, in the round of that number."""
         return Purpose(round_number, cls.__name__, subject)
 
     def answer(self, site: Any) -> IntVector:

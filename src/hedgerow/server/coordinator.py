@@ -285,7 +285,7 @@ class RunEvent:
 
     Attributes:
         kind: what happened.
-        round: the exchange in which it happened.
+        round: the one in which it happened.
         site: the site that it is about, or "".
         code: why, as a code word; for a phase, its name.
     """
