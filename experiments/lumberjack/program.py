@@ -52,7 +52,7 @@ from experiments.lumberjack.forest import (
 )
 from experiments.lumberjack.settings import LumberjackSettings, most_leaves, n_statistics, sensitivities_squared
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.methods.line import mend_by_spread
+from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.steps import Grown, Program, Run, grown_by
@@ -105,7 +105,7 @@ def _grow(grown: Grown, settings: LumberjackSettings) -> Generator[Query, IntVec
     if settings.has_line:
         whole = [math.fsum(column) for column in sums.T.tolist()]
         mean = min(max(whole[0] / max(1.0, whole[1]), -1.0), 1.0)
-        yield from mend_by_spread(grown, exchange, round(mean * SCORE_UNIT), settings.line_multipliers, fitted)
+        yield from calibrate_by_spread(grown, exchange, round(mean * SCORE_UNIT), settings.line_multipliers, fitted)
 
 
 def _question(

@@ -47,7 +47,7 @@ class LumberjackSettings(Settings):
 
     @property
     def has_line(self) -> bool:
-        """Whether a last release mends the scores of numbers (`hedgerow.methods.line`)."""
+        """Whether a last release calibrates the scores of numbers (`hedgerow.methods.line`)."""
         return self.line_share > 0
 
     def largest_length(self, plan: Plan) -> int:

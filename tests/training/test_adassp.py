@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.adassp.linear import LinearBasis
-from hedgerow.methods.adassp.program import LEAST_RIDGE, boosted_adassp, mended
+from hedgerow.methods.adassp.program import LEAST_RIDGE, boosted_adassp, correct_gram
 from hedgerow.methods.adassp.settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
@@ -110,7 +110,7 @@ def test_the_model_is_the_papers_formula(factory: ModuleType, loss: str, epsilon
     run = Recorder(plan, data)
     own = resolve_adassp(plan)
     basis = LinearBasis.of(plan, build_grid(plan), own.row_norm, plan.own.scale)
-    gram = mended(run.releases[0], basis)
+    gram = correct_gram(run.releases[0], basis)
     gram_query = run.queries[0]
     sigma = math.ceil(own.gram_multiplier * math.sqrt(gram_query.sensitivity_squared)) * 2**GRAM_SHIFT / basis.unit**2
     wanted = own.noise_ridge * sigma * math.sqrt(len(gram))

@@ -24,7 +24,7 @@ from hedgerow.methods.line import (
     N_OCTAVES,
     LineSums,
     SpreadSums,
-    fitted_line,
+    fit_line,
     line_question,
 )
 from hedgerow.methods.registry import resolve
@@ -111,7 +111,7 @@ def test_without_noise_it_is_the_line_through_the_records(size: float, slope: fl
     zoom = 0 if slope * size > 0.05 else 3
     label = np.clip(0.02 + slope * score, -1 / 2**zoom, 1 / 2**zoom)
     inside = np.abs(label) < 1 / 2**zoom
-    constant, found = fitted_line(exact_answer(label[inside], score[inside], zoom), 0.0, zoom)
+    constant, found = fit_line(exact_answer(label[inside], score[inside], zoom), 0.0, zoom)
     assert found == pytest.approx(slope, abs=2e-3 * max(1, 0.05 / size))
     assert constant == pytest.approx(0.02, abs=2e-3)
 
@@ -124,7 +124,7 @@ def test_without_noise_it_is_the_line_through_the_records(size: float, slope: fl
 )
 def test_any_release_gives_a_line(released: list[int], sigma: float, zoom: int) -> None:
     """Nothing overflows, and no slope turns scores around."""
-    constant, slope = fitted_line(np.array(released, dtype=np.int64), sigma, zoom)
+    constant, slope = fit_line(np.array(released, dtype=np.int64), sigma, zoom)
     assert math.isfinite(constant) and 0 <= slope <= LARGEST_SLOPE
 
 
@@ -136,7 +136,7 @@ def test_noise_is_taken_out_and_signal_is_left() -> None:
         label = random.normal(0, 0.2, 10_000)
         for score, found in ((random.normal(0, 1.0, 10_000), lost), (label + random.normal(0, 0.2, 10_000), kept)):
             released = exact_answer(label, score) + np.rint(random.normal(0, sigma, LINE_LENGTH)).astype(np.int64)
-            constant, slope = fitted_line(released, sigma, 0)
+            constant, slope = fit_line(released, sigma, 0)
             found.append(1 - np.mean((label - constant - slope * score) ** 2) / label.var())
     assert np.mean(lost) > -0.02 and min(lost) > -0.15
     assert np.mean(kept) > 0.45

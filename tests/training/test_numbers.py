@@ -80,7 +80,7 @@ def test_sums_about_scores_are_those_of_their_definition(
     labels = data.draw(st.lists(st.integers(-(2**16), 2**16), min_size=1, max_size=6))
     scores = data.draw(st.lists(st.integers(-(2**17), 2**17) | edges, min_size=len(labels), max_size=len(labels)))
     _, spread = own.start_of(plan).questions()
-    for query in (spread, own.mending_of(plan).question(0, centre=centre, zoom=zoom)):
+    for query in (spread, own.calibration_of(plan).question(0, centre=centre, zoom=zoom)):
         parts = [record_sums(query, label, score) for label, score in zip(labels, scores, strict=True)]
         answer = node_with(plan, labels, scores).answer(query)
         assert answer.tolist() == [sum(column) for column in zip(*parts, strict=True)]

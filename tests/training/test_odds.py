@@ -17,7 +17,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.boosting.settings import BoostingSettings
-from hedgerow.methods.line import ODDS_BINS, ODDS_LENGTH, ODDS_PRIOR, ODDS_SENSITIVITY_SQUARED, OddsCounts, mended_odds
+from hedgerow.methods.line import ODDS_BINS, ODDS_LENGTH, ODDS_PRIOR, ODDS_SENSITIVITY_SQUARED, OddsCounts, fit_odds
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
@@ -39,7 +39,7 @@ def odds_settings(plan: Plan) -> BoostingSettings:
 
 
 def question(plan: Plan) -> OddsCounts:
-    asked = odds_settings(plan).mending_of(plan).question(0)
+    asked = odds_settings(plan).calibration_of(plan).question(0)
     assert isinstance(asked, OddsCounts)
     return asked
 
@@ -87,7 +87,7 @@ def test_it_finds_the_likeliest_line(shift: float, stretch: float) -> None:
         return float((counts * np.logaddexp(0, log_odds) - positive * log_odds).sum() + prior)
 
     best = minimize(loss, np.zeros(2)).x
-    found = mended_odds(sums, 0.0)
+    found = fit_odds(sums, 0.0)
     assert found == pytest.approx(best, abs=5e-3)
     assert found == pytest.approx((shift, stretch), abs=0.08)
 
@@ -99,8 +99,8 @@ def test_swapped_classes_have_the_mirror_image_of_the_line() -> None:
         noise = random.normal(size=ODDS_LENGTH) * sigma * RECORD_NORM
         released = np.rint(exact_sums(-2.0, 0.5, 20_000, 6) + noise).astype(np.int64)
         counts, labels = released.reshape(2, -1)[:, ::-1]
-        shift, stretch = mended_odds(released, sigma * RECORD_NORM)
-        assert mended_odds(np.concatenate([counts, -labels]), sigma * RECORD_NORM) == (-shift, stretch)
+        shift, stretch = fit_odds(released, sigma * RECORD_NORM)
+        assert fit_odds(np.concatenate([counts, -labels]), sigma * RECORD_NORM) == (-shift, stretch)
 
 
 @pytest.mark.parametrize("place", [-20, 0, 7])
@@ -109,7 +109,7 @@ def test_one_bin_alone_tells_the_level(place: int) -> None:
     counts, labels = np.zeros(ODDS_BINS), np.zeros(ODDS_BINS)
     counts[place + 20], labels[place + 20] = 50_000, 500 - 25_000
     sums = np.concatenate([counts, labels]) * RECORD_NORM
-    shift, stretch = mended_odds(sums.astype(np.int64), 30.0 * RECORD_NORM)
+    shift, stretch = fit_odds(sums.astype(np.int64), 30.0 * RECORD_NORM)
     chance = 1 / (1 + np.exp(-(shift + (1 + stretch) * place / 2)))
     assert chance == pytest.approx(0.01, rel=0.3)
 
@@ -123,7 +123,7 @@ def test_noise_alone_changes_little_and_more_noise_less() -> None:
         drawn = [
             np.rint(sums + random.normal(size=sums.size) * sigma * RECORD_NORM).astype(np.int64) for _ in range(30)
         ]
-        found = np.array([mended_odds(one, sigma * RECORD_NORM) for one in drawn])
+        found = np.array([fit_odds(one, sigma * RECORD_NORM) for one in drawn])
         assert np.isfinite(found).all() and (found[:, 1] >= -0.75).all() and (found[:, 1] <= 3).all()
         errors.append(np.abs(found).mean(axis=0))
     assert errors[0] == pytest.approx([0.6, 0.5], abs=0.25)
@@ -137,7 +137,7 @@ def test_noise_alone_changes_little_and_more_noise_less() -> None:
 )
 def test_any_release_gives_a_line_that_keeps_the_order(released: list[int], sigma: float) -> None:
     """Nothing overflows, and no stretch turns scores around: a ranking stays as it was."""
-    shift, stretch = mended_odds(np.array(released, dtype=np.int64), sigma)
+    shift, stretch = fit_odds(np.array(released, dtype=np.int64), sigma)
     assert abs(shift) <= 8 and -0.75 <= stretch <= 3
 
 

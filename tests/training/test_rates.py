@@ -25,7 +25,7 @@ from hedgerow.methods.line import (
     RATE_SENSITIVITY_SQUARED,
     WHOLE_RESIDUALS,
     RateSums,
-    mended_rates,
+    fit_rates,
 )
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.start import released_level
@@ -55,7 +55,7 @@ def own_settings(plan: Plan) -> BoostingSettings:
 
 
 def question(plan: Plan, centre: int = 0, zoom: int = 0) -> RateSums:
-    asked = own_settings(plan).mending_of(plan).question(0, centre=centre, zoom=zoom)
+    asked = own_settings(plan).calibration_of(plan).question(0, centre=centre, zoom=zoom)
     assert isinstance(asked, RateSums)
     return asked
 
@@ -95,7 +95,7 @@ def sums_of(scores: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray
 def test_it_finds_the_line(shift: float, stretch: float) -> None:
     """Without noise: a mean that is a shifted and stretched score is told, whatever places records have."""
     scores = np.random.default_rng(1).normal(-0.1, 0.4, 50_000).clip(-1, 1)
-    found = mended_rates(sums_of(scores, np.exp(shift + (1 + stretch) * scores)), 0.0, CUT_RESIDUALS)
+    found = fit_rates(sums_of(scores, np.exp(shift + (1 + stretch) * scores)), 0.0, CUT_RESIDUALS)
     assert found == pytest.approx((shift, stretch), abs=0.02)
 
 
@@ -105,7 +105,7 @@ def test_noise_alone_changes_little() -> None:
     random = np.random.default_rng(3)
     for sigma in (3_000.0, 1e6):
         drawn = [np.rint(sums + random.normal(size=RATE_LENGTH) * sigma * RECORD_NORM) for _ in range(50)]
-        found = np.array([mended_rates(one, sigma * RECORD_NORM, CUT_RESIDUALS) for one in drawn])
+        found = np.array([fit_rates(one, sigma * RECORD_NORM, CUT_RESIDUALS) for one in drawn])
         assert np.abs(found).mean(axis=0).max() < 0.2
 
 
@@ -118,7 +118,7 @@ def test_any_release_gives_a_line_that_keeps_the_order(
     released: list[int], sigma: float, prior: tuple[float, float, float]
 ) -> None:
     """Nothing overflows, and no stretch turns scores around."""
-    shift, stretch = mended_rates(np.array(released, dtype=np.int64), sigma, prior)
+    shift, stretch = fit_rates(np.array(released, dtype=np.int64), sigma, prior)
     assert math.isfinite(shift) and abs(shift) <= 4 and LEAST_STRETCH <= stretch <= MOST_STRETCH
 
 

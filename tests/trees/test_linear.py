@@ -26,7 +26,7 @@ from hedgerow.methods.adassp.linear import (
     lower_inverse,
     solve,
 )
-from hedgerow.methods.adassp.program import CROSS_SHIFT, cross_query, gram_query, mended
+from hedgerow.methods.adassp.program import CROSS_SHIFT, correct_gram, cross_query, gram_query
 from hedgerow.methods.adassp.settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
@@ -187,8 +187,8 @@ def test_what_is_known_of_the_gram_matrix_is_mended(factory: ModuleType) -> None
     plan, run, basis, own = case_of(linear_plan(factory))
     query = gram_query(run, basis, own)
     exact = Node("one", factory.make_data(plan, 50, 2), plan, own).answer(query)
-    clean = mended(exact, basis)
-    noisy = mended(exact + np.random.default_rng(0).integers(-(10**7), 10**7, len(exact)), basis)
+    clean = correct_gram(exact, basis)
+    noisy = correct_gram(exact + np.random.default_rng(0).integers(-(10**7), 10**7, len(exact)), basis)
     first, size = basis.blocks[2]
     block = noisy[first : first + size, first : first + size]
     assert size == 4 and np.array_equal(block, np.diag(np.diagonal(block)))

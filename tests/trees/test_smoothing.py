@@ -163,7 +163,7 @@ def test_the_covariance_is_that_of_the_leaves_so_far():
         its[0], its[1] = OWN_MEMORY * its[0] + centred.T @ centred, OWN_MEMORY * its[1] + len(centred)
         covariance = (its[0] + LEAVES_OF_ALL * products / count) / (its[1] + LEAVES_OF_ALL)
         one = slice(tree, tree + 1)
-        found = filters.taken_in(_released(gradients[one], noise), reachable[one], [subset])
+        found = filters.update_and_filter(_released(gradients[one], noise), reachable[one], [subset])
         np.testing.assert_allclose(found[0], wiener_filter(covariance, noise**2), atol=1e-9)
 
 
@@ -171,9 +171,9 @@ def test_a_batch_has_a_filter_for_each_of_its_trees():
     """All of its trees are known before the first filter; the same features share theirs in the order of the trees."""
     rng, noise = np.random.default_rng(8), 2.0
     released, everywhere = _released(rng.normal(0, 5, (3, 8, 4)), noise), np.ones((3, 8), dtype=bool)
-    found = ClassCovariance(4).taken_in(released, everywhere, [(0,), (1,), (0,)])
+    found = ClassCovariance(4).update_and_filter(released, everywhere, [(0,), (1,), (0,)])
     assert len({mixing.tobytes() for mixing in found}) == 3
-    other = ClassCovariance(4).taken_in(released, everywhere, [(2,), (1,), (0,)])
+    other = ClassCovariance(4).update_and_filter(released, everywhere, [(2,), (1,), (0,)])
     assert found[:2].tobytes() == other[:2].tobytes()
 
 
@@ -186,7 +186,7 @@ def test_classes_that_go_together_are_told_apart_from_noise():
     for _ in range(40):
         truth = rng.normal(0, 60, (16, 2)) @ ways
         released = truth + rng.normal(0, noise, truth.shape)
-        mixing = filters.taken_in(_released(released[None], noise), np.ones((1, 16), dtype=bool), [(0,)])[0]
+        mixing = filters.update_and_filter(_released(released[None], noise), np.ones((1, 16), dtype=bool), [(0,)])[0]
         worse += ((released - truth) ** 2).sum()
         better += ((released @ mixing - truth) ** 2).sum()
     assert better < 0.5 * worse
@@ -201,7 +201,7 @@ def test_features_that_tell_other_classes_apart_have_filters_of_their_own():
         truth = rng.normal(0, 60 if tree % 4 == 0 else 0, (16, 1)) * way
         released = truth + rng.normal(0, noise, truth.shape)
         for name, known in (("own", filters), ("all", together)):
-            mixing = known.taken_in(_released(released[None], noise), everywhere, [(tree % 4,)])[0]
+            mixing = known.update_and_filter(_released(released[None], noise), everywhere, [(tree % 4,)])[0]
             errors[name] += ((released @ mixing - truth) ** 2).sum()
     assert errors["own"] < 0.9 * errors["all"]
 
@@ -210,7 +210,8 @@ def test_many_classes_keep_a_filter_for_some_trees():
     """The filter costs the cube of the classes, and is not computed anew for every tree of very many."""
     rng, n_classes = np.random.default_rng(6), 2 * CLASSES_PER_TREE
     filters, everywhere = ClassCovariance(n_classes), np.ones((1, 4), dtype=bool)
-    made = [filters.taken_in(_released(rng.normal(size=(1, 4, n_classes)), 0.1), everywhere, [(0,)]) for _ in range(7)]
+    releases = [_released(rng.normal(size=(1, 4, n_classes)), 0.1) for _ in range(7)]
+    made = [filters.update_and_filter(released, everywhere, [(0,)]) for released in releases]
     assert len({mixing.tobytes() for mixing in made}) == 3
 
 
@@ -282,7 +283,7 @@ def test_a_spread_follows_what_releases_show(size: float, noise: float) -> None:
     errors, plain = [], []
     for _ in range(30):
         leaves = _leaves_of(random, true, noise)
-        expected, rates = spread.taken_in(leaves, tree, RULE)
+        expected, rates = spread.update_and_smooth(leaves, tree, RULE)
         assert rates.tolist() == [[[RULE.shape_rate]]]
         errors.append(((expected[0, :, 0] - true) ** 2).mean())
         plain.append(((leaves.gradients / leaves.hessians)[0, :, 0] - true) ** 2)
@@ -297,7 +298,7 @@ def test_a_leaf_of_few_records_is_not_believed() -> None:
     leaves = _leaves_of(np.random.default_rng(1), np.full(16, 0.2), 10.0)
     leaves.hessians[0, 7], leaves.gradients[0, 7] = 3.0, -60.0
     loud = NoisyLeaves(leaves.gradients, leaves.hessians, 10.0, 150.0, leaves.integer_hessians)
-    expected, _ = ValueSpread().taken_in(loud, _tree_on_one_feature(4), RULE)
+    expected, _ = ValueSpread().update_and_smooth(loud, _tree_on_one_feature(4), RULE)
     assert 0.1 < expected[0, 7, 0] < 0.3
 
 

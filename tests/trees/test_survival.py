@@ -30,7 +30,7 @@ from hedgerow.losses.survival import (
 )
 from hedgerow.losses.tables import RECORD_NORM, STEPS
 from hedgerow.methods.boosting.settings import BoostingSettings
-from hedgerow.methods.hazards import LifeTable, mended_hazards
+from hedgerow.methods.hazards import LifeTable, fit_hazards
 from hedgerow.methods.line import ODDS_BINS
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
@@ -184,7 +184,7 @@ def test_the_last_release_finds_slope_and_baseline(slope: float) -> None:
     baseline = (-500, -450, -400, -350, -300, -250)
     fates, released, _ = events_by_score(slope, baseline, 400_000, 2)
     table = LifeTable.of(fates, 0.0)
-    found, own = mended_hazards(table, released, 0.0)
+    found, own = fit_hazards(table, released, 0.0)
     assert abs(own - slope) < 0.04 * max(1.0, slope)
     assert np.abs(np.array(found) - np.array(baseline)).max() < 13
     assert np.abs(np.array(table.baseline) - np.array(baseline)).max() > 20
@@ -194,7 +194,7 @@ def test_under_noise_the_slope_stays_what_was_expected() -> None:
     fates, released, _ = events_by_score(1.0, (-500, -400, -300), 1_000, 3)
     table = LifeTable.of(fates, 0.0)
     for sigma in (50.0, 500.0, 1e6):
-        own = [mended_hazards(table, released + noise, sigma * RECORD_NORM)[1] for noise in noises(sigma, 20)]
+        own = [fit_hazards(table, released + noise, sigma * RECORD_NORM)[1] for noise in noises(sigma, 20)]
         assert 0.2 <= min(own) <= max(own) <= 2.0
         assert abs(np.mean(own) - 0.7) < 0.2
 

@@ -70,7 +70,7 @@ from hedgerow.training.settings import planned_event
 from hedgerow.training.steps import Run, grown_score_bound
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
-from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
+from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
 
 _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
 
@@ -87,10 +87,10 @@ class FateCounts(Query):
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         reach = facts.reach(1)
         if (released < -reach).any() or (released > facts.n_rows * RECORD_NORM + reach).any():
-            yield "the number of records of a fate is out of range"
+            yield "a count of records by event code is out of range"
 
 
-HALF = 0.7
+PRIOR_HAZARD = 0.7
 """Where noise covers all, half have the event by the end of the last of K intervals: a chance of 0.7 / K in each."""
 BASELINE_DOUBT = 1.0
 """By what share an interval's chance may differ from that of all, one standard deviation, before anything is known."""
@@ -117,14 +117,14 @@ class LifeTable:
         """Read a release, int64 [2K + 1] with noise `sigma`.
 
         Where the noise outweighs an interval's records, its chance gives way to that of all intervals, and where it
-        outweighs all of them, theirs to `HALF`: as with normal priors whose deviation is their mean.
+        outweighs all of them, theirs to `PRIOR_HAZARD`: as with normal priors whose deviation is their mean.
         """
         counts, noise = (released / RECORD_NORM).tolist(), (sigma / RECORD_NORM) ** 2
         # An event in it, or later, or censored at its end or later.
         at_risk = [max(math.fsum(counts[first:]), 1.0) for first in range(1, len(counts), 2)]
         events = counts[1::2]
         total = math.fsum(at_risk)
-        usual = HALF / len(events)
+        usual = PRIOR_HAZARD / len(events)
         kept = (total * usual) ** 2 / ((total * usual) ** 2 + len(events) * noise)
         overall = min(max(usual + (math.fsum(events) / total - usual) * kept, 1 / (total + 1)), 0.5)
         chances: list[float] = []
@@ -175,7 +175,7 @@ class _Line:
     information: tuple[float, ...]
 
 
-def mended_hazards(table: LifeTable, released: IntVector, sigma: float) -> tuple[Baseline, float]:
+def fit_hazards(table: LifeTable, released: IntVector, sigma: float) -> tuple[Baseline, float]:
     """The baseline and the slope of a finished model's scores; where noise covers all, the table's own and `SLOPE`.
 
     Args:
@@ -204,7 +204,7 @@ def mended_hazards(table: LifeTable, released: IntVector, sigma: float) -> tuple
 
 
 def _pull(line: _Line, bins: list[_Bin], slope: float, noise: float) -> float:
-    """Above 0 where a larger slope is likelier: the score equation, and a prior as in `mended_odds`.
+    """Above 0 where a larger slope is likelier: the score equation, and a prior as in `fit_odds`.
 
     How many events there are in all is the baseline's, so only how middles differ from their mean counts.
     """
@@ -289,7 +289,7 @@ class ColumnMoments(Query):
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         reach = facts.reach(1)
         squares = released[self.rows.n_columns :]
-        if (np.abs(released) > HAIR * facts.n_rows * self.unit + reach + 1).any():
+        if (np.abs(released) > FLOAT_TOLERANCE * facts.n_rows * self.unit + reach + 1).any():
             yield "a moment of a column is larger than its records allow"
         if (squares < -reach).any():
             yield "a sum of squares is below zero"

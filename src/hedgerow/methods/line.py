@@ -1,4 +1,4 @@
-"""What mends finished scores: a line, by one last release.
+"""Calibrates the scores of a finished model with one more noisy sum.
 
 A method that knows nothing of a label's bounds asks `LineSums`. Labels may fill a narrow part of their public bounds,
 and trees that release little but noise then add far more than labels vary. So after the last tree a run asks how labels
@@ -14,7 +14,7 @@ than one whose scale was known. The slope is a mean of two guesses, weighed by h
 that scores are useless, and that they are about as large as they should be (a spike and a slab).
 
 Of scores known to be of use less is asked: `CalibrationSums` of numbers, `RateSums` of counts, and `OddsCounts`
-of two classes and of times to an event (`hedgerow.methods.boosting.ends`).
+of two classes and of times to an event (`hedgerow.methods.boosting.calibration`).
 
 Arithmetic is elementary, exponentials are a table, and sums are exact: all parties have the same model.
 """
@@ -173,7 +173,7 @@ def line_question(plan: Plan, exchange: int, noise_multiplier: float, centre: in
 
 
 def line_releases(plan: Plan, multipliers: tuple[float, float]) -> list[Event]:
-    """What `mend_by_spread` releases."""
+    """What `calibrate_by_spread` releases."""
     asked = zip(multipliers, line_demands(plan, 1.0), strict=True)
     return [planned_event(multiplier, demand.sensitivity_squared, demand.length) for multiplier, demand in asked]
 
@@ -192,7 +192,7 @@ def line_multipliers(whole: float) -> tuple[float, float]:
     return whole / math.sqrt(SPREAD_SHARE), whole / math.sqrt(1 - SPREAD_SHARE)
 
 
-def mend_by_spread(
+def calibrate_by_spread(
     grown: Grown,
     exchange: int,
     centre: int,
@@ -200,7 +200,7 @@ def mend_by_spread(
     update: FittedTrees | None,
     known: int = 0,
 ) -> Generator[Query, IntVector, None]:
-    """Ask how far labels spread about the centre, and then for the line, see `mend`.
+    """Ask how far labels spread about the centre, and then for the line, see `calibrate_by_line`.
 
     Args:
         grown: all of the model.
@@ -215,7 +215,7 @@ def mend_by_spread(
     known += 0 if update is None else update.trees.n_trees
     zoom = line_zoom(zoom_of(spread / RECORD_NORM / plan.privacy.n_records))
     query = line_question(plan, exchange + 1, multipliers[1], centre, zoom)
-    yield from mend(grown, replace(query, ensemble_size=known))
+    yield from calibrate_by_line(grown, replace(query, ensemble_size=known))
 
 
 def line_zoom(zoom: int) -> int:
@@ -223,17 +223,17 @@ def line_zoom(zoom: int) -> int:
     return max(0, zoom - 1)
 
 
-def mend(grown: Grown, query: LineSums) -> Generator[Query, IntVector, None]:
+def calibrate_by_line(grown: Grown, query: LineSums) -> Generator[Query, IntVector, None]:
     """Ask, and put the finished scores of `grown` on the line that the answer tells; nodes need no scores after it."""
     released = yield query
-    constant, slope = fitted_line(released, grown.run.sigma(query), query.zoom)
+    constant, slope = fit_line(released, grown.run.sigma(query), query.zoom)
     first, *others = [batch.values * slope for batch in grown.batches]
     # f becomes slope f + the rest, which the first tree adds to all records alike.
     first[0] += constant * SCORE_UNIT + query.centre * (1 - slope)
     grown.replace_values([first, *others])
 
 
-def fitted_line(released: IntVector, sigma: float, zoom: int) -> tuple[float, float]:
+def fit_line(released: IntVector, sigma: float, zoom: int) -> tuple[float, float]:
     """The constant a and the slope b of the line a + b f, of labels less the centre, and scores f less the centre.
 
     Args:
@@ -360,7 +360,7 @@ that are hardly ever clipped, and of those that are zoomed in on."""
 LEAST_STRETCH, MOST_STRETCH = -0.75, 1.5
 
 
-def mended_rates(released: IntVector, sigma: float, prior: tuple[float, float, float]) -> tuple[float, float]:
+def fit_rates(released: IntVector, sigma: float, prior: tuple[float, float, float]) -> tuple[float, float]:
     """Shift and stretch, a and b, such that a + (1 + b) (f - centre) is about the log of the mean over `centre`'s.
 
     Weighed by their means, records have a mean place and a spread about it, which the release tells. Two points with
@@ -450,7 +450,7 @@ _LEAST_SPREAD = 1e-9
 """Of the two parameters, as a share of all that is known of them: one bin alone tells only one of them."""
 
 
-def mended_odds(released: IntVector, sigma: float) -> tuple[float, float]:
+def fit_odds(released: IntVector, sigma: float) -> tuple[float, float]:
     """Shift and stretch, a and b, such that a + (1 + b) f are log-odds where a model's scores are f.
 
     The likeliest line for the released counts, so that the mean chance is the rate. Where noise outweighs what the

@@ -44,7 +44,7 @@ from hedgerow.training.settings import ROUNDING
 from hedgerow.training.steps import Run, grown_score_bound
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
-from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
+from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
 
 ROUNDS = 3
 SHARES = (3 / 7, 1 / 7, 1 / 7)
@@ -89,7 +89,7 @@ class LabelSums(Query):
         if not -reach <= released[1] <= facts.n_rows * self.support + reach:
             yield "the number of records is out of range"
         records = max(0.0, released[1] + reach + facts.clipped(self)) / self.support
-        if abs(released[0]) > HAIR * self.clip * records + reach + 1:
+        if abs(released[0]) > FLOAT_TOLERANCE * self.clip * records + reach + 1:
             yield "the sum of the labels is larger than its records allow"
 
 

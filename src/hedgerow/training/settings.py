@@ -191,7 +191,7 @@ def decided(value: Number | str, default: Number) -> Number:
     return default if isinstance(value, str) else value
 
 
-def calibrated(plan: Plan, settings: Settings) -> float:
+def calibrate_noise(plan: Plan, settings: Settings) -> float:
     """Noise per unit of sensitivity of one tree, such that all releases of the run together keep the promise.
 
     Raises:

@@ -113,7 +113,7 @@ class Grown:
     def replace_values(self, values: Sequence[NDArray[np.floating[Any]]]) -> OrderedSum:
         """Give every batch other values, in units of 2**-16; the sum of all trees then.
 
-        What is rounded once more may be out of order by a unit: `OrderedSum` mends that.
+        What is rounded once more may be out of order by a unit: `OrderedSum` corrects that.
         """
         largest, ordered = largest_value(self.run), self.run.ordered_sum()
         for number, (batch, given) in enumerate(zip(self.batches, values, strict=True)):

@@ -148,7 +148,7 @@ def values_of(
     """
     if spread is None:
         return values_of_ratios(_ratios_by_ridge(leaves, trees, rule, mixing), rule)
-    ratios, rates = spread.taken_in(leaves, trees, rule)
+    ratios, rates = spread.update_and_smooth(leaves, trees, rule)
     is_expected = rates > 0
     if not is_expected.all():
         ratios = np.where(is_expected, ratios, _ratios_by_ridge(leaves, trees, rule, mixing))
@@ -253,7 +253,7 @@ class ClassCovariance:
         self._own: dict[tuple[int, ...], tuple[NDArray[np.float64], float]] = {}
         self._n_trees, self._mixing = 0, np.eye(n_classes)
 
-    def taken_in(
+    def update_and_filter(
         self, leaves: NoisyLeaves, reachable: NDArray[np.bool_], subsets: Sequence[tuple[int, ...]]
     ) -> NDArray[np.float64]:
         """Learn from a release, and return what its gradients are to be multiplied by: [B, n_classes, n_classes].
@@ -433,7 +433,7 @@ class ValueSpread:
         self._risks: dict[int, NDArray[np.float64]] = {}
         self._of_all = np.zeros(len(SPREADS))
 
-    def taken_in(
+    def update_and_smooth(
         self, leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Learn from a release, and return what is expected of its trees.

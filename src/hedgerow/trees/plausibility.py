@@ -30,8 +30,8 @@ from hedgerow.trees.leaves import largest_sum
 
 DEVIATIONS = 11
 _TAIL = DEVIATIONS**2 / 2
-HAIR = 1 + 1e-9
-"""Sums are compared in floating point."""
+FLOAT_TOLERANCE = 1 + 1e-9
+"""Sums of integers are compared in floating point, which rounds."""
 Reals = NDArray[np.float64]
 
 
@@ -141,7 +141,7 @@ class ReleaseChecks:
         if before is None or before[2] != facts.sites:
             return
         limit = facts.n_rows * allowed.moves(moved) + room + before[1]
-        if (np.abs(mean - before[0]) > HAIR * limit + 1).any():
+        if (np.abs(mean - before[0]) > FLOAT_TOLERANCE * limit + 1).any():
             yield "a total has moved further than the scores of its rows can have moved it"
 
 
@@ -193,7 +193,7 @@ class PartitionSums(Query):
             yield "a count or a Hessian is below zero"
         bounded = np.isfinite(allowed.ratio)
         last = np.maximum(entries[:, -1:] + one + clipped, 0)
-        if (np.abs(entries[:, bounded]) > HAIR * allowed.ratio[bounded] * last + one + 1).any():
+        if (np.abs(entries[:, bounded]) > FLOAT_TOLERANCE * allowed.ratio[bounded] * last + one + 1).any():
             yield "a gradient is larger than its records allow"
         if (totals > facts.n_rows * np.maximum(allowed.high, 0) + reach).any():
             yield "a total is larger than the rows allow"

@@ -26,7 +26,7 @@ from hedgerow.protocol.queries import IntVector, Query, TreeBatch
 from hedgerow.trees.binning import MAX_BYTE_CODES, FeatureGrid, Grid
 from hedgerow.trees.constraints import Directions
 from hedgerow.trees.leaf_sums import SiteRecords, TrainingSite, apply_update, sum_in_threads
-from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
+from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
 
 Matrix = NDArray[np.float64]
 
@@ -101,7 +101,7 @@ class GramMatrix(Query):
         if squares.min() < -reach:
             yield "a sum of squares is below zero"
         limit = (squares[first] + squares[second]) / 2 + facts.n_rows + facts.clipped(self) + 2 * reach
-        if (np.abs(released) > HAIR * limit + 1).any():
+        if (np.abs(released) > FLOAT_TOLERANCE * limit + 1).any():
             yield "a sum of products is larger than its squares allow"
 
 

@@ -42,7 +42,7 @@ from hedgerow.methods.adassp.settings import (
     cross_sensitivity_squared,
     gram_sensitivity_squared,
 )
-from hedgerow.methods.line import mend_by_spread
+from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query
 from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound
@@ -163,7 +163,7 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
     """Adds all trees at once; each round changes their values."""
     run = grown.run
     first = gram_query(run, basis, own)
-    gram = mended((yield first), basis)
+    gram = correct_gram((yield first), basis)
     sigma = gram_sigma(run.sigma(first), basis)
     wanted = own.noise_ridge * sigma * math.sqrt(len(gram))
     needs_factor = own.shrinkage == 0 or run.directions is not None
@@ -196,7 +196,7 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
         grown.batches[:], grown.weights[:] = [FittedTrees(basis.trees, total.astype(np.int32))], [None]
     if own.has_line:
         exchange, known = 1 + own.rounds, (own.rounds - 1) * basis.trees.n_trees
-        yield from mend_by_spread(grown, exchange, round(mean * SCORE_UNIT), own.line_multipliers, update, known)
+        yield from calibrate_by_spread(grown, exchange, round(mean * SCORE_UNIT), own.line_multipliers, update, known)
 
 
 def centred_step(
@@ -243,7 +243,7 @@ def cross_query(
     return cross_question(purpose, basis, run.loss, noise, (update, before), score_bound)
 
 
-def mended(release: IntVector, basis: LinearBasis) -> Matrix:
+def correct_gram(release: IntVector, basis: LinearBasis) -> Matrix:
     """X^T X in real units from its released triangle, with what everybody knows of it put right: float64 [p, p]."""
     gram = real_gram(release, basis)
     for first, size in basis.blocks:

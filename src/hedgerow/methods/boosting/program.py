@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import Loss, zoomed
-from hedgerow.methods.boosting.ends import Begun, Start, Weighed
 from hedgerow.methods.boosting.settings import BoostingSettings, filters_classes
+from hedgerow.methods.boosting.start import Start, StartResult, Weighed
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
@@ -90,7 +90,7 @@ class _Position:
     n_known: int = 0
     exchange: int = 0
     score_bound: int = 0
-    begun: Begun = field(default_factory=Begun)
+    begun: StartResult = field(default_factory=StartResult)
     classes: ClassCovariance | None = None
     spread: ValueSpread | None = None
     update: FittedTrees | None = None
@@ -101,19 +101,19 @@ class _Position:
         """The run's loss, as far as it is zoomed in on."""
         return zoomed(self.run.loss, self.begun.zoom)
 
-    def begins(self, begun: Begun, start: Start) -> None:
+    def start_from(self, begun: StartResult, start: Start) -> None:
         """A start is complete."""
         self.begun, self.update, self.score_bound = begun, begun.update, begun.score_bound
         self.exchange, self.n_known = start.n_exchanges, start.n_trees
         for fitted, _ in begun.trees:
             self.ordered.add(fitted.trees, fitted.values)
 
-    def asked(self) -> None:
+    def advance_exchange(self) -> None:
         """A query has been answered: the next one carries nothing that this one did."""
         self.update, self.new_edges = None, {}
         self.exchange += 1
 
-    def fitted(self, fitted: FittedTrees) -> None:
+    def append_batch(self, fitted: FittedTrees) -> None:
         """A batch is complete."""
         self.n_fitted += fitted.trees.n_trees
         if self.run.loss.n_outputs:
@@ -185,22 +185,22 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         at.spread = ValueSpread()
     if isinstance(settings, BoostingSettings):
         start = settings.start_of(run.plan)
-        at.begins((yield from start.begin(grown)), start)
+        at.start_from((yield from start.begin(grown)), start)
     waiting = at.begun.trees
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.paid_rounds_before(at.n_fitted, settings.batch_size)):
             candidates.take_histogram((yield at.histogram()))
-            at.asked()
+            at.advance_exchange()
         fitted, weights = yield from grow(at, min(settings.batch_size, settings.n_trees - at.n_fitted))
         # A mean that no tree follows is not a model.
         for part in (*waiting, (fitted, weights)):
             grown.add(*part)
         waiting = ()
-        at.fitted(fitted)
+        at.append_batch(fitted)
         _cut_again(grown, at)
     if isinstance(settings, BoostingSettings):
         asked = {"exchange": at.exchange, **at.carried()}
-        yield from settings.mending_of(at.run.plan).mend(grown, at.begun, asked)
+        yield from settings.calibration_of(at.run.plan).calibrate(grown, at.begun, asked)
 
 
 def _cut_again(grown: Grown, at: _Position) -> None:
@@ -235,22 +235,22 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     under = {"zoom": at.begun.zoom, "baseline": at.begun.baseline}
     query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, **under)
     sums = yield query
-    at.asked()
+    at.advance_exchange()
     if run.plan.model.weight_update == "averaging":
-        return _fitted(at, trees, sums, run.sigma(query))
+        return _fit_leaves(at, trees, sums, run.sigma(query))
     rule, sigma = leaf_rule(run, n_trees, at.begun.zoom if run.loss.is_quadratic else 0), run.sigma(query)
     leaves = read_sums(sums, sigma, run.loss, n_trees)
     # The Hessians of K classes carry the noise of K sums.
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
     at.candidates.take_leaves(trees, leaves.integer_hessians, sigma * math.sqrt(n_summed))
     at.order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
-    mixing = None if at.classes is None else at.classes.taken_in(leaves, shapes_of(trees).reachable, subsets)
+    mixing = None if at.classes is None else at.classes.update_and_filter(leaves, shapes_of(trees).reachable, subsets)
     weights = leaves.hessians + rule.ridge(leaves.gradient_noise)
     values = at.ordered.add(trees, values_of(leaves, trees, rule, mixing, at.spread), weights)
     return FittedTrees(trees, values), np.maximum(leaves.integer_hessians, 0)
 
 
-def _fitted(at: _Position, trees: TreeBatch, sums: IntArray, sigma: float) -> tuple[FittedTrees, IntArray]:
+def _fit_leaves(at: _Position, trees: TreeBatch, sums: IntArray, sigma: float) -> tuple[FittedTrees, IntArray]:
     """A batch by the sums of its leaves, int64 [B, n_leaves, n_statistics] or flattened, with noise `sigma` in each."""
     run, rule = at.run, leaf_rule(at.run, trees.n_trees)
     values = leaf_values(sums, sigma, run.loss, trees, rule)
@@ -310,7 +310,7 @@ def _by_histograms(at: _Position, n_trees: int) -> Growth:
         if level < n_levels:
             query = batch.ask(NodeHistograms, 2**level * int(n_bins.sum()), n_bins=growing.bins.n_bins)
             histograms = padded((yield query), n_bins, 2**level, growing.bins.width)
-            at.asked()
+            at.advance_exchange()
             sigma, rule = run.sigma(query), batch.rule(query)
             if level == 0:
                 _offer_candidates(batch, histograms[:, 0], sigma)
@@ -320,7 +320,7 @@ def _by_histograms(at: _Position, n_trees: int) -> Growth:
         growing.add_level(splits)
     # A leaf adds up several bins, each with its own noise.
     noise = sigma * math.sqrt(max(1.0, float(n_summed.sum()) / n_summed.size))
-    return _fitted(at, growing.trees, leaf_sums, noise)
+    return _fit_leaves(at, growing.trees, leaf_sums, noise)
 
 
 def _offer_candidates(batch: _Batch, roots: IntArray, sigma: float) -> None:
@@ -352,10 +352,10 @@ def _by_draws(at: _Position, n_trees: int) -> Growth:
         drawn = _draw(batch, keys)
         query = batch.ask(SplitSums, n_trees * 2**level * n_features * 2, goes_left=drawn.astype(np.uint8))
         sums = (yield query).reshape(n_trees, 2**level, n_features, 2, run.loss.n_statistics)
-        at.asked()
+        at.advance_exchange()
         splits, leaf_sums = best_of_drawn(growing, drawn, sums, batch.rule(query))
         growing.add_level(splits)
-    return _fitted(at, growing.trees, leaf_sums, run.sigma(query))
+    return _fit_leaves(at, growing.trees, leaf_sums, run.sigma(query))
 
 
 def _draw(batch: _Batch, keys: NDArray[np.float64]) -> NDArray[np.bool_]:

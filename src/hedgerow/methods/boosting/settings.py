@@ -13,21 +13,15 @@ from dataclasses import dataclass, replace
 
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import Loss
-from hedgerow.methods.boosting.ends import (
-    BASELINE_SHARE,
-    LEAST_CLIP_OF_COUNTS,
-    MENDINGS,
-    STARTS,
-    Mending,
-    Start,
-)
+from hedgerow.methods.boosting.calibration import CALIBRATIONS, Calibration
+from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS, STARTS, Start
 from hedgerow.methods.hazards import HazardStart
 from hedgerow.methods.line import asks_for_line, line_share
 from hedgerow.methods.start import WIDEST, LinearStart
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.events import Event
-from hedgerow.training.settings import INTERACTION_SHARE, Settings, calibrated, decided
+from hedgerow.training.settings import INTERACTION_SHARE, Settings, calibrate_noise, decided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +32,10 @@ class BoostingSettings(Settings):
         start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it;
             of counts "level", their mean; of times to an event "hazards", the baseline, or "linear hazards", a linear
             model of all features after it.
-        start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
-        calibration: what that release mends: "none", the "line" of numbers, the "slope" of numbers where leaves are not
-            smoothed (`hedgerow.methods.line`), the "odds" of two classes, the "hazards" of times to an event, or the
-            "rates" of counts.
+        start_share, calibration_share: of mu^2, for the start, and for the last release.
+        calibration: what that release calibrates: "none", the "line" of numbers, the "slope" of numbers where leaves
+            are not smoothed (`hedgerow.methods.line`), the "odds" of two classes, the "hazards" of times to an event,
+            or the "rates" of counts.
     """
 
     start: str = "none"
@@ -54,10 +48,10 @@ class BoostingSettings(Settings):
         whole = self._multiplier(plan, self.start_share, noise_multiplier)
         return STARTS[self.start](plan, self.start_share, whole, self.calibration != "none")
 
-    def mending_of(self, plan: Plan, noise_multiplier: float | None = None) -> Mending:
+    def calibration_of(self, plan: Plan, noise_multiplier: float | None = None) -> Calibration:
         """All about the last release, in the same way."""
         whole = self._multiplier(plan, self.calibration_share, noise_multiplier)
-        return MENDINGS[self.calibration](plan, whole)
+        return CALIBRATIONS[self.calibration](plan, whole)
 
     def _multiplier(self, plan: Plan, share: float, noise_multiplier: float | None) -> float:
         """The noise multiplier of what has this share of mu^2, where a tree has this one; 0 without privacy."""
@@ -70,25 +64,25 @@ class BoostingSettings(Settings):
         return model.loss if isinstance(model, LinearStart) else super().linear_loss(plan)
 
     def largest_length(self, plan: Plan) -> int:
-        return max(self.start_of(plan).longest, self.mending_of(plan).length, super().largest_length(plan))
+        return max(self.start_of(plan).longest, self.calibration_of(plan).length, super().largest_length(plan))
 
     def n_exchanges(self, plan: Plan) -> int:
         of_trees = super().n_exchanges(plan)
-        return self.start_of(plan).n_exchanges + of_trees + (self.mending_of(plan).length > 0)
+        return self.start_of(plan).n_exchanges + of_trees + (self.calibration_of(plan).length > 0)
 
     def n_released(self, plan: Plan) -> int:
         start = self.start_of(plan)
-        return start.n_exchanges * start.longest + super().n_released(plan) + self.mending_of(plan).length
+        return start.n_exchanges * start.longest + super().n_released(plan) + self.calibration_of(plan).length
 
     def n_start_trees(self, plan: Plan) -> int:
-        return self.start_of(plan).n_trees + self.mending_of(plan).n_trees
+        return self.start_of(plan).n_trees + self.calibration_of(plan).n_trees
 
     def weight(self, plan: Plan) -> float:
         return super().weight(plan) / (1 - self.start_share - self.calibration_share)
 
     def releases_at(self, plan: Plan, noise_multiplier: float) -> list[Event]:
-        start, mending = self.start_of(plan, noise_multiplier), self.mending_of(plan, noise_multiplier)
-        return [*start.releases, *super().releases_at(plan, noise_multiplier), *mending.releases]
+        start, calibration = self.start_of(plan, noise_multiplier), self.calibration_of(plan, noise_multiplier)
+        return [*start.releases, *super().releases_at(plan, noise_multiplier), *calibration.releases]
 
 
 def resolve_boosting(plan: Plan) -> BoostingSettings:
@@ -110,7 +104,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     settings = _with_spread(plan, of_unit, replace(settings, central_subsets=is_random and is_enough))
     if not is_private:
         return replace(settings, start_share=0.0, calibration_share=0.0)
-    return replace(settings, noise_multiplier=calibrated(plan, settings))
+    return replace(settings, noise_multiplier=calibrate_noise(plan, settings))
 
 
 MIN_TREES, MAX_TREES = 100, 300
@@ -150,7 +144,7 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
     is_clipped = model.weight_update in loss_kind(plan).clipped_updates
     clip = None if model.joint_clip == "none" else decided(model.joint_clip, rule.joint_clip if is_clipped else None)
     scale = rule.hessian_scale if is_clipped and model.joint_clip == "auto" else None
-    is_mended = model.calibration != "none"
+    is_calibrated = model.calibration != "none"
     return replace(
         rule,
         n_trees=n_trees,
@@ -162,8 +156,8 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
         joint_clip=clip,
         hessian_scale=decided(model.hessian_scale, scale),
         shrinkage=decided(model.shrinkage, rule.shrinkage),
-        calibration=rule.calibration if is_mended else "none",
-        calibration_share=rule.calibration_share if is_mended else 0.0,
+        calibration=rule.calibration if is_calibrated else "none",
+        calibration_share=rule.calibration_share if is_calibrated else 0.0,
     )
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
-from hedgerow.methods.line import line_multipliers, mend_by_spread
+from hedgerow.methods.line import calibrate_by_spread, line_multipliers
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import SGbdtSettings, SGbdtTerms, round_filter, start_of, statistics_of
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
@@ -91,7 +91,7 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
         update = fitted
     if terms.has_line:
         exchange, centre = terms.n_start_exchanges + terms.n_rounds, int(grown.batches[0].values[0, 0, 0])
-        yield from mend_by_spread(grown, exchange, centre, line_multipliers(line_noise), update, known)
+        yield from calibrate_by_spread(grown, exchange, centre, line_multipliers(line_noise), update, known)
 
 
 def terms_of(run: Run) -> SGbdtTerms:

@@ -60,7 +60,7 @@ class SGbdtTerms:
         order, budget: of the filter; 0 without one.
         n_closing_rounds: of the last rounds, in which every record has a place.
         is_exact: whether the noise is by an exact account, and not by Renyi's.
-        has_line: whether a last release mends the scores (`hedgerow.methods.line`).
+        has_line: whether a last release calibrates the scores (`hedgerow.methods.line`).
     """
 
     n_regular_rounds: int

@@ -1,9 +1,9 @@
-"""What boosted trees begin with, and the last release after them: each says all about itself in one place.
+"""What boosted trees begin with: each start says all about itself in one place.
 
-A start asks before the first tree that asks for sums, and a mending asks once more when all trees are there. Either
-says what it asks, in this order, with which sensitivity; what is charged and how long vectors are follows from the
-questions themselves. Then it says what it makes of the answers. `hedgerow.methods.boosting.settings` decides which plan
-has which of them, by the names in `STARTS` and `MENDINGS`, and what part of mu^2 each has.
+A start asks before the first tree that asks for sums. It says what it asks, in this order, with which sensitivity; what
+is charged and how long vectors are follows from the questions themselves. Then it says what it makes of the answers.
+`hedgerow.methods.boosting.settings` decides which plan has which, by the names in `STARTS`, and what part of mu^2 it
+has. What follows the last tree stands in `hedgerow.methods.boosting.calibration`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +19,8 @@ from numpy.typing import NDArray
 from hedgerow.losses.poisson import score_of
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT
-from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable, mended_hazards
+from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable
 from hedgerow.methods.line import (
-    CUT_RESIDUALS,
-    LINE_LENGTH,
-    LINE_SENSITIVITY_SQUARED,
-    ODDS_LENGTH,
-    ODDS_SENSITIVITY_SQUARED,
-    RATE_LENGTH,
-    RATE_SENSITIVITY_SQUARED,
-    WHOLE_RESIDUALS,
-    CalibrationSums,
-    LineSums,
-    OddsCounts,
-    RateSums,
-    line_zoom,
-    mend,
-    mended_odds,
-    mended_rates,
     spread_question,
     zoom_of,
 )
@@ -58,7 +42,7 @@ from hedgerow.training.steps import Grown, Run, grown_score_bound, largest_value
 
 Weighed = tuple[FittedTrees, NDArray[np.int64]]
 """Trees and the weights of their leaves."""
-Beginning = Generator[Query, IntVector, "Begun"]
+Beginning = Generator[Query, IntVector, "StartResult"]
 
 MEAN_STATISTICS = label_statistics(1.0)
 MEAN_PART, SPREAD_PART, LINEAR_PART = 0.1, 0.05, 0.85
@@ -69,15 +53,13 @@ BASELINE_SHARE = 0.05
 """Of mu^2, for the baseline of a time to an event."""
 LEAST_CLIP_OF_COUNTS = 0.7
 """Residuals of counts are zoomed in on as long as the clip is so many of their deviations, and so much of one count."""
-LEAST_SQUARES, MOST_STRETCH = 4.0, 0.5
-"""Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
 
 
 # What trees begin with ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Begun:
+class StartResult:
     """What a start leaves to the trees after it, and to the last release.
 
     Attributes:
@@ -110,7 +92,7 @@ class Start:
         plan: the plan.
         share: of mu^2, for all that it releases; 0 without privacy.
         noise_multiplier: of all that as if it were one release; 0 without privacy.
-        is_mended: whether a last release follows the trees.
+        is_calibrated: whether a last release follows the trees.
         parts: of `share`, for each question, and for the linear model.
         n_constants: trees of one value.
     """
@@ -118,7 +100,7 @@ class Start:
     plan: Plan
     share: float
     noise_multiplier: float
-    is_mended: bool
+    is_calibrated: bool
 
     parts: ClassVar[tuple[float, ...]] = (1.0,)
     n_constants: ClassVar[int] = 0
@@ -140,7 +122,7 @@ class Start:
     def begin(self, grown: Grown) -> Beginning:
         """Ask, and say what comes of it."""
         yield from ()
-        return Begun()
+        return StartResult()
 
     @property
     def n_exchanges(self) -> int:
@@ -187,7 +169,7 @@ class MeanStart(Start):
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
         zoom = zoom_of((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
         weights = np.array([[max(1, int(released[1])), 0]])
-        return Begun(((first, weights),), score_bound=SCORE_LIMIT, zoom=zoom, n_records=n_records)
+        return StartResult(((first, weights),), score_bound=SCORE_LIMIT, zoom=zoom, n_records=n_records)
 
 
 class LinearAfterMean(MeanStart):
@@ -206,7 +188,7 @@ class LinearAfterMean(MeanStart):
 
 
 class LevelStart(Start):
-    """Of counts: their mean, by sizes; residuals are zoomed in on where a last release mends what that cuts off."""
+    """Of counts: their mean, by sizes; residuals are zoomed in on where a last release corrects what that cuts."""
 
     n_constants = 1
 
@@ -220,10 +202,10 @@ class LevelStart(Start):
         if found is not None:
             # From the middle of their range, by factors, to their mean.
             score = score_of(found[0], label)
-            zoom = _zoom_of_counts(*found, run) if self.is_mended else 0
+            zoom = _zoom_of_counts(*found, run) if self.is_calibrated else 0
         first = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
         weights = np.array([[self.plan.privacy.n_records, 0]])
-        return Begun(((first, weights),), first, grown_score_bound(0, first), zoom)
+        return StartResult(((first, weights),), first, grown_score_bound(0, first), zoom)
 
 
 def _zoom_of_counts(mean: float, spread: float, run: Run) -> int:
@@ -248,7 +230,7 @@ class BaselineStart(Start):
         (question,) = self.questions()
         table = LifeTable.of((yield question), grown.run.sigma(question))
         grown.baseline = table.baseline
-        return Begun(life_table=table)
+        return StartResult(life_table=table)
 
 
 class LinearAfterBaseline(BaselineStart):
@@ -281,7 +263,7 @@ def _counts(plan: Plan, kind: type[Query], subject: str, length: int, noise_mult
     )
 
 
-def _with(begun: Begun, linear: tuple[FittedTrees, FittedTrees]) -> Begun:
+def _with(begun: StartResult, linear: tuple[FittedTrees, FittedTrees]) -> StartResult:
     """What was begun, with the trees of a linear model and its last update. No release has counted their records."""
     trees, update = linear
     weights = np.zeros(trees.values.shape[:2], dtype=np.int64)
@@ -297,166 +279,3 @@ STARTS: Mapping[str, type[Start]] = {
     "linear hazards": LinearAfterBaseline,
 }
 """By the `start` of settings."""
-
-
-# The last release -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Mending:
-    """A last release, by which finished scores are mended; here none.
-
-    What is changed is the finished model: nodes have no more use for scores.
-
-    Attributes:
-        plan: the plan.
-        noise_multiplier: of the release; 0 without privacy.
-        kind, length: of its question.
-        record_squared: the squared sensitivity of one record.
-        n_trees: trees that it adds to the model.
-    """
-
-    plan: Plan
-    noise_multiplier: float
-
-    kind: ClassVar[type[Query]] = Query
-    length: ClassVar[int] = 0
-    record_squared: ClassVar[int] = 0
-    n_trees: ClassVar[int] = 0
-
-    @property
-    def sensitivity_squared(self) -> int:
-        """Of one unit of privacy."""
-        return self.record_squared * self.plan.privacy.rows_per_unit**2
-
-    @property
-    def releases(self) -> list[Event]:
-        """What it costs."""
-        return [planned_event(self.noise_multiplier, self.sensitivity_squared, self.length)] if self.length else []
-
-    def question(self, exchange: int, **details: Any) -> Any:
-        """The question, of `kind`, in the exchange of that number; `details` are of scores and of the ensemble."""
-        return self.kind(
-            purpose=self.kind.purpose_of(exchange, "calibration"),
-            length=self.length,
-            bound=RECORD_NORM,
-            sensitivity_squared=self.sensitivity_squared,
-            noise_multiplier=self.noise_multiplier,
-            **details,
-        )
-
-    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
-        """Ask, and give the model what the answer tells.
-
-        Args:
-            grown: the model with all its trees.
-            begun: what its start found.
-            asked: the number of the exchange, and what its question says of the ensemble.
-        """
-        yield from ()
-
-
-class LineMending(Mending):
-    """Of numbers: all scores are shifted, and stretched beyond the mean, as far as that stands out of the noise.
-
-    Residuals are clipped, so the means of skewed labels are off, and many short steps do not go all the way.
-    """
-
-    kind, length, record_squared = CalibrationSums, 3, 3 * RECORD_NORM**2
-
-    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
-        query = self.question(**asked, centre=_centre(grown), zoom=begun.zoom)
-        residuals, products, squares = ((yield query) / RECORD_NORM).tolist()
-        noise = grown.run.sigma(query) / RECORD_NORM
-        shift = _beyond(residuals, noise) / begun.n_records * 2.0**-begun.zoom
-        stretch = 0.0
-        if squares > LEAST_SQUARES * noise:
-            stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH), MOST_STRETCH)
-        _move(grown, shift, stretch)
-
-
-class SlopeMending(Mending):
-    """Of numbers where leaves are not smoothed, so that scores may be of no use: see `hedgerow.methods.line`."""
-
-    kind, length, record_squared = LineSums, LINE_LENGTH, LINE_SENSITIVITY_SQUARED
-
-    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
-        yield from mend(grown, self.question(**asked, centre=_centre(grown), zoom=line_zoom(begun.zoom)))
-
-
-class OddsMending(Mending):
-    """Of two classes: scores become log-odds, by a tree of one value more, and all others stretched.
-
-    Joint clipping biases what little is learned, and ridges shorten it; a ranking does not feel that, a probability
-    does.
-    """
-
-    kind, length, record_squared = OddsCounts, ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED
-    n_trees = 1
-
-    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
-        run, query = grown.run, self.question(**asked)
-        shift, stretch = mended_odds((yield query), run.sigma(query))
-        ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
-        last = constant_trees(run.grid, 1, shift, largest_value(run))
-        grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
-        grown.stretch = 1 + stretch
-
-
-class RatesMending(Mending):
-    """Of counts: scores are shifted and stretched, see `mended_rates`: clipped residuals pull them down."""
-
-    kind, length, record_squared = RateSums, RATE_LENGTH, RATE_SENSITIVITY_SQUARED
-
-    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
-        query = self.question(**asked, centre=_centre(grown), zoom=line_zoom(begun.zoom))
-        prior = CUT_RESIDUALS if begun.zoom else WHOLE_RESIDUALS
-        _move(grown, *mended_rates((yield query), grown.run.sigma(query), prior))
-
-
-class HazardsMending(Mending):
-    """Of times to an event: hazards of the scores, by another baseline, and all values stretched."""
-
-    kind, length, record_squared = OddsCounts, ODDS_LENGTH, ODDS_SENSITIVITY_SQUARED
-
-    def mend(self, grown: Grown, begun: Begun, asked: Mapping[str, Any]) -> Generator[Query, IntVector, None]:
-        if begun.life_table is None:
-            raise ValueError("a time to an event has a life table")
-        query = self.question(**asked)
-        grown.baseline, grown.stretch = mended_hazards(begun.life_table, (yield query), grown.run.sigma(query))
-        grown.replace_values([batch.values * grown.stretch for batch in grown.batches])
-
-
-def _centre(grown: Grown) -> int:
-    """The mean that a run began with, or that of averaged trees, in units of 2**-16."""
-    values, weights = grown.batches[0].values[:, :, 0].astype(np.float64), grown.weights[0]
-    if weights is None:
-        raise ValueError("a batch of boosted trees has weights")
-    means = [
-        math.fsum((own * known).tolist()) / max(1, int(known.sum())) for own, known in zip(values, weights, strict=True)
-    ]
-    return round(math.fsum(means))
-
-
-def _beyond(total: float, noise: float) -> float:
-    """A sum, shrunk by its noise: one within two standard deviations is taken for noise alone."""
-    return total * max(0.0, 1 - 4 * noise * noise / (total * total)) if total else 0.0
-
-
-def _move(grown: Grown, shift: float, stretch: float) -> None:
-    """Add a shift, in units of score, to what a run began with, and stretch what its trees say beyond that."""
-    start, *others = [batch.values for batch in grown.batches]
-    shifts = np.zeros(start.shape)
-    shifts[0, 0, 0] = shift * SCORE_UNIT
-    grown.replace_values([start + shifts, *(values * (1 + stretch) for values in others)])
-
-
-MENDINGS: Mapping[str, type[Mending]] = {
-    "none": Mending,
-    "line": LineMending,
-    "slope": SlopeMending,
-    "odds": OddsMending,
-    "rates": RatesMending,
-    "hazards": HazardsMending,
-}
-"""By the `calibration` of settings."""
