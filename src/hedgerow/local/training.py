@@ -1,4 +1,4 @@
-"""Train a plan, and evaluate a model, over sites that are objects in this process: what estimators and commands call.
+"""Train by a plan, or evaluate a model, with all sites in one process. Estimators and commands call it.
 
 It is the real protocol: nodes that see their own rows only, the set-up and the exchanges of `secagg`, a coordinator
 that adds the noise. Only the network is missing.

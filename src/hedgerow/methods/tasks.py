@@ -1,7 +1,7 @@
-"""What a run is for: to train a model by a plan, to evaluate one, or to survey columns before there is a plan:
-for what a plan leaves open, or for statistics.
+"""What a run is for: to train a model by a plan, to evaluate a model, or to survey columns.
 
-Each is public, and every party has the same.
+A survey comes before a plan, for what the plan is to say, or is for statistics alone. A task is public, and every party
+of its run has the same one.
 
 A task gives the run its program, says what the program's releases may cost, and has a digest by which parties, stores
 and journals tell it from any other.
@@ -158,6 +158,7 @@ class EvaluationTask:
 
     @property
     def promise(self) -> tuple[float, float]:
+        """What the evaluation may cost by itself: epsilon and delta."""
         return self.epsilon, self.delta
 
     @property
@@ -174,6 +175,7 @@ class EvaluationTask:
         return evaluate_ensemble(self.plan, self.ensemble, self.epsilon, self.delta, self.first_round)
 
     def planned_releases(self) -> list[Event]:
+        """What its releases cost together."""
         return planned_evaluation(self.plan, self.epsilon, self.delta)
 
 
@@ -222,6 +224,7 @@ class SurveyTask:
         return self.asked.program()
 
     def planned_releases(self) -> list[Event]:
+        """What its releases cost together, at most."""
         return self.asked.planned_releases()
 
 

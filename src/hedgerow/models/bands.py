@@ -33,7 +33,8 @@ from hedgerow.trees.leaf_sums import LeafSums
 FloatArray = NDArray[np.float64]
 
 FEEDBACK_SHARE, LEFT_STANDING = 0.8, 0.3
-"""The variance is so much of that with a feature's own feedback, and so much of that without any: see there."""
+"""The variance of a shape is so much of that with a feature's own feedback, and so much of that without any: chosen on
+two data sets (docs/uncertainty.md, "How")."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 

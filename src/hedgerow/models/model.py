@@ -188,7 +188,7 @@ class Model:
         )
 
     def filing(self, date: str) -> dict[str, Any]:
-        """What the report of `report_text` is filed by, as JSON values; see there."""
+        """What `report_text` prints beside the report itself, as JSON values."""
         salvaged = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
         return {
             "plan_name": self.plan.name,

@@ -5,16 +5,23 @@ noise. Released are all G noisy sums, as G rows of one vector:
 
     | weight | entries of the noisy sum, as many as the query asks for |
 
-The weight is what the sites in the sum declare as their largest numbers of rows, or how many sites there are where some
-site of any group declares none; 0, with entries of 0, is of a group that sits the round out, and -1 of one that does
-because no records add up to its sum: so every party knows the same of it. What follows is
-post-processing, which every party computes alike, in integers: each sum is scaled to the weight of all (x W // w,
-rounded down), and of the values of an entry the middle one counts, with 0 for a group that sat out, and none for one
-whose sum is false; of an even number the mean of the two in the middle, rounded down. W is the middle
-weight times the number of groups that are there, and no w counts for more: a site that declares the rows of a thousand
-moves no other group's values by it. One hostile site spoils one group's values; as long as most groups are honest,
-with false ones among the others, what counts lies between two honest values, or an honest one and 0. More than half
-have to be there: else it would be 0 everywhere.
+The weight w says what every party knows of a group:
+
+    above 0    the rows that its sites declare at most, or its number of sites where any site declares none
+    0          the group sits the round out; its entries are 0
+    -1         its sum is false: no records add up to it
+
+What a program gets follows from these rows by post-processing, which every party computes alike, in integers:
+
+1. W is the middle weight times the number of groups that are there, and no w counts for more. So a site that declares
+   the rows of a thousand moves no other group's values by it.
+2. Each sum is scaled to W: x W // w.
+3. Of the values of an entry the middle one counts; of an even number the mean of the two in the middle, rounded down.
+   A group that sat out has the value 0, and one whose sum is false has none.
+
+One hostile site spoils one group's values. As long as most groups are honest, with false ones among the others, what
+counts lies between two honest values, or an honest one and 0. More than half of the groups have to be there: else the
+middle value would be 0 everywhere.
 """
 
 from __future__ import annotations

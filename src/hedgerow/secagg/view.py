@@ -2,7 +2,8 @@
 
 Only slot keys are not every party's: a bundle signs their hash, and each node is given those of its neighbours.
 
-Whose answers could open a sum: no node lets two sums of one round be opened, and no coordinator need ask for it.
+It also says whose answers could open a sum. A node needs that to see that of two sums of one round at most one can be
+opened, and a coordinator to ask for no other.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 NUMBER, DATE, TRUTH, TEXT, ABSENT = range(5)
-"""What a cell can be: a number, a date or moment, true or false, another text, or missing, which is what is none."""
+"""What a cell can be: a number, a date or moment, true or false, another text, or none of these, which is missing."""
 N_KINDS = 5
 MAX_CLASSES = 20
 """A label with more values than this is a quantity."""

@@ -5,6 +5,9 @@ gRPC refuses a connection beyond `grpc.max_allowed_incoming_connections` before 
 keeps files for its databases whatever strangers do. It does not choose: strangers who were there first would keep the
 sites out. That choice is made here. gRPC gives no handle on its connections, but they are files of this process: each
 is found among them by its own address and port, and ended by shutting its socket down, as if its peer had hung up.
+
+A firewall or a proxy that admits only the sites' addresses makes this needless; it stays for coordinators that have
+neither.
 """
 
 from __future__ import annotations
