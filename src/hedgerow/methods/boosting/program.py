@@ -10,8 +10,9 @@
             split every node where it scores best
         values = rule(noisy sums);   candidates, order of features = what the sums say
 
-The sums of greedy leaves are those of the sides of the last level's splits, so kappa_w = 0; one record adds to one bin
-of each feature on each level, so kappa_s = T k d (CCS'22, Table 1). Histograms of a single feature (k = 1) are asked
+kappa_w and kappa_s are what leaf sums and splits of a whole run cost, in multiples of one release's mu^2 (CCS'22, Table
+1). The sums of greedy leaves are those of the sides of the last level's splits, so kappa_w = 0; one record adds to one
+bin of each feature on each level, so kappa_s = T k d. Histograms of a single feature (k = 1) are asked
 for once per tree, at the root: a node's bins are some of the root's, and kappa_s = T. Candidates by iterative Hessians
 read the root's histograms.
 

@@ -1,7 +1,7 @@
 """The settings of boosted trees: a rule on public quantities only, and the noise.
 
-The rule and the evidence for it are in docs/defaults.md, and read here in its order: what is usual, what a plan says
-itself, where values are expected, and for each kind of labels what differs from what is usual. It may look at epsilon,
+The rule and the evidence for it are in docs/defaults.md. Here stand what is usual, what a plan says itself, where
+values are expected, and then for each kind of labels what differs from what is usual. The rule may look at epsilon,
 delta, the declared number of records and the schema; it never looks at data or at a released number.
 """
 
