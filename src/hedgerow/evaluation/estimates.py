@@ -206,12 +206,16 @@ def concordance(cells: Floats, noise: float) -> Estimate:
     # Of each interval, those that were followed through it: codes from 2 j + 2 on.
     longer = np.cumsum(cells[::-1], axis=0)[::-1][2::2]
     n_longer, n_events = longer.sum(axis=1), events.sum(axis=1)
+    # Per interval and bin: those that lived longer at a lower risk, and those with the event at a higher one. They are
+    # the pairs in the right order, of a record with the event and of one that lived longer; half of its own bin.
     below = np.cumsum(longer, axis=1) - longer / 2
     above = n_events[:, None] - np.cumsum(events, axis=1) + events / 2
     n_pairs = float(n_events @ n_longer)
     if n_pairs <= 0:
         return UNMEASURABLE
     value = float((events * below).sum()) / n_pairs
+    # The slope of the ratio by each cell. A record is in pairs by its event, and by each interval that it was followed
+    # through: all before the one in which it was lost (code 2 j) or had its event (code 2 j + 1).
     of_events = below - value * n_longer[:, None]
     of_longer = np.cumsum(above - value * n_events[:, None], axis=0)
     slopes = np.zeros(cells.shape)
@@ -222,6 +226,7 @@ def concordance(cells: Floats, noise: float) -> Estimate:
     slopes[3::2] += of_longer[:-1]
     pairs[2::2] += np.cumsum(n_events)
     pairs[3::2] += np.cumsum(n_events)[:-1]
+    # `pairs` is the slope of the number of pairs, by each code: a number that could be noise is no divisor.
     if n_pairs <= MEASURABLE * noise * math.sqrt(cells.shape[1]) * float(np.linalg.norm(pairs)):
         return UNMEASURABLE
     return within(_with_errors(value, slopes / n_pairs, cells, noise), 0.0, 1.0)

@@ -84,7 +84,7 @@ class SGbdtTerms:
     def multipliers(self) -> tuple[float, float, float]:
         """Noise multipliers of the mean, of the linear model as if it were one release, and of the last release.
 
-        0 without privacy; of what a run has not there is no telling.
+        0 without privacy. Entries of parts that the run does not have mean nothing.
         """
         line = (LINE_SHARE_OF_LINEAR if self.is_linear else LINE_SHARE) if self.has_line else 0.0
         mean = (MEAN_SHARE if self.has_mean else 0.0) if self.is_linear else 1 - line
