@@ -52,14 +52,14 @@ _SHA256 = SHA256()
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, length: int = KEY_BYTES) -> bytes:
-    """Returns `length` (1..8160) bytes of HKDF-SHA256; raises ValueError for a length out of that range."""
+    """`length` (1..8160) bytes of HKDF-SHA256; raises ValueError for a length out of that range."""
     if not 1 <= length <= 255 * 32:
         raise ValueError(f"HKDF-SHA256 yields 1 to 8160 bytes, not {length}.")
     return HKDF(algorithm=_SHA256, length=length, salt=salt, info=info).derive(secret)
 
 
 def expand(key: bytes, info: bytes) -> bytes:
-    """Returns 32 bytes of HKDF-Expand (RFC 5869 section 2.3) from a 32-byte key that `hkdf` made."""
+    """32 bytes of HKDF-Expand (RFC 5869 section 2.3) from a 32-byte key that `hkdf` made."""
     return HKDFExpand(_SHA256, KEY_BYTES, info).derive(key)
 
 
@@ -99,7 +99,7 @@ class SecretKey:
         raise TypeError("A secret key is not pickled.")
 
     def agree(self, peer: bytes) -> bytes:
-        """Returns the 32-byte shared secret with the public key `peer`.
+        """The 32-byte shared secret with the public key `peer`.
 
         Raises PrimitiveFault when the result is all zero (RFC 7748 section 6.1): `peer` is a point of low order.
         """
@@ -117,7 +117,7 @@ OVERHEAD_BYTES = NONCE_BYTES + 16
 
 
 def seal(key: bytes, plaintext: bytes, context: bytes, entropy: Entropy) -> bytes:
-    """Returns nonce, ciphertext and tag: 28 bytes more than `plaintext`; `context` is authenticated, not sent."""
+    """Nonce, ciphertext and tag: 28 bytes more than `plaintext`; `context` is authenticated, not sent."""
     require_length("AEAD key", key, KEY_BYTES)
     nonce = entropy(NONCE_BYTES)
     require_length("nonce", nonce, NONCE_BYTES)
@@ -125,7 +125,7 @@ def seal(key: bytes, plaintext: bytes, context: bytes, entropy: Entropy) -> byte
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """Returns the plaintext of `sealed`, or raises PrimitiveFault when key, context, nonce or ciphertext differ."""
+    """The plaintext of `sealed`, or raises PrimitiveFault when key, context, nonce or ciphertext differ."""
     require_length("AEAD key", key, KEY_BYTES)
     if len(sealed) < OVERHEAD_BYTES:
         raise PrimitiveFault("short-ciphertext")
@@ -158,7 +158,7 @@ def _encryptor(key: bytes, counter_and_nonce: bytes = bytes(16)) -> AEADEncrypti
 
 
 def keystream(key: bytes, length: int, counter_and_nonce: bytes = bytes(16)) -> bytes:
-    """Returns `length` bytes of the key stream of a 32-byte key; raises PrimitiveFault for another key length."""
+    """`length` bytes of the key stream of a 32-byte key; raises PrimitiveFault for another key length."""
     return _encryptor(key, counter_and_nonce).update(bytes(length))
 
 
@@ -246,7 +246,7 @@ class Identity:
         raise TypeError("An identity is not pickled: its signing key would be written in clear.")
 
     def sign(self, domain: bytes, body: bytes) -> bytes:
-        """Returns the 64-byte signature over (domain, body); `domain` names the kind of message."""
+        """The 64-byte signature over (domain, body); `domain` names the kind of message."""
         return self._key.sign(_to_sign(domain, body))
 
 
@@ -275,7 +275,7 @@ def forget_verified() -> None:
 
 
 def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
-    """Returns if `signature` (64 bytes) over (domain, body) verifies under `public` (32 bytes); raises otherwise.
+    """Checks that `signature` (64 bytes) over (domain, body) verifies under `public` (32 bytes); raises otherwise.
 
     Raises PrimitiveFault.
     """
@@ -317,7 +317,7 @@ def _check_coordinates(coordinates: Sequence[int]) -> None:
 
 
 def split(secret: bytes, coordinates: Sequence[int], threshold: int, entropy: Entropy) -> list[bytes]:
-    """Returns one 33-byte share per coordinate; any `threshold` of them give back `secret` (32 bytes), fewer nothing.
+    """One 33-byte share per coordinate; any `threshold` of them give back `secret` (32 bytes), fewer nothing.
 
     Args: coordinates: distinct, 1..65,535; threshold: 1..len(coordinates). Raises PrimitiveFault.
     """
@@ -342,7 +342,7 @@ def split(secret: bytes, coordinates: Sequence[int], threshold: int, entropy: En
 
 
 def parse_share(share: bytes) -> int:
-    """Returns the field element of a 33-byte share; raises PrimitiveFault when it is not below p."""
+    """The field element of a 33-byte share; raises PrimitiveFault when it is not below p."""
     require_length("share", share, SHARE_BYTES)
     value = int.from_bytes(share, "big")
     if value >= PRIME:
@@ -351,7 +351,7 @@ def parse_share(share: bytes) -> int:
 
 
 def weights_at(target: int, coordinates: Sequence[int]) -> list[int]:
-    """Returns Lagrange's weights: f(target) = sum of weight times f(coordinate), for degree < len(coordinates).
+    """Lagrange's weights: f(target) = sum of weight times f(coordinate), for degree < len(coordinates).
 
     One modular inversion serves all weights (Montgomery's trick). Raises PrimitiveFault for repeated coordinates.
     """
@@ -377,12 +377,12 @@ def weights_at(target: int, coordinates: Sequence[int]) -> list[int]:
 
 
 def interpolate(weights: Sequence[int], values: Sequence[int]) -> int:
-    """Returns the weighted sum modulo p of as many values as weights."""
+    """The weighted sum modulo p of as many values as weights."""
     return sum(map(int.__mul__, weights, values)) % PRIME
 
 
 def combine(coordinates: Sequence[int], shares: Sequence[bytes]) -> bytes:
-    """Returns the 32-byte secret at zero of the polynomial through all the given shares (exactly threshold many).
+    """The 32-byte secret at zero of the polynomial through all the given shares (exactly threshold many).
 
     Raises PrimitiveFault for repeated coordinates, shares out of the field, or a value that is no 32-byte secret
     (which happens only when some share is wrong).
@@ -391,7 +391,7 @@ def combine(coordinates: Sequence[int], shares: Sequence[bytes]) -> bytes:
 
 
 def secret_from(weights: Sequence[int], values: Sequence[int]) -> bytes:
-    """Returns the 32-byte secret from the weights at zero and parsed shares; raises PrimitiveFault if it is longer."""
+    """The 32-byte secret from the weights at zero and parsed shares; raises PrimitiveFault if it is longer."""
     secret = interpolate(weights, values)
     if secret >= 2**256:
         raise PrimitiveFault("shares-without-secret")

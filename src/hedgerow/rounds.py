@@ -35,7 +35,7 @@ def mode_of(plan: Plan) -> NoiseMode:
 
 
 def round_in(query: Query, plan: Plan, guarantees: Guarantees, model: bytes) -> tuple[QueryNoise, ExpectedRound]:
-    """Returns the noise of a query in an epoch of these guarantees, and what its round must say there.
+    """The noise of a query in an epoch of these guarantees, and what its round must say there.
 
     Args and raises: as `expected_round`.
     """
@@ -48,7 +48,7 @@ def round_in(query: Query, plan: Plan, guarantees: Guarantees, model: bytes) -> 
 def expected_round(
     query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: int, model: bytes
 ) -> ExpectedRound:
-    """Returns what the round of a query must say.
+    """What the round of a query must say.
 
     Args: noise: who adds the noise; variance: of the accounted noise (that of one record
         with local noise), grid units squared, 0 without privacy; n_nodes:
@@ -78,7 +78,7 @@ def most_rows(plan: Plan, declared: Collection[int]) -> int:
 
 
 def clipped(vector: Integers, expected: ExpectedRound, own: int | None = None) -> Integers:
-    """Returns a site's own vector within the bound on its entries; for rounds with noise.
+    """A site's own vector within the bound on its entries; for rounds with noise.
 
     Args: own: what its declared rows can add up to (`bound_of_rows`); None where the roster does not say.
 
@@ -90,7 +90,7 @@ def clipped(vector: Integers, expected: ExpectedRound, own: int | None = None) -
 
 
 def bound_of_rows(query: Query, plan: Plan, variance: int, max_rows: int) -> int | None:
-    """Returns what an honest site's entry does not exceed if it has `max_rows` rows, the tail of local noise included.
+    """What an honest site's entry does not exceed if it has `max_rows` rows, the tail of local noise included.
 
     None where that is not asked: the roster says 0 rows, or the query's sums are computed with as they are.
     """
@@ -101,7 +101,7 @@ def bound_of_rows(query: Query, plan: Plan, variance: int, max_rows: int) -> int
 
 
 def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
-    """Returns what no entry of a release exceeds by chance, nor by four times the declared rows.
+    """What no entry of a release exceeds by chance, nor by four times the declared rows.
 
     Args: as `expected_round`, which tells all parties the same number.
     """
@@ -109,7 +109,7 @@ def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
 
 
 def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, is_known: bool = True) -> int | None:
-    """Returns what honest nodes clip their entries of a query to, at the least; None where they do not clip.
+    """What honest nodes clip their entries of a query to, at the least; None where they do not clip.
 
     Args: variance, n_nodes: as `release_bound`; is_known: whether they are those of the sum's own epoch, rather than
         the most that any epoch has: then the narrower word is reckoned with wherever some epoch may have it.
@@ -126,7 +126,7 @@ def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, 
 
 
 def require_words(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
-    """Returns the width of a query's words.
+    """The width of a query's words.
 
     Raises PlanError (code "plan-sums-too-large") when no machine word holds the sums of a query of this plan.
     """

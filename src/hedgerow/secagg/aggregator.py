@@ -92,7 +92,7 @@ class Aggregator:
 
     @classmethod
     def open(cls, view: EpochView, coordinator: Identity, spec: RoundSpec) -> Aggregator:
-        """Returns the aggregator of a new slot; send `signed_spec` to all ready nodes. Raises Refusal."""
+        """The aggregator of a new slot; send `signed_spec` to all ready nodes. Raises Refusal."""
         check_vectors(spec.vectors, 1 << 32)
         return cls(view, spec, spec.to_signed(coordinator))
 
@@ -102,7 +102,7 @@ class Aggregator:
         return context_of(self.spec, self.signed_spec)
 
     def receive(self, messages: Iterable[bytes]) -> tuple[Aggregator, Complaints]:
-        """Returns the state with every acceptable message of the current collection, and the refusals of the others."""
+        """The state with every acceptable message of the current collection, and the refusals of the others."""
         following = replace(
             self,
             uploads=dict(self.uploads),
@@ -125,7 +125,7 @@ class Aggregator:
         return following, complaints
 
     def openers(self, among: Collection[int]) -> tuple[int, ...]:
-        """Returns whom to ask for shares: of these survivors the fewest that open the sum, quick ones first.
+        """Whom to ask for shares: of these survivors the fewest that open the sum, quick ones first.
 
         Each node of a complete graph holds a share of every secret, so any threshold of them open the sum. An echo
         is asked of all, and on a sparse graph, or in groups, each secret has holders of its own: all are asked there.
@@ -140,7 +140,7 @@ class Aggregator:
     def close_vectors(
         self, coordinator: Identity, holders: Collection[int] | None = None
     ) -> tuple[Aggregator, dict[int, bytes]]:
-        """Returns the next state, and the requests to survivors, or to those among `holders` only.
+        """The next state, and the requests to survivors, or to those among `holders` only.
 
         A group of which too few came sits the round out: its vectors are in no manifest, and never opened.
 
@@ -166,7 +166,7 @@ class Aggregator:
         return following, following.requests(holders)
 
     def requests(self, holders: Collection[int] | None = None) -> dict[int, bytes]:
-        """Returns the requests to survivors (those among `holders`, or all); a node's is the same bytes every time."""
+        """The requests to survivors (those among `holders`, or all); a node's is the same bytes every time."""
         view = self.view
         boxes = {node: dict(zip(view.peers(node), self.uploads[node].sealed, strict=True)) for node in self.uploads}
         requests = {}
@@ -181,7 +181,7 @@ class Aggregator:
         return sum(node in self.echoes for node in part)
 
     def close_echoes(self, *, is_last: bool = False) -> tuple[Aggregator, bytes]:
-        """Returns the next state and the echo certificate for all survivors; raises Abandoned TOO_FEW_ANSWERS.
+        """The next state and the echo certificate for all survivors; raises Abandoned TOO_FEW_ANSWERS.
 
         Args: is_last: whether no more are waited for; then most groups are enough.
         """
@@ -201,7 +201,7 @@ class Aggregator:
         return replace(self, state=state, uploads=kept, headers=headers, totals=totals), certificate.to_bytes()
 
     def release(self, *, is_last: bool = False) -> tuple[Aggregator, Release]:
-        """Returns the final state and the exact sums over the survivors (noise is the caller's where it is central).
+        """The final state and the exact sums over the survivors (noise is the caller's where it is central).
 
         With `is_last` a group whose sum cannot be opened sits the round out, if most groups' can. Whether a sum is
         within its bound is not asked here, see `masks.require_within`.
@@ -214,7 +214,7 @@ class Aggregator:
         )
 
     def to_bytes(self) -> bytes:
-        """Returns the state for the coordinator's journal, so that after a crash the same manifest is repeated.
+        """The state for the coordinator's journal, so that after a crash the same manifest is repeated.
 
         Of the vectors it holds only the sums: one in place of two hundred.
         """
@@ -230,7 +230,7 @@ class Aggregator:
 
     @classmethod
     def restore(cls, view: EpochView, data: bytes) -> Aggregator:
-        """Returns the state stored as `data`; raises OwnMistake CORRUPT_STATE."""
+        """The state stored as `data`; raises OwnMistake CORRUPT_STATE."""
         stored = read_state(AggregatorState, data)
         manifest, answers = stored.manifest, dict(stored.answers)
         try:
@@ -255,7 +255,7 @@ class Aggregator:
         )  # fmt: skip
 
     def abandon(self) -> Aggregator:
-        """Returns the state that has given up; nothing was released and the slot is burned."""
+        """The state that has given up; nothing was released and the slot is burned."""
         return replace(self, state=advance(Party.AGGREGATOR, self.state, Event.ABANDON))
 
     # What is taken goes into the collections of a state that is not returned yet, see `receive`.
@@ -316,12 +316,12 @@ class Aggregator:
 
 
 def _about(view: EpochView, node: int) -> list[int]:
-    """Returns the nodes that an answer of this one is about: its ready neighbours and itself, in increasing order."""
+    """The nodes that an answer of this one is about: its ready neighbours and itself, in increasing order."""
     return sorted((*view.peers(node), node))
 
 
 def _sums_from(spec: RoundSpec, names: Sequence[str], stored: Sequence[bytes]) -> dict[str, Words]:
-    """Returns the sums that were stored; raises ValueError for others than the spec's."""
+    """The sums that were stored; raises ValueError for others than the spec's."""
     vectors = list(spec.vectors) * (len(names) // len(spec.vectors))
     sums = {
         name: np.frombuffer(content, DTYPES[vector.width])

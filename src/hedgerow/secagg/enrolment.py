@@ -118,7 +118,7 @@ class Enrolment(StoredState):
 
     @classmethod
     def begin(cls, context: NodeContext, parameters: bytes, entropy: Entropy, last_attempt: int = 0) -> Step[Enrolment]:
-        """Returns the first step: keys drawn, the signed key bundle and the slot keys to send.
+        """The first step: keys drawn, the signed key bundle and the slot keys to send.
 
         Args: parameters: the coordinator's EpochParameters; last_attempt: the highest attempt of this run that the
             node recorded (fact "enrolled"), 0 if none.
@@ -142,7 +142,7 @@ class Enrolment(StoredState):
         return Step(enrolment, message, (Record("enrolled", 1, proposed.attempt, digest=proposed.hash()),))
 
     def reveal(self, context: NodeContext, key_list: bytes) -> Step[Enrolment]:
-        """Returns the step that answers the list of key bundles with this node's nonce; raises Refusal."""
+        """The step that answers the list of key bundles with this node's nonce; raises Refusal."""
         state = advance(Party.NODE, self.state, Event.KEY_LIST)
         bundles = read_key_list(key_list, self.parameters, context.roster)
         own = Advertisement.from_bytes(self.advertisement)
@@ -156,7 +156,7 @@ class Enrolment(StoredState):
     def share(
         self, context: NodeContext, delivery: bytes, entropy: Entropy, kept: Mapping[bytes, bytes] | None = None
     ) -> Step[Enrolment]:
-        """Returns the step that sends every holder its sealed shares of all slot keys; raises Refusal.
+        """The step that sends every holder its sealed shares of all slot keys; raises Refusal.
 
         Args: delivery: the list of nonces, and the neighbours' slot keys; kept: by identity key, the last signed header
             of a site that this node has kept, to be handed back.
@@ -184,7 +184,7 @@ class Enrolment(StoredState):
         )  # fmt: skip
 
     def acknowledge(self, context: NodeContext, delivery: bytes) -> Step[Enrolment]:
-        """Returns the step that acknowledges the shares that opened; the others are complaints. Raises Refusal.
+        """The step that acknowledges the shares that opened; the others are complaints. Raises Refusal.
 
         Its state says in `handed_back` where neighbours have seen vectors of this node.
         """
@@ -211,7 +211,7 @@ class Enrolment(StoredState):
         return replace(step, complaints=tuple(complaints))
 
     def finish(self, context: NodeContext, ready_list: bytes, answered: Collection[str] = ()) -> Step[Participant]:
-        """Returns the step into the ready epoch; nothing is sent.
+        """The step into the ready epoch; nothing is sent.
 
         Args: answered: the purposes of this run that the node answered in earlier epochs (facts "purpose-answered");
             without them, a coordinator could take a sum again, over other sites, by starting a new epoch.
@@ -233,7 +233,7 @@ class Enrolment(StoredState):
 
     @classmethod
     def restore(cls, data: bytes, sequence: int) -> Enrolment:
-        """Returns the state written last.
+        """The state written last.
 
         Args: sequence: that of the last record written, kept apart from `data`.
         Raises OwnMistake CORRUPT_STATE, or ROLLED_BACK when `data` is of another sequence.
@@ -245,7 +245,7 @@ class Enrolment(StoredState):
 
     @classmethod
     def latest(cls, data: bytes) -> Enrolment:
-        """Returns the state of a store that keeps one only and replaces it with every step; raises OwnMistake."""
+        """The state of a store that keeps one only and replaces it with every step; raises OwnMistake."""
         return read_state(cls, data)
 
     def _step(self, state: State, message: bytes, fact: str, **changes: object) -> Step[Enrolment]:
@@ -253,7 +253,7 @@ class Enrolment(StoredState):
         return Step(following, message, (Record(fact, following.sequence, digest=sha256(message).digest()),))
 
     def _agreed(self, context: NodeContext, nonce_list: bytes) -> Agreement:
-        """Returns what the lists say, if the owner's policy allows it; raises Refusal."""
+        """What the lists say, if the owner's policy allows it; raises Refusal."""
         agreed = agree(context.roster, self.parameters, self.key_list, nonce_list)
         context.policy.require(self.parameters, agreed.by_node[self.node].n_nodes)
         return agreed
@@ -261,7 +261,7 @@ class Enrolment(StoredState):
     def _slot_keys_of(
         self, neighbours: tuple[int, ...], bundles: Mapping[int, KeyBundle], delivered: tuple[bytes, ...]
     ) -> dict[int, bytes]:
-        """Returns the neighbours' slot keys; raises Refusal for others than they signed for, or one of this node's."""
+        """The neighbours' slot keys; raises Refusal for others than they signed for, or one of this node's."""
         if len(delivered) != len(neighbours):
             raise refuse(Code.SLOT_KEYS_ALTERED, "They are not of all neighbours.", "coordinator")
         slot_keys = dict(zip(neighbours, delivered, strict=True))
@@ -270,7 +270,7 @@ class Enrolment(StoredState):
         return slot_keys
 
     def _channels_to(self, peers: Collection[int], bundles: Mapping[int, KeyBundle]) -> dict[int, bytes]:
-        """Returns the secrets of the channels with these nodes; raises Refusal LOW_ORDER_KEY."""
+        """The secrets of the channels with these nodes; raises Refusal LOW_ORDER_KEY."""
         own, parameters, channels = SecretKey(self.channel), self.parameters.hash(), dict(self.channels)
         for peer in peers:
             if peer not in channels:
@@ -281,7 +281,7 @@ class Enrolment(StoredState):
         return {peer: channels[peer] for peer in peers}
 
     def _split_slot_keys(self, holders: tuple[int, ...], threshold: int, entropy: Entropy) -> dict[int, bytes]:
-        """Returns for each holder the run of its 33-byte shares of this node's slot keys, in the order of the slots."""
+        """For each holder the run of its 33-byte shares of this node's slot keys, in the order of the slots."""
         coordinates = [holder + 1 for holder in holders]
         runs: list[list[bytes]] = [[] for _ in holders]
         for secret in SlotChain(self.link).secrets(self.parameters.n_slots):
@@ -291,7 +291,7 @@ class Enrolment(StoredState):
         return {holder: b"".join(run) for holder, run in zip(holders, runs, strict=True)}
 
     def _open_run(self, sender: int, channel: bytes, sealed: bytes, view: bytes) -> tuple[bytes, bytes]:
-        """Returns the shares and the header behind them; raises Refusal SHARE_UNREADABLE."""
+        """The shares and the header behind them; raises Refusal SHARE_UNREADABLE."""
         key, length = setup_share_key(channel, sender, self.node), SHARE_BYTES * self.parameters.n_slots
         try:
             item = unseal(key, sealed, view)
@@ -306,8 +306,7 @@ class Enrolment(StoredState):
 
 
 def context_of(signed_header: bytes, key: bytes) -> list[RoundContext]:
-    """Returns the slot that a header is of, if the site of this key signed it, else nothing: nobody else's word counts.
-    """
+    """The slot that a header is of, if the site of this key signed it, else nothing: nobody else's word counts."""
     try:
         check_signature(key, Kind.HEADER, signed_header, None)
         return [Header.from_signed(signed_header).context]
@@ -332,7 +331,7 @@ class EpochSetup:
     """Whose each key is, while advertisements are collected."""
 
     def receive(self, messages: Iterable[bytes]) -> tuple[EpochSetup, Complaints]:
-        """Returns the state with every acceptable message of the current collection, and the refusals of the others.
+        """The state with every acceptable message of the current collection, and the refusals of the others.
 
         A node's identical message again is welcome; a different one is a CONTRADICTION and the first one stands.
         """
@@ -363,7 +362,7 @@ class EpochSetup:
         return replace(self, **changes), complaints  # type: ignore[arg-type]
 
     def close_keys(self) -> tuple[EpochSetup, bytes]:
-        """Returns the next state and the list of key bundles for all; raises Abandoned TOO_FEW_READY."""
+        """The next state and the list of key bundles for all; raises Abandoned TOO_FEW_READY."""
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         self._require_enough(self.advertisements)
         messages = [self._advertised(node).bundle for node in sorted(self.advertisements)]
@@ -372,7 +371,7 @@ class EpochSetup:
         return replace(self, state=state, key_list=key_list, owners={}), key_list
 
     def close_nonces(self) -> tuple[EpochSetup, dict[int, bytes]]:
-        """Returns the next state and, for each node, the list of nonces with the slot keys of its neighbours.
+        """The next state and, for each node, the list of nonces with the slot keys of its neighbours.
 
         Raises Refusal REVEAL_MISSING naming a node.
 
@@ -390,7 +389,7 @@ class EpochSetup:
         return replace(self, state=state, nonce_list=nonce_list), deliveries
 
     def close_shares(self) -> tuple[EpochSetup, dict[int, bytes]]:
-        """Returns the next state and, for each node, the delivery of the shares meant for it."""
+        """The next state and, for each node, the delivery of the shares meant for it."""
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         self._require_enough(self.shares)
         boxes: dict[int, list[tuple[int, bytes]]] = {node: [] for node in self.advertisements}
@@ -406,7 +405,7 @@ class EpochSetup:
         return replace(self, state=state), deliveries
 
     def unacknowledged(self) -> tuple[tuple[int, int], ...]:
-        """Returns the pairs of neighbours, lower number first, of which one did not acknowledge the other's shares.
+        """The pairs of neighbours, lower number first, of which one did not acknowledge the other's shares.
 
         One of the two has failed, by what it dealt or by what it said, and which one only they know. Nodes that sent no
         shares or no acknowledgement are in no pair.
@@ -420,7 +419,7 @@ class EpochSetup:
         )
 
     def close_acknowledgements(self, doubts: Mapping[int, int] | None = None) -> tuple[EpochView, bytes]:
-        """Returns the ready epoch and the ready list for all; raises Abandoned TOO_FEW_READY.
+        """The ready epoch and the ready list for all; raises Abandoned TOO_FEW_READY.
 
         Ready are nodes that acknowledged and whose shares all ready neighbours acknowledged; the node with the most
         missing acknowledgements goes first, and of these the one with the most `doubts`, which are the caller's.
@@ -447,7 +446,7 @@ class EpochSetup:
         return view.with_slot_keys(self._slot_keys_of(view.ready)), ready_list
 
     def _held(self) -> dict[int, set[int]]:
-        """Returns whose shares each node acknowledged, of nodes that sent their own."""
+        """Whose shares each node acknowledged, of nodes that sent their own."""
         return {
             node: set(Acknowledgement.from_signed(message).held)
             for node, message in self.acknowledgements.items()
@@ -489,13 +488,13 @@ class EpochSetup:
         return node
 
     def _nonce_check(self) -> Callable[[bytes], int]:
-        """Returns the check of one nonce, as nodes make it."""
+        """The check of one nonce, as nodes make it."""
         bundles = read_key_list(self.key_list, self.parameters, self.roster)
         seen = digest("key-list", self.key_list)
         return lambda message: read_nonce(message, self.parameters, self.roster, bundles, seen).node
 
     def _shares_check(self) -> Callable[[bytes], int]:
-        """Returns the check of one message of shares, against the graph."""
+        """The check of one message of shares, against the graph."""
         agreed = self._agreed()
         graph, view = agreed.graph.neighbours, agreed.view
         length = SHARE_BYTES * self.parameters.n_slots + SIGNED_HEADER_BYTES + OVERHEAD_BYTES
@@ -515,7 +514,7 @@ class EpochSetup:
         return check
 
     def _acknowledgement_check(self) -> Callable[[bytes], int]:
-        """Returns the check of one acknowledgement, against the graph."""
+        """The check of one acknowledgement, against the graph."""
         agreed = self._agreed()
 
         def check(message: bytes) -> int:

@@ -39,12 +39,12 @@ NodeCount = Annotated[int, Unsigned(2, most=MAX_NODES)]
 
 
 def default_threshold(n_nodes: int) -> int:
-    """Returns floor(2n/3) + 1, which withstands a lying coordinator with up to about n/3 colluders."""
+    """floor(2n/3) + 1, which withstands a lying coordinator with up to about n/3 colluders."""
     return 2 * n_nodes // 3 + 1
 
 
 def origin_members(n_sites: int) -> int:
-    """Returns how many of a roster's sites an epoch needs whose nonces seed the trees: floor(2n/3) + 1.
+    """How many of a roster's sites an epoch needs whose nonces seed the trees: floor(2n/3) + 1.
 
     A node enrols once under each of an epoch's attempt numbers, and reveals its nonce for one list of commitments. Two
     epochs of one attempt with so many members each share an honest node wherever 2q > n + c, the inequality of the
@@ -54,19 +54,19 @@ def origin_members(n_sites: int) -> int:
 
 
 def default_colluders(n_nodes: int) -> int:
-    """Returns floor((n - 1)/4): below the limit of the default threshold, leaving a comfortable honest group."""
+    """floor((n - 1)/4): below the limit of the default threshold, leaving a comfortable honest group."""
     return (n_nodes - 1) // 4
 
 
 def default_wishes(n_sites: int, least_colluders: int = 0) -> Wishes:
-    """Returns the complete graph up to SPARSE_ABOVE sites; beyond, a sparse one with echo, for 5 % and 5 %."""
+    """The complete graph up to SPARSE_ABOVE sites; beyond, a sparse one with echo, for 5 % and 5 %."""
     if n_sites <= SPARSE_ABOVE:
         return Wishes(max(least_colluders, default_colluders(n_sites)))
     return Wishes(n_sites // 20, max_drops=n_sites // 20, is_sparse=True, has_echo=True)
 
 
 def isolation_bound(n_nodes: int, n_colluders: int, threshold: int, min_survivors: int) -> int:
-    """Returns the least number of honest vectors in any released sum, under unequal lists without an echo (>= 0)."""
+    """The least number of honest vectors in any released sum, under unequal lists without an echo (>= 0)."""
     margin = threshold - n_colluders
     if margin <= 0:
         return 0
@@ -75,7 +75,7 @@ def isolation_bound(n_nodes: int, n_colluders: int, threshold: int, min_survivor
 
 
 def echo_quorum(n_nodes: int, n_colluders: int) -> int:
-    """Returns the least q with q > (n + c)/2."""
+    """The least q with q > (n + c)/2."""
     return (n_nodes + n_colluders) // 2 + 1
 
 
@@ -117,7 +117,7 @@ class Guarantees:
 
 
 def derive(n_nodes: int, wishes: Wishes) -> Guarantees:
-    """Returns the guarantees of a sum among `n_nodes` members, of a group where there are any.
+    """The guarantees of a sum among `n_nodes` members, of a group where there are any.
 
     Raises Refusal PARAMETERS_REFUSED where the inequalities fail.
     """
@@ -143,7 +143,7 @@ def derive(n_nodes: int, wishes: Wishes) -> Guarantees:
 
 
 def _complete(n_nodes: int, wishes: Wishes) -> tuple[int, int]:
-    """Returns (threshold, least survivors) of the complete graph."""
+    """(threshold, least survivors) of the complete graph."""
     threshold = wishes.threshold or default_threshold(n_nodes)
     withstands_lies = wishes.has_echo or 2 * threshold > n_nodes + wishes.n_colluders
     # With a threshold of one, every share would be the secret.
@@ -156,7 +156,7 @@ def _complete(n_nodes: int, wishes: Wishes) -> tuple[int, int]:
 
 
 def _sparse(n_nodes: int, wishes: Wishes) -> tuple[int, int, int]:
-    """Returns (degree, threshold, least survivors) of the Harary graph; it needs the echo exchange."""
+    """(degree, threshold, least survivors) of the Harary graph; it needs the echo exchange."""
     if not wishes.has_echo or wishes.threshold:
         raise refuse(Code.PARAMETERS_REFUSED, "A sparse graph needs the echo exchange and its own threshold.")
     if wishes.n_colluders + wishes.max_drops >= n_nodes:
@@ -179,7 +179,7 @@ def _tail_fits(population: int, marked: int, drawn: int, least: int, bits: int) 
 
 
 def _most_marked(population: int, marked: int, drawn: int, bits: int) -> int:
-    """Returns the least m with Pr[more than m marked among `drawn`] <= 2^-bits / population."""
+    """The least m with Pr[more than m marked among `drawn`] <= 2^-bits / population."""
     most = min(marked, drawn)
     while most >= 0 and _tail_fits(population, marked, drawn, most, bits):
         most -= 1
@@ -199,7 +199,7 @@ def _stays_connected(n_nodes: int, n_bad: int, degree: int) -> bool:
 
 @lru_cache(maxsize=256)
 def harary_parameters(n_nodes: int, n_colluders: int, n_drops: int, semi_malicious: bool = False) -> tuple[int, int]:
-    """Returns (degree, threshold), self excluded: security 2^-40 and failure 2^-20 for a curious server.
+    """(degree, threshold), self excluded: security 2^-40 and failure 2^-20 for a curious server.
 
     A lying server is held off by the echo exchange, not by this threshold; `semi_malicious` is the alternative of a
     higher threshold, kept for comparison with the published table.
@@ -218,7 +218,7 @@ def harary_parameters(n_nodes: int, n_colluders: int, n_drops: int, semi_malicio
 
 
 def _most_dropped(n_nodes: int, n_drops: int, degree: int) -> int:
-    """Returns the most neighbours that drop, but for a probability below 2^-FAILURE_BITS / n_nodes."""
+    """The most neighbours that drop, but for a probability below 2^-FAILURE_BITS / n_nodes."""
     most = min(n_drops, degree)
     scale = comb(n_nodes, degree)
     tail = 0
@@ -231,17 +231,17 @@ def _most_dropped(n_nodes: int, n_drops: int, degree: int) -> int:
 
 
 def weakest(each: Collection[Guarantees]) -> Guarantees:
-    """Returns what is promised of every group: the least honest group, among as many nodes as the largest has."""
+    """What is promised of every group: the least honest group, among as many nodes as the largest has."""
     return replace(min(each, key=lambda of: of.honest_group), n_nodes=max(of.n_nodes for of in each))
 
 
 def least_groups(n_groups: int) -> int:
-    """Returns how many groups must open for a round to count: more than half; 1 without groups."""
+    """How many groups must open for a round to count: more than half; 1 without groups."""
     return n_groups // 2 + 1
 
 
 def dealt(keys: Sequence[bytes], n_groups: int, drawing: bytes = b"") -> tuple[int, ...]:
-    """Returns the group of each site, by the order of the hashes of their keys: a public function of these alone.
+    """The group of each site, by the order of the hashes of their keys: a public function of these alone.
 
     Sizes differ by one at most. Who chooses a key may choose its group; what is promised holds for any grouping.
 
@@ -262,18 +262,18 @@ class Graph:
 
 
 def complete(members: tuple[int, ...]) -> Graph:
-    """Returns the graph in which every member neighbours every other."""
+    """The graph in which every member neighbours every other."""
     return complete_parts((members,))
 
 
 def complete_parts(parts: Iterable[tuple[int, ...]]) -> Graph:
-    """Returns the graph in which every member neighbours every other of its part, and none of another."""
+    """The graph in which every member neighbours every other of its part, and none of another."""
     near = {node: tuple(other for other in part if other != node) for part in parts for node in part}
     return Graph({node: near[node] for node in sorted(near)})
 
 
 def harary(members: tuple[int, ...], degree: int, seed: bytes) -> Graph:
-    """Returns the ring of randomly ordered members, each joined to the degree/2 next ones on both sides.
+    """The ring of randomly ordered members, each joined to the degree/2 next ones on both sides.
 
     Args: degree: even, below len(members); seed: 32 bytes that no party chose (the hash of all revealed nonces).
     """

@@ -18,7 +18,7 @@ def _number(value: int) -> bytes:
 
 
 def _both_sides(own: SecretKey, own_node: int, peer: int, peer_public: bytes) -> list[bytes]:
-    """Returns two nodes' numbers and public keys, those of the lower number first."""
+    """Two nodes' numbers and public keys, those of the lower number first."""
     sides = sorted([(own_node, own.public), (peer, peer_public)])
     return [part for node, key in sides for part in (_number(node), key)]
 
@@ -35,15 +35,15 @@ class SlotChain:
     slot: int = 0
 
     def current(self) -> SecretKey:
-        """Returns the X25519 mask key of `slot`."""
+        """The X25519 mask key of `slot`."""
         return SecretKey(self.current_secret())
 
     def current_secret(self) -> bytes:
-        """Returns the 32 secret bytes of `current`, without the work of finding the public key."""
+        """The 32 secret bytes of `current`, without the work of finding the public key."""
         return hkdf(self.link, b"", _context("slot-secret"))
 
     def storage_key(self) -> bytes:
-        """Returns the key for what is stored about `slot` until it is over, 32 bytes."""
+        """The key for what is stored about `slot` until it is over, 32 bytes."""
         return hkdf(self.link, b"", _context("slot-storage"))
 
     def secrets(self, count: int) -> Iterator[bytes]:
@@ -54,7 +54,7 @@ class SlotChain:
             chain = chain.after(chain.slot + 1)
 
     def after(self, slot: int) -> SlotChain:
-        """Returns the chain whose current slot is `slot` (not before this one)."""
+        """The chain whose current slot is `slot` (not before this one)."""
         chain = self
         while chain.slot < slot:
             chain = SlotChain(hkdf(chain.link, b"", _context("slot-next")), chain.slot + 1)
@@ -70,12 +70,12 @@ class RoundContext(Record):
     slot: U32
 
     def to_bytes(self) -> bytes:
-        """Returns the context as one string of fixed length."""
+        """The context as one string of fixed length."""
         return self.epoch + self.spec + _number(self.slot)
 
 
 def pair_secret(own: SecretKey, own_node: int, peer: int, peer_public: bytes, epoch: bytes, slot: int) -> bytes:
-    """Returns the 32-byte secret that two nodes share for one slot of an epoch; the same from both sides.
+    """The 32-byte secret that two nodes share for one slot of an epoch; the same from both sides.
 
     Args:
         own: the node's key of the slot.
@@ -89,33 +89,33 @@ def pair_secret(own: SecretKey, own_node: int, peer: int, peer_public: bytes, ep
 
 
 def vector_keys(secrets: Iterable[bytes], context: RoundContext, vector_id: str, width: int) -> list[bytes]:
-    """Returns the mask keys of one vector under one spec, each from a pair secret or a self-mask secret."""
+    """The mask keys of one vector under one spec, each from a pair secret or a self-mask secret."""
     info = _context("vector", context.to_bytes(), vector_id.encode(), _number(width))
     return [expand(secret, info) for secret in secrets]
 
 
 def self_mask_secret(seed: bytes, node: int, context: RoundContext) -> bytes:
-    """Returns the secret of a node's self mask from its fresh 32-byte seed."""
+    """The secret of a node's self mask from its fresh 32-byte seed."""
     return hkdf(seed, context.epoch, _context("self-mask", context.to_bytes(), _number(node)))
 
 
 def seed_commitment(seed: bytes, node: int, context: RoundContext) -> bytes:
-    """Returns the 32-byte commitment to a node's self-mask seed; it hides because the seed is uniform."""
+    """The 32-byte commitment to a node's self-mask seed; it hides because the seed is uniform."""
     return digest("seed-commitment", context.to_bytes(), _number(node), seed)
 
 
 def nonce_commitment(nonce: bytes, node: int, parameters: bytes) -> bytes:
-    """Returns the 32-byte commitment to a node's nonce, bound to the epoch's parameters (their hash)."""
+    """The 32-byte commitment to a node's nonce, bound to the epoch's parameters (their hash)."""
     return digest("nonce-commitment", parameters, _number(node), nonce)
 
 
 def channel_secret(own: SecretKey, peer_public: bytes, own_node: int, peer: int, parameters: bytes) -> bytes:
-    """Returns the 32-byte secret of the channel between two nodes for one epoch; the same from both sides."""
+    """The 32-byte secret of the channel between two nodes for one epoch; the same from both sides."""
     return hkdf(own.agree(peer_public), parameters, _context("channel", *_both_sides(own, own_node, peer, peer_public)))
 
 
 def slot_channel(channel: bytes) -> bytes:
-    """Returns what a node keeps of a channel when the set-up is over, 32 bytes: it no longer opens the set-up's shares.
+    """What a node keeps of a channel when the set-up is over, 32 bytes: it no longer opens the set-up's shares.
 
     Those are of the keys of all slots: a stolen state that opened them would give the past ones away.
     """
@@ -123,20 +123,20 @@ def slot_channel(channel: bytes) -> bytes:
 
 
 def next_state_key(key: bytes) -> bytes:
-    """Returns the 32-byte key that follows `key`; the one before cannot be found from it."""
+    """The 32-byte key that follows `key`; the one before cannot be found from it."""
     return hkdf(key, b"", _context("state-next"))
 
 
 def state_key(key: bytes) -> bytes:
-    """Returns the AEAD key of the state that is stored under `key`, 32 bytes."""
+    """The AEAD key of the state that is stored under `key`, 32 bytes."""
     return hkdf(key, b"", _context("state-at-rest"))
 
 
 def setup_share_key(channel: bytes, sender: int, holder: int) -> bytes:
-    """Returns the AEAD key for the slot-key shares that `sender` gives `holder` at set-up."""
+    """The AEAD key for the slot-key shares that `sender` gives `holder` at set-up."""
     return hkdf(channel, b"", _context("setup-shares", _number(sender), _number(holder)))
 
 
 def seed_share_key(channel: bytes, sender: int, holder: int, slot: int) -> bytes:
-    """Returns the AEAD key for the self-mask share that `sender` gives `holder` in one slot, from a `slot_channel`."""
+    """The AEAD key for the self-mask share that `sender` gives `holder` in one slot, from a `slot_channel`."""
     return hkdf(channel, b"", _context("seed-share", _number(sender), _number(holder), _number(slot)))

@@ -76,7 +76,7 @@ Integers = NDArray[np.int64]
 
 
 def width_for(sum_bound: int) -> int:
-    """Returns the least width in bits (32 or 64) whose two's complement holds every sum in [-sum_bound, sum_bound].
+    """The least width in bits (32 or 64) whose two's complement holds every sum in [-sum_bound, sum_bound].
 
     Args: sum_bound: bound on the absolute value of an entry of the sum, the noise's tail included (1..2^63 - 1).
     Raises Refusal WIDTH_TOO_NARROW when no width holds it.
@@ -106,7 +106,7 @@ def check_vectors(vectors: tuple[VectorSpec, ...], max_length: int) -> None:
 
 
 def encode(vector: Integers, length: int, entry_bound: int, width: int) -> Words:
-    """Returns `vector` (int64, shape (length,), entries in [-entry_bound, entry_bound]) as words modulo 2^width.
+    """`vector` (int64, shape (length,), entries in [-entry_bound, entry_bound]) as words modulo 2^width.
 
     Raises OwnMistake VECTOR_UNFIT for another shape or dtype, or an entry beyond the bound.
     """
@@ -118,13 +118,13 @@ def encode(vector: Integers, length: int, entry_bound: int, width: int) -> Words
 
 
 def decode(words: Words) -> Integers:
-    """Returns the signed integers (int64) of `words`, whatever they are."""
+    """The signed integers (int64) of `words`, whatever they are."""
     signed: Integers = words.view(_SIGNED[words.itemsize]).astype(np.int64)
     return signed
 
 
 def wrapped(vector: Integers, width: int) -> Integers:
-    """Returns `vector` modulo 2^width, as signed integers (int64).
+    """`vector` modulo 2^width, as signed integers (int64).
 
     Noise that is added to a decoded sum has to wrap with it. A site may lie so that the others' exact sum stands at the
     end of a word: then one record more would throw it to the other end, which no noise hides.
@@ -151,11 +151,11 @@ def _goes_beyond(vector: Integers, bound: int) -> bool:
 LEAST_COLLUDERS = 1
 
 Sampler = Callable[[Fraction, int], Integers]
-"""Returns that many independent draws (int64) of the discrete Gaussian of the given variance parameter sigma^2."""
+"""That many independent draws (int64) of the discrete Gaussian of the given variance parameter sigma^2."""
 
 
 def share_variance(total_variance: Fraction, guarantees: Guarantees) -> Fraction:
-    """Returns the variance parameter of one node's share so that the honest shares in any sum make up the total.
+    """The variance parameter of one node's share so that the honest shares in any sum make up the total.
 
     Args: total_variance: sigma^2 of the accounted noise, in grid units squared (> 0).
     Raises PrivacyError when no honest vector is guaranteed or the variance is not positive.
@@ -168,7 +168,7 @@ def share_variance(total_variance: Fraction, guarantees: Guarantees) -> Fraction
 
 
 def draw_shares(spec: RoundSpec, guarantees: Guarantees, sampler: Sampler) -> dict[str, Integers]:
-    """Returns one node's noise shares for every vector of the spec (int64 arrays by vector id)."""
+    """One node's noise shares for every vector of the spec (int64 arrays by vector id)."""
     variance = share_variance(spec.noise.variance, guarantees)
     return {vector.vector_id: sampler(variance, vector.length) for vector in spec.vectors}
 
@@ -192,7 +192,7 @@ class MaskingKeys:
 def encode_vectors(
     spec: RoundSpec, vectors: Mapping[str, Integers], noise: Mapping[str, Integers] | None
 ) -> dict[str, Words]:
-    """Returns the vectors as words, noise added; raises OwnMistake VECTOR_UNFIT.
+    """The vectors as words, noise added; raises OwnMistake VECTOR_UNFIT.
 
     The bound holds for the vector before noise; the noise wraps around with the rest, which costs no privacy.
     """
@@ -222,7 +222,7 @@ def add_masks(
 
 
 def signed_pair_secrets(keys: MaskingKeys, peers: tuple[int, ...]) -> tuple[list[bytes], list[bytes]]:
-    """Returns the secrets with `peers` whose masks this node adds (towards higher numbers) and subtracts (lower).
+    """The secrets with `peers` whose masks this node adds (towards higher numbers) and subtracts (lower).
 
     Raises Refusal LOW_ORDER_KEY.
     """
@@ -241,7 +241,7 @@ def signed_pair_secrets(keys: MaskingKeys, peers: tuple[int, ...]) -> tuple[list
 def mask_upload(
     keys: MaskingKeys, spec: RoundSpec, words: dict[str, Words], identity: Identity, entropy: Entropy
 ) -> tuple[bytes, bytes, bytes]:
-    """Returns the upload, the hash of its header, and this node's own seed share; masks `words` in place."""
+    """The upload, the hash of its header, and this node's own seed share; masks `words` in place."""
     node, context = keys.node, keys.context
     peers = keys.view.peers(node)
     seed = entropy(SEED_BYTES)
@@ -286,7 +286,7 @@ class Reconstructor:
         self.suspects: set[int] = set()
 
     def recover(self, node: int, shares: Mapping[int, int | None], fits: Callable[[bytes], bool]) -> bytes:
-        """Returns the secret of `node` that `fits` what it published, from any threshold of `shares`.
+        """The secret of `node` that `fits` what it published, from any threshold of `shares`.
 
         Args: shares: by holder, as `shares_in` reads them.
         Raises Abandoned: TOO_FEW_ANSWERS, or SECRET_UNRECOVERABLE when no set of shares fits.
@@ -335,12 +335,12 @@ class Reconstructor:
 
 @lru_cache(maxsize=32)
 def weights_at_zero(coordinates: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns Lagrange's weights of a set of holders, which is the same for all secrets, and often for all slots."""
+    """Lagrange's weights of a set of holders, which is the same for all secrets, and often for all slots."""
     return tuple(weights_at(0, coordinates))
 
 
 def shares_in(answer: Answer, about: Sequence[int]) -> dict[int, int | None]:
-    """Returns the shares of an answer by the node `about` which each is; None where one is no field element."""
+    """The shares of an answer by the node `about` which each is; None where one is no field element."""
     found: dict[int, int | None] = {}
     shares = iter(answer.shares)
     for node, kind in zip(about, answer.kinds, strict=True):
@@ -353,7 +353,7 @@ def shares_in(answer: Answer, about: Sequence[int]) -> dict[int, int | None]:
 
 
 def sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
-    """Returns the sums of the masked vectors by vector id, masked themselves, as words of each vector's width."""
+    """The sums of the masked vectors by vector id, masked themselves, as words of each vector's width."""
     totals: dict[str, Words] = {}
     at = 0
     for vector in spec.vectors:
@@ -367,7 +367,7 @@ def sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Wo
 
 
 def name_in(view: EpochView, vector_id: str, part: int) -> str:
-    """Returns the name of a part's sum of a vector: the vector's own where there is one part."""
+    """The name of a part's sum of a vector: the vector's own where there is one part."""
     return f"{vector_id}/{part}" if len(view.parts) > 1 else vector_id
 
 
@@ -379,7 +379,7 @@ def sums_names(view: EpochView, spec: RoundSpec, uploads: Collection[int]) -> It
 
 
 def sums_of(view: EpochView, spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
-    """Returns the masked sums of all parts that have uploads, by `name_in`."""
+    """The masked sums of all parts that have uploads, by `name_in`."""
     sums = dict[str, Words]()
     for part, members in enumerate(view.parts):
         there = {node: uploads[node] for node in members if node in uploads}
@@ -389,12 +389,12 @@ def sums_of(view: EpochView, spec: RoundSpec, uploads: Mapping[int, MaskedVector
 
 
 def _seed_test(node: int, context: RoundContext, commitment: bytes) -> Callable[[bytes], bool]:
-    """Returns the test of a rebuilt seed against the commitment in the signed header."""
+    """The test of a rebuilt seed against the commitment in the signed header."""
     return lambda seed: seed_commitment(seed, node, context) == commitment
 
 
 def _key_test(public: bytes) -> Callable[[bytes], bool]:
-    """Returns the test of a rebuilt slot key against the published key."""
+    """The test of a rebuilt slot key against the published key."""
     return lambda secret: SecretKey(secret).public == public
 
 
@@ -408,7 +408,7 @@ def unmask(
     *,
     is_last: bool = False,
 ) -> Release:
-    """Returns the exact sums over the uploads; raises Abandoned and releases nothing when a secret cannot be rebuilt.
+    """The exact sums over the uploads; raises Abandoned and releases nothing when a secret cannot be rebuilt.
 
     The sums are not looked at: they may still be without noise. With groups each has its own, by `name_in`; with
     `is_last` those that cannot be opened are left out, if enough others can.
@@ -450,7 +450,7 @@ def _unmask_part(
     totals: Mapping[str, Words],
     secrets: tuple[Mapping[int, Mapping[int, int | None]], Reconstructor],
 ) -> dict[str, Integers]:
-    """Returns the exact sums of one part. Args: of: its number, and its headers; secrets: their shares by node."""
+    """The exact sums of one part. Args: of: its number, and its headers; secrets: their shares by node."""
     part, headers = of
     about, reconstructor = secrets
     plus: list[bytes] = []

@@ -119,18 +119,18 @@ class Signed(Sent):
     __slots__ = ()
 
     def to_signed(self, identity: Identity) -> bytes:
-        """Returns the signed message."""
+        """The signed message."""
         body = self.to_bytes()
         return body + identity.sign(_domain(self.KIND), body)
 
     @classmethod
     def from_signed(cls, data: bytes) -> Self:
-        """Returns the message without checking its signature; raises Refusal."""
+        """The message without checking its signature; raises Refusal."""
         return cls.from_bytes(split_signed(data, cls.SENDER)[0])
 
 
 def split_signed(data: bytes, peer: int | str | None = None) -> tuple[bytes, bytes]:
-    """Returns (body, signature) of a signed message; raises Refusal MALFORMED when it is too short."""
+    """(body, signature) of a signed message; raises Refusal MALFORMED when it is too short."""
     if len(data) <= SIGNATURE_BYTES:
         raise refuse(Code.MALFORMED, "It is shorter than a signature.", peer)
     return data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
@@ -156,12 +156,12 @@ class StoredState(Encoded):
     __slots__ = ()
 
     def to_bytes(self) -> bytes:
-        """Returns what is stored."""
+        """What is stored."""
         return with_hash(super().to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Returns the state that was stored; raises CodecFault."""
+        """The state that was stored; raises CodecFault."""
         return super().from_bytes(without_hash(data))
 
 
@@ -169,7 +169,7 @@ Stored = TypeVar("Stored", bound=StoredState)
 
 
 def read_state(kind: type[Stored], data: bytes) -> Stored:
-    """Returns the state that was stored; raises OwnMistake CORRUPT_STATE."""
+    """The state that was stored; raises OwnMistake CORRUPT_STATE."""
     try:
         return kind.from_bytes(data)
     except (CodecFault, Refusal) as error:
@@ -264,15 +264,15 @@ class Roster(Sent):
             raise refuse(Code.ROSTER_MISMATCH, error.what) from error
 
     def max_rows_of(self, name: str) -> int:
-        """Returns the most rows that the site of this name has; 0 where the roster does not say."""
+        """The most rows that the site of this name has; 0 where the roster does not say."""
         return next((site.max_rows for site in self.sites if site.name == name), 0)
 
     def hash(self) -> bytes:
-        """Returns the 32-byte hash that bundles and parameters carry."""
+        """The 32-byte hash that bundles and parameters carry."""
         return digest("roster", self.to_bytes())
 
     def node_of(self, key: bytes) -> int:
-        """Returns the number of the node with this identity key; raises Refusal UNKNOWN_NODE."""
+        """The number of the node with this identity key; raises Refusal UNKNOWN_NODE."""
         for node, site in enumerate(self.sites):
             if site.key == key:
                 return node
@@ -299,7 +299,7 @@ class EpochParameters(Sent):
     drawing: Annotated[bytes, Blob(most=HASH_BYTES)] = b""
 
     def hash(self) -> bytes:
-        """Returns the 32-byte hash that every set-up message carries."""
+        """The 32-byte hash that every set-up message carries."""
         return _hash_of(self)
 
 
@@ -328,7 +328,7 @@ class NodePolicy:
     max_length: int = 1 << 22
 
     def require(self, parameters: EpochParameters, n_nodes: int) -> Guarantees:
-        """Returns the guarantees for `n_nodes` members; raises Refusal COHORT_TOO_SMALL or PARAMETERS_REFUSED."""
+        """The guarantees for `n_nodes` members; raises Refusal COHORT_TOO_SMALL or PARAMETERS_REFUSED."""
         if n_nodes < self.min_cohort:
             raise refuse(Code.COHORT_TOO_SMALL, f"{n_nodes} nodes, of {self.min_cohort} required.")
         guarantees = derive(n_nodes, parameters.wishes)
@@ -372,7 +372,7 @@ class KeyBundle(Signed):
 
 
 def hash_of_slot_keys(slot_keys: bytes) -> bytes:
-    """Returns the 32-byte hash by which a bundle signs its node's slot keys, given one after another."""
+    """The 32-byte hash by which a bundle signs its node's slot keys, given one after another."""
     return digest("slot-keys", slot_keys)
 
 
@@ -411,12 +411,12 @@ class SignedList(Sent):
 
 
 def signed_list(kind: Kind, parameters: bytes, messages: Sequence[bytes]) -> bytes:
-    """Returns the coordinator's list (KEY_LIST or NONCE_LIST) of signed messages, in the order of their nodes."""
+    """The coordinator's list (KEY_LIST or NONCE_LIST) of signed messages, in the order of their nodes."""
     return SignedList(kind, parameters, tuple(messages)).to_bytes()
 
 
 def read_signed_list(kind: Kind, data: bytes, parameters: bytes) -> tuple[bytes, ...]:
-    """Returns the signed messages of a list; raises Refusal MALFORMED or DIFFERENT_VIEW (other parameters)."""
+    """The signed messages of a list; raises Refusal MALFORMED or DIFFERENT_VIEW (other parameters)."""
     listed = SignedList.from_bytes(data)
     if listed.kind is not kind:
         raise refuse(Code.MALFORMED, f"It is not a {kind.name}.", "coordinator")
@@ -491,7 +491,7 @@ class ReadyList(Sent):
 
 
 def view_hash(parameters: bytes, key_list: bytes, nonce_list: bytes) -> bytes:
-    """Returns the hash of all that the nodes agreed on before they share keys (32 bytes)."""
+    """The hash of all that the nodes agreed on before they share keys (32 bytes)."""
     return digest("view", parameters, key_list, nonce_list)
 
 
@@ -539,7 +539,7 @@ class RoundSpec(Signed):
 
 @lru_cache(maxsize=8)
 def spec_hash(signed_spec: bytes) -> bytes:
-    """Returns the 32-byte hash of a spec's body; the signature stays out, for it is not unique by nature.
+    """The 32-byte hash of a spec's body; the signature stays out, for it is not unique by nature.
 
     Remembered, like a manifest's, because an aggregator compares every message with it.
     """
@@ -547,7 +547,7 @@ def spec_hash(signed_spec: bytes) -> bytes:
 
 
 def context_of(spec: RoundSpec, signed_spec: bytes) -> RoundContext:
-    """Returns what binds keys to this slot."""
+    """What binds keys to this slot."""
     return RoundContext(spec.epoch, spec_hash(signed_spec), spec.slot)
 
 
@@ -568,7 +568,7 @@ SIGNED_HEADER_BYTES = len(_NO_HEADER.to_bytes()) + SIGNATURE_BYTES
 
 
 def header_hash(signed_header: bytes) -> bytes:
-    """Returns the 32-byte hash of a header's body, by which a manifest lists it."""
+    """The 32-byte hash of a header's body, by which a manifest lists it."""
     return digest("header", split_signed(signed_header)[0])
 
 
@@ -602,7 +602,7 @@ class Manifest(Signed):
 
 @lru_cache(maxsize=8)
 def manifest_hash(signed_manifest: bytes) -> bytes:
-    """Returns the 32-byte hash of a manifest's body."""
+    """The 32-byte hash of a manifest's body."""
     return digest("manifest", split_signed(signed_manifest)[0])
 
 
@@ -664,7 +664,7 @@ class Answer(Signed):
 
 
 def sealed_share_context(context: RoundContext, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
-    """Returns what the seed share that `sender` sealed for `holder` is bound to beyond its key, 32 bytes.
+    """What the seed share that `sender` sealed for `holder` is bound to beyond its key, 32 bytes.
 
     Args:
         payload: hash of the masked vectors, as in the sender's header.
@@ -675,5 +675,5 @@ def sealed_share_context(context: RoundContext, sender: int, holder: int, payloa
 
 
 def sealed_hash(sealed: Sequence[bytes]) -> bytes:
-    """Returns the 32-byte hash of a message's sealed shares, in order."""
+    """The 32-byte hash of a message's sealed shares, in order."""
     return digest("sealed", *sealed)

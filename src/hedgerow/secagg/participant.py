@@ -120,7 +120,7 @@ def check_manifest(
 
 
 def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, node: int) -> dict[int, Header]:
-    """Returns the headers of this node's surviving neighbours and its own, each as the manifest lists it.
+    """The headers of this node's surviving neighbours and its own, each as the manifest lists it.
 
     Whose they are, a neighbour's sealed share tells when it opens, and its signature when it does not.
 
@@ -144,7 +144,7 @@ def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, n
 
 
 def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes) -> bytes:
-    """Returns the 33-byte share of the self-mask seed that the header commits to; raises Refusal SHARE_UNREADABLE.
+    """The 33-byte share of the self-mask seed that the header commits to; raises Refusal SHARE_UNREADABLE.
 
     It is sealed under a key that only the two nodes have, bound to the header's slot, payload and commitment: that it
     opens shows that the neighbour made the header, as its signature would, for a tenth of the time.
@@ -284,7 +284,7 @@ class Participant:
         entropy: Entropy,
         noise: Mapping[str, Integers] | None = None,
     ) -> Step[Participant]:
-        """Returns the step that sends this node's masked vectors for one slot.
+        """The step that sends this node's masked vectors for one slot.
 
         Args: expected: what this node's own training state expects; vectors: int64 arrays by vector id, entries
             within the entry bound; noise: this node's noise shares, required where noise is distributed and only there.
@@ -311,7 +311,7 @@ class Participant:
         )
 
     def unmask(self, context: NodeContext, request: bytes) -> Step[Participant]:
-        """Returns the step that answers a manifest: with shares, or first with an echo where the epoch wants one.
+        """The step that answers a manifest: with shares, or first with an echo where the epoch wants one.
 
         A second, different manifest of the coordinator stops the node: the step sends nothing and its complaint is
         SECOND_MANIFEST. Sealed shares that do not open are withheld and complained of. Raises Refusal.
@@ -349,7 +349,7 @@ class Participant:
         return Step(following, echo or signed_answer, (record,), tuple(complaints))
 
     def confirm(self, certificate: bytes) -> Step[Participant]:
-        """Returns the step that answers with shares once more than (n + c)/2 nodes signed the same manifest."""
+        """The step that answers with shares once more than (n + c)/2 nodes signed the same manifest."""
         self._require_running(None)
         state = advance(Party.NODE, self.state, Event.ECHO_CERTIFICATE)
         certified = EchoCertificate.from_bytes(certificate)
@@ -377,12 +377,12 @@ class Participant:
         return Step(following, self.open.answer, (record,))
 
     def to_bytes(self) -> bytes:
-        """Returns the state in one piece, secrets included; a store that writes for every message keeps the parts."""
+        """The state in one piece, secrets included; a store that writes for every message keeps the parts."""
         return ParticipantState(self.epoch_bytes(), self.step_bytes(), tuple(sorted(self.purposes))).to_bytes()
 
     @classmethod
     def restore(cls, data: bytes, sequence: int) -> Participant:
-        """Returns the state of `to_bytes`; see `restore_parts`."""
+        """The state of `to_bytes`; see `restore_parts`."""
         try:
             stored = ParticipantState.from_bytes(data)
         except CodecFault as error:
@@ -390,7 +390,7 @@ class Participant:
         return cls.restore_parts(stored.epoch, stored.step, stored.purposes, sequence)
 
     def epoch_bytes(self) -> bytes:
-        """Returns what stays the same until the epoch ends, secrets included, to be stored once.
+        """What stays the same until the epoch ends, secrets included, to be stored once.
 
         The held shares of each slot are encrypted under a key that follows from the chain's link of that slot: with the
         link of a later slot, which is all that `step_bytes` keeps, they cannot be read any more.
@@ -402,7 +402,7 @@ class Participant:
         return ParticipantEpoch(self.view.to_bytes(), self.node, self.channels, holders, first, rows).to_bytes()
 
     def step_bytes(self) -> bytes:
-        """Returns what a step changes, secrets included: small, for it is stored before every message.
+        """What a step changes, secrets included: small, for it is stored before every message.
 
         The purposes answered are only counted here: they are stored one by one as they come.
         """
@@ -415,7 +415,7 @@ class Participant:
 
     @classmethod
     def restore_parts(cls, epoch: bytes, step: bytes, purposes: Collection[str], sequence: int) -> Participant:
-        """Returns the state written last.
+        """The state written last.
 
         Args: epoch, step: from `epoch_bytes` and `step_bytes`; purposes: those answered; sequence: that of the last
             record written, kept apart from `step`: a restored backup does not fit it.
@@ -468,7 +468,7 @@ class Participant:
         return Step(following, None, (record,), (refuse(Code.SECOND_MANIFEST, peer="coordinator"),))
 
     def _answer(self, headers: Mapping[int, Header], asked: UnmaskRequest, digest: bytes) -> tuple[Answer, Complaints]:
-        """Returns the answer to a checked manifest, and the complaints about shares that do not open.
+        """The answer to a checked manifest, and the complaints about shares that do not open.
 
         Raises Refusal BAD_SIGNATURE.
         """
@@ -503,7 +503,7 @@ class Participant:
     def _after_step(
         self, state: State, chain: SlotChain, first: int, purposes: frozenset[str], opened: OpenSlot
     ) -> Participant:
-        """Returns the state that follows this one; of the held shares it keeps those from slot `first` on."""
+        """The state that follows this one; of the held shares it keeps those from slot `first` on."""
         cut = SHARE_BYTES * (first - self.shares_from)
         held = {node: run[cut:] for node, run in self.shares.items()} if cut else self.shares
         sequence = self.sequence + 1
@@ -512,7 +512,7 @@ class Participant:
         )
 
     def _shares_of(self, slot: int) -> bytes:
-        """Returns the held shares of one slot, by the number of the node that they are of."""
+        """The held shares of one slot, by the number of the node that they are of."""
         at = SHARE_BYTES * (slot - self.shares_from)
         return b"".join(self.shares[node][at : at + SHARE_BYTES] for node in sorted(self.shares))
 
@@ -525,13 +525,13 @@ def storage_keys(chain: SlotChain) -> Iterator[bytes]:
 
 
 def crypted(key: bytes, row: bytes) -> bytes:
-    """Returns the row under the key stream of `key`, which is for this row only; done twice it is undone."""
+    """The row under the key stream of `key`, which is for this row only; done twice it is undone."""
     stream = keystream(key, len(row))
     return (int.from_bytes(row, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(row), "big")
 
 
 def runs_by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
-    """Returns each node's run of shares out of rows that hold one share of every node."""
+    """Each node's run of shares out of rows that hold one share of every node."""
     row = SHARE_BYTES * len(nodes)
     return {
         node: b"".join(by_slot[at : at + SHARE_BYTES] for at in range(SHARE_BYTES * place, len(by_slot), row))
@@ -540,12 +540,12 @@ def runs_by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
 
 
 def locked(key: bytes, state: bytes, run_id: bytes, sequence: int, entropy: Entropy) -> bytes:
-    """Returns the state encrypted under the 32-byte key of its step, bound to its run and sequence."""
+    """The state encrypted under the 32-byte key of its step, bound to its run and sequence."""
     return seal(state_key(key), state, _context(run_id, sequence), entropy)
 
 
 def unlocked(key: bytes, data: bytes, run_id: bytes, sequence: int) -> bytes:
-    """Returns the state that was `locked`; raises OwnMistake CORRUPT_STATE for another key, run or sequence."""
+    """The state that was `locked`; raises OwnMistake CORRUPT_STATE for another key, run or sequence."""
     try:
         return unseal(state_key(key), data, _context(run_id, sequence))
     except PrimitiveFault as error:

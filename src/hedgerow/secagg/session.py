@@ -100,7 +100,7 @@ class EpochSession:
         nodes: dict[str, Enrolment] = {}
 
         def answered(step: Callable[[str, bytes], Step[Enrolment]], deliveries: Mapping[str, bytes]) -> EpochSetup:
-            """Returns the set-up with the answers of these sites to what each is given."""
+            """The set-up with the answers of these sites to what each is given."""
             messages = []
             for site, delivery in deliveries.items():
                 self.traffic.received(site, delivery)
@@ -140,7 +140,7 @@ class EpochSession:
         model: bytes = NO_MODEL,
         variance: Fraction = Fraction(0),
     ) -> RoundSpec:
-        """Returns the spec of the next slot, and moves on to the one after."""
+        """The spec of the next slot; the session moves on to the one after."""
         noise = NoiseSpec(self.view.noise, variance)
         spec = RoundSpec(self.view.digest, self.next_slot, purpose, model, vectors, noise)
         self.next_slot += 1
@@ -190,7 +190,7 @@ class EpochSession:
         return self._deliver(aggregator, messages).release()[1]
 
     def _asked(self, aggregator: Aggregator, gone: Collection[str], mute: Collection[str]) -> list[str]:
-        """Returns the sites that are asked for shares: the fewest, and all when one of those does not answer."""
+        """The sites that are asked for shares: the fewest, and all when one of those does not answer."""
         present = {self.nodes[site].node: site for site in self._present(gone)}
         asked = [present[node] for node in aggregator.openers(present)]
         return list(present.values()) if set(asked) & set(mute) else asked

@@ -241,7 +241,7 @@ for _move in TRANSITIONS:
 
 
 def allowed(party: Party, state: State, event: Event) -> tuple[State, ...]:
-    """Returns the states that may follow; empty when the event is not legal in this state."""
+    """The states that may follow; empty when the event is not legal in this state."""
     return _NEXT.get((party, state, event), ())
 
 
@@ -280,7 +280,7 @@ _NO_PARTYS = frozenset(
 
 
 def untraced(fault: Fault) -> Fault:
-    """Returns a fault that is not raised any further, without its traceback.
+    """A fault that is not raised any further, without its traceback.
 
     The frames there hold the state that a node was in, keys and all, and whole messages; and as one of them holds the
     list that the fault is kept in, they would live until the collector comes.
@@ -291,7 +291,7 @@ def untraced(fault: Fault) -> Fault:
 
 
 def refuse(code: Code, detail: str = "", peer: int | str | None = None) -> Fault:
-    """Returns the error of `code`, to be raised; `detail` names a field or a number, never a value that was secret."""
+    """The error of `code`, to be raised; `detail` names a field or a number, never a value that was secret."""
     error: Fault = (OwnMistake if code in _OWN else Abandoned if code in _NO_PARTYS else Refusal)(code.value)
     named = "" if peer is None else f" (peer: {peer})"
     error.what += named + (f" {detail}" if detail else "")
@@ -301,7 +301,7 @@ def refuse(code: Code, detail: str = "", peer: int | str | None = None) -> Fault
 
 
 def advance(party: Party, state: State, event: Event, then: State | None = None) -> State:
-    """Returns the next state by the table of transitions; `then` chooses where a row allows two.
+    """The next state by the table of transitions; `then` chooses where a row allows two.
 
     Raises Refusal OUT_OF_ORDER when the event is not legal in this state.
     """
@@ -312,7 +312,7 @@ def advance(party: Party, state: State, event: Event, then: State | None = None)
 
 
 Entropy = Callable[[int], bytes]
-"""Returns that many fresh bytes of the operating system's generator; injected, never global."""
+"""That many fresh bytes of the operating system's generator; injected, never global."""
 
 S = TypeVar("S")
 

@@ -47,7 +47,7 @@ from hedgerow.secagg.transitions import Code, refuse
 
 @lru_cache(maxsize=4)
 def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> Mapping[int, KeyBundle]:
-    """Returns the bundles by node, every signature checked under the pinned roster.
+    """The bundles by node, every signature checked under the pinned roster.
 
     Remembered, like the other functions of public data in this module, because in one process all nodes read it.
 
@@ -73,7 +73,7 @@ def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> M
 
 
 def split_slot_keys(slot_keys: bytes) -> list[bytes]:
-    """Returns the 32-byte keys of slot 0 and the following ones."""
+    """The 32-byte keys of slot 0 and the following ones."""
     return [slot_keys[start : start + KEY_BYTES] for start in range(0, len(slot_keys), KEY_BYTES)]
 
 
@@ -97,7 +97,7 @@ def check_slot_keys(bundles: Mapping[int, KeyBundle], n_slots: int, slot_keys: M
 def read_nonce_list(
     data: bytes, parameters: EpochParameters, roster: Roster, bundles: Mapping[int, KeyBundle], key_list: bytes
 ) -> dict[int, bytes]:
-    """Returns the nonces of all members, checked against their commitments and the hash of the same key list.
+    """The nonces of all members, checked against their commitments and the hash of the same key list.
 
     Raises Refusal: REVEAL_MISSING, NONCE_MISMATCH, DIFFERENT_VIEW, and those of a list.
     """
@@ -115,7 +115,7 @@ def read_nonce_list(
 def read_nonce(
     message: bytes, parameters: EpochParameters, roster: Roster, bundles: Mapping[int, KeyBundle], key_list: bytes
 ) -> NonceReveal:
-    """Returns one member's nonce, checked. Args: key_list: the hash of the list that it must have seen.
+    """One member's nonce, checked. Args: key_list: the hash of the list that it must have seen.
 
     Raises Refusal: UNKNOWN_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NONCE_MISMATCH, MALFORMED.
     """
@@ -131,7 +131,7 @@ def read_nonce(
 
 
 def read_ready_list(data: bytes, roster: Roster, view: bytes, graph: Graph) -> tuple[int, ...]:
-    """Returns the ready nodes: each acknowledged, signed, the shares of all its ready neighbours.
+    """The ready nodes: each acknowledged, signed, the shares of all its ready neighbours.
 
     Raises Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NOT_ACKNOWLEDGED.
     """
@@ -151,7 +151,7 @@ def read_ready_list(data: bytes, roster: Roster, view: bytes, graph: Graph) -> t
 
 
 def read_acknowledgement(message: bytes, roster: Roster, view: bytes, graph: Graph) -> Acknowledgement:
-    """Returns one member's acknowledgement, checked; raises Refusal as `read_ready_list`."""
+    """One member's acknowledgement, checked; raises Refusal as `read_ready_list`."""
     acknowledgement = Acknowledgement.from_signed(message)
     node = acknowledgement.node
     if node not in graph.neighbours:
@@ -168,21 +168,21 @@ def _require_next(node: int, seen: Mapping[int, object]) -> None:
 
 
 def site_key(roster: Roster, node: int) -> bytes:
-    """Returns the identity key of a node; raises Refusal UNKNOWN_NODE."""
+    """The identity key of a node; raises Refusal UNKNOWN_NODE."""
     if node >= len(roster.sites):
         raise refuse(Code.UNKNOWN_NODE, peer=node)
     return roster.sites[node].key
 
 
 def nonce_seed(label: str, nonces: Mapping[int, bytes]) -> bytes:
-    """Returns 32 bytes that no node and no coordinator chose: the hash of all revealed nonces under a label."""
+    """32 bytes that no node and no coordinator chose: the hash of all revealed nonces under a label."""
     return digest(label, *(nonces[node] for node in sorted(nonces)))
 
 
 def parts_of(
     roster: Roster, members: Collection[int], n_groups: int, drawing: bytes = b""
 ) -> tuple[tuple[int, ...], ...]:
-    """Returns the members of each group, in increasing order; all of them in one part without groups."""
+    """The members of each group, in increasing order; all of them in one part without groups."""
     if not n_groups:
         return (tuple(members),)
     of = dealt([site.key for site in roster.sites], n_groups, drawing)
@@ -190,7 +190,7 @@ def parts_of(
 
 
 def size_beside(roster: Roster, members: Collection[int], parameters: EpochParameters, node: int) -> int:
-    """Returns how many of the members are in the group of a node, itself among them; all of them without groups."""
+    """How many of the members are in the group of a node, itself among them; all of them without groups."""
     parts = parts_of(roster, members, parameters.wishes.n_groups, parameters.drawing)
     return next((len(part) for part in parts if node in part), 0)
 
@@ -214,7 +214,7 @@ class Agreement:
 
 @lru_cache(maxsize=4)
 def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes) -> Agreement:
-    """Returns what the lists agree on, everything checked; raises Refusal."""
+    """What the lists agree on, everything checked; raises Refusal."""
     if parameters.roster_hash != roster.hash():
         # The members signed for the roster that they had pinned; another may number other sites.
         raise refuse(Code.ROSTER_MISMATCH, "The parameters are for another roster.", "coordinator")
@@ -294,7 +294,7 @@ class EpochView:
     def from_messages(
         cls, roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes, ready_list: bytes
     ) -> EpochView:
-        """Returns the view, everything checked, without slot keys; raises Refusal."""
+        """The view, everything checked, without slot keys; raises Refusal."""
         agreed = agree(roster, parameters, key_list, nonce_list)
         ready = read_ready_list(ready_list, roster, agreed.view, agreed.graph)
         if not is_enough(agreed, ready):
@@ -323,7 +323,7 @@ class EpochView:
     def from_record(
         cls, record: bytes, require: Callable[[Roster, EpochParameters], None] = lambda roster, parameters: None
     ) -> EpochView:
-        """Returns the view rebuilt, and checked again, from `record`, without slot keys; raises Refusal.
+        """The view rebuilt, and checked again, from `record`, without slot keys; raises Refusal.
 
         Args: require: raises for a roster or parameters that are not wanted. It is asked before the lists are looked
             at, whose signatures cost time: in a stranger's record they may be as many as the format allows.
@@ -333,21 +333,21 @@ class EpochView:
         return cls.from_messages(of.roster, of.parameters, of.key_list, of.nonce_list, of.ready_list)
 
     def with_slot_keys(self, slot_keys: Mapping[int, bytes]) -> EpochView:
-        """Returns the view of a party that was given these slot keys, checked; raises Refusal as `check_slot_keys`."""
+        """The view of a party that was given these slot keys, checked; raises Refusal as `check_slot_keys`."""
         check_slot_keys(self.bundles, self.parameters.n_slots, slot_keys)
         return replace(self, slot_keys=slot_keys)
 
     def slot_key(self, node: int, slot: int) -> bytes:
-        """Returns the 32-byte public key of a node for a slot, where this party was given it."""
+        """The 32-byte public key of a node for a slot, where this party was given it."""
         return self.slot_keys[node][KEY_BYTES * slot : KEY_BYTES * (slot + 1)]
 
     def to_bytes(self) -> bytes:
-        """Returns the record and this party's slot keys, for its own storage."""
+        """The record and this party's slot keys, for its own storage."""
         return StoredView(self.record, self.slot_keys).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes, node: int | None = None) -> EpochView:
-        """Returns the view of `to_bytes`, checked again; raises Refusal, or OwnMistake CORRUPT_STATE without the keys
+        """The view of `to_bytes`, checked again; raises Refusal, or OwnMistake CORRUPT_STATE without the keys
         that its party was given.
 
         Args: node: whose view it is; None for the coordinator's.
@@ -380,12 +380,12 @@ class EpochView:
         return node in self._ready_set
 
     def peers(self, node: int) -> tuple[int, ...]:
-        """Returns the ready neighbours of a node, in increasing order, itself excluded."""
+        """The ready neighbours of a node, in increasing order, itself excluded."""
         return self._peers[node]
 
 
 def survivors_of(of: Agreement | EpochView, nodes: Collection[int]) -> tuple[int, ...]:
-    """Returns those of the nodes whose sum has as many of them as it needs, in increasing order."""
+    """Those of the nodes whose sum has as many of them as it needs, in increasing order."""
     there = set(nodes)
     parts = ([node for node in part if node in there] for part in of.parts)
     return tuple(sorted(n for part in parts if part and len(part) >= of.by_node[part[0]].min_survivors for n in part))
