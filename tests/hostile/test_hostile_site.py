@@ -490,7 +490,7 @@ def test_a_site_that_comes_back_without_its_epoch_begins_few_new_ones(federate: 
     outcome = federation.run()
     check(federation, outcome)
     assert outcome.salvaged is None and federation.session.run.attempt <= 4
-    assert "came back without its epoch" in federation.session.run.sites[HOSTILE].conduct.text()
+    assert "came back without its epoch" in federation.session.run.sites[HOSTILE].fault_counts.text()
 
 
 def test_no_epoch_names_those_who_broke_the_set_ups(federate: Builder, factory: ModuleType) -> None:
@@ -570,8 +570,8 @@ def test_of_missing_acknowledgements_the_end_of_most_pairs_goes_first(
         site.link, site.consent = Link.CONNECTED, Consent.READY
     named = dict(zip("abcdefg", (site.name for site in sites), strict=True))
     for one, other in pairs:
-        sites[named[one]].conduct.unacknowledged[named[other]] = MOST_UNACKNOWLEDGED
-    assert sites.agreeing() == {named[letter] for letter in left}
+        sites[named[one]].fault_counts.unacknowledged[named[other]] = MOST_UNACKNOWLEDGED
+    assert sites.members_for_next_epoch() == {named[letter] for letter in left}
 
 
 def test_who_fails_to_acknowledge_a_second_site_goes_itself(federate: Builder, plan: Plan) -> None:

@@ -120,12 +120,12 @@ class NodeSession:
         self.salvaged: Salvage | None = None
         self.plan: Plan | None = setup.plan
         self._run: NodeRun | None = None
-        self._lost: HedgerowError | None = None
+        self._unreported_fault: HedgerowError | None = None
         self._greeting: int | None = None
         self.set_aside: PolicyRefusal | None = None
         self.is_paused = False
         self.question: Question | None = None
-        self._held: Invitation | EvaluationInvitation | SurveyInvitation | None = None
+        self._deferred: Invitation | EvaluationInvitation | SurveyInvitation | None = None
         self._files.reconcile()
         stored = store.load()
         if stored is not None:
@@ -163,7 +163,7 @@ class NodeSession:
             return []
         run = self._run
         # Who waited for its owner is invited again.
-        self.question = self._held = None
+        self.question = self._deferred = None
         self._greeting = int.from_bytes(self._setup.entropy(8), "big")
         if run is None:
             return [encode(Hello(self._greeting))]
@@ -173,9 +173,9 @@ class NodeSession:
             self.state = NodeState.OUTSIDE
         epoch = NO_HASH if run.participant is None else run.participant.view.digest
         messages: list[Message] = [Hello(self._greeting, run.run_id, epoch, run.replica.n_releases)]
-        if self._lost is not None:
-            messages.append(Refused(run.replica.n_releases, self._lost.code))
-            self._lost = None
+        if self._unreported_fault is not None:
+            messages.append(Refused(run.replica.n_releases, self._unreported_fault.code))
+            self._unreported_fault = None
         return [encode(message) for message in messages]
 
     def receive(self, data: bytes) -> list[bytes]:
@@ -193,7 +193,7 @@ class NodeSession:
             require_expected(self.state, kind_of(message))
             return [encode(answer) for answer in self._react(message)]
         except HedgerowError as fault:
-            return self._stop(fault)
+            return self._refuse(fault)
 
     def consider(self) -> list[bytes]:
         """What to send after the owner may have said something; to be called now and then. Never raises, as `receive`.
@@ -207,19 +207,19 @@ class NodeSession:
                 for run_id in self._book.reserved():
                     close_reserved(self._store, self._book, run_id)
                 raise PolicyRefusal("stopped-by-owner")
-            held = self._held
+            held = self._deferred
             if held is None or self.question is None or self._store.desk.said(self.question.id) is None:
                 return []
-            return [encode(answer) for answer in self._asked(held)]
+            return [encode(answer) for answer in self._answer_invitation(held)]
         except HedgerowError as fault:
-            return self._stop(fault)
+            return self._refuse(fault)
 
     # What a message does -----------------------------------------------------------------------------------------
 
     def _react(self, message: Message) -> list[Message]:
         match message:
             case Invitation() | EvaluationInvitation() | SurveyInvitation():
-                return self._asked(message)
+                return self._answer_invitation(message)
             case Payload(MessageKind.ORIGIN, content):
                 self._require_run().originate(content)
             case Payload() | RoundRequest():
@@ -233,12 +233,12 @@ class NodeSession:
                     raise
                 return [] if answer is None else [answer]
             case Finished() | Salvaged():
-                return self._finish(message)
+                return self._accept_result(message)
             case Stop(Code.ROLLED_BACK):
-                self._end_rolled_back()
+                self._close_rolled_back()
             case Stop(code):
                 if self._run is not None:
-                    self._end(STOPPED)
+                    self._close_run(STOPPED)
                 raise AggregationError("given-up", code=code)
             case Paused():
                 self.is_paused = True
@@ -247,25 +247,25 @@ class NodeSession:
                     self.state = NodeState.WAITING
         return []
 
-    def _stop(self, fault: HedgerowError) -> list[bytes]:
+    def _refuse(self, fault: HedgerowError) -> list[bytes]:
         has_ended = self.state is NodeState.STOPPED
         if self.question is not None:
             self._store.desk.withdraw()
-            self.question = self._held = None
+            self.question = self._deferred = None
         self.failure, self.state = fault, NodeState.STOPPED
         if has_ended:
             return []
         code = fault.public_code if isinstance(fault, DataError) else fault.code
         return [encode(Refused(0 if self._run is None else self._run.replica.n_releases, code))]
 
-    def _end(self, status: str) -> None:
+    def _close_run(self, status: str) -> None:
         """Close the run in the budget book and in the store: it is never taken up again."""
         run = self._require_run()
         run.leave_epoch()
         self._files.close(run.run_id, status)
         self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
 
-    def _end_rolled_back(self) -> None:
+    def _close_rolled_back(self) -> None:
         """The coordinator has a vector of this node that its files, restored together, do not know of.
 
         What else has left is not known, so all that was reserved stays charged. Nothing more leaves in this run: its
@@ -287,21 +287,21 @@ class NodeSession:
 
     # Taking part -------------------------------------------------------------------------------------------------
 
-    def _asked(self, message: Invitation | EvaluationInvitation | SurveyInvitation) -> list[Message]:
+    def _answer_invitation(self, message: Invitation | EvaluationInvitation | SurveyInvitation) -> list[Message]:
         """Answer an invitation; whatever the answer is, the owner can read in the book that it was given."""
-        was_asked, self.question, self._held = self.question, None, None
+        was_asked, self.question, self._deferred = self.question, None, None
         try:
-            answers = self._invited(message.run_id, task_of(message))
+            answers = self._join_or_ask(message.run_id, task_of(message))
         except HedgerowError as fault:
             self._book.note_invitation(asked_by(message), fault.code)
             raise
         if self.question is not None:
-            self._held = message
+            self._deferred = message
             return [] if self.question == was_asked else [Deferred()]
         self._book.note_invitation(asked_by(message), ACCEPTED)
         return answers
 
-    def _invited(self, run_id: bytes, task: Task) -> list[Message]:
+    def _join_or_ask(self, run_id: bytes, task: Task) -> list[Message]:
         """What to answer; nothing where the owner has to be asked first, which `question` says then."""
         run = self._run
         if run is not None and run.run_id == run_id:
@@ -321,13 +321,13 @@ class NodeSession:
     def _resume(self, stored: StoredRun, node: Answers) -> None:
         """Rebuild scores and state from the store."""
         self._run = NodeRun(self._setup, self._files, stored, node)
-        self.plan, self._lost = stored.task.plan, stored.fault
+        self.plan, self._unreported_fault = stored.task.plan, stored.fault
         if self._run.participant is not None:
             self.state = self._run.state
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    def _finish(self, message: Finished | Salvaged) -> list[Message]:
+    def _accept_result(self, message: Finished | Salvaged) -> list[Message]:
         run = self._require_run()
         self.salvaged = run.finish(message)
         if isinstance(run.replica.result, Evaluation):
@@ -339,12 +339,12 @@ class NodeSession:
             if self._store.has_masked(run.run_id):
                 # Where no vector of this node is in any release, the coordinator may have made them all up.
                 self._store.keep_model(digest_of_model(run.replica.result))
-        self._end(FINISHED)
+        self._close_run(FINISHED)
         return [Done(message.result_digest)]
 
     # From one process to the next ------------------------------------------------------------------------------------
 
-    def kept(self) -> bytes:
+    def pending_state(self) -> bytes:
         """What the store does not hold and the next message may need, for engines with a process for every message.
 
         It holds the secrets of a set-up that is under way, and belongs in a private file; empty when there are none.
@@ -357,8 +357,8 @@ class NodeSession:
             return b""
         return self.state.value.encode() + b" " + (b"" if run.enrolment is None else run.enrolment.to_bytes())
 
-    def take_up(self, content: bytes) -> None:
-        """Go on where the process before this one was, on the same connection: what `kept` gave there.
+    def restore_pending(self, content: bytes) -> None:
+        """Go on where the process before this one was, on the same connection: what `pending_state` gave there.
 
         Raises:
             OwnMistake: CORRUPT_STATE when it cannot be read.
@@ -549,7 +549,7 @@ class NodeRun:
                 return self._unmask(content)
             case Payload(MessageKind.CERTIFICATE, content):
                 step = self._require_participant().confirm(content)
-                return NodeState.WAITING, Payload(MessageKind.ANSWER, self._taken(step))
+                return NodeState.WAITING, Payload(MessageKind.ANSWER, self._record_step(step))
         raise refuse(Code.OUT_OF_ORDER, peer="coordinator")
 
     # Setting an epoch up ---------------------------------------------------------------------------------------------
@@ -687,7 +687,7 @@ class NodeRun:
         if fresh and not step.persist:
             # The repeated vector is of an earlier round than the one that these releases lead to.
             raise refuse(Code.SLOT_REUSED, "Its spec was answered, and comes with new releases.", "coordinator")
-        return self._taken(step, NodeStep(releases=fresh, spent=(request.round, cost), masked=cohort))
+        return self._record_step(step, NodeStep(releases=fresh, spent=(request.round, cost), masked=cohort))
 
     def _parts(self) -> tuple[tuple[int, ...], ...]:
         """The nodes of the roster, by their groups in the next round."""
@@ -777,7 +777,7 @@ class NodeRun:
         step = self._require_participant().unmask(self._context, content)
         number = self.replica.n_releases
         answers = any(record.fact == "purpose-answered" for record in step.persist)
-        message = self._taken(step, NodeStep(answered=number if answers else None))
+        message = self._record_step(step, NodeStep(answered=number if answers else None))
         if answers:
             self._answered.add(number)
             self._note_headers(content)
@@ -804,7 +804,7 @@ class NodeRun:
         self._book.peers.keep(self._setup.identity.public, signed)
         self._headers = {}
 
-    def _taken(self, step: Step[Participant], beside: NodeStep = _NOTHING) -> bytes:
+    def _record_step(self, step: Step[Participant], beside: NodeStep = _NOTHING) -> bytes:
         """The message of a step; the store has what it changes, and what changes beside it, when this returns."""
         if step.persist:
             self._store.save(self.run_id, replace(beside, participant=step.state))

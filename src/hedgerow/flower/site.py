@@ -213,7 +213,7 @@ class FlowerNode:
             if session.question is not None:
                 said = "; ".join(f"{name}: {value}" for name, value in facts_of(session.question))
                 _log(self._folder, f"The owner is asked first. {said}; {command_of(session.question, self._folder)}")
-            return answers, session.kept()
+            return answers, session.pending_state()
 
     def _greet(self, session: NodeSession, messages: Sequence[bytes]) -> list[bytes]:
         """A new connection. What a greeting carries is for nodes that are in no epoch: the others are in the run."""
@@ -230,7 +230,7 @@ class FlowerNode:
 
     @staticmethod
     def _go_on(session: NodeSession, messages: Sequence[bytes], content: bytes) -> list[bytes]:
-        session.take_up(content)
+        session.restore_pending(content)
         return [answer for message in messages for answer in session.receive(message)]
 
     @contextmanager

@@ -518,7 +518,7 @@ class Run:
         for site in map(self.sites.of, self.lineup.left_out):
             if not site.left_out:
                 self.leave_out(site, "group-out-of-line")
-                site.conduct.may_return = False
+                site.fault_counts.may_return = False
         self.releases.append(line.release)
         self.survivors.append(line.survivors)
 
@@ -537,13 +537,13 @@ class Run:
 
     def count_timeout(self, site: SiteRecord) -> None:
         """A site was waited for in vain; it is left out when that was one time too many."""
-        if site.conduct.timed_out():
+        if site.fault_counts.count_timeout():
             self.leave_out(site, "timeouts-spent")
 
     def survivors_heard(self, slot: Aggregator) -> dict[int, SiteRecord]:
         """The nodes whose vector is in the slot's sum and whose answer can be waited for, with their sites."""
         sites = {node: self.sites.of(node) for node in slot.uploads}
-        return {node: site for node, site in sites.items() if site.is_heard and site.is_inside}
+        return {node: site for node, site in sites.items() if site.can_answer and site.is_inside}
 
     # Messages --------------------------------------------------------------------------------------------------------
 
@@ -632,7 +632,7 @@ def members_of_next(run: Run) -> set[str]:
     A node masks no round in two epochs of which both sums could be opened. Where a slot of the next query was given
     up after vectors of it had come, an epoch without those who came since may do.
     """
-    members = run.sites.agreeing()
+    members = run.sites.members_for_next_epoch()
     if not run.plan.federation.groups:
         return _members_of_next(run, members, run.sites.least)
     parts = [{run.sites.name(node) for node in part} for part in run.parts(members)]
@@ -671,7 +671,7 @@ def explains_refusal(run: Run, site: SiteRecord, code: str) -> bool:
 
 def too_few(run: Run) -> AggregationError:
     """Why the run cannot go on with the sites that are there."""
-    there = run.sites.agreeing()
+    there = run.sites.members_for_next_epoch()
     if len(there) < run.sites.least or members_of_next(run) or not _burnt_of_round(run):
         return run.sites.too_few()
     lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _burnt_of_round(run))
@@ -680,7 +680,7 @@ def too_few(run: Run) -> AggregationError:
         round=run.replica.n_releases,
         there=", ".join(sorted(there)),
         lacking=", ".join(sorted(set[str]().union(*lacking))),
-        said=run.sites.said_of_them(),
+        said=run.sites.fault_summary(),
     )
 
 
@@ -727,7 +727,7 @@ def begin_setup(run: Run) -> None:
             raise too_few(run)
         members = members_of_next(run)
     if run.attempt >= MAX_ATTEMPTS:
-        raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.said_of_them())
+        raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.fault_summary())
     run.attempt += 1
     n_slots = slots_for(run.replica.n_left_of_drawing, len(members))
     identity = (run.run_id, run.attempt, run.setup.roster.hash())
@@ -780,7 +780,7 @@ def _next_step(run: Run, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes
 
 def _begin_epoch(run: Run, setup: EpochSetup) -> BetweenSlots:
     """The epoch is ready: tell its nodes so, and invite the others again."""
-    view, ready_list = setup.close_acknowledgements({site.node: site.conduct.weight for site in run.sites})
+    view, ready_list = setup.close_acknowledgements({site.node: site.fault_counts.weight for site in run.sites})
     _judge_setup(run, setup)
     is_origin = run.origin is None
     if is_origin:
@@ -812,16 +812,16 @@ def _judge_setup(run: Run, setup: EpochSetup) -> None:
         arrived = set(arrived) & set(setup.shares)
         for pair in setup.unacknowledged():
             for one, other in (pair, pair[::-1]):
-                run.sites.of(one).conduct.unacknowledged[run.sites.name(other)] += 1
+                run.sites.of(one).fault_counts.unacknowledged[run.sites.name(other)] += 1
                 run.tell(RunEventKind.COMPLAINT, run.sites.name(one), Code.NOT_ACKNOWLEDGED.value)
     missing = [site for site in run.sites.invited if site.node not in arrived]
     if 2 * len(missing) >= len(run.sites.invited):
         # When most are missing it is the network, or this machine.
         return
     for site in missing:
-        site.conduct.broken_setups += 1
+        site.fault_counts.broken_setups += 1
         run.tell(RunEventKind.COMPLAINT, site.name, "set-up-broken")
-        if site.conduct.broken_setups >= MOST_BROKEN_SETUPS and not site.left_out:
+        if site.fault_counts.broken_setups >= MOST_BROKEN_SETUPS and not site.left_out:
             run.leave_out(site, "set-ups-broken")
 
 
@@ -868,16 +868,16 @@ def _following(run: Run, between: BetweenSlots) -> tuple[Following, list[SiteRec
     view, sites = between.view, run.sites
     if run.replica.query is None:
         return Following.END, []
-    present = [site for site in sites if site.is_inside and site.is_heard]
+    present = [site for site in sites if site.is_inside and site.can_answer]
     if sites.is_any_returning:
         return Following.WAIT, present
     there = {site.name for site in present}
     is_full = between.next_slot >= view.parameters.n_slots or view.parameters.drawing != run.replica.drawing
     is_short = not is_enough(view, [site.node for site in present])
     ready = members_of_next(run)
-    comes_back = {name for name in ready - there if sites[name].conduct.lost_epochs >= MOST_LOST_EPOCHS}
+    comes_back = {name for name in ready - there if sites[name].fault_counts.lost_epochs >= MOST_LOST_EPOCHS}
     # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
-    is_worth_it = bool(sites.agreeing() - there) and is_short
+    is_worth_it = bool(sites.members_for_next_epoch() - there) and is_short
     # Where groups are drawn anew, each drawing has to have a set-up of its own, in which they join.
     n_needed = run.attempt + run.replica.n_drawings_left
     is_worth_it |= bool(ready - there - comes_back) and n_needed < MAX_ATTEMPTS // 2
@@ -997,7 +997,7 @@ def release(run: Run, now: InSlot) -> None:
         give_up(run, fault, line)
         return
     for name in survivors:
-        run.sites[name].conduct.may_return = True
+        run.sites[name].fault_counts.may_return = True
     run.take(line)
     run.stage = between = now.over()
     open_round(run, between, line)
@@ -1176,7 +1176,7 @@ def _begin_finishing(run: Run) -> None:
     run.sites.begin_slot()
     for site in run.sites:
         # A site that was left out has rows in the model, and may have it.
-        if site.is_ready and site.is_there:
+        if site.is_ready and site.is_connected_and_willing:
             run.send_finished(site)
 
 
@@ -1253,7 +1253,7 @@ class RunSession:
                 self.run.tell(RunEventKind.COMPLAINT, site, fault.code)
         return self._flush()
 
-    def timed_out(self) -> list[Outgoing]:
+    def handle_timeout(self) -> list[Outgoing]:
         """The phase has taken as long as it may: go on without those who have not answered, or give up."""
         run = self.run
         if run.sites.is_any_returning:
@@ -1284,14 +1284,14 @@ class RunSession:
         if state is RunState.GATHERING:
             return site.may_join
         if state is RunState.SETTING_UP:
-            return site.is_setting_up and site.is_heard
+            return site.is_setting_up and site.can_answer
         if state is RunState.FINISHING:
-            return (site.is_there and not site.claims_more) or site.link is Link.RETURNING
+            return (site.is_connected_and_willing and not site.claims_more) or site.link is Link.RETURNING
         if slot is None or not site.is_inside:
             return False
         if state is RunState.COLLECTING_VECTORS:
-            return site.link in (Link.RETURNING, Link.AWAY) or (site.spec is Asked.NOW and site.is_heard)
-        is_asked = site.link is Link.RETURNING or (site.opening is Asked.NOW and site.is_heard)
+            return site.link in (Link.RETURNING, Link.AWAY) or (site.spec is Asked.NOW and site.can_answer)
+        is_asked = site.link is Link.RETURNING or (site.opening is Asked.NOW and site.can_answer)
         return is_asked and site.node in slot.uploads
 
     def _is_in_epoch(self, site: SiteRecord) -> bool:
@@ -1369,7 +1369,7 @@ class RunSession:
             run.tell(RunEventKind.READY, site.name)
             self._repeat_to(site)
             return
-        site.conduct.lost_epochs += is_member and site.is_inside
+        site.fault_counts.lost_epochs += is_member and site.is_inside
         run.invite(site)
 
     def _has_answered_after(self, site: SiteRecord, n_held: int) -> bool:
@@ -1406,7 +1406,7 @@ class RunSession:
         match run.stage:
             case Finishing():
                 run.send_finished(site)
-            case InSlot(slot, certificate) if site.is_heard:
+            case InSlot(slot, certificate) if site.can_answer:
                 if slot.state is State.COLLECTING_VECTORS:
                     if site.node not in slot.uploads:
                         run.send_request(site, slot)
@@ -1592,7 +1592,7 @@ def run_coordinator(
         if event is None and clock() < deadline:
             continue
         n_late = n_late if event is not None else 0
-        messages = session.timed_out() if event is None else _react(session, event)
+        messages = session.handle_timeout() if event is None else _react(session, event)
         is_new_round = len(session.run.releases) > n_released and session.run.state is RunState.COLLECTING_VECTORS
         if is_new_round and is_paused():
             # The next round's spec is in the journal, and no site has it.

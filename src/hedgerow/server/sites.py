@@ -37,7 +37,7 @@ _DOUBTS = {
 
 
 @dataclass
-class Conduct:
+class FaultCounts:
     """What a site has cost the others in this run. Its next connection does not clear it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Conduct:
         """All of it in one number; the site with the larger one goes first."""
         return self.timeouts + self.broken_setups + self.lost_epochs + self.unacknowledged.total()
 
-    def timed_out(self) -> bool:
+    def count_timeout(self) -> bool:
         """Count a timeout; whether it was one too many."""
         self.timeouts, self.in_a_row = self.timeouts + 1, self.in_a_row + 1
         return self.in_a_row >= MOST_TIMEOUTS_IN_A_ROW or self.timeouts >= MOST_TIMEOUTS
@@ -144,7 +144,7 @@ class SiteRecord:
     is_new: bool = False
     n_held: int = 0
     left_out: str = ""
-    conduct: Conduct = field(default_factory=Conduct)
+    fault_counts: FaultCounts = field(default_factory=FaultCounts)
 
     # What is asked of it ---------------------------------------------------------------------------------------------
 
@@ -174,14 +174,14 @@ class SiteRecord:
         return self.place is Place.SETTING_UP
 
     @property
-    def is_there(self) -> bool:
+    def is_connected_and_willing(self) -> bool:
         """Whether it is connected and speaks, and has not refused."""
         return self.is_connected and not self.is_silent and not self.has_refused
 
     @property
-    def is_heard(self) -> bool:
+    def can_answer(self) -> bool:
         """Whether an answer of it can be waited for."""
-        return self.is_there and not self.left_out and not self.claims_more
+        return self.is_connected_and_willing and not self.left_out and not self.claims_more
 
     @property
     def may_join(self) -> bool:
@@ -189,7 +189,7 @@ class SiteRecord:
         return self.consent is Consent.OPEN and not (self.is_silent or self.left_out or self.claims_more)
 
     @property
-    def is_doubting(self) -> bool:
+    def disputes_journal(self) -> bool:
         """Whether it says that it gave or holds more than the journal knows of, or other releases."""
         return self.claims_more or (self.has_refused and self.refusal in _DOUBTS and not self.is_explained)
 
@@ -231,7 +231,7 @@ class SiteRecord:
     def answer(self) -> None:
         """It has answered in time."""
         self.has_answered = True
-        self.conduct.in_a_row = 0
+        self.fault_counts.in_a_row = 0
 
     def fall_silent(self) -> None:
         """It was waited for in vain."""
@@ -249,7 +249,7 @@ class SiteRecord:
     def take_back(self) -> None:
         """It is asked again; with one more timeout, or broken set-up, it is out again."""
         self.left_out = ""
-        self.conduct.may_return, self.conduct.in_a_row = False, 0
+        self.fault_counts.may_return, self.fault_counts.in_a_row = False, 0
 
     def _quit_setup(self) -> None:
         if self.is_setting_up:
@@ -305,7 +305,7 @@ class Sites:
     @property
     def available(self) -> set[str]:
         """Those that could be in a new epoch: ready, and an answer can be waited for."""
-        return {site.name for site in self if site.is_ready and site.is_heard}
+        return {site.name for site in self if site.is_ready and site.can_answer}
 
     @property
     def is_any_returning(self) -> bool:
@@ -341,14 +341,15 @@ class Sites:
     @property
     def is_journal_doubted(self) -> bool:
         """Whether several sites say that they have given or hold more than the journal knows of, or other releases."""
-        return sum(site.is_doubting for site in self) >= self.n_believed
+        return sum(site.disputes_journal for site in self) >= self.n_believed
 
     def to_take_back(self) -> SiteRecord | None:
         """Of those who were left out and may return, the one that has cost least."""
-        among = (site for site in self if site.left_out and site.conduct.may_return and site.is_there and site.is_ready)
-        return min(among, key=lambda site: (site.conduct.weight, site.name), default=None)
+        left_out = (site for site in self if site.left_out and site.fault_counts.may_return)
+        among = (site for site in left_out if site.is_connected_and_willing and site.is_ready)
+        return min(among, key=lambda site: (site.fault_counts.weight, site.name), default=None)
 
-    def agreeing(self) -> set[str]:
+    def members_for_next_epoch(self) -> set[str]:
         """The available sites of whom no two failed to acknowledge each other in two set-ups: for a new epoch.
 
         A site that is an end of several such pairs goes first. Of a pair that is left both ends go, because one of
@@ -359,13 +360,13 @@ class Sites:
         odds = {
             (one, other)
             for one in among
-            for other, count in self[one].conduct.unacknowledged.items()
+            for other, count in self[one].fault_counts.unacknowledged.items()
             if other in among and count >= MOST_UNACKNOWLEDGED
         }
         rest = set(among)
         while True:
             ends = Counter(site for pair in odds if rest.issuperset(pair) for site in set(pair))
-            worst = max(ends, key=lambda site: (ends[site], self[site].conduct.weight, site), default="")
+            worst = max(ends, key=lambda site: (ends[site], self[site].fault_counts.weight, site), default="")
             # A pair may be noted at both of its ends, which is still one pair.
             others = {site for pair in odds if worst in pair and rest.issuperset(pair) for site in pair} - {worst}
             if len(others) < 2:
@@ -376,12 +377,12 @@ class Sites:
             return rest
         kept = set(among)
         while pairs := [pair for pair in odds if kept.issuperset(pair)]:
-            kept.remove(max((site for pair in pairs for site in pair), key=lambda s: (self[s].conduct.weight, s)))
+            kept.remove(max((site for pair in pairs for site in pair), key=lambda s: (self[s].fault_counts.weight, s)))
         return kept
 
-    def said_of_them(self) -> str:
+    def fault_summary(self) -> str:
         """Which sites have cost the others how much, as the end of a sentence."""
-        texts = ((site.name, site.conduct.text()) for site in self)
+        texts = ((site.name, site.fault_counts.text()) for site in self)
         return "".join(f"; {name} {text}" for name, text in texts if text)
 
     @property
@@ -400,7 +401,7 @@ class Sites:
     def too_few(self) -> AggregationError:
         """The error for a run that cannot begin or go on for want of sites."""
         said = "".join(f"; {site} refused: {code}" for site, code in self.refusals.items())
-        said += self.said_of_them()
+        said += self.fault_summary()
         why = "and as many as secure aggregation's threshold"
         if self.draws_seed:
             why = 'for with structure_seed = "joint" more than two thirds of the roster draw the trees\' seed'
