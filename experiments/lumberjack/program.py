@@ -55,7 +55,7 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
-from hedgerow.training.steps import Grown, Program, Run, grown_by
+from hedgerow.training.steps import Grown, Program, Run, grow_by
 from hedgerow.trees.ensemble import MAX_DEPTH
 
 SURE = 2.0
@@ -69,7 +69,7 @@ def lumberjack(plan: Plan, settings: LumberjackSettings) -> Program:
         plan: the plan.
         settings: its resolved settings.
     """
-    return grown_by(Run.of(plan, settings), lambda grown: _grow(grown, settings))
+    return grow_by(Run.of(plan, settings), lambda grown: _grow(grown, settings))
 
 
 def searched(

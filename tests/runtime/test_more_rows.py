@@ -283,13 +283,13 @@ def pure_plan(factory: ModuleType, **own: Any) -> Plan:
 def chosen_from(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> list[tuple[SplitSelection, IntVector]]:
     """The exact sums that a run's choices were computed from."""
     seen: list[tuple[SplitSelection, IntVector]] = []
-    choose = Releaser._chosen
+    choose = Releaser._choose
 
     def watched(self: Releaser, query: SplitSelection, total: IntVector, purpose: str) -> IntVector:
         seen.append((query, total))
         return choose(self, query, total, purpose)
 
-    monkeypatch.setattr(Releaser, "_chosen", watched)
+    monkeypatch.setattr(Releaser, "_choose", watched)
     try:
         federation.run()
     except AggregationError as fault:

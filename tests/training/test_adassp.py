@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.adassp.linear import LinearBasis
-from hedgerow.methods.adassp.program import LEAST_RIDGE, boosted_adassp, correct_gram
+from hedgerow.methods.adassp.program import LEAST_RIDGE, boost_adassp, correct_gram
 from hedgerow.methods.adassp.settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
@@ -85,7 +85,7 @@ class Recorder:
         self.queries: list[Query] = []
         self.releases: list[IntVector] = []
         own = resolve(plan)
-        node, program, noise = Node("one", data, plan, own), boosted_adassp(plan, own), SeededNoise(4)
+        node, program, noise = Node("one", data, plan, own), boost_adassp(plan, own), SeededNoise(4)
         query = next(program)
         while True:
             sigma = math.ceil(query.noise_multiplier * math.sqrt(query.sensitivity_squared))
@@ -162,7 +162,7 @@ def test_it_learns(factory: ModuleType, loss: str) -> None:
 def test_a_release_that_makes_no_sense_ends_in_a_model_all_the_same(factory: ModuleType) -> None:
     """A matrix far from definite, as extreme noise or a lying coordinator makes it, leads to a larger lambda."""
     plan = linear_plan(factory)
-    program = boosted_adassp(plan, resolve_adassp(plan))
+    program = boost_adassp(plan, resolve_adassp(plan))
     query = next(program)
     try:
         while True:

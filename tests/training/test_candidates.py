@@ -15,7 +15,7 @@ from hedgerow.training.candidates import (
     FLOOR_SHARE,
     MAX_REFINEMENTS,
     AdaptiveCandidates,
-    counted_quantiles,
+    count_quantiles,
     quantile_cuts,
 )
 from hedgerow.trees.binning import FeatureGrid
@@ -74,7 +74,7 @@ def test_cuts_are_the_nearest_to_the_quantiles(density: list[int], n_bins: int) 
 def test_even_densities_give_even_cuts() -> None:
     """With every cell alike the candidates are the plan's uniform ones."""
     # Five of the seven quantiles are nearest to the two cuts beside the cell that holds half of all.
-    assert counted_quantiles(np.array([1, 1, 4, 1, 1], dtype=np.int64), 8) == ([0, 1, 2, 3], [1, 2, 3, 1])
+    assert count_quantiles(np.array([1, 1, 4, 1, 1], dtype=np.int64), 8) == ([0, 1, 2, 3], [1, 2, 3, 1])
     assert quantile_cuts(np.full(12, 7, dtype=np.int64), 4) == [2, 5, 8]
     assert quantile_cuts(np.array([5]), 4) == [] == quantile_cuts(np.zeros(5, dtype=np.int64), 4)
 

@@ -19,7 +19,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.dp_xgboost.program import dp_xgboost
-from hedgerow.methods.dp_xgboost.settings import resolve_dp_xgboost, unamplified
+from hedgerow.methods.dp_xgboost.settings import resolve_dp_xgboost, undo_amplification
 from hedgerow.methods.dp_xgboost.trees import (
     GRADIENT_UNIT,
     SCORE_UNIT_OF_GAIN,
@@ -131,7 +131,7 @@ def run(plan: Plan, parts: list[tuple[SiteData, Any]], factory: ModuleType) -> t
 @given(epsilon=st.floats(1e-6, 20.0), rate=st.floats(1e-4, 1.0))
 def test_unamplified_is_the_inverse(epsilon: float, rate: float) -> None:
     """A share of epsilon becomes what may be spent on a sample, never more."""
-    inside = unamplified(epsilon, rate)
+    inside = undo_amplification(epsilon, rate)
     assert amplified_epsilon(inside, rate) <= epsilon
     assert amplified_epsilon(inside * (1 + 1e-9), rate) >= epsilon * (1 - 1e-6)
 

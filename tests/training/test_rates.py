@@ -28,7 +28,7 @@ from hedgerow.methods.line import (
     fit_rates,
 )
 from hedgerow.methods.registry import resolve
-from hedgerow.methods.start import released_level
+from hedgerow.methods.start import read_level
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees.binning import build_grid
@@ -159,10 +159,10 @@ def test_the_released_sizes_tell_how_far_counts_are_spread() -> None:
     """Within what rounding to sizes leaves open; a size that may be noise is none, and where all are, there is none."""
     counts = np.where(np.arange(4000) % 20 == 0, 200, np.arange(4000) % 2)
     sums = np.bincount([int(count).bit_length() for count in counts], minlength=15) * RECORD_NORM
-    exact, noisy = (released_level(sums, noise * RECORD_NORM, 10_000) for noise in (0.0, 100.0))
+    exact, noisy = (read_level(sums, noise * RECORD_NORM, 10_000) for noise in (0.0, 100.0))
     assert exact is not None and exact[1] == pytest.approx(counts.std(), rel=0.15)
     assert noisy is not None and noisy[1] < 1
-    assert released_level(np.zeros(15, dtype=np.int64), RECORD_NORM, 10_000) is None
+    assert read_level(np.zeros(15, dtype=np.int64), RECORD_NORM, 10_000) is None
 
 
 def predicted_and_counted(

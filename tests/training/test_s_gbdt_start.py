@@ -28,7 +28,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import FittedTrees, Query
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.random_trees import PublicRandom, deepened
+from hedgerow.trees.random_trees import PublicRandom, deepen
 
 LABELS = ["binary", "regression"]
 
@@ -226,7 +226,7 @@ def test_deeper_trees_say_the_same(factory: ModuleType, depth: int) -> None:
     trees = uniform_tree(PublicRandom(5, "a tree"), plan, grid, 3)
     values = np.arange(8, dtype=np.int32).reshape(1, 8, 1) * 1000 - 3000
     fitted = FittedTrees(trees, values)
-    deeper = deepened(fitted, depth)
+    deeper = deepen(fitted, depth)
     assert deeper.trees.depth == depth
     scores = [Ensemble(grid, one, 1, "logistic").scores(data.codes) for one in (fitted, deeper)]
     assert np.array_equal(*scores) and len(np.unique(scores[0])) > 4

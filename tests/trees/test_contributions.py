@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hedgerow.models.exports import codes_of_matrix, made_up_records
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
-from hedgerow.trees.ensemble import Ensemble, Leaf, Node, pruned_tree
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, prune_tree
 from hedgerow.trees.importances import contributions
 
 INTERACTING = {"interaction": "cyclical", "interaction_size": "all"}
@@ -55,7 +55,7 @@ def by_brute_force(ensemble: Ensemble, codes: np.ndarray[Any, Any], output: int)
     n_features = len(codes)
     found = np.zeros(n_features)
     for tree in range(ensemble.n_trees):
-        root = pruned_tree(ensemble, tree, output)
+        root = prune_tree(ensemble, tree, output)
         for order in itertools.permutations(range(n_features)):
             known: frozenset[int] = frozenset()
             before = average(root, codes, known, ensemble)

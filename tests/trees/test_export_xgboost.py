@@ -20,7 +20,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import Ensemble, Leaf, Node, link_of, pruned_tree
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, link_of, prune_tree
 
 xgboost = pytest.importorskip("xgboost")
 
@@ -176,7 +176,7 @@ def test_pruning_leaves_no_node_that_decides_nothing(factory: ModuleType, model_
         assert node.weight == left[1] + right[1]
         return left[0] + right[0], node.weight
 
-    sizes = [check(pruned_tree(model.ensemble, tree, 0))[0] for tree in range(10)]
+    sizes = [check(prune_tree(model.ensemble, tree, 0))[0] for tree in range(10)]
     # Five ages and missing, three regions, others and missing: no more leaves than pairs of them.
     assert max(sizes) <= 30
 

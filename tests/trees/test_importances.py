@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import Ensemble, Leaf, Node, link_of, pruned_tree
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, link_of, prune_tree
 from hedgerow.trees.importances import features_of_tree, importances, shape_function
 
 
@@ -81,7 +81,7 @@ def test_credits_add_up_to_the_variance_of_the_trees(factory: ModuleType) -> Non
     expected = 0.0
     for tree in range(ensemble.n_trees):
         if len(features_of_tree(ensemble, tree)) > 1:
-            values, weights = np.array(list(leaves_below(pruned_tree(ensemble, tree, 0)))).T
+            values, weights = np.array(list(leaves_below(prune_tree(ensemble, tree, 0)))).T
             expected += float(np.cov(values / SCORE_UNIT, aweights=weights, ddof=0))
     assert expected > 0
     assert np.isclose((importances(ensemble).shared ** 2).sum(), expected)

@@ -69,7 +69,7 @@ def matrices() -> dict[str, Matrix]:
 def questions(plan: Plan) -> Questions:
     """Both questions of a linear start: of plain rows, for every transform, and for integers that none is made of."""
     basis, found = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=True), []
-    bases = [basis, *(basis.transformed(matrix) for matrix in matrices().values())]
+    bases = [basis, *(basis.transform(matrix) for matrix in matrices().values())]
     for integer in (np.iinfo(np.int64).min, np.iinfo(np.int64).max, 2**50):
         bases.append(replace(basis, rows=replace(basis.rows, transform=np.full((4, 4), integer, dtype=np.int64))))
     for one in bases:
@@ -145,7 +145,7 @@ def test_rows_too_long_for_their_squares_are_refused(factory: ModuleType) -> Non
     plan = plan_of(factory, "binary")
     basis = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=True)
     with pytest.raises(ValueError, match="too long"):
-        basis.transformed(np.broadcast_to(np.zeros(1), (MAX_TRANSFORMED + 1, 1)))
+        basis.transform(np.broadcast_to(np.zeros(1), (MAX_TRANSFORMED + 1, 1)))
 
 
 def test_equations_are_solved_one_rounding_at_a_time() -> None:

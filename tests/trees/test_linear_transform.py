@@ -59,7 +59,7 @@ def bases(draw: st.DrawFn, factory: ModuleType) -> tuple[Plan, LinearBasis, Site
     p = basis.rows.n_columns
     random = np.random.default_rng(draw(st.integers(0, 10**6)))
     matrix = random.normal(size=(p, p)) * 10.0 ** draw(st.integers(-4, 4))
-    return plan, basis.transformed(matrix), factory.make_data(plan, draw(st.integers(1, 5)), draw(st.integers(0, 99)))
+    return plan, basis.transform(matrix), factory.make_data(plan, draw(st.integers(1, 5)), draw(st.integers(0, 99)))
 
 
 def records_of(data: SiteData) -> SiteRecords:
@@ -118,7 +118,7 @@ def test_a_record_comes_near_the_bound(factory: ModuleType) -> None:
     basis = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=True)
     matrix = np.zeros((4, 4))
     matrix[0, 0] = 5.0
-    query = gram_question(1, "test", basis.transformed(matrix), 1.0, 1)
+    query = gram_question(1, "test", basis.transform(matrix), 1.0, 1)
     vector = gram_matrix(records_of(factory.make_data(plan, 1, 1)), query).astype(np.float64)
     assert (vector**2).sum() > 0.999 * query.sensitivity_squared
 

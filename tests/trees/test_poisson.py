@@ -26,7 +26,7 @@ from hedgerow.losses.registry import build_loss, loss_kind
 from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS, zoomed
 from hedgerow.methods.boosting.settings import BoostingSettings
 from hedgerow.methods.registry import resolve
-from hedgerow.methods.start import released_level
+from hedgerow.methods.start import read_level
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -288,11 +288,11 @@ def test_the_mean_of_counts_is_found_and_noise_is_not_taken_for_large_ones() -> 
     random, true = np.random.default_rng(0), np.random.default_rng(1).poisson(0.5, 4000)
     octaves = np.bincount([int(count).bit_length() for count in true], minlength=15) * RECORD_NORM
     sigma = 40.0 * RECORD_NORM
-    found = [released_level(octaves + np.rint(random.normal(0, sigma, 15)), sigma, 10_000) for _ in range(200)]
+    found = [read_level(octaves + np.rint(random.normal(0, sigma, 15)), sigma, 10_000) for _ in range(200)]
     assert all(level is not None and 0.2 < level[0] < 0.8 for level in found)
-    exact = released_level(octaves, 0.0, 10_000)
+    exact = read_level(octaves, 0.0, 10_000)
     assert exact is not None and exact[0] == pytest.approx(true.mean(), rel=0.15)
-    hidden = [released_level(np.rint(random.normal(0, sigma, 15)), sigma, 10_000) for _ in range(200)]
+    hidden = [read_level(np.rint(random.normal(0, sigma, 15)), sigma, 10_000) for _ in range(200)]
     assert sum(level is not None for level in hidden) <= 4
 
 

@@ -25,7 +25,7 @@ from hedgerow.trees.leaves import (
     NoisyLeaves,
     ValueSpread,
     expected_values,
-    smoothed_ratios,
+    smooth_ratios,
     values_of,
     wiener_filter,
 )
@@ -79,7 +79,7 @@ def test_the_kernel_computes_what_the_definition_says(data, depth, n_outputs, is
     noise, ridge = data.draw(st.sampled_from([0.0, 0.5, 100.0])), data.draw(st.sampled_from([1.0, 50.0]))
     batch = gradients[None], hessians[None], reachable[None], np.array([is_ordered])
     mixing = np.random.default_rng(depth).normal(size=(1, n_outputs, n_outputs)) if is_mixed else AS_RELEASED
-    fast = smoothed_ratios(*batch, noise, ridge, np.array([JAMES_STEIN_SHARE]), mixing)[0]
+    fast = smooth_ratios(*batch, noise, ridge, np.array([JAMES_STEIN_SHARE]), mixing)[0]
     own = mixing[0] if is_mixed else mixing
     slow = slow_ratios(gradients, hessians, reachable, is_ordered, noise, ridge, own)
     scale = np.abs(gradients).max() / ridge * (10 if is_mixed else 1)
@@ -92,10 +92,10 @@ def test_trees_of_a_batch_do_not_touch_each_other():
     gradients, hessians = rng.normal(0, 9, (5, 8, 1)), rng.uniform(1, 50, (5, 8, 1))
     reachable, is_ordered = rng.random((5, 8)) < 0.7, np.array([True, False, True, True, False])
     how = 3.0, 2.0, np.ones(5), AS_RELEASED
-    together = smoothed_ratios(gradients, hessians, reachable, is_ordered, *how)
+    together = smooth_ratios(gradients, hessians, reachable, is_ordered, *how)
     for tree in range(5):
         one = slice(tree, tree + 1)
-        alone = smoothed_ratios(gradients[one], hessians[one], reachable[one], is_ordered[one], *how)
+        alone = smooth_ratios(gradients[one], hessians[one], reachable[one], is_ordered[one], *how)
         assert alone.tobytes() == together[one].tobytes()
 
 
@@ -108,7 +108,7 @@ def test_smoothing_brings_values_nearer_to_the_truth(noise):
     hessians = np.full((400, 16, 1), 25.0)
     everywhere, ordered = np.ones((400, 16), dtype=bool), np.ones(400, dtype=bool)
     how = noise, 1e-9, np.full(400, JAMES_STEIN_SHARE), AS_RELEASED
-    smooth = smoothed_ratios(gradients, hessians, everywhere, ordered, *how)[..., 0]
+    smooth = smooth_ratios(gradients, hessians, everywhere, ordered, *how)[..., 0]
     plain = gradients[..., 0] / 25
     assert ((smooth - truth / 25) ** 2).mean() < ((plain - truth / 25) ** 2).mean() * (1.05 if noise == 1.0 else 0.8)
 
@@ -117,7 +117,7 @@ def test_without_a_ridge_an_empty_leaf_says_nothing():
     """0 / 0 must not become a value of the model."""
     nothing = np.zeros((1, 4, 1))
     how = 0.0, 0.0, np.ones(1), AS_RELEASED
-    found = smoothed_ratios(nothing, nothing, np.ones((1, 4), dtype=bool), np.array([True]), *how)
+    found = smooth_ratios(nothing, nothing, np.ones((1, 4), dtype=bool), np.array([True]), *how)
     assert not found.any()
 
 

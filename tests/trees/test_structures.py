@@ -46,7 +46,7 @@ def test_the_public_stream_never_changes() -> None:
     words = PublicRandom(2024, "tree 17")
     drawn = [words.below(2**32) for _ in range(1500)]  # past two refills
     drawn += [words.below_big(10**20) for _ in range(5)] + words.permutation(20) + words.sample(range(50), 7)
-    drawn += [words.weighted([1, 0, 10**20, 5]), *(int(words.coin()) for _ in range(64))]
+    drawn += [words.draw_weighted([1, 0, 10**20, 5]), *(int(words.coin()) for _ in range(64))]
     digest = hashlib.sha256(",".join(map(str, drawn)).encode()).hexdigest()
     assert drawn[:3] == [1360374875, 2544724736, 794252892]
     assert digest == "f131bbf03e71eeb16d531f0f641fea7bf4a3d3754cc1d297eaf1b20d10d8c1c3"
@@ -95,7 +95,7 @@ def test_draws_stay_in_range(seed: int, limit: int, size: int) -> None:
     assert all(0 <= stream.below(limit) < limit for _ in range(20))
     assert sorted(stream.permutation(size)) == list(range(size))
     weights = [0, *[3] * size, 1, 0]
-    assert weights[stream.weighted(weights)] > 0
+    assert weights[stream.draw_weighted(weights)] > 0
 
 
 def test_permutations_and_weights_are_even() -> None:
@@ -107,7 +107,7 @@ def test_permutations_and_weights_are_even() -> None:
         orders[order] = orders.get(order, 0) + 1
     assert len(orders) == 6
     assert sum((count - 1000) ** 2 / 1000 for count in orders.values()) < 35.9  # 5 degrees of freedom
-    hits = np.bincount([stream.weighted([1, 2, 0, 5]) for _ in range(8000)], minlength=4)
+    hits = np.bincount([stream.draw_weighted([1, 2, 0, 5]) for _ in range(8000)], minlength=4)
     assert hits[2] == 0
     assert ((hits - [1000, 2000, 0, 5000])[[0, 1, 3]] ** 2 / [1000, 2000, 5000]).sum() < 27.7  # 2 degrees
 

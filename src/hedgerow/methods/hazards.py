@@ -390,7 +390,7 @@ class HazardStart:
     def releases(self, whole: float) -> list[Event]:
         """What the start releases."""
         rows, p = self.plan.privacy.rows_per_unit, self.basis.rows.n_columns
-        centred = self.basis.transformed(np.eye(p))
+        centred = self.basis.transform(np.eye(p))
         planned = (
             (self._moments_squared * rows * rows, p + len(self._numeric), 1),
             (gram_sensitivity_squared(centred, rows), p * (p + 1) // 2, 1),
@@ -419,7 +419,7 @@ class HazardStart:
         question = self._moments_question(first, noises[0])
         released = yield question
         centring, squares, n = self._centring(released / basis.unit, run.sigma(question) / basis.unit)
-        basis = basis.transformed(centring)
+        basis = basis.transform(centring)
         query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows)
         gram = real_gram((yield query), basis)
         curvature = _curvature(gram / n, squares, gram_sigma(run.sigma(query), basis) / n) * (n * _CURVATURE)

@@ -120,7 +120,7 @@ def octaves_of(plan: Plan) -> int:
     return 1 + int(plan.label.bounds[1]).bit_length()
 
 
-def released_level(released: IntVector, sigma: float, largest: float) -> tuple[float, float] | None:
+def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float, float] | None:
     """The mean of counts that an answer to `CountOctaves` tells, and their standard deviation.
 
     A size within `SURE` deviations of its noise is taken for empty: a record of a high one weighs as much as hundreds.
@@ -167,7 +167,7 @@ def label_question(statistics: tuple[int, int, int], noise_multiplier: float, ro
     )
 
 
-def released_mean(released: IntVector, statistics: tuple[int, int, int]) -> float:
+def read_mean(released: IntVector, statistics: tuple[int, int, int]) -> float:
     """The mean that an answer to `label_question` tells."""
     unit, _, support = statistics
     return float(released[0]) / unit / max(1.0, float(released[1]) / support)
@@ -229,7 +229,7 @@ class LinearStart:
     def releases(self, whole: float) -> list[Event]:
         """What the start releases at its smallest sensitivities."""
         basis, rows = self.basis, self.plan.privacy.rows_per_unit
-        round_rows = basis.transformed(np.eye(basis.rows.n_columns))
+        round_rows = basis.transform(np.eye(basis.rows.n_columns))
         smallest = cross_sensitivity_squared(round_rows, self.loss.sensitivity_squared(0), rows)
         planned = (
             (gram_sensitivity_squared(basis, rows), self.length, 1),
@@ -272,7 +272,7 @@ class LinearStart:
         gram = real_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
         factor = shifted_factor(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
-        basis = basis.transformed(_rounding_matrix(gram, factor))
+        basis = basis.transform(_rounding_matrix(gram, factor))
         query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows, known)
         gram = real_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)

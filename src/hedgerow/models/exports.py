@@ -57,7 +57,7 @@ from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid
 from hedgerow.trees.constraints import groups_of
-from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, pruned_tree, single_as_decimal
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, prune_tree, single_as_decimal
 from hedgerow.trees.importances import Shape, contributions, shape_function
 
 XGBOOST_VERSION = [2, 1, 0]
@@ -196,7 +196,7 @@ def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str,
     trees: list[dict[str, Any]] = []
     tree_info: list[int] = []
     for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
-        root = pruned_tree(ensemble, tree, output)
+        root = prune_tree(ensemble, tree, output)
         trees.append(_tree_to_dict(ensemble, root, len(trees), objective.half / SCORE_UNIT))
         tree_info.append(output)
     if objective.middle and not _is_in_base(objective):
@@ -377,7 +377,7 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
     if link is None:
         raise plan.label.kind.refusals.get("machine", lambda: ModelError("export-ebm-link"))()
     for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
-        if (count := len(_features_of(pruned_tree(ensemble, tree, output)))) > 1:
+        if (count := len(_features_of(prune_tree(ensemble, tree, output)))) > 1:
             raise ModelError("export-not-additive", tree=tree, count=count)
     objective, grids = ensemble.link.objective(plan.label), ensemble.grid.features
     half = objective.half
@@ -634,7 +634,7 @@ class _Graph:
         """The name of the scores, float64 [n, n_outputs]."""
         columns, constants = _OnnxColumns(), np.zeros(ensemble.n_outputs)
         for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
-            root = pruned_tree(ensemble, tree, output)
+            root = prune_tree(ensemble, tree, output)
             if isinstance(root, Leaf):
                 constants[output] += root.units / SCORE_UNIT
             else:

@@ -1013,7 +1013,7 @@ def _release_one(
     if not query.is_choice:
         released = wrapped(released, slot.spec.vectors[0].width)
     (entry,) = releaser.ledger.releases
-    summed = _summed(run, slot, opened.survivors)
+    summed = _sum_slot(run, slot, opened.survivors)
     line = JournalledRelease(released, entry, summed.sites or ())
 
     def judge() -> JournalledRelease:
@@ -1034,7 +1034,7 @@ def _release_groups(
     noisy = releaser.release_groups(query, there, cohort_of(run.plan, view))
     noisy = {group: wrapped(total, slot.spec.vectors[0].width) for group, total in noisy.items()}
     (entry,) = releaser.ledger.releases
-    summed = {g: _summed(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}
+    summed = {g: _sum_slot(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
     whole = packed(noisy, weights_of(summed), query.length, n_groups)
 
@@ -1048,7 +1048,7 @@ def _release_groups(
     return JournalledRelease(whole, entry, survivors), judge
 
 
-def _summed(run: Run, slot: Aggregator, nodes: Sequence[int]) -> Summed:
+def _sum_slot(run: Run, slot: Aggregator, nodes: Sequence[int]) -> Summed:
     """What is public of the sum over these nodes, one or more."""
     names = tuple(run.sites.name(node) for node in nodes)
     declared = tuple(run.setup.roster.max_rows_of(name) for name in names)
@@ -1571,7 +1571,7 @@ def run_coordinator(
     while session.run.state is not RunState.OVER:
         event: HubEvent | None = None
         if session.is_between_rounds and is_paused():
-            raise _paused(session, hub)
+            raise _pause(session, hub)
         n_released = len(session.run.releases)
         if session.run.n_phases != phase:
             phase = session.run.n_phases
@@ -1596,14 +1596,14 @@ def run_coordinator(
         is_new_round = len(session.run.releases) > n_released and session.run.state is RunState.COLLECTING_VECTORS
         if is_new_round and is_paused():
             # The next round's spec is in the journal, and no site has it.
-            raise _paused(session, hub)
+            raise _pause(session, hub)
         _deliver(session, hub, messages)
     if session.run.outcome is not None and session.run.failure is None:
         return session.run.outcome
     raise session.run.failure or HedgerowError("no-model")
 
 
-def _paused(session: RunSession, hub: Hub) -> AggregationError:
+def _pause(session: RunSession, hub: Hub) -> AggregationError:
     """Tell the sites that the run goes on later."""
     run = session.run
     for site in run.sites:

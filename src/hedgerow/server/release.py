@@ -198,14 +198,14 @@ class Releaser:
 
     def _noisy(self, query: Query, total: IntVector, noise: QueryNoise, purpose: str) -> IntVector:
         if isinstance(query, Choice):
-            return self._chosen(query, total, purpose)
+            return self._choose(query, total, purpose)
         if noise.central_sigma == 0:
             return total
         if isinstance(query, PureQuery):
             return total + self._noise.laplace(noise.central_sigma, query.length, purpose)
         return total + self._noise.sample(noise.central_sigma, query.length, purpose)
 
-    def _chosen(self, query: Choice, total: IntVector, purpose: str) -> IntVector:
+    def _choose(self, query: Choice, total: IntVector, purpose: str) -> IntVector:
         """One candidate per choice, by the exponential mechanism over scores from the exact sums."""
         places, scores = zip(*query.candidates(total), strict=True)
         if query.pure.scale:
@@ -346,7 +346,7 @@ def run_program(
     """
     _check_noise_mode(plan, aggregation)
     releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=prepared_ledger(plan))
-    ensemble = _carried_out(plan, program, aggregation, releaser, progress)
+    ensemble = _carry_out(plan, program, aggregation, releaser, progress)
     return Outcome(plan, ensemble, releaser.ledger, checked_report(plan, releaser.ledger, noise))
 
 
@@ -377,12 +377,12 @@ def run_evaluation(
     # A ledger that this evaluation cannot be added to is found before anything is released.
     unread_report_of(ledger, context)
     releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=ledger)
-    evaluation = _carried_out(plan, program, aggregation, releaser)
+    evaluation = _carry_out(plan, program, aggregation, releaser)
     cost = checked_cost(Ledger(releaser.ledger.releases[len(ledger) :]), context)
     return EvaluationOutcome(evaluation, cost, releaser.ledger)
 
 
-def _carried_out(
+def _carry_out(
     plan: Plan,
     program: Generator[Query, IntVector, Result],
     aggregation: Aggregation,

@@ -111,7 +111,7 @@ class RunBoard:
         now = self._clock() - self._began
         with self._lock:
             if event.kind is RunEventKind.RELEASED:
-                self._released(now)
+                self._note_release(now)
                 return
             if event.kind is RunEventKind.PHASE:
                 self._base = replace(self._base, phase=event.code)
@@ -129,7 +129,7 @@ class RunBoard:
             word = _word(event.code)
             self._events.append(EventReport(self._n_events, now, event.kind.value, event.round, event.site, word))
 
-    def _released(self, now: float) -> None:
+    def _note_release(self, now: float) -> None:
         self._paces.append(now)
         if self._run is not None:
             self._ledger = self._run.ledger

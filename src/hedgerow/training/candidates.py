@@ -249,7 +249,7 @@ class AdaptiveCandidates:
 
     def quantiles(self, feature: int, n_candidates: int) -> tuple[list[int], list[int]]:
         """The same cuts, and how many of the quantiles fall on each."""
-        return counted_quantiles(self.density[feature], n_candidates)
+        return count_quantiles(self.density[feature], n_candidates)
 
     def refine(self, feature: int, leaf_of_cell: NDArray[np.integer], hessians: NDArray[np.int64], noise: int) -> bool:
         """Take in a release of one tree on a single feature; whether it counted.
@@ -266,7 +266,7 @@ class AdaptiveCandidates:
         self.refinements[feature] += 1
         kept = [hessian if hessian > 2 * noise else 0 for hessian in hessians.tolist()]
         if any(kept):
-            self.density[feature] = _refined(density, leaf_of_cell[: len(density)], kept)
+            self.density[feature] = _share_mass(density, leaf_of_cell[: len(density)], kept)
             self.latest.add(feature)
         return True
 
@@ -314,7 +314,7 @@ def _is_heavy(density: NDArray[np.int64], n_candidates: int) -> NDArray[np.bool_
     return np.asarray(density * (n_candidates * PARTS_OF_SHARE) > int(density.sum()))
 
 
-def _refined(density: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], mass: list[int]) -> NDArray[np.int64]:
+def _share_mass(density: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], mass: list[int]) -> NDArray[np.int64]:
     """The mass of each leaf shared out among its cells: within a leaf the old density keeps its shape."""
     # Sums below 2**53, so floats hold them exactly.
     inside = np.bincount(leaf_of_cell, weights=density, minlength=len(mass)).tolist()
@@ -333,10 +333,10 @@ def quantile_cuts(density: NDArray[np.int64], n_bins: int) -> list[int]:
         density: int64 [n_cells], at least 0; n_bins times their sum fits 64 bits.
         n_bins: at least 1.
     """
-    return counted_quantiles(density, n_bins)[0]
+    return count_quantiles(density, n_bins)[0]
 
 
-def counted_quantiles(density: NDArray[np.int64], n_bins: int) -> tuple[list[int], list[int]]:
+def count_quantiles(density: NDArray[np.int64], n_bins: int) -> tuple[list[int], list[int]]:
     """`quantile_cuts`, and how many of the quantiles are nearest to each: more than one where a cell holds much."""
     below = np.cumsum(density)
     n_cuts = len(below) - 1

@@ -115,7 +115,7 @@ class FeatureOrder:
         weights = [gained[feature] for feature in self._partnered]
         if randomness.below(_SHARES) >= self._partner_share or not any(weights):
             return None
-        return self._partnered[randomness.weighted(weights)]
+        return self._partnered[randomness.draw_weighted(weights)]
 
     def _draws(self, tree: int, partner: int | None) -> list[Subset]:
         """Random subsets of all features, with a partner if there is one."""

@@ -23,7 +23,7 @@ from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.constraints import Directions, OrderedSum, groups_of
 from hedgerow.trees.ensemble import Ensemble, no_trees
 from hedgerow.trees.leaves import LeafRule, largest_sum
-from hedgerow.trees.random_trees import deepened
+from hedgerow.trees.random_trees import deepen
 
 Program = Generator[Query, IntVector, Ensemble]
 """Yields queries, receives the noisy sum of each, returns the model.
@@ -127,13 +127,13 @@ class Grown:
         Values need no change where batches are missing: trees that are averaged over all of them are one batch.
         """
         depth = max((batch.trees.depth for batch in self.batches), default=0)
-        deep = [deepened(batch, depth) for batch in self.batches]
+        deep = [deepen(batch, depth) for batch in self.batches]
         whole = empty_ensemble(self.run).extended(deep, [_spread(weights, depth) for weights in self.weights])
         return replace(whole, stretch=self.stretch, baseline=self.baseline or whole.baseline)
 
 
 def _spread(weights: NDArray[np.int64] | None, depth: int) -> NDArray[np.int64] | None:
-    """The leaf weights of trees that were `deepened`."""
+    """The leaf weights of trees that `deepen` made."""
     if weights is None:
         return None
     wide = np.zeros((len(weights), 2**depth), dtype=np.int64)
@@ -141,7 +141,7 @@ def _spread(weights: NDArray[np.int64] | None, depth: int) -> NDArray[np.int64] 
     return wide
 
 
-def grown_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None]]) -> Program:
+def grow_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None]]) -> Program:
     """The program that adds batches by `boost`, until it has all or ends early."""
     grown = Grown(run)
     with suppress(EndedEarly):

@@ -14,7 +14,7 @@ The grid is not stored: it follows from the plan. Only the edges of features tha
 feature's number). A digest of all edges is, so that a program whose rule for grids has changed refuses the file instead
 of reading thresholds that mean something else.
 
-For exports and for looking at a model, `pruned_tree` leaves out what no record can reach. A trained tree is complete,
+For exports and for looking at a model, `prune_tree` leaves out what no record can reach. A trained tree is complete,
 so some of its nodes send everything one way: they are skipped, and splits between equal leaves are joined. Every record
 still reaches the same value.
 """
@@ -418,7 +418,7 @@ _Reachable = dict[int, NDArray[np.bool_]]
 """Per feature of a tree, which of its codes can reach a node."""
 
 
-def pruned_tree(ensemble: Ensemble, tree: int, output: int) -> Node:
+def prune_tree(ensemble: Ensemble, tree: int, output: int) -> Node:
     """One output of one tree of the ensemble."""
     return _Pruner(ensemble, tree, output).root()
 

@@ -293,7 +293,7 @@ def _threshold(alive, left, last_code, n_values):  # type: ignore[no-untyped-def
     return last_code[last]
 
 
-def padded(released: IntVector, n_bins: IntArray, n_nodes: int, width: int) -> IntArray:
+def pad_histograms(released: IntVector, n_bins: IntArray, n_nodes: int, width: int) -> IntArray:
     """Histograms with features of fewer bins filled up with zeros: int64 [B, n_nodes, k, width, n_statistics].
 
     Args:
@@ -371,7 +371,7 @@ def _best_cut(sums, alive, missing, is_categorical, missing_left, rule, work, le
         work: (order int64 [width], total, side and other, int64 [n_statistics]), overwritten.
     """
     order, total, side, other = work
-    n_values = _ordered(sums, alive, missing, is_categorical, rule, order)
+    n_values = _order_bins(sums, alive, missing, is_categorical, rule, order)
     has_missing = missing >= 0 and alive[missing]
     for column in range(len(total)):
         side[column] = sums[missing, column] if has_missing and missing_left else 0
@@ -399,7 +399,7 @@ def _best_cut(sums, alive, missing, is_categorical, missing_left, rule, work, le
 
 
 @numba.njit(cache=True, nogil=True)
-def _ordered(sums, alive, missing, is_categorical, rule, order):  # type: ignore[no-untyped-def]
+def _order_bins(sums, alive, missing, is_categorical, rule, order):  # type: ignore[no-untyped-def]
     """Write the bins that a split of one feature can divide in their order; their number."""
     n_values = 0
     for one in range(len(alive)):

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.trees.binning import CodeArray, FeatureGrid
-from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, pruned_tree
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, prune_tree
 
 DENSITY_PASSES = 10
 """Passes of expectation maximisation; later ones would sharpen the noise."""
@@ -119,7 +119,7 @@ def importances(ensemble: Ensemble) -> Importances:
     for tree in range(ensemble.n_trees):
         if len(features_of_tree(ensemble, tree)) > 1:
             for output in range(ensemble.n_outputs):
-                variances += _split_variances(pruned_tree(ensemble, tree, output), n_features) / ensemble.n_outputs
+                variances += _split_variances(prune_tree(ensemble, tree, output), n_features) / ensemble.n_outputs
     total = float((own**2).sum() + variances.sum())
     return Importances(
         values=np.sqrt(own**2 + variances),
@@ -239,7 +239,7 @@ def contributions(ensemble: Ensemble, codes: CodeArray) -> Contributions:
         tables = {feature: np.zeros(grid.n_codes) for feature, grid in enumerate(ensemble.grid.features)}
         values = by_feature[output]
         for tree in range(ensemble.n_trees):
-            paths = list(_paths(ensemble, pruned_tree(ensemble, tree, output)))
+            paths = list(_paths(ensemble, prune_tree(ensemble, tree, output)))
             mean = math.fsum(path.value * math.prod(path.shares.values()) for path in paths)
             base[output] += mean
             asked = {feature for path in paths for feature in path.shares}

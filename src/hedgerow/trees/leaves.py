@@ -60,7 +60,7 @@ class LeafRule:
         noise_ridge: further ridge per standard deviation of the gradient's noise, >= 0.
         leaf_clip: largest magnitude of a value before the learning rate, > 0.
         divisor: number of trees whose values are averaged: the batch size, or all trees for "averaging".
-        smooths: whether noise is taken out first, see `smoothed_ratios`; the papers' rules do not.
+        smooths: whether noise is taken out first, see `smooth_ratios`; the papers' rules do not.
         shrinkage: share of the James-Stein correction that is applied when it is smoothed, 0 to 1.
         largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
         directions: how values go with features, where that is known. Trees on one such feature alone are not smoothed:
@@ -169,7 +169,7 @@ def _ratios_by_ridge(
     is_smooth = np.ones(trees.n_trees, dtype=np.bool_) if rule.directions is None else ~rule.directions.bind(trees)
     is_pooled, shares = shapes.is_ordered & is_smooth, np.where(is_smooth, rule.shrinkage, 0.0)
     how = (noise, ridge, shares, _AS_THEY_ARE if mixing is None else mixing)
-    ratios = smoothed_ratios(gradients, hessians, shapes.reachable, is_pooled, *how)
+    ratios = smooth_ratios(gradients, hessians, shapes.reachable, is_pooled, *how)
     # As above: where a plan has no ridge of the noise, nothing else holds such a leaf back.
     return np.asarray(ratios if rule.noise_ridge else np.where(hessians > 0, ratios, 0))
 
@@ -178,7 +178,7 @@ _AS_THEY_ARE = np.empty((0, 0, 0))
 
 
 @numba.njit(cache=True, nogil=True)
-def smoothed_ratios(  # type: ignore[no-untyped-def]
+def smooth_ratios(  # type: ignore[no-untyped-def]
     gradients, hessians, reachable, is_ordered, noise, ridge, shrinkage, mixing
 ):
     """G / (H + ridge) of every leaf after pooling and shrinkage: float64 [B, n_leaves, n_outputs].
@@ -193,7 +193,7 @@ def smoothed_ratios(  # type: ignore[no-untyped-def]
         mixing: float64 [B, n_outputs, n_outputs], what a tree's gradients are multiplied by; [0, 0, 0] for nothing.
     """
     n_trees, n_leaves, n_outputs = gradients.shape
-    own = _mixed(gradients, mixing) if len(mixing) else gradients
+    own = _mix(gradients, mixing) if len(mixing) else gradients
     ratios = np.zeros((n_trees, n_leaves, n_outputs))
     leaves, middle = np.empty(n_leaves, dtype=np.int64), np.empty(n_leaves)
     for tree in range(n_trees):
@@ -211,14 +211,14 @@ def smoothed_ratios(  # type: ignore[no-untyped-def]
             for output in range(n_outputs):
                 g, h = own[tree, used[i], output], hessians[tree, used[i], output]
                 if pools:
-                    g, h = _pooled(own[tree, :, output], hessians[tree, :, output], used, middle, i, noise)
+                    g, h = _pool_leaf(own[tree, :, output], hessians[tree, :, output], used, middle, i, noise)
                 if h + ridge > 0:
                     ratios[tree, used[i], output] = g / (h + ridge) * factor
     return ratios
 
 
 @numba.njit(cache=True, nogil=True)
-def _mixed(gradients, mixing):  # type: ignore[no-untyped-def]
+def _mix(gradients, mixing):  # type: ignore[no-untyped-def]
     """Every leaf's gradients times its tree's matrix; a library's product may add up in another order elsewhere."""
     mixed = np.zeros_like(gradients)
     n_trees, n_leaves, n_outputs = gradients.shape
@@ -375,7 +375,7 @@ def _middles(hessians, used, middle):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _pooled(gradients, hessians, used, middle, at, noise):  # type: ignore[no-untyped-def]
+def _pool_leaf(gradients, hessians, used, middle, at, noise):  # type: ignore[no-untyped-def]
     """One leaf's sums with its neighbours', the less the further away they are.
 
     The distance of two leaves is the Hessian mass between their middles, in standard deviations of the noise; the

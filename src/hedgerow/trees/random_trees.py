@@ -94,7 +94,7 @@ class PublicRandom:
         """`size` distinct items, in random order."""
         return [items[index] for index in self.permutation(len(items))[:size]]
 
-    def weighted(self, weights: Sequence[int]) -> int:
+    def draw_weighted(self, weights: Sequence[int]) -> int:
         """An index, drawn in proportion to non-negative integer weights, not all zero."""
         target = self.below_big(sum(weights))
         for index, weight in enumerate(weights):
@@ -410,7 +410,7 @@ def _send_set(goes_left, order, last):  # type: ignore[no-untyped-def]
     goes_left[len(order) :] = 0
 
 
-def deepened(fitted: FittedTrees, depth: int) -> FittedTrees:
+def deepen(fitted: FittedTrees, depth: int) -> FittedTrees:
     """The same trees with further levels, which send everything left; `depth` is at least theirs."""
     trees, extra = fitted.trees, depth - fitted.trees.depth
     if extra == 0:

@@ -54,10 +54,10 @@ def check(plan: Plan) -> None:
 
 
 def _parts() -> Parts:
-    from hedgerow.methods.adassp.program import boosted_adassp
+    from hedgerow.methods.adassp.program import boost_adassp
     from hedgerow.methods.adassp.settings import resolve_adassp
 
-    return Parts(resolve_adassp, boosted_adassp)
+    return Parts(resolve_adassp, boost_adassp)
 
 
 METHOD = Method(

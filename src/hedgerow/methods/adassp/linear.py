@@ -248,7 +248,7 @@ class LinearBasis:
         trees, leaf_of_code = _table_trees(grid)
         return cls(rows, unit, tuple(blocks), trees, leaf_of_code)
 
-    def transformed(self, matrix: NDArray[np.float64]) -> LinearBasis:
+    def transform(self, matrix: NDArray[np.float64]) -> LinearBasis:
         """The basis whose rows are `matrix` times these rows, to 2**-16: float64 [p, p], a function of releases.
 
         Entries are cut off at +-2**10, and what is not a number counts as 0; ValueError for more than 2**14 columns.
@@ -283,7 +283,7 @@ class LinearBasis:
             coefficients: float64 [p] for real rows.
             largest: the largest magnitude of a value.
         """
-        slopes = self._untransformed(coefficients)
+        slopes = self._undo_transform(coefficients)
         table = slopes[self.rows.column] * (self.rows.entry / self.unit)
         # The constant is in the first feature's tree.
         table[0] += slopes[0]
@@ -313,22 +313,22 @@ class LinearBasis:
         zeroed: dict[int, NDArray[np.float64]] = {}
         held = coefficients
         while True:
-            slopes = self._untransformed(held)
+            slopes = self._undo_transform(held)
             wrong = [column for column, sign in signs.items() if column not in zeroed and sign * slopes[column] < 0]
             if not wrong:
                 return held
             zeroed |= {column: solve(factor, matrix[:, column]) for column in wrong}
-            answers = [self._untransformed(direction) for direction in zeroed.values()]
+            answers = [self._undo_transform(direction) for direction in zeroed.values()]
             lower = cholesky(np.array([[answer[column] for column in zeroed] for answer in answers]))
             if lower is None:
                 # Rounding has made one of them a sum of others: their tables are put in order later all the same.
                 return held
-            shares = solve(lower, self._untransformed(coefficients)[list(zeroed)])
+            shares = solve(lower, self._undo_transform(coefficients)[list(zeroed)])
             held = coefficients.copy()
             for share, direction in zip(shares, zeroed.values(), strict=True):
                 held -= share * direction
 
-    def _untransformed(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _undo_transform(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """The coefficients for rows before the transform: float64 [p]."""
         if not len(self.rows.transform):
             return coefficients
@@ -530,7 +530,7 @@ def linear_loss(kind: str, is_regression: bool, clip: float) -> Loss:
 
 def gram_matrix(records: SiteRecords, query: GramMatrix, n_threads: int = 1) -> IntVector:
     """Answer a `GramMatrix` query: int64 [query.length]."""
-    shape = (_packed(query.rows), query.rows.n_columns, query.shift)
+    shape = (_pack_rows(query.rows), query.rows.n_columns, query.shift)
     sums = sum_in_threads(records.n_records, n_threads, lambda begin, end: gram_sums(records.codes, *shape, begin, end))
     return np.ascontiguousarray(sums[np.triu_indices(query.rows.n_columns)])
 
@@ -541,10 +541,10 @@ def cross_products(records: SiteRecords, query: CrossProducts, loss: Loss, n_thr
         apply_update(records, query.update, n_threads)
     gradients = (np.ascontiguousarray(loss.table[:, :, 0]), loss.clip, int(loss.scales[0]))
     own = (records.codes, records.labels, records.scores[0], gradients)
-    shape = (_packed(query.rows), query.rows.n_columns, query.shift)
+    shape = (_pack_rows(query.rows), query.rows.n_columns, query.shift)
     return sum_in_threads(records.n_records, n_threads, lambda begin, end: cross_sums(*own, *shape, begin, end))
 
 
-def _packed(rows: LinearRows) -> tuple[NDArray[np.int32], NDArray[np.int32], int, int, NDArray[np.int64]]:
+def _pack_rows(rows: LinearRows) -> tuple[NDArray[np.int32], NDArray[np.int32], int, int, NDArray[np.int64]]:
     """The rows as the kernels take them."""
     return rows.column, rows.entry, rows.intercept, rows.limit, rows.transform

@@ -45,7 +45,7 @@ from hedgerow.methods.adassp.settings import (
 from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query
-from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound
+from hedgerow.training.steps import Grown, Program, Run, grow_by, grown_score_bound
 
 CROSS_SHIFT = RECORD_NORM.bit_length() - 1
 LEAST_RIDGE = 1.0
@@ -147,7 +147,7 @@ def shifted_factor(gram: Matrix, wanted: float, sigma: float) -> Matrix:
         ridge = 2 * ridge + span
 
 
-def boosted_adassp(plan: Plan, settings: AdasspSettings) -> Program:
+def boost_adassp(plan: Plan, settings: AdasspSettings) -> Program:
     """The program of a plan with `algorithm = "adassp"`.
 
     Args:
@@ -156,7 +156,7 @@ def boosted_adassp(plan: Plan, settings: AdasspSettings) -> Program:
     """
     run = Run.of(plan, settings)
     basis = LinearBasis.of(plan, run.grid, settings.row_norm, Adassp.of(plan).scale)
-    return grown_by(run, lambda grown: _boost(grown, settings, basis))
+    return grow_by(run, lambda grown: _boost(grown, settings, basis))
 
 
 def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Query, IntVector, None]:

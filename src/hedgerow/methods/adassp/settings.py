@@ -138,10 +138,10 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
     if asks_for_line(plan):
         share = line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
         settings = replace(settings, line_share=share)
-    return _calibrated(plan, settings)
+    return _calibrate(plan, settings)
 
 
-def _calibrated(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
+def _calibrate(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
     demands = _demands(plan, settings)
     privacy = plan.privacy
     spent = prepared_events(plan)

@@ -38,9 +38,9 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked, n_levels_asked
-from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, leaf_rule
+from hedgerow.training.steps import Grown, Program, Run, grow_by, grown_score_bound, leaf_rule
 from hedgerow.trees.constraints import OrderedSum
-from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, padded, sums_of_sides
+from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, pad_histograms, sums_of_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import ClassCovariance, ValueSpread, leaf_values, leaf_weights, read_sums, values_of
@@ -63,7 +63,7 @@ def boosting(plan: Plan, settings: Settings) -> Program:
         grow = _by_histograms
     elif plan.model.split_method == "partially_random" and features_asked(plan, settings) > 1:
         grow = _by_draws
-    return grown_by(Run.of(plan, settings), lambda grown: _boost(grown, grow))
+    return grow_by(Run.of(plan, settings), lambda grown: _boost(grown, grow))
 
 
 @dataclass(eq=False)
@@ -310,7 +310,7 @@ def _by_histograms(at: _Position, n_trees: int) -> Growth:
     for level in range(depth):
         if level < n_levels:
             query = batch.ask(NodeHistograms, 2**level * int(n_bins.sum()), n_bins=growing.bins.n_bins)
-            histograms = padded((yield query), n_bins, 2**level, growing.bins.width)
+            histograms = pad_histograms((yield query), n_bins, 2**level, growing.bins.width)
             at.advance_exchange()
             sigma, rule = run.sigma(query), batch.rule(query)
             if level == 0:

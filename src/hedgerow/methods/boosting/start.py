@@ -31,8 +31,8 @@ from hedgerow.methods.start import (
     label_question,
     label_statistics,
     octaves_of,
-    released_level,
-    released_mean,
+    read_level,
+    read_mean,
 )
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
@@ -162,7 +162,7 @@ class MeanStart(Start):
     def begin(self, grown: Grown) -> Beginning:
         run, (about_mean, about_spread) = grown.run, self.questions()
         released = yield about_mean
-        mean = min(max(released_mean(released, MEAN_STATISTICS), -1.0), 1.0)
+        mean = min(max(read_mean(released, MEAN_STATISTICS), -1.0), 1.0)
         first = constant_trees(run.grid, 1, mean, largest_value(run))
         spread = yield replace(about_spread, update=first)
         n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
@@ -197,7 +197,7 @@ class LevelStart(Start):
 
     def begin(self, grown: Grown) -> Beginning:
         run, label, (question,) = grown.run, self.plan.label, self.questions()
-        found = released_level((yield question), run.sigma(question), label.bounds[1])
+        found = read_level((yield question), run.sigma(question), label.bounds[1])
         zoom = score = 0
         if found is not None:
             # From the middle of their range, by factors, to their mean.

@@ -52,8 +52,8 @@ from hedgerow.methods.start import constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
-from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, largest_value
-from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, padded
+from hedgerow.training.steps import Grown, Program, Run, grow_by, grown_score_bound, largest_value
+from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, pad_histograms
 from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
 from hedgerow.trees.random_trees import PublicRandom
 
@@ -70,7 +70,7 @@ def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
         settings: its resolved settings.
     """
     asking = _Asking(Run.of(plan, settings), settings)
-    return grown_by(asking.run, lambda grown: _boost(asking, grown))
+    return grow_by(asking.run, lambda grown: _boost(asking, grown))
 
 
 def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
@@ -230,7 +230,7 @@ def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
             splits = splits_of(growing, is_candidate, coins, chosen)
         else:
             released = yield asking.histograms(growing)
-            histograms = padded(released, growing.bins.n_bins[None], len(coins), growing.bins.width)
+            histograms = pad_histograms(released, growing.bins.n_bins[None], len(coins), growing.bins.width)
             splits = best_cuts(growing, histograms, coins[None], _split_rule(asking))
         growing.add_level(splits)
     return growing

@@ -116,7 +116,7 @@ class Sensitivity:
         `weight` is its epsilon, sampling included, where the account is pure, and else twice its rho (see
         `hedgerow.privacy.cost.zcdp_weight_of`).
         """
-        scale = self.size / unamplified(weight if is_pure else math.sqrt(weight), rate)
+        scale = self.size / undo_amplification(weight if is_pure else math.sqrt(weight), rate)
         if not is_pure:
             direct = self.size / 2 if self.is_choice else math.sqrt(self.squared)
             scale = min(scale, direct / math.sqrt(weight))
@@ -233,7 +233,7 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
     return scales_of(low)
 
 
-def unamplified(epsilon: float, rate: float) -> float:
+def undo_amplification(epsilon: float, rate: float) -> float:
     """The epsilon that sampling at this rate amplifies to the one given (or a little below it)."""
     exact = math.log1p(math.expm1(epsilon) / rate) if epsilon < 500 else epsilon - math.log(rate)
     while amplified_epsilon(exact, rate) > epsilon:

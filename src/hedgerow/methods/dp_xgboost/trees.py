@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
 from hedgerow.methods.line import SpreadSums
 from hedgerow.protocol.queries import LARGEST_SCORE, SAMPLING_STEPS, Choice, IntVector, PureQuery
-from hedgerow.trees.greedy_trees import padded
+from hedgerow.trees.greedy_trees import pad_histograms
 from hedgerow.trees.histograms import Histogram, NodeHistograms
 from hedgerow.trees.leaf_sums import LeafSums, TrainingSite
 
@@ -153,7 +153,7 @@ def score_range(score_unit: int, rows_per_unit: int) -> int:
 def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Per node the candidates (slot * n_bins + position, int64 [n]) and their scores (int64 [n])."""
     n_nodes, n_slots, width = query.is_candidate.shape
-    sums = padded(total, query.n_bins[query.features], n_nodes, width)[0]
+    sums = pad_histograms(total, query.n_bins[query.features], n_nodes, width)[0]
     found = []
     for node in range(n_nodes):
         places, scores = [], []

@@ -29,7 +29,7 @@ from hedgerow.methods.line import calibrate_by_spread, line_multipliers
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import SGbdtSettings, SGbdtTerms, round_filter, start_of, statistics_of
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
-from hedgerow.methods.start import constant_trees, label_question, released_mean
+from hedgerow.methods.start import constant_trees, label_question, read_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
@@ -179,7 +179,7 @@ def _largest(run: Run) -> int:
 
 def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     """The mean label, or the log-odds of its class, as a tree of one value."""
-    mean = released_mean(released, statistics_of(run.plan))
+    mean = read_mean(released, statistics_of(run.plan))
     if run.plan.label.kind.is_number:
         value = min(max(mean, -1.0), 1.0)
     else:

@@ -165,7 +165,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     promise = _Promise(
         privacy.epsilon, privacy.delta, rate, n_regular, share, is_general, privacy.accountant, section.extra_rounds > 0
     )
-    noise_multiplier, order = _calibrated(promise)
+    noise_multiplier, order = _calibrate(promise)
     closing = min(section.closing_rounds, n_regular)
 
     def terms_of_noise(final: float) -> SGbdtTerms:
@@ -195,7 +195,7 @@ def _depth(plan: Plan) -> int:
 
 
 @lru_cache(maxsize=256)
-def _calibrated(promise: _Promise) -> tuple[float, int]:
+def _calibrate(promise: _Promise) -> tuple[float, int]:
     """The least noise multiplier that keeps a promise, from above, and the best order of the Renyi account.
 
     To a relative 1e-6 by Renyi accounting, and from there to 2e-4 by an exact accountant, which never needs more.

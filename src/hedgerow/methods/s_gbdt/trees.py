@@ -191,7 +191,7 @@ def uniform_tree(
         own = weights
         if groups is not None:
             own = np.where(groups[is_open[node]].any(axis=0), weights, 0).tolist()
-        number = randomness.weighted(own)
+        number = randomness.draw_weighted(own)
         if groups is not None:
             is_open[2 * node + 1] = is_open[2 * node + 2] = is_open[node] & groups[:, number]
         feature, cells = plan.features[number], grid.features[number]
