@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data.site_data import Recoded, SiteData
 from hedgerow.data.sources import ending_of
+from hedgerow.data.units import GOLDEN_RATIO, mix_words
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.sums import EvaluationQuery
 from hedgerow.losses.registry import loss_kind
@@ -68,7 +69,7 @@ def used_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDArra
     for number, column in enumerate(columns, start=1):
         words = np.ascontiguousarray(column)
         words = words.astype(np.float64).view(np.uint64) if words.dtype.kind == "f" else words.astype(np.uint64)
-        hashes = _mixed(hashes * np.uint64(0x9E3779B97F4A7C15) + _mixed(words + np.uint64(number)))
+        hashes = mix_words(hashes * GOLDEN_RATIO + mix_words(words + np.uint64(number)))
     return np.sort(np.argsort(hashes, kind="stable")[:most])
 
 
@@ -134,7 +135,7 @@ class SeededSampling:
         numbers = self._numbers[:n_records]
         if len(numbers) != n_records:
             raise ValueError("there are more records than numbers")
-        return (_mixed(_mixed(numbers ^ keys[0]) ^ keys[1]) >> np.uint64(32)) < np.uint64(threshold)
+        return (mix_words(mix_words(numbers ^ keys[0]) ^ keys[1]) >> np.uint64(32)) < np.uint64(threshold)
 
 
 def seeded_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingSource]:
@@ -150,14 +151,6 @@ def seeded_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingS
         sources[site] = SeededSampling(seed, np.arange(first, first + size))
         first += size
     return sources
-
-
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The output function of splitmix64, modulo 2**64."""
-    mixed = words + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def noise_of_site(query: Query, site: str, n_records: int, source: NoiseSource) -> IntVector | int:

@@ -322,7 +322,7 @@ Words = NDArray[np.uint64]
 MANY = 0.05
 """A share of rows beyond the plan that the site's owner should know of."""
 _SHOWN_COLUMNS = 6
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -448,13 +448,13 @@ def _tickets(unit: NDArray[np.str_], occurrence: NDArray[np.int64], key: bytes) 
     state = np.full(len(text), seed, dtype=np.uint64)
     for position in range(characters.shape[1]):
         character = characters[:, position].astype(np.uint64)
-        state = np.where(character > 0, _mixed(state ^ character), state)
-    return _mixed(state ^ _mixed(occurrence.astype(np.uint64) + seed))
+        state = np.where(character > 0, mix_words(state ^ character), state)
+    return mix_words(state ^ mix_words(occurrence.astype(np.uint64) + seed))
 
 
-def _mixed(words: Words) -> Words:
+def mix_words(words: Words) -> Words:
     """The output function of splitmix64, modulo 2**64."""
-    mixed = words + _GOLDEN
+    mixed = words + GOLDEN_RATIO
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))

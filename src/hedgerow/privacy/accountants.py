@@ -130,7 +130,7 @@ def epsilon_of_mu(mu: float, delta: float, total_variation: float = 0.0) -> floa
     upper = _upper_epsilon(mu, total_variation, delta)
     if upper <= 0 or spent(upper) > delta:
         return math.inf
-    return _bisect(lambda epsilon: spent(epsilon) <= delta, false_at=0.0, true_at=upper)
+    return bisect(lambda epsilon: spent(epsilon) <= delta, false_at=0.0, true_at=upper)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -144,7 +144,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     lower = upper / 2
     while delta_of_mu(lower, epsilon) > delta:
         lower /= 2
-    return _bisect(lambda mu: delta_of_mu(mu, epsilon) <= delta, false_at=upper, true_at=lower)
+    return bisect(lambda mu: delta_of_mu(mu, epsilon) <= delta, false_at=upper, true_at=lower)
 
 
 def check_epsilon(epsilon: float) -> None:
@@ -178,9 +178,14 @@ def _mills(x: float) -> float:
     return _SQRT_PI_OVER_2 * float(erfcx(x / _SQRT_2))
 
 
-def _bisect(holds: Callable[[float], bool], false_at: float, true_at: float) -> float:
-    """A point next to the boundary at which `holds` is known to be true, to the last bits of a float."""
-    while abs(true_at - false_at) > 4e-16 * max(abs(true_at), abs(false_at)):
+def bisect(holds: Callable[[float], bool], false_at: float, true_at: float, precision: float = 4e-16) -> float:
+    """A point at which `holds` is known to be true, next to the boundary.
+
+    Args:
+        false_at, true_at: on either side of the boundary.
+        precision: how near, relative to the larger of the two; to the last bits of a float where it is not given.
+    """
+    while abs(true_at - false_at) > precision * max(abs(true_at), abs(false_at)):
         middle = false_at + (true_at - false_at) / 2
         if middle in (false_at, true_at):
             break

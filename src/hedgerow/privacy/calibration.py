@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hedgerow.errors import PrivacyError
-from hedgerow.privacy.accountants import check_delta, check_epsilon, get_accountant, mu_of
+from hedgerow.privacy.accountants import bisect, check_delta, check_epsilon, get_accountant, mu_of
 from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
@@ -162,14 +162,7 @@ def smallest(keeps: Callable[[float], bool], start: float, precision: float) -> 
         step *= 2
         if step > 1e6:
             return lower
-    upper = start * (1 + step)
-    while upper - lower > precision * upper:
-        middle = lower + (upper - lower) / 2
-        if keeps(middle):
-            upper = middle
-        else:
-            lower = middle
-    return upper
+    return bisect(keeps, lower, start * (1 + step), precision)
 
 
 @dataclass(frozen=True)

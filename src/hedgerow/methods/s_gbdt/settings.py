@@ -23,7 +23,14 @@ from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import filter_terms, s_gbdt_loss
 from hedgerow.methods.start import LinearStart, label_question, label_statistics
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import ORDERS, epsilon_of_curve, get_accountant, paper_divergence, sampled_divergence
+from hedgerow.privacy.accountants import (
+    ORDERS,
+    bisect,
+    epsilon_of_curve,
+    get_accountant,
+    paper_divergence,
+    sampled_divergence,
+)
 from hedgerow.privacy.calibration import integer_sigma, smallest
 from hedgerow.privacy.events import (
     Event,
@@ -207,16 +214,11 @@ def _calibrate(promise: _Promise) -> tuple[float, int]:
             raise PrivacyError(
                 "calibration-failed-rounds", epsilon=promise.epsilon, delta=promise.delta, n_rounds=promise.n_rounds
             )
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if promise.spent(middle)[0] <= promise.epsilon else (middle, high)
+    high = bisect(lambda noise: promise.spent(noise)[0] <= promise.epsilon, low, high, 1e-6)
     if promise.is_exact:
         # Renyi accounting asks for far less than twice the noise; if not, this still keeps the promise.
         precision = 1e-9 if promise.rate == 1 else 2e-4
-        low = high / 2
-        while high - low > precision * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if promise.exactly_spent(middle) <= promise.epsilon else (middle, high)
+        high = bisect(lambda noise: promise.exactly_spent(noise) <= promise.epsilon, high / 2, high, precision)
     return high, promise.spent(high)[1]
 
 
