@@ -122,16 +122,16 @@ def _number_sheet(title: str, columns: list[Column], *, has_odd: bool, has_mean:
         row: list[str | Bars] = [column.name, percent(column.missing)]
         row += [percent(column.odd)] if has_odd else []
         if is_page:
-            row.append(" to ".join(map(column.said, column.range.bounds)) if column.range is not None else NOT_SHOWN)
+            row.append(" to ".join(map(column.format, column.range.bounds)) if column.range is not None else NOT_SHOWN)
         if has_mean:
             mean = column.mean
             unit = " days" if column.is_date else ""
-            said = "" if mean is None else f"{column.said(mean.value)} ±{two_digits(BAND * mean.deviation)}{unit}"
+            said = "" if mean is None else f"{column.format(mean.value)} ±{two_digits(BAND * mean.deviation)}{unit}"
             row.append(said or NOT_SHOWN)
         at = {own.share: own for own in column.quantiles}
         for own in map(at.get, shares):
-            band = f" [{column.said(own.low)}, {column.said(own.high)}]" if is_page and own is not None else ""
-            row.append(NOT_SHOWN if own is None else f"{column.said(own.value)}{band}")
+            band = f" [{column.format(own.low)}, {column.format(own.high)}]" if is_page and own is not None else ""
+            row.append(NOT_SHOWN if own is None else f"{column.format(own.value)}{band}")
         rows.append((*row, histogram_of(column, n_bars)))
     return Sheet(title, tuple(heads), tuple(rows))
 

@@ -46,11 +46,11 @@ FIRST_OCTAVE, N_OCTAVES = 8, 14
 """The first holds all scores within 2**8 units of 2**-16 of the centre, the last those beyond 2**20, which is 16."""
 LINE_LENGTH = 2 + 3 * N_OCTAVES
 LINE_SENSITIVITY_SQUARED = RECORD_NORM**2 * 7 // 2
-SURE = 3.0
+MIN_DEVIATIONS = 3.0
 """An octave counts from so many deviations of the noise on its squares on."""
-USUAL, DOUBT = 1.0, 0.4
+PRIOR_SLOPE_MEAN, PRIOR_SLOPE_SD = 1.0, 0.4
 """The slope of scores that are of use, before anything is known, and one standard deviation."""
-OF_USE = 10.0
+PRIOR_ODDS_USEFUL = 10.0
 """How much likelier it is that scores are of use than that they are noise, before anything is known."""
 LARGEST_SLOPE = 1.5
 LEAST_SHARE, MOST_SHARE = 0.05, 0.15
@@ -247,7 +247,7 @@ def fit_line(released: IntVector, sigma: float, zoom: int) -> tuple[float, float
     products, places, squares = (released[2:].reshape(3, N_OCTAVES) / RECORD_NORM).tolist()
     level = total * unit / n_records
     mean = level * max(0.0, 1 - noise * noise / (total * total)) if total else 0.0
-    known = [number for number, square in enumerate(squares) if square > SURE * noise]
+    known = [number for number, square in enumerate(squares) if square > MIN_DEVIATIONS * noise]
     ends = [2.0 ** (FIRST_OCTAVE + number) / SCORE_UNIT for number in known]
     place = 2 * math.fsum(places[number] * end for number, end in zip(known, ends, strict=True)) / n_records
     # Of each octave, what its products are for a slope of 1, and what they are; both without the constant's part.
@@ -257,7 +257,7 @@ def fit_line(released: IntVector, sigma: float, zoom: int) -> tuple[float, float
     ]
     weight = math.fsum(expected * expected for expected, _ in parts)
     if weight <= 0:
-        return mean, USUAL * OF_USE / (1 + OF_USE) if noise else USUAL
+        return mean, PRIOR_SLOPE_MEAN * PRIOR_ODDS_USEFUL / (1 + PRIOR_ODDS_USEFUL) if noise else PRIOR_SLOPE_MEAN
     slope = math.fsum(expected * product for expected, product in parts) / weight
     slope = min(max(_likely(slope, noise * unit / math.sqrt(weight)), 0.0), LARGEST_SLOPE)
     return mean - slope * place, slope
@@ -265,11 +265,11 @@ def fit_line(released: IntVector, sigma: float, zoom: int) -> tuple[float, float
 
 def _likely(slope: float, doubt: float) -> float:
     """What a slope is taken for that was released with this noise."""
-    wide = doubt * doubt + DOUBT * DOUBT
-    distance = slope - USUAL
-    slab = OF_USE * doubt / math.sqrt(wide) * _exponential(distance * distance / (2 * wide))
+    wide = doubt * doubt + PRIOR_SLOPE_SD * PRIOR_SLOPE_SD
+    distance = slope - PRIOR_SLOPE_MEAN
+    slab = PRIOR_ODDS_USEFUL * doubt / math.sqrt(wide) * _exponential(distance * distance / (2 * wide))
     spike = _exponential(slope * slope / (2 * doubt * doubt)) if doubt else 0.0
-    guess = USUAL + distance * DOUBT * DOUBT / wide
+    guess = PRIOR_SLOPE_MEAN + distance * PRIOR_SLOPE_SD * PRIOR_SLOPE_SD / wide
     return guess * slab / (slab + spike) if slab + spike > 0 else guess
 
 

@@ -54,7 +54,7 @@ FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
 """What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
 WIDEST = 1000
 """Where a plan leaves the start open, no linear model has more columns: solving takes their cube, 25 s for so many."""
-SURE = 3.5
+MIN_DEVIATIONS = 3.5
 CLASS_STEP = 2.0
 """The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
 
@@ -123,7 +123,7 @@ def octaves_of(plan: Plan) -> int:
 def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float, float] | None:
     """The mean of counts that an answer to `CountOctaves` tells, and their standard deviation.
 
-    A size within `SURE` deviations of its noise is taken for empty: a record of a high one weighs as much as hundreds.
+    A size within `MIN_DEVIATIONS` of its noise is taken for empty: a record of a high one weighs as much as hundreds.
 
     Args:
         released: int64 [1 + octaves], with its noise.
@@ -134,7 +134,8 @@ def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float
         None where noise covers all of it.
     """
     noise = sigma / RECORD_NORM
-    found = [max(0.0, count - (SURE * noise) ** 2 / count) if count > 0 else 0.0 for count in released / RECORD_NORM]
+    counts = released / RECORD_NORM
+    found = [max(0.0, count - (MIN_DEVIATIONS * noise) ** 2 / count) if count > 0 else 0.0 for count in counts]
     # Counts thin out upwards, so those from 2**(k-1) to 2**k are taken to lie at the middle by factors.
     sizes = [0.0, 1.0, *(min(math.sqrt(2) * 2.0 ** (k - 1), largest) for k in range(2, len(found)))]
     total = math.fsum(found)

@@ -96,7 +96,7 @@ def survey(questions: Questions, excess: float = 1.0) -> SurveyProgram:
     if questions.curves is not None:
         query = budget.ask("curves", questions.curves.query)
         counts = in_records((yield query)).reshape(len(questions.curves.groups), query.n_codes)
-        return curves_of_counts(questions.curves, counts, budget.said(query))
+        return curves_of_counts(questions.curves, counts, budget.reported_deviation(query))
     made = _Survey(questions, budget)
     if questions.about == "plan":
         return (yield from made.of_plan())
@@ -173,7 +173,7 @@ class _Survey:
         if asked.label is None:
             budget.skip("values", "rates")
         query = budget.ask("records", blank(RecordCount))
-        n_records = counted(float(in_records((yield query))[0]), budget.said(query))
+        n_records = counted(float(in_records((yield query))[0]), budget.reported_deviation(query))
         self._n_records = n_records.value
         yield from self._kinds_of_table()
         wanted = []
@@ -204,7 +204,7 @@ class _Survey:
         counts = in_records((yield query)).reshape(-1, N_KINDS)
         # What is neither a number nor missing are three counts.
         spread = math.sqrt(N_KINDS - 2)
-        deviation, said = deviation_of(query), budget.said(query)
+        deviation, said = deviation_of(query), budget.reported_deviation(query)
         total = max(self._n_records, 1.0)
         for index, (column, own) in enumerate(zip(columns, counts, strict=True)):
             is_date = column.is_date or (column.kind == "" and kind_of_counts(own, deviation) == DATE)
@@ -262,7 +262,8 @@ class _Survey:
             bins = tuple(self._bins[index] for index in order)
             query = self._budget.ask("cells", blank(CellCounts, columns=tuple(map(self._place, order)), bins=bins))
             counts = query.by_column(in_records((yield query)))
-            found = {index: (own[:, 0], self._budget.said(query)) for index, own in zip(order, counts, strict=True)}
+            deviation = self._budget.reported_deviation(query)
+            found = {index: (own[:, 0], deviation) for index, own in zip(order, counts, strict=True)}
         columns = []
         for index, asked in enumerate(self._asked.columns):
             own_bins = self._bins.get(index)
@@ -300,8 +301,9 @@ class _Survey:
             ),
         )
         counts = query.by_column(in_records((yield query)))
+        deviation = self._budget.reported_deviation(query)
         for index, table in zip(order, counts, strict=True):
-            columns[index] = replace(columns[index], rates=rates_of(bins[index], table, self._budget.said(query)))
+            columns[index] = replace(columns[index], rates=rates_of(bins[index], table, deviation))
 
     # Bounds, of both -------------------------------------------------------------------------------------------------
 

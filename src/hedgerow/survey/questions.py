@@ -228,7 +228,7 @@ class Budget:
         self._shares = SHARES[questions.about]
         self._open = list(self._shares)
 
-    def said(self, query: SurveyQuery) -> float:
+    def reported_deviation(self, query: SurveyQuery) -> float:
         """The deviation of the noise of one count in what is said of it; what is asked next does not follow from it."""
         return self._excess * deviation_of(query)
 

@@ -153,7 +153,7 @@ class Column:
     layout: str | None = None
     is_declared: bool = False
 
-    def said(self, value: float) -> str:
+    def format(self, value: float) -> str:
         """One of its numbers for a person."""
         return date_of(value) if self.is_date else short(value)
 
