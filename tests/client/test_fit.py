@@ -26,6 +26,7 @@ from hedgerow.data.sources import adapted, opened, place_of
 from hedgerow.errors import DataError, PolicyRefusal
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Plan
+from hedgerow.trees.binning import UNKNOWN_CATEGORY
 
 WriteFile = Callable[[str, bytes], Path]
 
@@ -256,7 +257,7 @@ def cell_of(plan: Plan, column: Any, place: Place) -> float | None:
         if place.column in ("sex", "ill"):
             listed = plan.features[1].categories if place.column == "sex" else plan.label.classes
             index = int(encoders.category_indices(column, listed, place)[0])
-            return None if index == encoders.UNKNOWN else index
+            return None if index == UNKNOWN_CATEGORY else index
         number = float(encoders.numbers(column, place)[0])
     except DataError:
         return None

@@ -26,7 +26,7 @@ from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import warnings_of
 from hedgerow.protocol.groups import noise_factor as middle_noise
-from hedgerow.server.sites import SMALLEST_COHORT
+from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import spoken
 from hedgerow.trees.ensemble import Ensemble

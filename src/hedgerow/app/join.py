@@ -32,7 +32,7 @@ from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.fields import read_toml, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, first_of
-from hedgerow.server.sites import SMALLEST_COHORT
+from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.study import (
     PLAN,
     POLICY,

@@ -13,7 +13,7 @@ from hedgerow.app.output import print_json
 from hedgerow.local.forecast import Forecast, expected_singles, forecast, outlook_of
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.plan.plan import Plan
-from hedgerow.server.sites import SMALLEST_COHORT
+from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.transport.identities import spoken
 
 

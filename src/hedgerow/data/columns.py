@@ -44,6 +44,7 @@ from hedgerow.data.arrow import arrow_of, is_moment, is_text, of_numpy
 from hedgerow.errors import DataError
 from hedgerow.plan.fields import DATE_PARTS, ISO_DATE, day_of
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT, TRUTH
+from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 _SHOWN_CHARACTERS = 40
 _SHOWN_NAMES = 12
@@ -101,10 +102,6 @@ def missing_columns(source: str, missing: Sequence[str], present: Sequence[str])
     )
 
 
-UNKNOWN = -1
-"""The index of a category that the plan does not list."""
-MISSING = -2
-"""The index of a missing value."""
 MISSING_WORDS = ("", "nan", "na", "n/a", "null")
 """Text that means "no value", in any case, unless the plan lists that very text as a category."""
 
@@ -226,7 +223,7 @@ def kinds(column: Any, place: Place) -> NDArray[np.int8]:
 
 
 def category_indices(column: Any, categories: Sequence[str], place: Place, unfit: Unfit = refuse) -> NDArray[np.int16]:
-    """The column as int16 [n]: the index of each value in `categories`, `UNKNOWN` or `MISSING`.
+    """The column as int16 [n]: the index of each value in `categories`, `UNKNOWN_CATEGORY` or `MISSING_CATEGORY`.
 
     Values match as the plan writes them (`as_text`): 3, 3.0 and "3.0" all match "3". Where the plan lists no "true" or
     "false", they match "1" and "0", and the other way round.
@@ -239,18 +236,18 @@ def category_indices(column: Any, categories: Sequence[str], place: Place, unfit
 
 
 def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = refuse) -> NDArray[np.int16]:
-    """The column as int16 [n]: the bucket of each value's canonical text, by a public hash of it, or `MISSING`.
+    """The column as int16 [n]: the bucket of each value's canonical text, by a public hash, or `MISSING_CATEGORY`.
 
     A value's bucket depends on that value and the number of buckets alone, so there is no list to be read off the data.
     """
     texts = _texts(column, place)
     canonical = _canonical(texts.distinct).to_pylist()
     buckets = [
-        MISSING if absent or text is None else bucket_of(text, n_buckets)
+        MISSING_CATEGORY if absent or text is None else bucket_of(text, n_buckets)
         for text, absent in zip(canonical, texts.is_missing.tolist(), strict=True)
     ]
     _report_unreadable(texts, place, unfit)
-    return np.array(buckets or [MISSING], dtype=np.int16)[texts.codes]
+    return np.array(buckets or [MISSING_CATEGORY], dtype=np.int16)[texts.codes]
 
 
 def bucket_of(text: str, n_buckets: int) -> int:
@@ -858,8 +855,8 @@ def _indices_of_distinct(distinct: Any, categories: Sequence[str]) -> NDArray[np
     first_index = _with_other_forms(_canonical(listed).to_pylist())
     found = pc.index_in(_canonical(distinct), value_set=pa.array(list(first_index), type=pa.string()))
     canonical = pc.take(pa.array(list(first_index.values()), type=pa.int32()), found)
-    otherwise = pc.if_else(_is_missing(distinct), pa.scalar(MISSING, pa.int32()), canonical)
-    indices = pc.fill_null(pc.coalesce(exact, otherwise), UNKNOWN)
+    otherwise = pc.if_else(_is_missing(distinct), pa.scalar(MISSING_CATEGORY, pa.int32()), canonical)
+    indices = pc.fill_null(pc.coalesce(exact, otherwise), UNKNOWN_CATEGORY)
     return np.asarray(indices.to_numpy(zero_copy_only=False), dtype=np.int16)
 
 

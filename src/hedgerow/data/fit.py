@@ -40,6 +40,7 @@ from hedgerow.losses.survival import EVENT_WORDS
 from hedgerow.plan.names import looks_like_identifier, words_of
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
+from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 _ALL_MISSING = 0.5
 _WATCHED_ROWS = 10_000
@@ -231,8 +232,8 @@ def _cells(column: Any, item: Feature | None, place: Place) -> _Cells:
             missing, unlisted = bad & ~undecodable, none
         else:
             values = feature_of(column, item, place, unfit)
-            is_absent = values == encoders.MISSING if item.is_categorical else np.isnan(values)
-            missing, unlisted = is_absent & ~bad, (values == encoders.UNKNOWN) & ~bad & item.is_categorical
+            is_absent = values == MISSING_CATEGORY if item.is_categorical else np.isnan(values)
+            missing, unlisted = is_absent & ~bad, (values == UNKNOWN_CATEGORY) & ~bad & item.is_categorical
     except DataError:  # a type that no cell of it fits
         return _Cells(np.zeros(len(column)), none, none, ~none)
     return _Cells(values, missing, unlisted, bad & ~missing, int(np.count_nonzero(undecodable)))

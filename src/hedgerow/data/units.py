@@ -35,6 +35,7 @@ from hedgerow.data.columns import Place, missing_columns, shown
 from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError
 from hedgerow.plan.plan import Feature, Label, Plan, Privacy
+from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 FeatureColumn = NDArray[np.float32] | NDArray[np.int16]
 LabelColumn = NDArray[np.int32] | NDArray[np.float64]
@@ -160,7 +161,7 @@ def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple
     """Each feature's name, and how many of its values are clamped or not listed. Args: features: as in `Records`."""
     for feature, column in zip(plan.features, features, strict=True):
         if feature.is_categorical:
-            outside = column == encoders.UNKNOWN
+            outside = column == UNKNOWN_CATEGORY
         else:
             # As single-precision numbers, which is how they are binned.
             low, high = np.float32(feature.min or 0), np.float32(feature.max or 0)
@@ -306,11 +307,11 @@ def _label(columns: Mapping[str, Any], label: Label, table: Place, unfit: encode
         for each, place in zip(own, places, strict=True)
     ]
     for number, (each, found) in enumerate(zip(own, cells, strict=True)):
-        is_missing = found == encoders.MISSING if each.words else np.isnan(found)
+        is_missing = found == MISSING_CATEGORY if each.words else np.isnan(found)
         leave_out(number, is_missing, "data-label-missing", missing)
     for number, (each, found) in enumerate(zip(own, cells, strict=True)):
         if each.outside is not None:
-            is_outside = found == encoders.UNKNOWN if each.words else found < (each.least or 0.0)
+            is_outside = found == UNKNOWN_CATEGORY if each.words else found < (each.least or 0.0)
             leave_out(number, is_outside, "data-label-outside", each.outside)
     # Rows that do not fit are left out after this.
     values: LabelColumn = label.kind.values(cells, label)

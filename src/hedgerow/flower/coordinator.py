@@ -56,8 +56,8 @@ from hedgerow.models.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import Deferred, MessageKind, encode
 from hedgerow.protocol.stream import WireCode, WireRefusal
+from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.server.coordinator import RunSession, invitation_to
-from hedgerow.server.sites import SMALLEST_COHORT
 from hedgerow.server.status import RunBoard
 from hedgerow.transport.identities import (
     PinnedRoster,

@@ -50,12 +50,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow import __version__
-from hedgerow.data.columns import MISSING, MISSING_WORDS, UNKNOWN, Place, category_indices
+from hedgerow.data.columns import MISSING_WORDS, Place, category_indices
 from hedgerow.errors import ModelError, missing_extra
 from hedgerow.losses.kinds import Objective
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.plan.plan import Feature, Label, Plan
-from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid
+from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY, CodeArray, FeatureGrid, Grid
 from hedgerow.trees.constraints import groups_of
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, prune_tree, single_as_decimal
 from hedgerow.trees.importances import Shape, contributions, shape_function
@@ -710,9 +710,9 @@ def _texts_of(feature: Feature) -> tuple[list[str], list[float]]:
     texts = dict.fromkeys([*feature.categories, *missing, *flags, "0", "1", "0.0", "1.0"])
     texts |= dict.fromkeys(f"{category}.0" for category in feature.categories)
     indices = category_indices(list(texts), feature.categories, Place("", feature.name, 0)).tolist()
-    known = {text: index for text, index in zip(texts, indices, strict=True) if index != UNKNOWN}
+    known = {text: index for text, index in zip(texts, indices, strict=True) if index != UNKNOWN_CATEGORY}
     missing_code = len(feature.categories) + 1
-    return list(known), [float(missing_code if index == MISSING else index) for index in known.values()]
+    return list(known), [float(missing_code if index == MISSING_CATEGORY else index) for index in known.values()]
 
 
 Outputs = Callable[[_Graph, str, Label, Objective, Sequence[Any]], None]

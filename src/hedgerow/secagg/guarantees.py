@@ -35,6 +35,8 @@ from hedgerow.crypto import keystream
 from hedgerow.secagg.transitions import Code, refuse
 
 MAX_NODES = 4096
+SMALLEST_COHORT = 3
+"""Sites in a masked sum, at least: of two each would read the other's vector off it."""
 NodeCount = Annotated[int, Unsigned(2, most=MAX_NODES)]
 
 

@@ -80,7 +80,7 @@ from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
 from hedgerow.rounds import VECTOR_ID, mode_of, release_bound, require_words, round_in, rows_of
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
-from hedgerow.secagg.guarantees import SPARSE_ABOVE, default_wishes, derive, least_groups
+from hedgerow.secagg.guarantees import SMALLEST_COHORT, SPARSE_ABOVE, default_wishes, derive, least_groups
 from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, name_in, wrapped
 from hedgerow.secagg.masks import Release as OpenedSums
 from hedgerow.secagg.messages import (
@@ -109,7 +109,6 @@ from hedgerow.server.release import (
 from hedgerow.server.sites import (
     MOST_BROKEN_SETUPS,
     MOST_LOST_EPOCHS,
-    SMALLEST_COHORT,
     Asked,
     Consent,
     Link,

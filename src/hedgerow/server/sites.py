@@ -9,11 +9,10 @@ from enum import Enum
 
 from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
-from hedgerow.secagg.guarantees import default_colluders, least_groups, origin_members
+from hedgerow.secagg.guarantees import SMALLEST_COHORT, default_colluders, least_groups, origin_members
 from hedgerow.secagg.messages import Roster
 from hedgerow.secagg.transitions import Code
 
-SMALLEST_COHORT = 3
 SMALLEST_NOISED_COHORT = 2
 """Where every site adds noise to its own vector, two sites can sum without reading each other's."""
 

@@ -42,7 +42,9 @@ PlaceArray = NDArray[np.uint8]
 
 MAX_BYTE_CODES = 256
 UNKNOWN_CATEGORY = -1
+"""The index of a category that the plan does not list."""
 MISSING_CATEGORY = -2
+"""The index of a missing value."""
 HALVING_EDGES = 4094
 LOG_DECADES = 6.0
 """Log-spaced edges reach down to this many powers of ten below the range: from dollars to millions."""
