@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
 from hedgerow.data.adapters import adapter, read_adapter
-from hedgerow.data.columns import MISSING, UNKNOWN, Place, category_indices, days, identifiers, numbers
+from hedgerow.data.columns import Place, category_indices, days, identifiers, numbers
 from hedgerow.data.databases import AdbcTable
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.sources import adapted, read_records
@@ -31,6 +31,7 @@ from hedgerow.data.units import Records, concatenate, records_from_columns, rows
 from hedgerow.errors import DataError
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
+from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 from tests.tiers import all_but
 
 HERE = Place("a table", "a column")
@@ -439,7 +440,7 @@ def test_a_number_beyond_all_floats_is_clamped_like_any_large_one(far: Any) -> N
     """A whole number of 400 digits is larger than any bound, and no reason to stop; its text is a text."""
     for column in ([1, far], [1.5, far], object_array([1, far]), pd.Series([1, far], dtype=object)):
         assert numbers(column, HERE)[1] == (math.inf if far > 0 else -math.inf)
-        assert category_indices(column, ["1", "1.5"], HERE).tolist() in ([0, UNKNOWN], [1, UNKNOWN])
+        assert category_indices(column, ["1", "1.5"], HERE).tolist() in ([0, UNKNOWN_CATEGORY], [1, UNKNOWN_CATEGORY])
         assert len(set(identifiers(column, HERE).tolist())) == 2
     plan = plan_of()
     left_out: dict[str, int] = {}
@@ -597,25 +598,26 @@ def test_names_that_look_like_exponents_are_names() -> None:
     """ "E11" is diabetes and "1E5" a ward; neither is a number, nor an error."""
     names = ["E11", ".", "1e999999999999", "-", "+.e5", "1E5", "٣"]
     assert category_indices(names, names, HERE).tolist() == list(range(len(names)))
-    assert category_indices([11, 3], names, HERE).tolist() == [UNKNOWN] * 2
+    assert category_indices([11, 3], names, HERE).tolist() == [UNKNOWN_CATEGORY] * 2
 
 
 def test_a_moment_beyond_pythons_years_costs_its_own_row_at_most() -> None:
     """A date of the year 12020, or one that nanoseconds cannot hold, does not end the program."""
     far = pa.array([0, 3_670_000], pa.date32())
-    assert category_indices(far, ["1970-01-01"], HERE).tolist() == [0, UNKNOWN]
+    assert category_indices(far, ["1970-01-01"], HERE).tolist() == [0, UNKNOWN_CATEGORY]
     assert len(set(identifiers(far, HERE).tolist())) == 2
     odd = [np.datetime64("12020-01-01"), np.datetime64("2020-01-01", "us"), np.clongdouble(1), np.longdouble(2), 1j]
     found: list[bool] = []
     indices = category_indices(
         [*odd, "a"], ["2020-01-01", "2", "a"], HERE, lambda rows, *_: found.extend(rows.tolist())
     )
-    assert [index for index, is_bad in zip(indices.tolist(), found, strict=True) if not is_bad] == [UNKNOWN, 0, 1, 2]
+    good = [index for index, is_bad in zip(indices.tolist(), found, strict=True) if not is_bad]
+    assert good == [UNKNOWN_CATEGORY, 0, 1, 2]
 
 
 def test_an_unlisted_value_is_unknown_and_not_refused() -> None:
     """What is neither number nor text in a category is a value that the plan does not list."""
-    assert category_indices(["a", "b", "c"], ["a"], HERE).tolist() == [0, UNKNOWN, UNKNOWN]
+    assert category_indices(["a", "b", "c"], ["a"], HERE).tolist() == [0, UNKNOWN_CATEGORY, UNKNOWN_CATEGORY]
 
 
 def dated_plan(**privacy: Any) -> Plan:
@@ -751,7 +753,7 @@ def test_an_adapter_makes_the_same_of_every_source(source: str, tmp_path: Path) 
     ]
     found = adapted_reader(source, tmp_path, dated_plan())(rows)
     sex, weeks, born = (column.tolist() for column in found.features)
-    assert sex == [0, 1, 1, MISSING, 0, UNKNOWN]
+    assert sex == [0, 1, 1, MISSING_CATEGORY, 0, UNKNOWN_CATEGORY]
     assert [None if math.isnan(value) else value for value in weeks] == [0.75, 2.0, None, None, 3.5, 0.0]
     day = [(datetime.date(*at) - datetime.date(1970, 1, 1)).days for at in ((1999, 12, 31), (2003, 2, 1), (2000, 1, 1))]
     assert [None if math.isnan(value) else value for value in born] == [day[0], day[1], None, None, None, day[2]]

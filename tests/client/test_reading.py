@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.data.columns import MISSING, UNKNOWN, Place, category_indices, identifiers, numbers
+from hedgerow.data.columns import Place, category_indices, identifiers, numbers
 from hedgerow.data.lines import MOST_BYTES
 from hedgerow.data.sources import column_names, read_records
 from hedgerow.data.units import Records, concatenate, records_from_columns
@@ -40,7 +40,7 @@ def assert_good(records: Records) -> None:
     age, sex = records.features
     assert age.dtype == np.float32 and sex.dtype == np.int16
     np.testing.assert_array_equal(age, np.array([40, np.nan, 61.5, 30], dtype=np.float32))
-    assert sex.tolist() == [0, 1, UNKNOWN, MISSING]
+    assert sex.tolist() == [0, 1, UNKNOWN_CATEGORY, MISSING_CATEGORY]
     assert records.label is not None and records.label.dtype == np.int32
     assert records.label.tolist() == [0, 1, 0, 1]
     assert records.unit is None
@@ -81,7 +81,8 @@ def test_the_accidents_of_csv_do_not_matter(content: bytes, make_plan: MakePlan,
     """What spreadsheets and exports vary without meaning anything; columns outside the plan are not even decoded."""
     records = read(write_file("a.csv", content), make_plan())
     if b"null" in content:
-        assert np.isnan(records.features[0][[1, 3]]).all() and records.features[1].tolist() == [0, 1, UNKNOWN, MISSING]
+        assert np.isnan(records.features[0][[1, 3]]).all()
+        assert records.features[1].tolist() == [0, 1, UNKNOWN_CATEGORY, MISSING_CATEGORY]
     else:
         assert_good(records)
 
@@ -155,29 +156,24 @@ def test_a_category_matches_however_it_is_stored(values: list[Any], data: st.Dat
 @pytest.mark.parametrize(
     ("column", "categories", "expected"),
     [
-        (["3", "3.0", "3.00", "03", "3.5", "-0.0"], ["3", "0"], [0, 0, 0, UNKNOWN, UNKNOWN, 1]),
+        (["3", "3.0", "3.00", "03", "3.5", "-0.0"], ["3", "0"], [0, 0, 0, UNKNOWN_CATEGORY, UNKNOWN_CATEGORY, 1]),
         (["3.0", "3"], ["3", "3.0"], [1, 0]),
-        (pa.array([3.0, 0.1, None, np.nan], pa.float32()), ["3", "0.1"], [0, 1, MISSING, MISSING]),
+        (pa.array([3.0, 0.1, None, np.nan], pa.float32()), ["3", "0.1"], [0, 1, MISSING_CATEGORY, MISSING_CATEGORY]),
         (pa.array([6.103515625e-05, 1e20]), ["6.103515625e-05", "100000000000000000000"], [0, 1]),
-        (pa.array([3, 4], pa.uint8()), ["3.0"], [0, UNKNOWN]),
+        (pa.array([3, 4], pa.uint8()), ["3.0"], [0, UNKNOWN_CATEGORY]),
         ([Decimal("3.00"), Decimal("2.50")], ["3", "2.50"], [0, 1]),
         (["True", "FALSE", "true"], ["false", "true"], [1, 0, 1]),
-        (pa.array([True, False, None]), ["0", "1"], [1, 0, MISSING]),
-        (["NA", "nan", "NULL", "", " "], ["x"], [MISSING] * 5),
-        (["NA", "na", ""], ["NA"], [0, MISSING, MISSING]),
-        (pa.array(["b", None, "a"]).dictionary_encode(), ["a", "b"], [1, MISSING, 0]),
-        (pa.array([None, None]), ["a"], [MISSING, MISSING]),
-        (pa.array([b"a", b"b"], pa.binary()), ["a"], [0, UNKNOWN]),
+        (pa.array([True, False, None]), ["0", "1"], [1, 0, MISSING_CATEGORY]),
+        (["NA", "nan", "NULL", "", " "], ["x"], [MISSING_CATEGORY] * 5),
+        (["NA", "na", ""], ["NA"], [0, MISSING_CATEGORY, MISSING_CATEGORY]),
+        (pa.array(["b", None, "a"]).dictionary_encode(), ["a", "b"], [1, MISSING_CATEGORY, 0]),
+        (pa.array([None, None]), ["a"], [MISSING_CATEGORY, MISSING_CATEGORY]),
+        (pa.array([b"a", b"b"], pa.binary()), ["a"], [0, UNKNOWN_CATEGORY]),
     ],
 )
 def test_categories_by_example(column: Any, categories: list[str], expected: list[int]) -> None:
     """The rules at their edges: the exact text first, then the words for missing, then the canonical text."""
     assert category_indices(column, categories, HERE).tolist() == expected
-
-
-def test_reader_and_grid_agree_on_codes() -> None:
-    """The reader's indices for unknown and missing are those that the grids bin apart."""
-    assert (UNKNOWN, MISSING) == (UNKNOWN_CATEGORY, MISSING_CATEGORY)
 
 
 NUMBERS = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-(10**6), 10**6))

@@ -12,11 +12,11 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from xgboost import XGBClassifier
 
-from hedgerow.data.columns import MISSING, UNKNOWN
 from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text, split_by_unit, write_rand_hie
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import concatenate
 from hedgerow.plan.plan import parse_plan
+from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 
 def test_the_readme_tells_the_truth_about_the_file() -> None:
@@ -71,7 +71,7 @@ def test_the_table_fits_its_plan(tmp_path: Path) -> None:
     n_missing = 0
     for feature, column in zip(plan.features, records.features, strict=True):
         if feature.is_categorical:
-            assert not np.isin(column, [UNKNOWN, MISSING]).any()
+            assert not np.isin(column, [UNKNOWN_CATEGORY, MISSING_CATEGORY]).any()
             continue
         assert feature.min is not None and feature.max is not None
         assert feature.min <= np.nanmin(column) and np.nanmax(column) <= feature.max
