@@ -225,7 +225,7 @@ def test_a_toy_trains_over_a_network_of_its_own(study: Path) -> None:
         threads.append(command(site, "node", f"toy://{site}", *own, *where, *common))
     # Nodes of this engine would wait for a coordinator that has failed.
     threads[0].join(600)
-    assert codes == {"hub": 0} | codes
+    assert codes["hub"] == 0
     for thread in threads[1:]:
         thread.join(600)
     assert codes == dict.fromkeys(("hub", *SITES), 0)
