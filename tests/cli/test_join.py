@@ -379,9 +379,10 @@ def test_the_command_that_began_a_run_goes_on_with_it(
         taken.append((options, plan, file))
         return None, None
 
+    # First, for it imports the command, which would else keep what is put in the place of `train_over_nodes`.
+    monkeypatch.setattr("hedgerow.cli.coordinator.print_model", lambda *_, **__: None)
     monkeypatch.setattr(coordinator, "train_over_nodes", train)
     monkeypatch.setattr(coordinator, "hand_out", lambda *_, **__: None)
-    monkeypatch.setattr("hedgerow.cli.coordinator.print_model", lambda *_, **__: None)
     Path("wards/roster.toml").touch()
     Path("new.toml").write_text(PLAN.replace("epsilon = 1", "epsilon = 2"), encoding="utf-8")
     for _ in range(2):
