@@ -129,7 +129,7 @@ def test_coefficients_of_transformed_rows_are_trees_over_codes(factory: ModuleTy
     grid = build_grid(plan)
     random = np.random.default_rng(4)
     matrix, coefficients = random.normal(size=(4, 4)), random.normal(size=4)
-    basis = LinearBasis.of(plan, grid, 1.0, "grid", numeric_only=True).transformed(matrix)
+    basis = LinearBasis.of(plan, grid, 1.0, "grid", numeric_only=True).transform(matrix)
     assert basis.blocks == ((1, 1), (2, 1), (3, 0), (3, 1))
     data = factory.make_data(plan, 50, 3)
     values = basis.values(coefficients, 2**30)
