@@ -391,8 +391,10 @@ def who_comes_later(scene: Scene) -> None:
         command(scene, "approve", f"wards-{site}", asked, *(["--deny"] if site == "site-2" else []))
     assert joining["site-2"].wait() == 6 and joining["site-2"].error == "roster-denied"
     # A new roster is nothing that somebody who watches the logs for warnings is called for.
+    # A coordinator that ends while a node dials closes the handshake, which is warned of by a code of its own.
     for process in (*joining.values(), third):
-        assert not [line for line in process.err if " WARNING " in line and "roster" in line]
+        warned = [line for line in process.err if " WARNING " in line and "(tls-refused)" not in line]
+        assert not [line for line in warned if "roster" in line]
     assert third.says("A node that stays asks its owner for a later roster")
     scene.let_time_pass("site-2")
     # The others have the model; the coordinator would hand it to site-2 for a while.
