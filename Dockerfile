@@ -11,7 +11,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 # Every file by its hash; deploy/lock writes the list for another set of extras.
 COPY deploy/locks/ deploy/locks/
-ARG EXTRAS="console duckdb metrics postgresql sql"
+ARG EXTRAS="console duckdb postgresql sql"
 RUN pip install --quiet --require-hashes -r "deploy/locks/$(echo $EXTRAS | tr ' ' '-').txt" \
     && cd /opt/hedgerow/lib/python3*/site-packages && rm -r pyarrow/tests pyarrow/include numba/tests \
     && find scipy -name tests -type d -prune -exec rm -r {} +
@@ -25,7 +25,7 @@ RUN NUMBA_CACHE_DIR=/opt/hedgerow/kernels hedgerow demo --json --out /tmp/demo >
 FROM ${BASE_IMAGE}
 COPY --from=build /opt/hedgerow /opt/hedgerow
 COPY deploy/entrypoint deploy/health.py /opt/hedgerow/deploy/
-# What `flwr run` sends, where the extra `flower` was asked for (--build-arg EXTRAS="console duckdb metrics postgresql sql flower").
+# What `flwr run` sends, where the extra `flower` was asked for (--build-arg EXTRAS="console duckdb postgresql sql flower").
 COPY pyproject.toml flower_app.py /opt/hedgerow/app/
 # The number is fixed so that files on a host can be given to it. /data is for whatever must outlive a container.
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data --shell /usr/sbin/nologin hedgerow \

@@ -204,7 +204,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "narwhals": ("narwhals", "sklearn"),
     "onnx": ("onnx", "onnx"),
     "pandas": ("pandas", "experiments"),
-    "prometheus_client": ("prometheus_client", "metrics"),
+    "prometheus_client": ("prometheus_client", "console"),
     "ray": ("Ray", "simulation"),
     "sklearn": ("scikit-learn 1.6 or newer", "sklearn"),
     "sksurv": ("scikit-survival", "survival"),

@@ -30,7 +30,7 @@ ASKED = {
     "sklearn": "import hedgerow; hedgerow.DPGBDTClassifier",
     "matplotlib": "from hedgerow.models.plots import pyplot_module; pyplot_module()",
     "flwr": "import hedgerow.flower.app",
-    "prometheus_client": "import hedgerow.transport.metrics",
+    "prometheus_client": "import hedgerow.app.page",
     "starlette": "import hedgerow.app.page",
     "uvicorn": "import hedgerow.app.page",
     "xgboost": "from hedgerow.models.exports import check_xgboost_file; check_xgboost_file(None, None, None)",

@@ -48,7 +48,6 @@ class CoordinatorOptions:
         identity, roster: files.
         listen: where nodes dial, HOST:PORT.
         engine: what carries the messages.
-        metrics: [HOST:]PORT of the numbers for Prometheus; None for none.
         seed: draws the noise from a seed, for experiments; None for the operating system's generator.
         log_format: "text" or "json".
         quiet: make no remarks on what goes as it should.
@@ -59,7 +58,6 @@ class CoordinatorOptions:
     roster: str
     listen: str = "127.0.0.1:7443"
     engine: str = "grpc"
-    metrics: str | None = None
     seed: int | None = None
     log_format: str = "text"
     quiet: bool = False
@@ -73,7 +71,7 @@ class CoordinatorOptions:
 
 @contextmanager
 def published(
-    board: RunBoard, hub: CountingHub, monitors: Monitors, metrics: str | None, page: Audience | None = None
+    board: RunBoard, hub: CountingHub, monitors: Monitors, page: Audience | None = None
 ) -> Iterator[None]:
     """Tell all who watch how the run is, and at the end how it ended."""
 
@@ -84,15 +82,6 @@ def published(
     with ExitStack() as stack:
         stack.callback(monitors.close)
         audiences: list[Audience] = [monitors, *([] if page is None else [page])]
-        if metrics is not None:
-            # An extra: only who asks for metrics needs it.
-            from hedgerow.transport.metrics import MetricsServer
-
-            host, port = address_of(metrics if ":" in metrics else f"127.0.0.1:{metrics}", "--metrics")
-            # Naming a host allows other machines to read.
-            server = stack.enter_context(MetricsServer(host, port, allow_remote=":" in metrics))
-            audiences.append(server)
-            note(f"Metrics for Prometheus: port {server.port}, path /metrics.")
         stack.callback(Publisher(board, traffic, audiences).close)
         yield
 
@@ -406,7 +395,7 @@ def serve(
             if not options.quiet:
                 place = f"{f'[{host}]' if ':' in host else host}:{hub.port}"
                 note(f"Listening on {place} for {listed(site.name for site in pinned.sites)}.")
-            with published(board, hub, monitors, options.metrics, page):
+            with published(board, hub, monitors, page):
                 yield hub
         except KeyboardInterrupt:
             end = f" {options.ended_by} ends it." if options.ended_by else ""

@@ -3,6 +3,7 @@
 A page has no build step and asks nothing of other hosts. Python says what stands on it, in words and numbers; the
 scripts draw that, as text, so nothing that a peer or a table says can become markup. Anyone who knows the address, with
 the random token in it, may read. What changes anything is asked for by POST, which this server's own page alone can do.
+Without the token there is only ``/metrics``, on the page of a run: what it tells is the list in app/metrics.py.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hedgerow.app import cost, fit
 from hedgerow.app.inputs import address_of
+from hedgerow.app.metrics import Metrics
 from hedgerow.app.output import json_text, note, number, today
 from hedgerow.app.owner import answer, facts_of
 from hedgerow.app.watch import RunView, sentence, thinned
@@ -129,7 +131,10 @@ class Page:
     # HTTP -------------------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: Request) -> Response:
-        token, _, name = str(request.path_params["path"]).partition("/")
+        path = str(request.path_params["path"])
+        if (told := self._tell_anyone(path, request)) is not None:
+            return told
+        token, _, name = path.partition("/")
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             return Response("There is no such page.", 404)
         if request.method == "POST":
@@ -145,6 +150,10 @@ class Page:
         if name == "events" and self._n_streams < _MOST_STREAMS:
             return StreamingResponse(self._stream(), media_type="text/event-stream")
         return Response("There is no such page.", 404)
+
+    def _tell_anyone(self, path: str, request: Request) -> Response | None:
+        """What is told without the token; None for nothing."""
+        return None
 
     async def _done(self, request: Request, name: str) -> Response:
         """Carry out an action, if this server's own page asks for it, on this machine."""
@@ -253,11 +262,17 @@ class Console(Page):
 
     def __init__(self, place: str, plan: Plan | None = None) -> None:
         self._plan = plan
-        self._view, self._last_event = RunView(), 0
+        self._view, self._metrics, self._last_event = RunView(), Metrics(), 0
         super().__init__(place, "console", "The page of this run")
         self.say(**_NOT_YET)
         if plan is not None:
             self.show_plan(plan)
+
+    def _tell_anyone(self, path: str, request: Request) -> Response | None:
+        if path != "metrics" or request.method == "POST":
+            return None
+        content, media_type = self._metrics.encode(request.headers.get("accept", ""))
+        return Response(content, headers={"Content-Type": media_type})
 
     # What it is shown -------------------------------------------------------------------------------------------------
 
@@ -302,7 +317,7 @@ class Console(Page):
 
     def take(self, report: RunReport, events: Sequence[EventReport]) -> None:
         """The same for a monitor: a report, and the events that came with it."""
-        self._view.take(report, events)
+        self._metrics.take(report, self._view.take(report, events))
         state = self._view.state()
         if self._plan is not None and self._plan.name:
             state["title"] = f"{self._plan.name}, {state['title']}"

@@ -75,7 +75,6 @@ class StudyOptions:
 
     folder: Path
     console: str | None = None
-    metrics: str | None = None
     seed: int | None = None
     log_format: str = "text"
     quiet: bool = False
@@ -90,7 +89,6 @@ class StudyOptions:
             identity=str(self.folder / f"{COORDINATOR}{PRIVATE_SUFFIX}"),
             roster=str(self.folder / ROSTER),
             listen=listen,
-            metrics=self.metrics,
             seed=self.seed,
             log_format=self.log_format,
             quiet=self.quiet,

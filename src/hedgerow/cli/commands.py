@@ -130,7 +130,8 @@ _HAND_OUT: dict[str, Any] = {
     "action": "store_true", "help": "then give the model's file to the nodes that stay (--serve), for a minute at most",
 }  # fmt: skip
 _CONSOLE: dict[str, Any] = {
-    "metavar": "[HOST:]PORT", "help": "show the run on a page for the browser, on 127.0.0.1 unless a host is given",
+    "metavar": "[HOST:]PORT",
+    "help": "a page of the run for the browser, and /metrics for Prometheus; on 127.0.0.1 unless a host is given",
 }  # fmt: skip
 _ADAPTER: dict[str, Any] = {
     "metavar": "FILE", "help": "how this site writes its table: a policy, or another file with [data] (docs/data.md)",
@@ -195,7 +196,6 @@ def _add_nodes(add: Add, noise: str, journal: str) -> None:
     add("--noise", choices=("distributed", "server"), help=noise)
     add("--journal", metavar="FILE", help=journal)
     add("--new-run", **_NEW_RUN)
-    add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
     _add_log(add)
 
 
@@ -402,8 +402,6 @@ def _add_coordinator(commands: Any) -> None:
     text = "carry nothing out: end the journal's run for good, and tell its sites"
     ways.add_argument("--abort", action="store_true", help=text)
     commands.choices["coordinator"].set_defaults(ended_by="--abort")
-    text = "serve numbers for Prometheus, without authentication; on 127.0.0.1 unless a host is given"
-    add("--metrics", metavar="[HOST:]PORT", help=text)
     add("--console", **_CONSOLE)
     add("--hand-out", **_HAND_OUT)
     add("--seed", **_SEED)
@@ -504,7 +502,6 @@ The keys that it makes stay in the folder STUDY-PARTY beside the invitation. End
 
 
 def _add_run(add: Add) -> None:
-    add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
     add("--seed", **_SEED)
     add("--study", **_STUDY)
     _add_log(add)

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check_plain(arguments: argparse.Namespace) -> None:
-    options = ("sites", "epsilon", "delta", "out", "plot", "seed", "roster", "identity", "journal", "metrics")
+    options = ("sites", "epsilon", "delta", "out", "plot", "seed", "roster", "identity", "journal")
     only_federated = [name for name in options if getattr(arguments, name) is not None]
     if only_federated:
         option = "site" if only_federated[0] == "sites" else only_federated[0]

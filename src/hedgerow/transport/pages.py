@@ -22,7 +22,7 @@ try:
     from starlette.routing import Route
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
-    raise missing_extra("starlette", "A port for a browser or for Prometheus") from error
+    raise missing_extra("starlette", "A page for the browser") from error
 
 MAX_CONNECTIONS = 32
 ASKING_SECONDS = 10.0
