@@ -105,7 +105,7 @@ def load(name: str, folder: str | None = None, preparation: str = "declared") ->
     features = tuple(schema["features"])
     if "complete_numbers_of" in schema:
         features = _complete_numbers(frame, *schema["complete_numbers_of"])
-    complete = ~(frame[[feature["name"] for feature in features]].isin(["?", ""]).any(axis=1))
+    complete = ~(frame[[*(feature["name"] for feature in features), schema["label"]]].isin(["?", ""]).any(axis=1))
     frame = frame[complete].reset_index(drop=True)
     columns = tuple(_column(frame[feature["name"]], feature) for feature in features)
     if preparation == AUTHORS:
