@@ -1,4 +1,4 @@
-"""What a node of a large roster is sent in a set-up: the table of docs/secure-aggregation.md.
+"""What a node of a large roster is sent in a set-up, which docs/secure-aggregation.md quotes.
 
 ``python -m experiments secagg_cost --sizes`` prints it.
 """
