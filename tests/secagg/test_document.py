@@ -1,4 +1,4 @@
-"""docs/secure-aggregation.md is fresh, for its diagram is the table's; and the list of attacks names tests that exist."""
+"""docs/secure-aggregation.md has the diagram of the table, and the list of attacks names tests that exist."""
 
 from __future__ import annotations
 
