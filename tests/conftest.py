@@ -1,8 +1,7 @@
-"""Fixtures that every test may use: small plans, random rows, and real runs over them."""
+"""How all tests are run: profiles of hypothesis, files in memory, kernels compiled once, Ctrl-C."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -10,6 +9,9 @@ from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import builders, federation_files
+from tests.kernels import compile_once
 
 # Compiling a kernel takes longer than any deadline that would mean something.
 settings.register_profile("hedgerow", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
@@ -38,26 +40,16 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     does_nothing_itself = getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
     if not does_nothing_itself:
-        _module("kernels").compile_once()
-
-
-def _module(name: str) -> ModuleType:
-    """A module of this folder, loaded by path: tests are not a package."""
-    path = Path(__file__).parent / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"hedgerow_test_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        compile_once()
 
 
 @pytest.fixture(scope="session")
 def factory() -> ModuleType:
-    """The functions of tests/factories.py."""
-    return _module("factories")
+    """The functions of tests/builders.py, which tests import."""
+    return builders
 
 
 @pytest.fixture(scope="session")
 def wards() -> ModuleType:
-    """The functions of tests/wards.py."""
-    return _module("wards")
+    """The functions of tests/federation_files.py, which tests import."""
+    return federation_files

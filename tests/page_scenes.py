@@ -22,10 +22,10 @@ from hedgerow.errors import PolicyRefusal
 from hedgerow.models.model import Model
 from hedgerow.protocol.stream import OVER, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.transport.identities import PinnedRoster, Role, new_identity
-from tests import factories
+from tests import builders
 
 MARKUP = "<img src=x onerror=alert(1)>"
-PLAN = replace(factories.make_plan("binary", {"n_trees": 20}), name=f"readmission {MARKUP}")
+PLAN = replace(builders.make_plan("binary", {"n_trees": 20}), name=f"readmission {MARKUP}")
 NAMES = ("dayton", "fitchburg", "franklin", "seattle & sons", MARKUP)
 STATES = (SiteState.READY, SiteState.READY, SiteState.REFUSED, SiteState.CONNECTED, SiteState.ABSENT)
 WHY = ("", "", "policy-over-budget", "", "")
@@ -63,7 +63,7 @@ BOOK = {
 
 
 def a_model() -> Model:
-    outcome = factories.train(PLAN, [factories.make_data(PLAN, 200, 0)])
+    outcome = builders.train(PLAN, [builders.make_data(PLAN, 200, 0)])
     return Model(PLAN, outcome.ensemble, outcome.ledger, outcome.report)
 
 

@@ -6,7 +6,6 @@ import math
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from hedgerow.models.bands import shape_bands
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from tests.builders import make_data, make_plan, train
 
 FIXED = {
     "n_trees": 40, "max_depth": 3, "interaction_size": 1, "structure_seed": 5, "interaction": "cyclical",
@@ -27,12 +27,12 @@ FIXED = {
 N_RECORDS = 3000
 
 
-def _plan(factory: ModuleType, label: str = "binary", epsilon: float = 2.0, **model: Any) -> Plan:
-    return factory.make_plan(label, model or FIXED, {"epsilon": epsilon, "n_records": N_RECORDS})  # type: ignore[no-any-return]
+def _plan(label: str = "binary", epsilon: float = 2.0, **model: Any) -> Plan:
+    return make_plan(label, model or FIXED, {"epsilon": epsilon, "n_records": N_RECORDS})
 
 
-def _rows(factory: ModuleType, plan: Plan) -> SiteData:
-    rows: SiteData = factory.make_data(plan, N_RECORDS, 3)
+def _rows(plan: Plan) -> SiteData:
+    rows: SiteData = make_data(plan, N_RECORDS, 3)
     if plan.label.kind.is_number:
         return rows
     # Labels that the features have something to say of.
@@ -41,18 +41,18 @@ def _rows(factory: ModuleType, plan: Plan) -> SiteData:
     return SiteData(rows.codes, (chance < score / 1.5).astype(np.int32))
 
 
-def _trained(factory: ModuleType, plan: Plan, seed: int) -> Model:
-    rows = _rows(factory, plan)
-    outcome = factory.train(plan, [rows], SeededNoise(seed, exact=False))
+def _trained(plan: Plan, seed: int) -> Model:
+    rows = _rows(plan)
+    outcome = train(plan, [rows], SeededNoise(seed, exact=False))
     return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 
-def _coverage(factory: ModuleType, model: dict[str, Any], n_seeds: int = 24) -> list[float]:
+def _coverage(model: dict[str, Any], n_seeds: int = 24) -> list[float]:
     """Shares of the cells whose mean shape over other noise lies within one and two deviations of a model's."""
-    plan = _plan(factory, **model)
+    plan = _plan(**model)
     bands = []
     for seed in range(n_seeds):
-        trained = _trained(factory, plan, seed)
+        trained = _trained(plan, seed)
         bands.append(shape_bands(plan, trained.ensemble, trained.ledger))
     held = []
     for feature in range(len(plan.features)):
@@ -65,31 +65,29 @@ def _coverage(factory: ModuleType, model: dict[str, Any], n_seeds: int = 24) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clip", ["auto", "none"])
-def test_the_derivation_holds_where_features_are_independent(
-    factory: ModuleType, monkeypatch: pytest.MonkeyPatch, clip: str
-) -> None:
+def test_the_derivation_holds_where_features_are_independent(monkeypatch: pytest.MonkeyPatch, clip: str) -> None:
     """With nothing that other features' trees could take back, the variance carried from tree to tree is the variance.
 
     Over 24 trainings with other noise, one deviation holds 68 % of the cells and two 95 %, without any constant.
     """
     monkeypatch.setattr(bands_module, "FEEDBACK_SHARE", 1.0)
     monkeypatch.setattr(bands_module, "LEFT_STANDING", 0.0)
-    one, two = _coverage(factory, {**FIXED, "joint_clip": clip})
+    one, two = _coverage({**FIXED, "joint_clip": clip})
     assert abs(one - 0.683) < 0.05
     assert abs(two - 0.954) < 0.03
 
 
 @pytest.mark.slow
-def test_bands_hold_what_other_noise_draws_on_average(factory: ModuleType) -> None:
+def test_bands_hold_what_other_noise_draws_on_average() -> None:
     """Where features are independent, which they seldom are, the bands as shipped hold no less than they say."""
-    one, two = _coverage(factory, FIXED)
+    one, two = _coverage(FIXED)
     assert 0.683 - 0.03 < one < 0.683 + 0.12
     assert two > 0.954 - 0.03
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
 @pytest.mark.parametrize("update", ["newton", "gradient"])
-def test_bands_widen_as_epsilon_falls(factory: ModuleType, label: str, update: str) -> None:
+def test_bands_widen_as_epsilon_falls(label: str, update: str) -> None:
     """Less privacy loss is more noise: every feature's band is wider, on average over its cells.
 
     Regressions begin with a mean unless a plan says otherwise, and then no bands are known.
@@ -97,26 +95,26 @@ def test_bands_widen_as_epsilon_falls(factory: ModuleType, label: str, update: s
     fixed = {**FIXED, "weight_update": update, "start": "none" if label == "regression" else "auto"}
     widths = []
     for epsilon in (8.0, 2.0, 0.5):
-        model = _trained(factory, _plan(factory, label, epsilon, **fixed), 1)
+        model = _trained(_plan(label, epsilon, **fixed), 1)
         found = [model.shape_bands(name).deviations.mean() for name in model.plan.feature_names]
         assert np.isfinite(found).all() and min(found) > 0
         widths.append(found)
     assert (np.diff(np.array(widths), axis=0) > 0).all()
 
 
-def test_without_noise_there_is_no_band(factory: ModuleType) -> None:
+def test_without_noise_there_is_no_band() -> None:
     """A plan without privacy draws what the data say: its bands have no width."""
-    trained = _trained(factory, _plan(factory, epsilon=math.inf), 1)
+    trained = _trained(_plan(epsilon=math.inf), 1)
     for name in trained.plan.feature_names:
         found = trained.shape_bands(name)
         low, high = found.band(2)
         assert np.array_equal(low, found.scores) and np.array_equal(high, found.scores)
 
 
-def test_bands_of_fine_grids_need_no_table_of_all_cells(factory: ModuleType) -> None:
+def test_bands_of_fine_grids_need_no_table_of_all_cells() -> None:
     """A grid for halving has 4,095 cells, and a covariance of all of them 134 MB: trees tell far fewer apart."""
-    plan = _plan(factory, **{**FIXED, "split_candidates": "iterative_hessian"})
-    trained = _trained(factory, plan, 1)
+    plan = _plan(**{**FIXED, "split_candidates": "iterative_hessian"})
+    trained = _trained(plan, 1)
     tracemalloc.start()
     found = trained.shape_bands("change")
     _, most = tracemalloc.get_traced_memory()
@@ -126,9 +124,9 @@ def test_bands_of_fine_grids_need_no_table_of_all_cells(factory: ModuleType) -> 
     assert len(found.scores) > 4000
 
 
-def test_bands_follow_from_the_file(factory: ModuleType, tmp_path: Path) -> None:
+def test_bands_follow_from_the_file(tmp_path: Path) -> None:
     """Whoever has the model file has the bands: nothing else is needed, and nothing private."""
-    model = _trained(factory, _plan(factory), 1)
+    model = _trained(_plan(), 1)
     model.save(tmp_path / "model.json")
     read = Model.load(tmp_path / "model.json")
     for name in model.plan.feature_names:
@@ -145,40 +143,38 @@ def test_bands_follow_from_the_file(factory: ModuleType, tmp_path: Path) -> None
         ({}, "order of its features"),
     ],
 )
-def test_models_whose_noise_is_not_carried_over_say_so(
-    factory: ModuleType, fields: dict[str, Any], reason: str
-) -> None:
+def test_models_whose_noise_is_not_carried_over_say_so(fields: dict[str, Any], reason: str) -> None:
     """No band is better than a wrong one: the reason is named."""
     label = "regression" if fields.get("algorithm") == "adassp" else "binary"
-    table = factory.make_plan(label).to_dict()
+    table = make_plan(label).to_dict()
     table["model"] = {"n_trees": 4, "max_depth": 2, **fields}
     if "algorithm" in fields:
         table["model"] = {key: value for key, value in fields.items() if key != "n_trees"}
     plan = Plan.from_dict(table)
-    outcome = factory.train(plan, [factory.make_data(plan, 100, 0)])
+    outcome = train(plan, [make_data(plan, 100, 0)])
     with pytest.raises(ModelError, match=reason) as caught:
         shape_bands(plan, outcome.ensemble, outcome.ledger)
     assert caught.value.code == "bands-unknown"
 
 
-def test_a_file_without_leaf_weights_has_no_bands(factory: ModuleType) -> None:
+def test_a_file_without_leaf_weights_has_no_bands() -> None:
     """Old models kept no leaf weights: they are drawn without bands, and asking for them names what is missing."""
-    model = _trained(factory, _plan(factory), 1)
+    model = _trained(_plan(), 1)
     old = replace(model, ensemble=replace(model.ensemble, leaf_weights=None))
     with pytest.raises(ModelError, match="no leaf weights"):
         old.shape_bands("age")
 
 
-def test_an_unknown_feature_is_named(factory: ModuleType) -> None:
+def test_an_unknown_feature_is_named() -> None:
     """A typing error is answered with the names that there are."""
     with pytest.raises(UsageError, match="age") as caught:
-        _trained(factory, _plan(factory), 1).shape_bands("agee")
+        _trained(_plan(), 1).shape_bands("agee")
     assert caught.value.code == "unknown-feature"
 
 
-def test_exported_machines_carry_the_deviations(factory: ModuleType) -> None:
+def test_exported_machines_carry_the_deviations() -> None:
     """An explainable boosting machine shows error bars: ours are those of the noise."""
-    model = _trained(factory, _plan(factory), 1)
+    model = _trained(_plan(), 1)
     term = model.to_ebm()["ebm"]["terms"][0]
     bands = model.shape_bands(model.plan.feature_names[0])
     # Missing comes first there, and last here.

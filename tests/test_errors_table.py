@@ -7,13 +7,13 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.models.model import to_bytes
+from tests.federation_files import plan_text
 
 TABLE = Path(__file__).parent.parent / "docs" / "errors.md"
 
@@ -42,10 +42,10 @@ def documented() -> list[Row]:
 class Scene:
     """A folder with a good plan, a good table and, when asked for, a good model; a case spoils one of them."""
 
-    def __init__(self, folder: Path, wards: ModuleType) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         shape = {"calibration": "auto", "n_trees": 3, "max_depth": 2}
-        self.text: str = wards.plan_text(1, model=shape, federation={"min_sites": 1})
+        self.text: str = plan_text(1, model=shape, federation={"min_sites": 1})
         self.write("plan.toml", self.text)
         self.write("site.csv", "\n".join([HEADER, *ROWS]) + "\n")
 
@@ -276,11 +276,15 @@ CASES: dict[str, Case] = {
     "a missing identifier under `privacy.unit`": unit_missing,
     "rows of which more than a tenth do not fit": lambda s: s.table(*["old,a,0"] * 5),
     "`--allow-loss 0.2`, and an eighth of the rows does not fit": lambda s: [
-        *s.table(*["old,a,0"] * 5), "--allow-loss", "0.2",
+        *s.table(*["old,a,0"] * 5),
+        "--allow-loss",
+        "0.2",
     ],
     "a share of rows (`--allow-loss`) that is no share": lambda s: [*s.train(), "--allow-loss", "1.5"],
     "one of two classes that the plan does not list": lambda s: s.table(
-        *["30,a,1"] * 60, *["31,b,2"] * 3, header="age,ward, ill",
+        *["30,a,1"] * 60,
+        *["31,b,2"] * 3,
+        header="age,ward, ill",
     ),
     "predictions of a table of which more than a tenth does not fit": predicted_of_few,
     "a header without rows": file_of("odd.csv", HEADER + "\n"),
@@ -383,9 +387,9 @@ def test_table_and_cases_agree() -> None:
 
 
 @pytest.mark.parametrize("row", documented(), ids=lambda row: row.input)
-def test_bad_input(row: Row, wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The documented exit code and code word, three parts and no traceback; or a result when it is handled."""
-    arguments = CASES[row.input](Scene(tmp_path, wards))
+    arguments = CASES[row.input](Scene(tmp_path))
     capsys.readouterr()
     exit_code = main(arguments)
     printed = capsys.readouterr()
@@ -406,10 +410,10 @@ def test_bad_input(row: Row, wards: ModuleType, tmp_path: Path, capsys: pytest.C
     [("-5,a", "0,a"), ("1e6,b", "100,b"), ("inf,a", "100,a"), ("NaN,a", ",a"), ("null,NA", ","), ("30,c", "30,zzz")],
 )
 def test_handled_values_count_as_documented(
-    odd: str, plain: str, wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    odd: str, plain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A value that is handled predicts as the value that the document says it counts as."""
-    scene = Scene(tmp_path, wards)
+    scene = Scene(tmp_path)
     assert main(scene.plan("n_trees = 3", "n_trees = 40")) == 0
     scene.write("ask.csv", f"age,ward\n{odd}\n{plain}\n")
     capsys.readouterr()

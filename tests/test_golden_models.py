@@ -7,7 +7,6 @@ planned are in tests/runtime/test_golden_runs.py, and surveys beside their own t
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_to_dict
+from tests import builders
+from tests.builders import make_data, make_plan, take
 
 N_RECORDS, N_SITES = 400, 3
 Overrides = dict[str, Any]
@@ -271,17 +272,16 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
 }
 
 
-def plan_of(factory: ModuleType, label: str, overrides: Overrides) -> Plan:
+def plan_of(label: str, overrides: Overrides) -> Plan:
     """The smallest plan of the label's type with `overrides`, over the declared number of records."""
     model = {"structure_seed": 7, "calibration": "auto", **overrides.get("model", {})}
     privacy = {"n_records": N_RECORDS, **overrides.get("privacy", {})}
-    plan: Plan = factory.make_plan(label, **{**overrides, "model": model, "privacy": privacy})
-    return plan
+    return make_plan(label, **{**overrides, "model": model, "privacy": privacy})
 
 
-def rows_of(factory: ModuleType, plan: Plan) -> SiteData:
+def rows_of(plan: Plan) -> SiteData:
     """Random rows of any code; of wide bounds values about 120, of which the first decides the class."""
-    rows: SiteData = factory.make_data(plan, N_RECORDS, 5)
+    rows: SiteData = make_data(plan, N_RECORDS, 5)
     if plan.features[0].name != "a":
         return rows
     values = tuple((120 + 17 * np.random.default_rng(5).normal(size=(3, N_RECORDS))).astype(np.float32))
@@ -290,24 +290,23 @@ def rows_of(factory: ModuleType, plan: Plan) -> SiteData:
     return SiteData(codes, (values[0] > 120).astype(np.int32), grid.places(values, codes))
 
 
-def digest_of(factory: ModuleType, plan: Plan) -> str:
+def digest_of(plan: Plan) -> str:
     """The digest of the ensemble and the releases of a seeded run over three sites or more."""
-    data, n_sites = rows_of(factory, plan), max(N_SITES, 4 * plan.federation.groups)
+    data, n_sites = rows_of(plan), max(N_SITES, 4 * plan.federation.groups)
     owner = np.arange(N_RECORDS) % n_sites
     rows = {f"site-{number}": np.flatnonzero(owner == number) for number in range(n_sites)}
-    sites = {site: factory.take(data, numbers) for site, numbers in rows.items()}
+    sites = {site: take(data, numbers) for site, numbers in rows.items()}
     sampling = {site: SeededSampling(3, numbers) for site, numbers in rows.items()}
     model = train(plan, sites, noise=SeededNoise(1), sampling=sampling)
     releases = [release.to_dict() for release in model.ledger.releases]
-    found: str = factory.digest_of([ensemble_to_dict(model.ensemble), releases])
-    return found
+    return builders.digest_of([ensemble_to_dict(model.ensemble), releases])
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_model_stays_the_same_byte_for_byte(factory: ModuleType, name: str) -> None:
+def test_a_model_stays_the_same_byte_for_byte(name: str) -> None:
     """Whoever repeats a published run gets the published model."""
     label, overrides, digest = GOLDEN[name]
-    assert digest_of(factory, plan_of(factory, label, overrides)) == digest
+    assert digest_of(plan_of(label, overrides)) == digest
 
 
 EVALUATED = {
@@ -320,11 +319,11 @@ EVALUATED = {
 
 
 @pytest.mark.parametrize("label", EVALUATED)
-def test_an_evaluation_stays_the_same(factory: ModuleType, label: str) -> None:
+def test_an_evaluation_stays_the_same(label: str) -> None:
     """Every figure that sites measure together, and what it cost, is what was published of the same run."""
-    plan = plan_of(factory, label, {})
-    data = factory.make_data(plan, N_RECORDS, 5)
+    plan = plan_of(label, {})
+    data = make_data(plan, N_RECORDS, 5)
     model = train(plan, {"site": data}, noise=SeededNoise(1))
     found = evaluate_federated(model, {"site": data}, epsilon=1.0, noise=SeededNoise(2))
     content = [found.evaluation.to_dict(), [release.to_dict() for release in found.model.ledger.releases]]
-    assert factory.digest_of(content) == EVALUATED[label]
+    assert builders.digest_of(content) == EVALUATED[label]

@@ -9,7 +9,6 @@ import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,17 +20,18 @@ from hedgerow.cli.main import main
 from hedgerow.errors import DataError, EnvironmentFault, ModelError
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.models.model import Model, NoValuesWarning, canonical_bytes
+from tests.builders import make_data, make_plan, plans, take, train
 
 Build = Callable[..., Model]
 
 
 @pytest.fixture(scope="module")
-def build(factory: ModuleType) -> Build:
+def build() -> Build:
     """Train a small model on random rows."""
 
     def make(label: str = "binary", model: dict[str, Any] | None = None, **privacy: Any) -> Model:
-        plan = factory.make_plan(label, model, privacy)
-        outcome = factory.train(plan, [factory.make_data(plan, 80, 0)])
+        plan = make_plan(label, model, privacy)
+        outcome = train(plan, [make_data(plan, 80, 0)])
         return Model(plan, outcome.ensemble, outcome.ledger, outcome.report, sites=("north", "south"))
 
     return make
@@ -99,13 +99,11 @@ def test_an_export_says_where_predictions_have_to_be_cut_off(
 
 @settings(max_examples=25)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-def test_a_model_survives_its_file(
-    factory: ModuleType, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, seed: int
-) -> None:
+def test_a_model_survives_its_file(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, seed: int) -> None:
     """Every kind of model reads back to the same bytes and the same predictions."""
-    plan = data.draw(factory.plans())
-    rows = factory.make_data(plan, 40, seed)
-    outcome = factory.train(plan, [rows])
+    plan = data.draw(plans())
+    rows = make_data(plan, 40, seed)
+    outcome = train(plan, [rows])
     model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
     path = tmp_path_factory.mktemp("model") / "model.json"
     model.save(path)
@@ -117,14 +115,14 @@ def test_a_model_survives_its_file(
     assert np.array_equal(again.predict_codes(rows.codes), model.predict_codes(rows.codes))
 
 
-def test_the_file_does_not_depend_on_who_holds_which_row(factory: ModuleType) -> None:
+def test_the_file_does_not_depend_on_who_holds_which_row() -> None:
     """The same rows over one or three sites give the same bytes: the file counts nobody's records."""
-    plan = factory.make_plan("multiclass", {"interaction": "cyclical", "interaction_size": 2})
-    rows = factory.make_data(plan, 90, 5)
-    parts = [factory.take(rows, np.arange(start, 90, 3)) for start in range(3)]
+    plan = make_plan("multiclass", {"interaction": "cyclical", "interaction_size": 2})
+    rows = make_data(plan, 90, 5)
+    parts = [take(rows, np.arange(start, 90, 3)) for start in range(3)]
     files = set()
     for sites in ([rows], parts):
-        outcome = factory.train(plan, sites)
+        outcome = train(plan, sites)
         files.add(Model(plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes())
     assert len(files) == 1
 

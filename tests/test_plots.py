@@ -7,7 +7,6 @@ import html
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,15 +15,16 @@ from hedgerow.errors import EnvironmentFault
 from hedgerow.models.bands import why_unknown
 from hedgerow.models.model import Model
 from hedgerow.models.plots import plot_shapes
+from tests.builders import FEATURES, make_data, make_plan, train
 
 
 @pytest.fixture(scope="module")
-def model_of(factory: ModuleType) -> Any:
+def model_of() -> Any:
     """Train a small model."""
 
     def build(label: str, features: Any = None, **fields: Any) -> Model:
-        plan = factory.make_plan(label, fields, features=features)
-        outcome = factory.train(plan, [factory.make_data(plan, 200, 0)])
+        plan = make_plan(label, fields, features=features)
+        outcome = train(plan, [make_data(plan, 200, 0)])
         return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
     return build
@@ -101,10 +101,10 @@ def test_a_picture_on_a_full_disk(model_of: Any, tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["model.svg"] and picture.read_text() == "earlier"
 
 
-def test_directions_that_were_fixed_are_marked(model_of: Any, factory: ModuleType, tmp_path: Path) -> None:
+def test_directions_that_were_fixed_are_marked(model_of: Any, tmp_path: Path) -> None:
     """Else a reader takes for found what was declared; their shapes have no bands, and the picture says why."""
     matplotlib = pytest.importorskip("matplotlib")
-    features = [{**factory.FEATURES[0], "monotone": "increasing"}, factory.FEATURES[1]]
+    features = [{**FEATURES[0], "monotone": "increasing"}, FEATURES[1]]
     model = model_of("binary", features=features, n_trees=8)
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         plot_shapes(model, tmp_path / "shapes.svg")

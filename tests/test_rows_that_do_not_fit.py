@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -29,6 +29,8 @@ from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
+from tests.builders import make_data, make_plan
+from tests.federation_files import plan_text
 
 HEADER = "person,age,ward,ill"
 GOOD = [f"p{number % 7},{20 + number},{'ab'[number % 2]},{number % 2}" for number in range(40)]
@@ -38,12 +40,12 @@ PERSONS = {"unit": "person", "max_rows_per_unit": 3}
 
 
 @pytest.fixture(scope="session")
-def text_of(wards: ModuleType) -> TextOf:
+def text_of() -> TextOf:
     """A plan's text, with persons as its units unless `privacy` says otherwise."""
 
     def text_of(privacy: dict[str, Any] = PERSONS, **columns: Any) -> str:
         model = {"n_trees": 3, "max_depth": 2, "structure_seed": 1}
-        return wards.plan_text(1, model=model, privacy=privacy, federation={"min_sites": 1}, **columns)  # type: ignore[no-any-return]
+        return plan_text(1, model=model, privacy=privacy, federation={"min_sites": 1}, **columns)
 
     return text_of
 
@@ -252,12 +254,12 @@ ALGORITHMS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("label", "model"), ALGORITHMS)
-def test_every_algorithm_bears_a_site_without_rows(factory: ModuleType, label: str, model: dict[str, Any]) -> None:
+def test_every_algorithm_bears_a_site_without_rows(label: str, model: dict[str, Any]) -> None:
     """A site without rows is a site like any other; the model is that of the others' rows."""
-    table = factory.make_plan(label).to_dict()
+    table = make_plan(label).to_dict()
     sizes = {} if model.get("algorithm") == "adassp" else {"n_trees": 3, "max_depth": 2, "structure_seed": 1}
     plan = Plan.from_dict({**table, "model": {**model, **sizes}})
-    full, some = factory.make_data(plan, 60, 1), factory.make_data(plan, 1, 1)
+    full, some = make_data(plan, 60, 1), make_data(plan, 1, 1)
     empty = SiteData(some.codes[:, :0], some.labels[:0])
     found = train(plan, {"a": full, "b": empty}, noise=SeededNoise(3))
     assert found.ensemble.n_trees

@@ -6,20 +6,20 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
+from tests.federation_files import plan_text
 
 
 @pytest.fixture(scope="session")
-def study(wards: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with plan.toml, north.csv, south.csv, west.csv (500 rows each, two per patient) and test.csv."""
     folder = tmp_path_factory.mktemp("study")
-    plan = wards.plan_text(
+    plan = plan_text(
         3, name="wards", categories="abc", classes=["no", "yes"], model={"n_trees": 30, "max_depth": 3},
         privacy={"epsilon": 4, "n_records": 1500}, federation={"min_sites": 2},
     )  # fmt: skip

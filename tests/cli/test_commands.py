@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from hedgerow.cli.main import main
 from hedgerow.data.site_data import read_site_data
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
+from tests.builders import make_data, make_plan, train
 
 Run = Callable[..., Any]
 
@@ -40,10 +40,10 @@ def test_train_says_what_it_did(study: Path, sites: list[str], tmp_path: Path, h
     assert hedgerow("report", out) in said + "\n"
 
 
-def test_train_counts_trees_as_privacy_does(factory: ModuleType) -> None:
+def test_train_counts_trees_as_privacy_does() -> None:
     """What a model begins and ends with is kept as trees of other depths: they are named beside those of the plan."""
-    plan = factory.make_plan("regression", {"n_trees": 7, "max_depth": 3})
-    outcome = factory.train(plan, [factory.make_data(plan, 200, seed=1)])
+    plan = make_plan("regression", {"n_trees": 7, "max_depth": 3})
+    outcome = train(plan, [make_data(plan, 200, seed=1)])
     model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
     assert dict(model_facts(plan, resolve(plan)))["max_depth"] == "3"
     n_start = model.ensemble.n_trees - 7
@@ -208,18 +208,18 @@ def test_privacy_forecasts_what_training_spends(study: Path, model: Path, hedger
     assert "epsilon 4 at delta 1e-06" in said
 
 
-def test_settings_that_are_shown_can_be_copied(factory: ModuleType) -> None:
+def test_settings_that_are_shown_can_be_copied() -> None:
     """Whoever copies what `hedgerow privacy` shows trains the same model; what cannot be copied begins with "auto"."""
     opened = {"n_trees": "auto", "max_depth": "auto"}
     for label, n_records in itertools.product(("binary", "multiclass", "regression", "count"), (500, 20_000, 200_000)):
-        plan = factory.make_plan(label, opened, {"epsilon": 0.5, "n_records": n_records})
+        plan = make_plan(label, opened, {"epsilon": 0.5, "n_records": n_records})
         chosen = resolve(plan)
         facts = dict(model_facts(plan, chosen))
         copied = {name: getattr(chosen, name) for name, text in facts.items() if not text.startswith(("auto", "leave"))}
         assert {"n_trees", "interaction"} <= copied.keys()
         assert resolve(replace(plan, model=replace(plan.model, **copied))) == chosen
         assert facts["learning_rate"].startswith("auto: ") == (chosen.shape_rate > 0)
-    plan = factory.make_plan("binary", opened, {"epsilon": 0.5, "n_records": 200_000})
+    plan = make_plan("binary", opened, {"epsilon": 0.5, "n_records": 200_000})
     facts = dict(model_facts(plan, resolve(plan)))
     assert facts["max_depth"] == "auto: 4, 5 in trees on several features"
     assert facts["learning_rate"] == (

@@ -8,7 +8,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from hedgerow.plan.plan import Plan, Prepared
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import prepared_events
 from hedgerow.protocol.stream import OVER, EventReport, RunReport, SiteReport, SiteState
+from tests.builders import make_data, make_plan, train
 
 STATES = [SiteState.READY, SiteState.CONNECTED, SiteState.REFUSED]
 REPORT = RunReport(
@@ -37,8 +37,8 @@ def since(number: int) -> tuple[tuple[EventReport, ...], int]:
 
 
 @pytest.fixture
-def page(factory: ModuleType) -> Iterator[Console]:
-    plan = factory.make_plan("binary")
+def page() -> Iterator[Console]:
+    plan = make_plan("binary")
     with Console("0", replace(plan, federation=replace(plan.federation, min_sites=2, join_timeout=300.0))) as made:
         yield made
 
@@ -112,9 +112,9 @@ def test_the_stream_tells_of_every_change(page: Console) -> None:
         assert json.loads(stream.readline()[len("data: ") :])["rounds"] == [1, 100]
 
 
-def test_the_end_shows_report_and_shapes(page: Console, factory: ModuleType) -> None:
-    plan = factory.make_plan("binary", {"n_trees": 2})
-    outcome = factory.train(plan, [factory.make_data(plan, 200, 0)])
+def test_the_end_shows_report_and_shapes(page: Console) -> None:
+    plan = make_plan("binary", {"n_trees": 2})
+    outcome = train(plan, [make_data(plan, 200, 0)])
     page.show(replace(REPORT, phase=OVER), since)
     page.show_model(Model(plan, outcome.ensemble, outcome.ledger, outcome.report))
     said = state(page)
@@ -172,11 +172,11 @@ def test_a_place_that_is_none_or_taken(page: Console) -> None:
     assert taken.value.code == "address-in-use"
 
 
-def test_two_surveys_that_were_asked_alike_are_both_counted(page: Console, factory: ModuleType) -> None:
+def test_two_surveys_that_were_asked_alike_are_both_counted(page: Console) -> None:
     """A study whose plans come from two surveys has spent both, though the plans are the same in all that they say."""
     about = {"kind": "RecordCount", "subject": "survey, records", "length": 1, "sensitivity_squared": 2**20}
     first, other = (
-        replace(factory.make_plan("binary"), prepared=(Prepared(**about, sigma=5_000, run=run),)) for run in ("a", "b")
+        replace(make_plan("binary"), prepared=(Prepared(**about, sigma=5_000, run=run),)) for run in ("a", "b")
     )
     unnamed = replace(first, prepared=(replace(first.prepared[0], run=None),))
     again = replace(first, model=replace(first.model, n_trees=3))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from hedgerow.app.coordinator import ModelFile
 from hedgerow.models.model import Model
+from tests.builders import make_data, make_plan, train
 
 
-def test_a_model_that_could_not_be_written_is_written_at_the_next_start(factory: ModuleType, tmp_path: Path) -> None:
+def test_a_model_that_could_not_be_written_is_written_at_the_next_start(tmp_path: Path) -> None:
     """The disk was full when the run ended: its budget is spent, and no site has to come for the model to be there."""
-    plan = factory.make_plan("binary", {"n_trees": 2})
-    outcome = factory.train(plan, [factory.make_data(plan, 200, 0)])
+    plan = make_plan("binary", {"n_trees": 2})
+    outcome = train(plan, [make_data(plan, 200, 0)])
     made = SimpleNamespace(
         plan=plan, ensemble=outcome.ensemble, ledger=outcome.ledger, report=outcome.report, salvaged=None
     )

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,16 @@ from hedgerow.methods.registry import METHODS
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.registry import rules_by_method
 from hedgerow.privacy.accountants import mu_of
+from tests.federation_files import plan_text
 
 Run = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def plan(wards: ModuleType) -> Plan:
+def plan() -> Plan:
     """Three features, one of categories, one of whole numbers; two classes."""
     default = {"calibration": "auto"}
-    text = wards.plan_text(3, categories="abc", classes=["no", "yes"], model=default, privacy={"n_records": 1500})
+    text = plan_text(3, categories="abc", classes=["no", "yes"], model=default, privacy={"n_records": 1500})
     return parse_plan(text)
 
 
@@ -95,9 +95,7 @@ def test_privacy_says_whether_it_will_be_any_good(study: Path, tmp_path: Path, h
     assert outlook["signal"] < 300
 
 
-def test_what_was_measured_is_said_of_its_like_alone(
-    plan: Plan, tmp_path: Path, wards: ModuleType, hedgerow: Run
-) -> None:
+def test_what_was_measured_is_said_of_its_like_alone(plan: Plan, tmp_path: Path, hedgerow: Run) -> None:
     """Shares that a model keeps were measured for two classes by the default rule; other plans are not told of them."""
     own = outlook_of(plan)
     assert own.smallest is not None and own.largest is not None and 0 <= own.smallest <= own.largest <= 1
@@ -107,7 +105,7 @@ def test_what_was_measured_is_said_of_its_like_alone(
     for other in others:
         assert replace(own, smallest=None, median=None, largest=None) == outlook_of(Plan.from_dict({**table, **other}))
     for calibration, is_said in (("auto", True), ("none", False)):
-        text = wards.plan_text(3, model={"calibration": calibration}, privacy={"n_records": 1500})
+        text = plan_text(3, model={"calibration": calibration}, privacy={"n_records": 1500})
         (tmp_path / "plan.toml").write_text(text)
         said = " ".join(hedgerow("privacy", tmp_path / "plan.toml").split())
         assert ("measured" in said, "signal.txt" in said, "noise_modes.txt" in said) == (is_said,) * 3
@@ -124,14 +122,12 @@ def test_simulate_rehearses_a_plan(study: Path, hedgerow: Run) -> None:
     assert "500 made-up rows over 1 site," in said and "the plan's" in said and "no noise" in said
 
 
-def test_a_plan_for_people_is_rehearsed_with_the_noise_for_people(
-    tmp_path: Path, wards: ModuleType, hedgerow: Run
-) -> None:
+def test_a_plan_for_people_is_rehearsed_with_the_noise_for_people(tmp_path: Path, hedgerow: Run) -> None:
     """The noise that hides a person's many rows is in the rehearsal; without it a plan would look far too good."""
     areas = []
     for unit in ({}, {"unit": "patient", "max_rows_per_unit": 400}):
         privacy = {"n_records": 2000, "epsilon": 4, **unit}
-        (tmp_path / "plan.toml").write_text(wards.plan_text(3, privacy=privacy, model={"n_trees": 20}))
+        (tmp_path / "plan.toml").write_text(plan_text(3, privacy=privacy, model={"n_trees": 20}))
         done = hedgerow("simulate", tmp_path / "plan.toml", "--sites", 3, "--json")
         areas.append(next(score["auc"] for score in done["scores"] if score["epsilon"] == 4))
     assert areas[0] > areas[1] + 0.05

@@ -24,6 +24,7 @@ from hedgerow.data.site_data import site_data_from_records
 from hedgerow.data.sources import column_names, opened, read_columns, read_records
 from hedgerow.errors import DataError, UsageError
 from hedgerow.survey.questions import AskedColumn
+from tests.builders import make_plan
 
 ROWS = 3000
 TABLES = """
@@ -83,9 +84,9 @@ def running_server(programs: Path, folder: str, user: str | None, driver: Module
         run(f"{programs}/pg_ctl", "-D", "data", "-m", "immediate", "stop")
 
 
-def test_postgresql_gives_what_a_file_gives(factory: ModuleType, server: str, tmp_path: Path) -> None:
+def test_postgresql_gives_what_a_file_gives(server: str, tmp_path: Path) -> None:
     """Numbers, categories, missing values and labels, whatever the size of the chunks."""
-    plan = factory.make_plan()
+    plan = make_plan()
     lines = [
         f"{i % 5},{10 * i},{('north', 'south', 'elsewhere', '')[i % 4]},{i / 50 - 0.5},{('no', 'yes')[i % 2]}"
         for i in range(ROWS)

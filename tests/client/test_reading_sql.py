@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hedgerow.app.rows import loader
 from hedgerow.data.site_data import read_site_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
+from tests.builders import make_plan
 
 pytest.importorskip("sqlalchemy")
 
@@ -32,9 +32,9 @@ def database(tmp_path: Path) -> str:
     return f"sqlite:///{file}"
 
 
-def test_a_query_gives_what_a_file_gives(factory: ModuleType, database: str, tmp_path: Path) -> None:
+def test_a_query_gives_what_a_file_gives(database: str, tmp_path: Path) -> None:
     """Numbers, categories, missing values and labels, whatever the size of the chunks."""
-    plan = factory.make_plan()
+    plan = make_plan()
     lines = [",".join("" if value is None else str(value) for value in row) for row in ROWS]
     (tmp_path / "site.csv").write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
     from_file, _ = read_site_data(tmp_path / "site.csv", plan)
@@ -56,18 +56,18 @@ def test_a_query_gives_what_a_file_gives(factory: ModuleType, database: str, tmp
         ("select * from patients where 1 = 0", "data-empty"),
     ],
 )
-def test_a_query_that_does_not_serve_is_refused(factory: ModuleType, database: str, query: str, code: str) -> None:
+def test_a_query_that_does_not_serve_is_refused(database: str, query: str, code: str) -> None:
     """The errors are those of files where they can be; a database's own message is not passed on."""
-    plan = factory.make_plan()
+    plan = make_plan()
     with pytest.raises(DataError) as caught:
         site_data_from_records(read_records(f"{database}#" + query, plan), plan)
     assert caught.value.code == code
     assert "canary" not in str(caught.value) and "sqlite" not in str(caught.value)
 
 
-def test_a_password_in_a_url_is_never_repeated(factory: ModuleType) -> None:
+def test_a_password_in_a_url_is_never_repeated() -> None:
     """An error goes into logs, and the URL holds the database's password."""
-    plan = factory.make_plan()
+    plan = make_plan()
     urls = ("nowhere://user:canary@host/db", "sqlite:////nonexistent/canary/folder/x.db", "canary://")
     for url in (*urls, "postgresql://user:canary@localhost:1/db", "postgresql+psycopg2://user:canary@localhost:1/db"):
         with pytest.raises((DataError, EnvironmentFault)) as caught:
@@ -82,9 +82,9 @@ def test_a_url_and_a_query_belong_together(data: str, query: str | None) -> None
         loader(data, query)
 
 
-def test_one_text_that_is_not_utf8_leaves_out_its_own_row(factory: ModuleType, database: str) -> None:
+def test_one_text_that_is_not_utf8_leaves_out_its_own_row(database: str) -> None:
     """SQLite's driver gives a whole query up because of one such cell; the site would refuse because of one record."""
-    plan, query = factory.make_plan(), "select * from patients order by rowid"
+    plan, query = make_plan(), "select * from patients order by rowid"
     before, _ = site_data_from_records(read_records(f"{database}#" + query, plan), plan)
     with sqlite3.connect(database.removeprefix("sqlite:///")) as connection:
         connection.execute("insert into patients values (1, 1.0, cast(x'ff61' as text), 0.0, 'no', '')")

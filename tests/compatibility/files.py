@@ -30,7 +30,7 @@ from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.study import Applicant, Ends, Notebook, Reception, StudyBook, read_invitation
 from hedgerow.transport.identities import Role, new_identity, read_private
-from tests.factories import LABELS, make_data, make_plan
+from tests.builders import LABELS, make_data, make_plan
 
 HERE = Path(__file__).parent
 COLUMNS: dict[str, Any] = {

@@ -24,8 +24,8 @@ from hedgerow.plan.plan import parse_plan
 from hedgerow.secagg.messages import HASHES, KEYS, SIGNED_HEADER_BYTES
 from hedgerow.study import read_invitation
 from hedgerow.transport.identities import read_private, read_roster
+from tests.builders import LABELS, digest_of
 from tests.compatibility.files import HERE, book_facts, open_study, scores_of, store_facts
-from tests.factories import LABELS, digest_of
 from tests.wire_document import ROOMS, kinds_of
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,8 @@ from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_to_dict
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
+from tests import builders
+from tests.builders import digest_of, make_data, make_plan, take
 from tests.server.audit import attack_on, audit, small_plan
 
 pytestmark = pytest.mark.slow
@@ -63,12 +64,9 @@ def plugged() -> Iterator[None]:
     del METHODS["lumberjack"], rules_by_method()["lumberjack"]
 
 
-def jack_plan(
-    factory: ModuleType, label: str = "binary", own: dict[str, Any] | None = None, n_trees: int = 3, **privacy: Any
-) -> Plan:
+def jack_plan(label: str = "binary", own: dict[str, Any] | None = None, n_trees: int = 3, **privacy: Any) -> Plan:
     model = {"algorithm": "lumberjack", "weight_update": "averaging", "n_trees": n_trees, "structure_seed": 5}
-    plan: Plan = factory.make_plan(label, model, privacy, lumberjack=own or {})
-    return plan
+    return make_plan(label, model, privacy, lumberjack=own or {})
 
 
 def goes_left(forest: Forest, node: int, code: int) -> bool:
@@ -106,12 +104,10 @@ def above(forest: Forest, node: int) -> list[int]:
 
 @settings(max_examples=40, deadline=None)
 @given(height=st.integers(1, 26), least=st.integers(1, 30), seed=st.integers(0, 10**6))
-def test_the_search_finds_every_heavy_node_and_asks_once_a_path(
-    factory: ModuleType, height: int, least: int, seed: int
-) -> None:
+def test_the_search_finds_every_heavy_node_and_asks_once_a_path(height: int, least: int, seed: int) -> None:
     """Against counting node by node: marks, leaves, rounds, and that no round asks for two nodes of one path."""
-    plan = jack_plan(factory)
-    rows = factory.make_data(plan, 80, seed)
+    plan = jack_plan()
+    rows = make_data(plan, 80, seed)
     forest = Forest(plan, build_grid(plan), seed, 2)
     search, n_rounds = Search(forest, height), 0
     while len(asked := search.asked()):
@@ -157,19 +153,17 @@ def adaptive_run(
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_a_unit_changes_every_release_within_its_sensitivity(
-    factory: ModuleType, data: st.DataObject, seed: int
-) -> None:
+def test_a_unit_changes_every_release_within_its_sensitivity(data: st.DataObject, seed: int) -> None:
     """All neighbours of a small collection, whatever was released before: no vector moves further, some as far."""
     label, rows = data.draw(st.sampled_from(LABELS)), data.draw(st.integers(1, 3))
     own = {"height": data.draw(st.integers(1, 9)), "threshold": 0.0, "least_records": 1}
     unit = {"unit": "record" if rows == 1 else "patient", "max_rows_per_unit": rows}
-    plan = jack_plan(factory, label, own, epsilon=data.draw(st.sampled_from([0.1, 3.0, 50.0])), **unit)
-    all_rows = factory.make_data(plan, 12, seed)
+    plan = jack_plan(label, own, epsilon=data.draw(st.sampled_from([0.1, 3.0, 50.0])), **unit)
+    all_rows = make_data(plan, 12, seed)
     # The unit's rows are one row several times: nothing moves a vector further.
-    all_rows = factory.take(all_rows, np.arange(12) % 4)
+    all_rows = take(all_rows, np.arange(12) % 4)
     gone = [np.flatnonzero(np.arange(12) % 4 == number)[:rows] for number in range(4)]
-    neighbours = [factory.take(all_rows, np.setdiff1d(np.arange(12), unit_rows)) for unit_rows in gone]
+    neighbours = [take(all_rows, np.setdiff1d(np.arange(12), unit_rows)) for unit_rows in gone]
     random = np.random.default_rng(seed)
 
     def release(query: Query, answers: list[IntVector]) -> IntVector:
@@ -188,14 +182,14 @@ def test_a_unit_changes_every_release_within_its_sensitivity(
 
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 6.0])
-def test_the_account_by_hand(factory: ModuleType, label: str, epsilon: float) -> None:
+def test_the_account_by_hand(label: str, epsilon: float) -> None:
     """mu² adds up T records' worth of every round and of the leaves, and the last releases of numbers.
 
     Epsilon by Balle and Wang's formula.
     """
-    plan = jack_plan(factory, label, epsilon=epsilon, accountant="gdp", n_records=400)
-    own, rows = resolve_lumberjack(plan), factory.make_data(plan, 300, 3)
-    outcome = factory.train(plan, [rows])
+    plan = jack_plan(label, epsilon=epsilon, accountant="gdp", n_records=400)
+    own, rows = resolve_lumberjack(plan), make_data(plan, 300, 3)
+    outcome = builders.train(plan, [rows])
     search = own.search_multiplier * math.sqrt(3)
     # Of numbers a record adds a label and a count.
     leaf_norm = math.sqrt(3 * (2 if label == "regression" else 1))
@@ -214,7 +208,7 @@ def test_the_account_by_hand(factory: ModuleType, label: str, epsilon: float) ->
 
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_any_plan_keeps_its_promise_over_any_sites(data: st.DataObject, seed: int) -> None:
     """Spent at most what was asked and planned, and the same bytes from one site and from five."""
     rows = data.draw(st.integers(1, 3))
     own = {
@@ -229,11 +223,11 @@ def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st
         "unit": "record" if rows == 1 else "patient",
         "max_rows_per_unit": rows,
     }
-    plan = jack_plan(factory, data.draw(st.sampled_from(LABELS)), own, data.draw(st.integers(1, 6)), **privacy)
-    records = factory.make_data(plan, 60, seed)
+    plan = jack_plan(data.draw(st.sampled_from(LABELS)), own, data.draw(st.integers(1, 6)), **privacy)
+    records = make_data(plan, 60, seed)
     owner = np.random.default_rng(seed).integers(0, 5, 60)
-    alone = factory.train(plan, [records])
-    together = factory.train(plan, [factory.take(records, np.flatnonzero(owner == site)) for site in range(5)])
+    alone = builders.train(plan, [records])
+    together = builders.train(plan, [take(records, np.flatnonzero(owner == site)) for site in range(5)])
     assert alone.ensemble.fitted.values.tobytes() == together.ensemble.fitted.values.tobytes()
     assert alone.ledger.to_json() == together.ledger.to_json()
     assert len(alone.ledger) <= resolve(plan).n_exchanges(plan)
@@ -244,9 +238,9 @@ def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), depth=st.sampled_from([8, 9, 14]))
-def test_trees_of_few_levels_add_up_to_a_deep_one(factory: ModuleType, seed: int, depth: int) -> None:
+def test_trees_of_few_levels_add_up_to_a_deep_one(seed: int, depth: int) -> None:
     """Every record's score is the value of the leaf that it reaches in the deep tree, missing values included."""
-    plan = jack_plan(factory)
+    plan = jack_plan()
     grid, random = build_grid(plan), np.random.default_rng(seed)
     forest, values = Forest(plan, grid, seed, 1), iter(range(1, 10**6))
 
@@ -259,7 +253,7 @@ def test_trees_of_few_levels_add_up_to_a_deep_one(factory: ModuleType, seed: int
         return Kept(np.zeros(1), node, (grow(left, both[0]), grow(right, both[1])))
 
     tree = grow(0, depth)
-    rows = factory.make_data(plan, 300, seed)
+    rows = make_data(plan, 300, seed)
     pieces = Pieces(forest, grid, min(8, max(1, tree.depth)))
     pieces.add(tree, lambda sums: sums.astype(np.int32))
     parts = [np.stack(part) for part in zip(*pieces.trees, strict=True)]
@@ -274,17 +268,17 @@ def test_trees_of_few_levels_add_up_to_a_deep_one(factory: ModuleType, seed: int
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_it_learns_and_its_model_reads_back(factory: ModuleType, tmp_path: Path, label: str) -> None:
+def test_it_learns_and_its_model_reads_back(tmp_path: Path, label: str) -> None:
     """Without noise a label that a feature decides is found; the file holds the same model."""
-    plan = jack_plan(factory, label, {"least_records": 40}, 4, epsilon=math.inf, n_records=600)
-    rows = factory.make_data(plan, 600, 1)
+    plan = jack_plan(label, {"least_records": 40}, 4, epsilon=math.inf, n_records=600)
+    rows = make_data(plan, 600, 1)
     first = rows.codes[0].astype(np.int64)
     edge = np.median(first)
     if plan.label.kind.is_number:
         labels = np.where(first > edge, SCORE_UNIT // 2, -SCORE_UNIT // 2)
     else:
         labels = (first > edge).astype(int) * (len(plan.label.classes) - 1)
-    outcome = factory.train(plan, [SiteData(rows.codes, labels.astype(np.int32))])
+    outcome = builders.train(plan, [SiteData(rows.codes, labels.astype(np.int32))])
     scores = outcome.ensemble.scores(rows.codes)
     last = scores[-1]
     assert last[first > edge].mean() > last[first <= edge].mean() + 0.4
@@ -295,10 +289,10 @@ def test_it_learns_and_its_model_reads_back(factory: ModuleType, tmp_path: Path,
     assert Model.load(tmp_path / "model.json").to_bytes() == model.to_bytes()
 
 
-def test_a_lie_is_noticed(factory: ModuleType) -> None:
+def test_a_lie_is_noticed() -> None:
     """More records in a tree than there are rows, fewer than none, and labels beyond their records."""
-    plan = jack_plan(factory, "regression", epsilon=1.0)
-    rows = factory.make_data(plan, 80, 2)
+    plan = jack_plan("regression", epsilon=1.0)
+    rows = make_data(plan, 80, 2)
     queries, answers, _ = adaptive_run(plan, [rows], lambda query, answers: answers[0])
     for query, (honest,) in zip(queries, answers, strict=True):
         facts = SumFacts(100, None, noise_of(query), 1)
@@ -307,9 +301,9 @@ def test_a_lie_is_noticed(factory: ModuleType) -> None:
             assert list(query.faults(lie.astype(float), facts, ReleaseChecks(lambda: None)))
 
 
-def test_a_run_that_ends_early_has_no_model(factory: ModuleType) -> None:
+def test_a_run_that_ends_early_has_no_model() -> None:
     """Before the leaves are released there is nothing that a model could be made of."""
-    plan = jack_plan(factory)
+    plan = jack_plan()
     program = lumberjack(plan, resolve_lumberjack(plan))
     next(program)
     with pytest.raises(StopIteration) as finished:
@@ -317,34 +311,34 @@ def test_a_run_that_ends_early_has_no_model(factory: ModuleType) -> None:
     assert finished.value.value.n_trees == 0
 
 
-def test_plans_that_contradict_themselves_are_refused(factory: ModuleType) -> None:
+def test_plans_that_contradict_themselves_are_refused() -> None:
     """Leaves hold shares, so the model averages; more trees than a first look may ask for; fields of other methods."""
-    table = jack_plan(factory).to_dict()
+    table = jack_plan().to_dict()
     for model in ({"weight_update": "newton"}, {"n_trees": 257}, {"max_depth": 3}):
         with pytest.raises(PlanError):
             Plan.from_dict({**table, "model": {**table["model"], **model}})
-    preset = apply_preset(PRESET, factory.make_plan())
+    preset = apply_preset(PRESET, make_plan())
     assert preset.own == dataclasses.replace(preset.own) and resolve(preset).n_trees == 25
 
 
-def test_a_search_never_asks_for_more_than_it_may(factory: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_never_asks_for_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """With everything heavy the search stops at its limit, and what is left are leaves that hold all records once."""
     monkeypatch.setattr(grown, "MOST_ASKED", 2**12)
-    plan = jack_plan(factory)
+    plan = jack_plan()
     forest = Forest(plan, build_grid(plan), 1, 3)
     search, n_asked = Search(forest, 24), 0
     while len(asked := search.asked()):
         n_asked += len(asked)
         search.take(asked, np.ones(len(asked), dtype=bool))
     assert n_asked <= 2**12
-    rows = factory.make_data(plan, 40, 1)
+    rows = make_data(plan, 40, 1)
     assert (reached(forest, rows.codes)[leaves_of(forest)].sum(axis=0) == 3).all()
 
 
 @pytest.mark.parametrize(("label", "n_trees"), [("binary", 25), ("binary", 256), ("multiclass", 25)])
-def test_releases_are_no_longer_than_planned_whatever_they_say(factory: ModuleType, label: str, n_trees: int) -> None:
+def test_releases_are_no_longer_than_planned_whatever_they_say(label: str, n_trees: int) -> None:
     """A site that lies until every node is heavy makes no vector longer than the account, or a node, reckons with."""
-    plan = jack_plan(factory, label, n_trees=n_trees)
+    plan = jack_plan(label, n_trees=n_trees)
     own = resolve_lumberjack(plan)
     program, planned, lengths = lumberjack(plan, own), own.planned_releases(plan), []
     query = next(program)
@@ -357,13 +351,13 @@ def test_releases_are_no_longer_than_planned_whatever_they_say(factory: ModuleTy
     assert sum(lengths) + query.length <= own.n_released(plan)
 
 
-def test_noise_is_drawn_as_planned(factory: ModuleType) -> None:
+def test_noise_is_drawn_as_planned() -> None:
     """Every release of a run has the integer noise that was planned for it, on the sensitivity that is charged."""
-    plan = jack_plan(factory, epsilon=0.5)
+    plan = jack_plan(epsilon=0.5)
     own = resolve_lumberjack(plan)
     search, leaves = own.planned_releases(plan)
     queries, _, _ = adaptive_run(
-        plan, [factory.make_data(plan, 80, 2)],
+        plan, [make_data(plan, 80, 2)],
         lambda query, answers: answers[0] + SeededNoise(1).sample(noise_of(query).central_sigma, query.length, "x"),
     )  # fmt: skip
     for query in queries[:-1]:
@@ -372,32 +366,32 @@ def test_noise_is_drawn_as_planned(factory: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("label", GOLDEN)
-def test_a_model_stays_the_same_byte_for_byte(factory: ModuleType, label: str) -> None:
+def test_a_model_stays_the_same_byte_for_byte(label: str) -> None:
     """Whoever repeats a published run gets the published model, from the same releases, over sites and under masks."""
     own = {"height": 4, **({"threshold": 0.5} if label == "multiclass" else {})}
     privacy = {"epsilon": 2.0, "delta": 1e-5, "n_records": 400}
-    table = jack_plan(factory, label, own, 4, **privacy).to_dict()
+    table = jack_plan(label, own, 4, **privacy).to_dict()
     plan = Plan.from_dict({**table, "model": {**table["model"], "structure_seed": 7}})
-    data = factory.make_data(plan, 400, 5)
-    sites = {f"site-{number}": factory.take(data, np.arange(number, 400, 3)) for number in range(3)}
+    data = make_data(plan, 400, 5)
+    sites = {f"site-{number}": take(data, np.arange(number, 400, 3)) for number in range(3)}
     model = train(plan, sites, noise=SeededNoise(1))
     releases = [release.to_dict() for release in model.ledger.releases]
-    assert factory.digest_of([ensemble_to_dict(model.ensemble), releases]) == GOLDEN[label]
+    assert digest_of([ensemble_to_dict(model.ensemble), releases]) == GOLDEN[label]
 
 
 @pytest.mark.parametrize("n_lines", [0, 1])
-def test_a_line_follows_unless_the_plan_says_none(factory: ModuleType, n_lines: int) -> None:
+def test_a_line_follows_unless_the_plan_says_none(n_lines: int) -> None:
     """With calibration = "none" nothing is asked after the leaves, and a search may end before its last round."""
-    table = jack_plan(factory, "regression").to_dict()
+    table = jack_plan("regression").to_dict()
     plan = Plan.from_dict({**table, "model": {**table["model"], "calibration": "auto" if n_lines else "none"}})
-    model = train(plan, {"one": factory.make_data(plan, 60, 1)}, noise=SeededNoise(1, exact=False))
+    model = train(plan, {"one": make_data(plan, 60, 1)}, noise=SeededNoise(1, exact=False))
     assert [release.kind for release in model.ledger.releases].count("LineSums") == n_lines
     assert len(model.ledger) <= resolve(plan).n_exchanges(plan)
 
 
-def test_a_search_shows_single_records_before_there_are_leaves(factory: ModuleType) -> None:
+def test_a_search_shows_single_records_before_there_are_leaves() -> None:
     """Lumberjack first asks for a thousand nodes of each tree: their exact sums are what a coordinator sees."""
-    plan = jack_plan(factory, n_trees=25, n_records=5000)
+    plan = jack_plan(n_trees=25, n_records=5000)
     even, crowded = expected_singles(plan, resolve(plan))  # type: ignore[misc]
     draws = np.random.default_rng(1).multinomial(5000, np.full(1024, 1 / 1024), size=400)
     assert even == pytest.approx(25 * (draws == 1).sum(axis=1).mean(), rel=0.05)

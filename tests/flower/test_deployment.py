@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
+from tests.federation_files import survivors_model
 from tests.flower.deployment import Deployment, Process, free_port, why_not
 
 pytestmark = [
@@ -180,7 +180,7 @@ def furnished(in_files: Callable[..., Any], port: int) -> Any:
 
 
 def test_a_deployment_makes_the_local_engines_model_and_the_superlink_learns_nothing(
-    in_files: Callable[..., Any], deploy: Callable[..., Deployment], wards: ModuleType
+    in_files: Callable[..., Any], deploy: Callable[..., Deployment]
 ) -> None:
     """Four sites: one is ended for good after the set-up, one is ended after its first vector and started again.
 
@@ -220,6 +220,6 @@ def test_a_deployment_makes_the_local_engines_model_and_the_superlink_learns_not
     # The first vector of the one that went for good may have been on its way; and on a machine so busy that the other
     # one was greeted twice, its first vector may not have been.
     assert came in (0, 1) and survivors[0] in (federation.sites, left) and survivors[1:] == [left]
-    assert federation.model() == wards.survivors_model(plan, rows, survivors, noise, late)
+    assert federation.model() == survivors_model(plan, rows, survivors, noise, late)
     assert monitor.count('"rounds_done": 2')
     nothing_was_learnt(federation, deployment, stored, survivors[0])

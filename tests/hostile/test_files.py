@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +24,8 @@ from hedgerow.plan.fields import MOST_VALUES, parse_toml, require_plain, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.identities import Role, build_roster, create_identity, parse_roster, read_private, read_public
+from tests import federation_files
+from tests.builders import make_data, make_plan, take
 
 POLICY = 'version = 1\ndata_set = "wards"\nmax_epsilon = 3.0\ndelta = 1e-6\nmin_sites = 3\nfeatures = ["age"]\n'
 DEEP = 20_000
@@ -56,9 +57,9 @@ JSON_VALUES: tuple[Any, ...] = (
 
 
 @pytest.fixture(scope="module")
-def plan_text(wards: ModuleType) -> str:
+def plan_text() -> str:
     """A good plan."""
-    return wards.plan_text(  # type: ignore[no-any-return]
+    return federation_files.plan_text(
         2, name="wards", categories="abc", classes=["no", "yes"], model={"n_trees": 3, "structure_seed": 1},
         privacy={"epsilon": 4, "n_records": 1500}, federation={"min_sites": 2, "round_timeout": 60},
     )  # fmt: skip
@@ -177,11 +178,11 @@ def test_a_plan_of_too_many_values_is_not_gone_through(content: bytes, monkeypat
 
 
 @pytest.fixture(scope="module")
-def model(factory: ModuleType) -> Model:
+def model() -> Model:
     """A small model."""
-    plan = factory.make_plan(model={"n_trees": 2})
-    data = factory.make_data(plan, plan.privacy.n_records, 7)
-    sites = {f"site-{number}": factory.take(data, slice(number, None, 3)) for number in range(3)}
+    plan = make_plan(model={"n_trees": 2})
+    data = make_data(plan, plan.privacy.n_records, 7)
+    sites = {f"site-{number}": take(data, slice(number, None, 3)) for number in range(3)}
     return train(plan, sites, noise=SeededNoise(1))
 
 

@@ -11,7 +11,6 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,21 +48,22 @@ from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Consent, Link, Sites
 from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived
+from tests.builders import make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
 
-    from tests.memory_network import MemoryHub
+    from tests.federation_files import SumOverSurvivors
+from tests.memory_network import MemoryHub
 
 HOSTILE, HONEST = "site-0", ("site-1", "site-2", "site-3", "site-4")
 N_TREES = 6
 
 
 @pytest.fixture
-def plan(factory: ModuleType) -> Plan:
+def plan() -> Plan:
     """Six rounds of one tree."""
-    made: Plan = factory.make_plan(model={"n_trees": N_TREES})
-    return made
+    return make_plan(model={"n_trees": N_TREES})
 
 
 def signing(site: str) -> Identity:
@@ -118,7 +118,7 @@ def model_so_far(federation: Federation) -> bytes:
     session, outcome = federation.session, federation.session.run.outcome
     settings = resolve(outcome.plan)
     nodes = {site: Node(site, rows, outcome.plan, settings) for site, rows in federation.data.items()}
-    sums = federation.wards.SumOverSurvivors(nodes, session.run.survivors)
+    sums = SumOverSurvivors(nodes, session.run.survivors)
     replica, releaser = Replica(TrainingTask(outcome.plan)), Releaser(federation.noise)
     for _ in session.run.survivors:
         replica.feed(releaser.release(replica.query, sums.sum_of(replica.query)))
@@ -297,11 +297,9 @@ def dealing(change_of_length: int | None) -> Callable[[bytes], list[bytes]]:
 
 
 @pytest.mark.parametrize("change_of_length", [None, 1, -1])
-def test_shares_of_another_length_name_who_dealt_them(
-    federate: Builder, factory: ModuleType, change_of_length: int | None
-) -> None:
+def test_shares_of_another_length_name_who_dealt_them(federate: Builder, change_of_length: int | None) -> None:
     """One item as long as a message made its holder's delivery longer: the coordinator ended, at every start."""
-    federation = federate(5, factory.make_plan(model={"n_trees": N_TREES, "structure_seed": "joint"}))
+    federation = federate(5, make_plan(model={"n_trees": N_TREES, "structure_seed": "joint"}))
     with_limit(federation)
     hostile(federation, dealing(change_of_length))
     outcome = federation.run()
@@ -480,9 +478,9 @@ def test_a_site_that_hangs_up_at_every_set_up_is_left_out_of_the_third(federate:
     assert all(survivors == HONEST for survivors in federation.session.run.survivors)
 
 
-def test_a_site_that_comes_back_without_its_epoch_begins_few_new_ones(federate: Builder, factory: ModuleType) -> None:
+def test_a_site_that_comes_back_without_its_epoch_begins_few_new_ones(federate: Builder) -> None:
     """A new epoch takes a site in again that lost its state; one that loses it in every round is not waited for."""
-    federation = federate(5, factory.make_plan(model={"n_trees": 20}))
+    federation = federate(5, make_plan(model={"n_trees": 20}))
     party = hostile(
         federation, lambda m: [encode(Hello(decode(m).connection))] if is_kind(m, MessageKind.HELLO) else [m]
     )
@@ -493,9 +491,9 @@ def test_a_site_that_comes_back_without_its_epoch_begins_few_new_ones(federate: 
     assert "came back without its epoch" in federation.session.run.sites[HOSTILE].fault_counts.text()
 
 
-def test_no_epoch_names_those_who_broke_the_set_ups(federate: Builder, factory: ModuleType) -> None:
+def test_no_epoch_names_those_who_broke_the_set_ups(federate: Builder) -> None:
     """Of three sites all are needed: the run ends, and says because of whom."""
-    federation = federate(3, factory.make_plan())
+    federation = federate(3, make_plan())
     hangs_up(federation, (MessageKind.SETUP_ANSWER,))
     with pytest.raises(AggregationError) as caught:
         federation.run()
@@ -537,11 +535,9 @@ def test_not_acknowledging_an_honest_site_names_both_ends_and_costs_one_at_most(
     assert all(len(set(HONEST) - set(survivors)) <= 1 for survivors in federation.session.run.survivors)
 
 
-def test_a_site_that_failed_to_acknowledge_another_keeps_no_third_one_out(
-    federate: Builder, factory: ModuleType
-) -> None:
+def test_a_site_that_failed_to_acknowledge_another_keeps_no_third_one_out(federate: Builder) -> None:
     """It is in the epoch and will be in no other; honest sites that came later were never taken in beside it."""
-    federation = federate(6, factory.make_plan(model={"n_trees": 20}), must_start=False)
+    federation = federate(6, make_plan(model={"n_trees": 20}), must_start=False)
     for site in list(federation.parties)[:5]:
         federation.parties[site].start()
     hostile(federation, not_acknowledging(4))
@@ -561,10 +557,10 @@ def test_a_site_that_failed_to_acknowledge_another_keeps_no_third_one_out(
     ],
 )
 def test_of_missing_acknowledgements_the_end_of_most_pairs_goes_first(
-    factory: ModuleType, federate: Builder, pairs: list[tuple[str, str]], left: str
+    federate: Builder, pairs: list[tuple[str, str]], left: str
 ) -> None:
     """A hostile site that failed to acknowledge several honest ones took all of them along."""
-    plan = factory.make_plan()
+    plan = make_plan()
     sites = Sites(federate(7, plan).roster, plan)
     for site in sites:
         site.link, site.consent = Link.CONNECTED, Consent.READY
@@ -614,11 +610,9 @@ def answers_nothing_but_speaks(federation: Federation, kinds: tuple[MessageKind,
 @pytest.mark.parametrize(
     "kinds", [(MessageKind.UPLOAD,), (MessageKind.ANSWER,), (MessageKind.UPLOAD, MessageKind.ANSWER)]
 )
-def test_a_site_that_spends_its_time_is_asked_no_more(
-    federate: Builder, factory: ModuleType, kinds: tuple[MessageKind, ...]
-) -> None:
+def test_a_site_that_spends_its_time_is_asked_no_more(federate: Builder, kinds: tuple[MessageKind, ...]) -> None:
     """Thirty rounds took thirty times a round's timeout, because one site said a word after each."""
-    federation = federate(5, factory.make_plan(model={"n_trees": 30}))
+    federation = federate(5, make_plan(model={"n_trees": 30}))
     answers_nothing_but_speaks(federation, kinds)
     outcome = federation.run()
     check(federation, outcome)
@@ -629,9 +623,9 @@ def test_a_site_that_spends_its_time_is_asked_no_more(
 
 
 @pytest.mark.parametrize("word", [b"x" * 9, encode(Refused(0, "rolled-back"))])
-def test_words_without_end_do_not_put_a_timeout_off(federate: Builder, factory: ModuleType, word: bytes) -> None:
+def test_words_without_end_do_not_put_a_timeout_off(federate: Builder, word: bytes) -> None:
     """A site that withholds its vector and speaks twice a second held a round open for ever."""
-    federation = federate(5, factory.make_plan(model={"n_trees": N_TREES}))
+    federation = federate(5, make_plan(model={"n_trees": N_TREES}))
 
     def change(message: bytes) -> list[bytes]:
         is_late = is_kind(message, MessageKind.UPLOAD) and len(federation.session.run.survivors) >= 2
@@ -654,9 +648,9 @@ def test_words_without_end_do_not_put_a_timeout_off(federate: Builder, factory: 
     assert federation.now < 2 * N_TREES * federation.plan.federation.round_timeout
 
 
-def test_words_that_take_long_to_read_do_not_put_a_timeout_off(federate: Builder, factory: ModuleType) -> None:
+def test_words_that_take_long_to_read_do_not_put_a_timeout_off(federate: Builder) -> None:
     """Of a site that withholds its vector, 4,096 messages were read after the deadline, whatever each of them cost."""
-    federation = federate(5, factory.make_plan(model={"n_trees": N_TREES}))
+    federation = federate(5, make_plan(model={"n_trees": N_TREES}))
 
     def change(message: bytes) -> list[bytes]:
         is_late = is_kind(message, MessageKind.UPLOAD) and len(federation.session.run.survivors) >= 2
@@ -759,9 +753,9 @@ def silent_in_every(federation: Federation, number: int) -> None:
     federation.on_event = act
 
 
-def test_an_honest_site_on_a_line_that_flaps_ends_no_run(federate: Builder, factory: ModuleType) -> None:
+def test_an_honest_site_on_a_line_that_flaps_ends_no_run(federate: Builder) -> None:
     """It is silent in every third round, and takes part in the others until it has used up its time."""
-    federation = federate(5, factory.make_plan(model={"n_trees": 30}))
+    federation = federate(5, make_plan(model={"n_trees": 30}))
     silent_in_every(federation, 3)
     outcome = federation.run()
     check(federation, outcome, (HOSTILE, *HONEST))
@@ -769,9 +763,9 @@ def test_an_honest_site_on_a_line_that_flaps_ends_no_run(federate: Builder, fact
     assert named(federation, "left-out") <= {(HOSTILE, "timeouts-spent")} and not named(federation, "complaint")
 
 
-def test_a_slow_site_that_is_needed_is_asked_again(federate: Builder, factory: ModuleType) -> None:
+def test_a_slow_site_that_is_needed_is_asked_again(federate: Builder) -> None:
     """Of three sites all are needed: one that is silent in every second round still ends nothing."""
-    federation = federate(3, factory.make_plan(model={"n_trees": 12}))
+    federation = federate(3, make_plan(model={"n_trees": 12}))
     silent_in_every(federation, 2)
     outcome = federation.run()
     check(federation, outcome, (HOSTILE, *HONEST[:2]))
@@ -1051,11 +1045,11 @@ def quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 60, 20))
 @pytest.mark.usefixtures("quick_disks")
-def test_whatever_one_site_sends_the_others_get_a_model(federate: Builder, factory: ModuleType, first: int) -> None:
+def test_whatever_one_site_sends_the_others_get_a_model(federate: Builder, first: int) -> None:
     """Sixty schedules of every kind of message, true and spoilt, of hang-ups and of silence, at any moment."""
     for seed in range(first, first + 20):
         chance = random.Random(seed)
-        plan = factory.make_plan(model={"n_trees": 4})
+        plan = make_plan(model={"n_trees": 4})
         if seed % 5 == 0:
             plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=True))
         federation = federate(5, plan, name=f"fuzz-{seed}")

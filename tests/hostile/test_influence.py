@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from hedgerow.secagg.participant import Participant
 from hedgerow.server.coordinator import RunEventKind
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.trees.leaf_sums import SiteRecords
+from tests.builders import make_data, make_plan, take
 from tests.hostile.poisoning import Liar, Lie
 
 if TYPE_CHECKING:
@@ -34,33 +34,31 @@ if TYPE_CHECKING:
 N_ROWS = 20_000
 
 
-def plan_of(factory: ModuleType, n_records: int = N_ROWS, **model: Any) -> Plan:
+def plan_of(n_records: int = N_ROWS, **model: Any) -> Plan:
     """A plan whose releases are not mostly noise."""
     own = {"n_trees": 6, "max_depth": 2, "structure_seed": 3, **model}
-    plan: Plan = factory.make_plan(model=own, privacy={"n_records": n_records, "epsilon": 8.0})
-    return plan
+    return make_plan(model=own, privacy={"n_records": n_records, "epsilon": 8.0})
 
 
-def nodes_of(factory: ModuleType, plan: Plan, n_sites: int, times: int) -> list[Any]:
+def nodes_of(plan: Plan, n_sites: int, times: int) -> list[Any]:
     """Honest sites of one size, and `liar` with as many rows as they have on average."""
-    data = factory.make_data(plan, N_ROWS, 1)
+    data = make_data(plan, N_ROWS, 1)
     owner = np.arange(N_ROWS) % n_sites
     names = [f"honest-{number:02d}" for number in range(1, n_sites)] + ["liar"]
     settings = resolve(plan)
     nodes = [
-        Node(name, factory.take(data, np.flatnonzero(owner == number)), plan, settings)
-        for number, name in enumerate(names)
+        Node(name, take(data, np.flatnonzero(owner == number)), plan, settings) for number, name in enumerate(names)
     ]
     return [*nodes[:-1], Liar(nodes[-1], Lie("a multiple", times))]
 
 
 @pytest.mark.parametrize("is_masked", [False, True])
-def test_one_site_of_fifty_cannot_turn_the_model_round(factory: ModuleType, is_masked: bool) -> None:
+def test_one_site_of_fifty_cannot_turn_the_model_round(is_masked: bool) -> None:
     """A site with 2 % of the rows that sends -100 times its sums ends the run at its first release: no model says the
     opposite of what 49 sites know. All sites of the sum are named, and nobody is accused.
     """
-    plan = plan_of(factory)
-    nodes = nodes_of(factory, plan, 50, -100)
+    plan = plan_of()
+    nodes = nodes_of(plan, 50, -100)
     sums = MaskedAggregation(nodes, plan, 6, np.random.default_rng(1).bytes, SeededNoise(1)) if is_masked else (
         PlainAggregation(nodes)
     )  # fmt: skip
@@ -72,11 +70,11 @@ def test_one_site_of_fifty_cannot_turn_the_model_round(factory: ModuleType, is_m
 
 
 @pytest.mark.parametrize("times", [-100, -1])
-def test_the_same_sites_without_the_lie_make_a_model(factory: ModuleType, times: int) -> None:
+def test_the_same_sites_without_the_lie_make_a_model(times: int) -> None:
     """The checks end no run for a lie that could be the truth: one site's opposite sums are that of other rows."""
-    plan = plan_of(factory)
+    plan = plan_of()
     n_sites = 1000 if times == -100 else 50
-    run_program(plan, program_for(plan), PlainAggregation(nodes_of(factory, plan, n_sites, times)), SeededNoise(1))
+    run_program(plan, program_for(plan), PlainAggregation(nodes_of(plan, n_sites, times)), SeededNoise(1))
 
 
 def lie_from(federation: Federation, site: str, first: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,12 +92,12 @@ def lie_from(federation: Federation, site: str, first: int, times: int, monkeypa
 
 @pytest.mark.parametrize("is_lying", [True, False])
 def test_owners_hear_of_a_model_that_is_against_their_rows(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, is_lying: bool
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, is_lying: bool
 ) -> None:
     """One site keeps its Hessians and turns its gradients against the others': every check passes, and the model says
     the opposite of what they know. Each other site's owner hears of it, and nobody else: the run goes on.
     """
-    federation: Federation = federate(4, plan_of(factory, 4000, n_trees=14, batch_size=1))
+    federation: Federation = federate(4, plan_of(4000, n_trees=14, batch_size=1))
     heard: dict[str, list[str]] = {}
     for name, party in federation.parties.items():
         party.kill()
@@ -122,9 +120,9 @@ def test_owners_hear_of_a_model_that_is_against_their_rows(
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
-def test_a_model_is_compared_with_its_own_mean(factory: ModuleType, label: str) -> None:
+def test_a_model_is_compared_with_its_own_mean(label: str) -> None:
     """Squares by hand, for predictions that follow the labels, that do not, and that go against them."""
-    plan = factory.make_plan(label)
+    plan = make_plan(label)
     drawn = np.random.default_rng(3)
     codes = 4 if label == "multiclass" else 2
     labels = drawn.integers(-60_000, 60_000, 900) if label == "regression" else drawn.integers(0, codes, 900)
@@ -138,13 +136,11 @@ def test_a_model_is_compared_with_its_own_mean(factory: ModuleType, label: str) 
         assert is_worse_than_constant(plan, records) is is_worse
 
 
-def test_a_run_over_masks_ends_by_name_and_is_paid_for(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_over_masks_ends_by_name_and_is_paid_for(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of six sites one sends -20 times its sums from the third round on: the run ends there, by that name for all, the
     release is in the ledger, and the operator reads which sites were in the sum.
     """
-    federation: Federation = federate(6, plan_of(factory, 6000, batch_size=1))
+    federation: Federation = federate(6, plan_of(6000, batch_size=1))
     lie_from(federation, "site-2", 2, -20, monkeypatch)
     outcome = federation.run()
     # The rounds before are a model.
@@ -157,10 +153,10 @@ def test_a_run_over_masks_ends_by_name_and_is_paid_for(
 
 
 def test_a_node_does_not_believe_a_coordinator_that_has_not_looked(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A release that no records add up to is refused by every node that is sent it, whatever the coordinator says."""
-    federation: Federation = federate(4, plan_of(factory, 4000, batch_size=1))
+    federation: Federation = federate(4, plan_of(4000, batch_size=1))
 
     def changed(hub: Any) -> None:
         send = hub.send
@@ -183,16 +179,16 @@ def test_a_node_does_not_believe_a_coordinator_that_has_not_looked(
         assert isinstance(failure, RemoteProtocolError) and failure.code == "release-implausible"
 
 
-def test_an_evaluation_is_asked_the_same(factory: ModuleType) -> None:
+def test_an_evaluation_is_asked_the_same() -> None:
     """Counts of held-out rows below zero are no evaluation."""
     from hedgerow.client.node import EvaluationNode
     from hedgerow.evaluation.program import evaluate_ensemble
     from hedgerow.server.release import evaluation_context, run_evaluation
 
-    plan = plan_of(factory)
-    data: SiteData = factory.make_data(plan, N_ROWS, 1)
+    plan = plan_of()
+    data: SiteData = make_data(plan, N_ROWS, 1)
     model = train(plan, {"a": data}, noise=SeededNoise(1))
-    parts = [factory.take(data, np.flatnonzero(np.arange(N_ROWS) % 10 == number)) for number in range(10)]
+    parts = [take(data, np.flatnonzero(np.arange(N_ROWS) % 10 == number)) for number in range(10)]
     nodes: list[Any] = [EvaluationNode(f"site-{number}", rows, plan) for number, rows in enumerate(parts)]
     nodes[3] = Liar(nodes[3], Lie("a multiple", -30))
     program = evaluate_ensemble(plan, model.ensemble, 8.0, 1e-5, len(model.ledger))
@@ -233,13 +229,11 @@ def masked_by(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> dict[s
     return largest
 
 
-def test_a_node_keeps_to_the_rows_that_its_site_declares(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_keeps_to_the_rows_that_its_site_declares(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that was given twice, or a typing error in a query, weighs no more in the model than the rows that the
     roster says: the site's own node clips its sums, and nobody hears of it.
     """
-    plan = plan_of(factory, 4000, weight_update="averaging")
+    plan = plan_of(4000, weight_update="averaging")
     for max_rows in (0, 50):
         federation: Federation = federate(4, plan, name=f"rows-{max_rows}")
         declare(federation, "site-1", max_rows)
@@ -251,9 +245,9 @@ def test_a_node_keeps_to_the_rows_that_its_site_declares(
         monkeypatch.undo()
 
 
-def test_an_owner_hears_of_too_many_rows(federate: Builder, factory: ModuleType) -> None:
+def test_an_owner_hears_of_too_many_rows(federate: Builder) -> None:
     """The owner, and nobody else, is told that the table is larger than the roster says; the node takes part."""
-    federation: Federation = federate(4, plan_of(factory, 400))
+    federation: Federation = federate(4, plan_of(400))
     declare(federation, "site-1", 99)
     heard: list[str] = []
     party = federation.parties["site-1"]
@@ -283,13 +277,11 @@ def test_a_row_more_moves_one_other_row_at_most(n_changed: int) -> None:
         assert max((kept[0] - kept[1]).total(), (kept[1] - kept[0]).total()) <= 1
 
 
-def test_the_bound_of_a_sum_is_what_its_sites_declare(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bound_of_a_sum_is_what_its_sites_declare(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all sites say how many rows they have, made-up rows beyond these end the run, which four times the plan's
     number would let pass. A site that holds more than it declares does not end it.
     """
-    plan = plan_of(factory, 4000, batch_size=1)
+    plan = plan_of(4000, batch_size=1)
     for times, is_declared, code in ((2, False, ""), (2, True, "release-implausible"), (1, True, "")):
         federation: Federation = federate(4, plan, name=f"declared-{times}-{is_declared}")
         if is_declared:
@@ -309,10 +301,10 @@ def test_the_bound_of_a_sum_is_what_its_sites_declare(
     ("content", "code"), [("visits\n1\n", "data-missing-column"), ("", "data"), (None, "data-file-missing")]
 )
 def test_a_coordinator_hears_what_is_wrong_with_a_tables_head_and_no_more(
-    federate: Builder, factory: ModuleType, tmp_path: Path, content: str | None, code: str
+    federate: Builder, tmp_path: Path, content: str | None, code: str
 ) -> None:
     """A missing column is named by a code that helps; what depends on whether there are rows is not told."""
-    federation: Federation = federate(4, plan_of(factory, 400))
+    federation: Federation = federate(4, plan_of(400))
     party, table = federation.parties["site-1"], tmp_path / "a.csv"
     if content is not None:
         table.write_text(content, encoding="ascii")

@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from hedgerow.server.coordinator import RunSession, parameters_of
 from hedgerow.server.journal import JournalledRelease
 from hedgerow.server.release import Releaser
 from hedgerow.transport.interface import Arrived, HubEvent
+from tests.builders import make_plan
 from tests.memory_network import MemoryHub
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ COLLUDERS = ("site-0", "site-1", "site-2")
 
 
 @pytest.fixture
-def plan(factory: ModuleType) -> Plan:
+def plan() -> Plan:
     """A plan whose trees the sites draw."""
-    made: Plan = factory.make_plan(model={"structure_seed": "joint", "n_trees": 4})
-    return made
+    return make_plan(model={"structure_seed": "joint", "n_trees": 4})
 
 
 def identity(site: str) -> Identity:
@@ -393,11 +392,9 @@ def test_the_owner_lets_the_seed_be_drawn_again(
     assert federation.model_bytes(outcome) == federation.survivors_model()
 
 
-def test_runs_that_were_paid_for_are_not_counted(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
-) -> None:
+def test_runs_that_were_paid_for_are_not_counted(federate: Builder, killed: type[BaseException]) -> None:
     """A coordinator that fails now and then after its first round, all through a plan's life, is not refused."""
-    cheap = factory.make_plan(model={"structure_seed": "joint", "n_trees": 4}, privacy={"epsilon": 0.5})
+    cheap = make_plan(model={"structure_seed": "joint", "n_trees": 4}, privacy={"epsilon": 0.5})
     federation = federate(4, cheap)
     with dying_without_vectors(federation, killed):
         assert begin_runs(federation, 18, killed, lambda: None) == ["dropped"] * 18
@@ -406,11 +403,9 @@ def test_runs_that_were_paid_for_are_not_counted(
 
 
 @pytest.mark.parametrize("lost", [["node.db"], ["node.db", "counter.json", "kept"]])
-def test_a_run_that_was_paid_for_stays_so_when_the_state_folder_is_lost(
-    federate: Builder, factory: ModuleType, lost: list[str]
-) -> None:
+def test_a_run_that_was_paid_for_stays_so_when_the_state_folder_is_lost(federate: Builder, lost: list[str]) -> None:
     """The book is kept then, as docs/deploy.md says, and it knows what the run has cost."""
-    cheap = factory.make_plan(model={"structure_seed": "joint", "n_trees": 2}, privacy={"epsilon": 0.3})
+    cheap = make_plan(model={"structure_seed": "joint", "n_trees": 2}, privacy={"epsilon": 0.3})
     federation = federate(4, cheap)
     federation.run()
     drop_the_run(federation)

@@ -6,7 +6,6 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +33,7 @@ from hedgerow.server.coordinator import (
     slots_for,
 )
 from hedgerow.transport.grpc_link import DEFAULTS
+from tests.builders import make_plan
 from tests.secagg.lab import set_up
 from tests.secagg.setup_sizes import setup_sizes
 from tests.tiers import all_but
@@ -45,12 +45,10 @@ SENT = ("key bundles", "nonces, slot keys", "shares", "ready list")
 ORIGIN = "the epoch that drew the seed"
 
 
-@pytest.mark.parametrize(
-    "n_sites", all_but((1024, 2048, MAX_NODES), [2, 3, 200, 201, 1000, 1024, 2048, MAX_NODES])
-)
-def test_every_message_of_the_largest_roster_fits_into_one(factory: ModuleType, n_sites: int) -> None:
+@pytest.mark.parametrize("n_sites", all_but((1024, 2048, MAX_NODES), [2, 3, 200, 201, 1000, 1024, 2048, MAX_NODES]))
+def test_every_message_of_the_largest_roster_fits_into_one(n_sites: int) -> None:
     """No site is sent the keys of all. The coordinator holds them, so a federation of 4,096 has shorter epochs."""
-    task = TrainingTask(factory.make_plan(model={"n_trees": 100_000, "batch_size": 1}))
+    task = TrainingTask(make_plan(model={"n_trees": 100_000, "batch_size": 1}))
     n_slots = slots_for(task.n_exchanges, n_sites)
     assert n_slots == most_slots(n_sites) and 200 < n_slots <= MAX_SLOTS
     assert KEY_BYTES * n_slots * n_sites <= SLOT_KEYS_BYTES
@@ -97,9 +95,9 @@ def test_an_acknowledgement_is_no_longer_than_its_nodes_neighbours() -> None:
     assert sorted(server.acknowledgements) == [1, 2, 3]
 
 
-def test_who_was_in_the_epoch_that_drew_the_seed_is_not_shown_it_again(federate: Builder, factory: ModuleType) -> None:
+def test_who_was_in_the_epoch_that_drew_the_seed_is_not_shown_it_again(federate: Builder) -> None:
     """Its lists are as long as those of the epoch that is set up, and only a site that came later needs them."""
-    plan = factory.make_plan(model={"structure_seed": "joint", "n_trees": 6})
+    plan = make_plan(model={"structure_seed": "joint", "n_trees": 6})
     federation = federate(5, plan, must_start=False)
     early, late = [f"site-{number}" for number in range(4)], "site-4"
     for site in early:
@@ -121,16 +119,14 @@ def test_who_was_in_the_epoch_that_drew_the_seed_is_not_shown_it_again(federate:
     assert federation.model_bytes(outcome) == federation.survivors_model()
 
 
-def test_a_plan_of_more_rounds_than_a_runs_epochs_hold_is_refused_before_anyone_is_asked(
-    federate: Builder, factory: ModuleType
-) -> None:
+def test_a_plan_of_more_rounds_than_a_runs_epochs_hold_is_refused_before_anyone_is_asked(federate: Builder) -> None:
     """It would use up all epochs, and with them the budgets of all sites, for no model."""
-    long = TrainingTask(factory.make_plan(model={"n_trees": 5000, "batch_size": 1}))
+    long = TrainingTask(make_plan(model={"n_trees": 5000, "batch_size": 1}))
     check_rounds(long, 1000)
     with pytest.raises(PlanError) as refused:
         check_rounds(long, MAX_NODES)
     assert refused.value.code == "plan-too-many-rounds" and "4,096 sites" in refused.value.what
-    federation = federate(3, factory.make_plan(model={"n_trees": 20_000, "batch_size": 1}))
+    federation = federate(3, make_plan(model={"n_trees": 20_000, "batch_size": 1}))
     with pytest.raises(PlanError):
         federation.run()
     assert not federation.sent
@@ -148,19 +144,19 @@ LARGE = {"n_records": 100_000, "epsilon": 1.0}
     ],
 )
 def test_a_plan_whose_releases_fit_no_message_is_refused_before_anyone_is_asked(
-    federate: Builder, factory: ModuleType, label: str, model: dict[str, object]
+    federate: Builder, label: str, model: dict[str, object]
 ) -> None:
     """Who came late was sent all of them at once: then the coordinator ended, and again at every start."""
-    federation = federate(3, factory.make_plan(label, model=model, privacy=LARGE), must_start=False)
+    federation = federate(3, make_plan(label, model=model, privacy=LARGE), must_start=False)
     with pytest.raises(PlanError, match=r"releases of the plan .* room for 63 MiB") as refused:
         federation.run()
     assert refused.value.code == "plan-releases-too-long"
     assert not federation.sent and not federation.session
 
 
-def test_a_model_that_fits_no_message_is_refused_before_anyone_is_asked(factory: ModuleType) -> None:
+def test_a_model_that_fits_no_message_is_refused_before_anyone_is_asked() -> None:
     """Its invitation would reach no site, and the run would end for want of sites."""
-    plan = factory.make_plan().with_structure_seed(1)
+    plan = make_plan().with_structure_seed(1)
     check_releases(EvaluationTask(plan, bytes(RELEASES_BYTES), 1.0, 1e-6, 0), 3)
     with pytest.raises(ModelError, match="64 MiB; a message has room for 63 MiB") as refused:
         check_releases(EvaluationTask(plan, bytes(RELEASES_BYTES + 1), 1.0, 1e-6, 0), 3)
@@ -177,10 +173,10 @@ def test_a_model_that_fits_no_message_is_refused_before_anyone_is_asked(factory:
     ],
 )
 def test_all_releases_of_a_plan_that_may_be_run_fit_one_message(
-    factory: ModuleType, label: str, model: dict[str, object], privacy: dict[str, object]
+    label: str, model: dict[str, object], privacy: dict[str, object]
 ) -> None:
     """Were every number of them as large as one that is not refused, and with room for the round's spec."""
-    plan, n_sites = factory.make_plan(label, model=model, privacy=privacy), 5
+    plan, n_sites = make_plan(label, model=model, privacy=privacy), 5
     task = TrainingTask(plan)
     check_releases(task, n_sites)
     releases = []

@@ -9,7 +9,6 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,6 +36,7 @@ from hedgerow.protocol.messages import (
     decode,
     encode,
 )
+from tests.builders import make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
@@ -47,9 +47,9 @@ VICTIM = "site-1"
 RUN = b"1" * 32
 
 
-def other(factory: ModuleType, epsilon: float = 1.5) -> Plan:
+def other(epsilon: float = 1.5) -> Plan:
     """Another plan than the federation's."""
-    return factory.make_plan(privacy={"epsilon": epsilon})  # type: ignore[no-any-return]
+    return make_plan(privacy={"epsilon": epsilon})
 
 
 def book_of(party: Party) -> Path:
@@ -89,7 +89,6 @@ def close(party: Party, run_id: bytes, *more: str, place: Path | None = None) ->
 @pytest.mark.parametrize(("n_writes", "n_charged"), [(NO_VECTOR, 0), (VECTORS_LEFT, 1), (THREE_RELEASES, 4)])
 def test_an_owner_closes_a_run_that_never_ends_at_what_it_has_cost(
     federate: Builder,
-    factory: ModuleType,
     killed: type[BaseException],
     capsys: pytest.CaptureFixture[str],
     n_writes: int,
@@ -120,11 +119,9 @@ def test_an_owner_closes_a_run_that_never_ends_at_what_it_has_cost(
     assert lines(victim) == [("closed", charged)]
 
 
-def test_two_runs_of_one_plan_are_told_apart(
-    factory: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_runs_of_one_plan_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An owner who closes one of them names it as `hedgerow ledger` does, and the other one stays reserved."""
-    plan, file = factory.make_plan(), tmp_path / "budget.db"
+    plan, file = make_plan(), tmp_path / "budget.db"
     with closing(BudgetBook(file)) as book:
         book.serve("site-1", tmp_path / "state")
         for digit in (b"1", b"2"):
@@ -203,14 +200,14 @@ def test_a_folder_that_was_renamed_takes_its_run_along(
 
 
 def test_the_nodes_of_a_lying_coordinator_are_in_debt_for_nothing_in_the_end(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
+    federate: Builder, killed: type[BaseException]
 ) -> None:
     """It invites to one run after the other and ends none: each is settled, at no cost, when the next is joined."""
     federation = federate(4)
     victim = federation.parties[VICTIM]
     victim.setup = dataclasses.replace(victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=2.2))
     for epsilon in (1.5, 1.6, 1.7, 1.8):
-        restart(federation, other(factory, epsilon))
+        restart(federation, other(epsilon))
         with pytest.raises(killed):
             federation.run(kill_after=NO_VECTOR)
     assert not victim.failures
@@ -219,7 +216,7 @@ def test_the_nodes_of_a_lying_coordinator_are_in_debt_for_nothing_in_the_end(
 
 @pytest.mark.parametrize("moment", ["note_joining", "reserve", "_start", "open_run"])
 def test_a_run_that_was_being_joined_a_second_time_is_not_forgotten(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch, moment: str
+    federate: Builder, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """It was left without cost, its coordinator came back with it, and the node was killed between two of its files:
     the next run it joins finds all of the budget free.
@@ -228,7 +225,7 @@ def test_a_run_that_was_being_joined_a_second_time_is_not_forgotten(
     victim, first = federation.parties[VICTIM], federation.plan
     stop(federation, NO_VECTOR, killed)
     journal = (federation.folder / "journal.db").read_bytes()
-    restart(federation, other(factory))
+    restart(federation, other())
     with pytest.raises(killed):
         federation.run(kill_after=NO_VECTOR)
     restart(federation, first)
@@ -241,7 +238,7 @@ def test_a_run_that_was_being_joined_a_second_time_is_not_forgotten(
         federation.run(kill_after=NO_VECTOR)
     assert crashed
     victim.restart = struck  # type: ignore[method-assign]
-    restart(federation, other(factory, 1.2))
+    restart(federation, other(1.2))
     federation.run()
     found = lines(victim)
     assert [status for status, _ in found].count("finished") == 1
@@ -249,7 +246,7 @@ def test_a_run_that_was_being_joined_a_second_time_is_not_forgotten(
 
 
 def test_what_a_node_lost_its_database_in_is_settled_before_another_run_is_reserved(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
+    federate: Builder, killed: type[BaseException]
 ) -> None:
     """A state folder that was emptied, or lost its database: its run keeps its whole cost, but it is closed."""
     federation = federate(4)
@@ -258,7 +255,7 @@ def test_what_a_node_lost_its_database_in_is_settled_before_another_run_is_reser
     for number, party in enumerate(federation.parties.values()):
         for file in party.folder.glob("node.db*" if number % 2 else "[nc]o*"):
             file.unlink()
-    restart(federation, other(factory))
+    restart(federation, other())
     federation.run()
     for site, party in federation.parties.items():
         assert not party.failures
@@ -285,9 +282,7 @@ def test_a_run_that_cannot_be_joined_again_keeps_its_cost(federate: Builder, kil
     assert lines(victim) == [("left", reserved)]
 
 
-def test_a_run_that_was_reserved_takes_on_no_other_plan(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
-) -> None:
+def test_a_run_that_was_reserved_takes_on_no_other_plan(federate: Builder, killed: type[BaseException]) -> None:
     """The database was lost after vectors had left, and the coordinator asks for a dearer plan under the run's number:
     the book has reserved the first one, at its cost.
     """
@@ -300,7 +295,7 @@ def test_a_run_that_was_reserved_takes_on_no_other_plan(
         file.unlink()
     with closing(BudgetBook(book_of(victim))) as book:
         (run_id,) = (bytes.fromhex(line.run_id) for line in book.lines())
-    dearer = other(factory, 50.0)
+    dearer = other(50.0)
     victim.setup = dataclasses.replace(victim.setup, plan=dearer)
     victim.start()
     assert victim.session is not None
@@ -311,9 +306,9 @@ def test_a_run_that_was_reserved_takes_on_no_other_plan(
     assert isinstance(answer, Refused) and answer.code == "run-closed" and lines(victim) == before
 
 
-def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(tmp_path: Path, factory: ModuleType) -> None:
+def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(tmp_path: Path) -> None:
     """The first that ends must not end the line of the other, whose vectors go on leaving."""
-    plan, events = factory.make_plan(), [GaussianEvent(10.0, count=8)]
+    plan, events = make_plan(), [GaussianEvent(10.0, count=8)]
     books = [BudgetBook(tmp_path / "budget.db") for _ in range(2)]
     for number, book in enumerate(books):
         book.serve(f"site-{number}", tmp_path / f"state-{number}")
@@ -390,11 +385,9 @@ def test_a_book_without_set_ups_or_times_is_carried_over(tmp_path: Path, version
     ("field", "seconds"),
     [("idle_timeout", 1e-9), ("join_timeout", 0.5), ("round_timeout", 0.999), ("idle_timeout", 299.0)],
 )
-def test_a_plan_under_which_nobody_can_answer_in_time_is_refused_by_name(
-    factory: ModuleType, field: str, seconds: float
-) -> None:
+def test_a_plan_under_which_nobody_can_answer_in_time_is_refused_by_name(field: str, seconds: float) -> None:
     """With an idle timeout of a nanosecond, a node reserves a budget and gives the run up before it has begun."""
-    table = factory.make_plan().to_dict()
+    table = make_plan().to_dict()
     with pytest.raises(PlanError) as caught:
         Plan.from_dict({**table, "federation": {**table["federation"], field: seconds}})
     assert caught.value.code == "plan-field" and f"federation.{field}" in str(caught.value)
@@ -402,7 +395,7 @@ def test_a_plan_under_which_nobody_can_answer_in_time_is_refused_by_name(
     assert getattr(stored.federation, field) == seconds
 
 
-def test_an_invitation_to_such_a_plan_reserves_nothing(federate: Builder, factory: ModuleType) -> None:
+def test_an_invitation_to_such_a_plan_reserves_nothing(federate: Builder) -> None:
     """The lying coordinator is refused by its plan's name before the book is opened for it."""
     federation = federate(4)
     federation.plan = dataclasses.replace(federation.plan, federation=Timeouts(min_sites=3, idle_timeout=1e-9))
@@ -456,7 +449,6 @@ def crash_before_closing(
 @pytest.mark.parametrize("is_reopened", [False, True])
 def test_nothing_leaves_a_node_in_a_run_that_its_book_has_settled(
     federate: Builder,
-    factory: ModuleType,
     crash: type[BaseException],
     monkeypatch: pytest.MonkeyPatch,
     is_reopened: bool,
@@ -464,7 +456,7 @@ def test_nothing_leaves_a_node_in_a_run_that_its_book_has_settled(
     """A coordinator that says "salvaged", waits for the node to crash between its two files and asks on gets no vector
     that is not charged: the run is closed at the start, and a node that still had it open would not answer.
     """
-    federation = federate(4, factory.make_plan(model={"n_trees": 6}))
+    federation = federate(4, make_plan(model={"n_trees": 6}))
     victim, told = federation.parties[VICTIM], salvaged_once(federation)
     crash_before_closing(monkeypatch, victim, told, crash)
     if is_reopened:

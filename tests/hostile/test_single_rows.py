@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,8 @@ from hedgerow.secagg.messages import Roster, Site
 from hedgerow.server.release import Releaser
 from hedgerow.transport.identities import read_private
 from hedgerow.trees.leaf_sums import LeafSums
+from tests.builders import make_data, make_plan, take
+from tests.federation_files import furnish, plan_text
 
 SITES = ("site-0", "site-1", "site-2")
 SITE = """version = 1
@@ -57,9 +58,9 @@ def invitation_to(plan: Plan) -> Invitation:
 class Federation:
     """Files of a federation, in which the coordinator lies: it greets one site over Flower as often as it likes."""
 
-    def __init__(self, wards: ModuleType, folder: Path, site_lines: str, policy_lines: str) -> None:
+    def __init__(self, folder: Path, site_lines: str, policy_lines: str) -> None:
         self.folder = folder
-        wards.furnish(folder, SITES, wards.plan_text(3, model={"n_trees": 2, "max_depth": 2}), 3)
+        furnish(folder, SITES, plan_text(3, model={"n_trees": 2, "max_depth": 2}), 3)
         self.plan = parse_plan((folder / "plan.toml").read_text())
         policy = (folder / "policy.toml").read_text() + policy_lines.format(digest=self.plan.digest)
         (folder / "policy.toml").write_text(policy)
@@ -123,11 +124,11 @@ LINES = {
 @pytest.mark.parametrize("pinned", LINES)
 @pytest.mark.parametrize("made_up", [is_there, with_unit, with_bounds])
 def test_plans_that_a_coordinator_makes_up_get_one_answer_whatever_the_rows_are(
-    wards: ModuleType, tmp_path: Path, pinned: str, made_up: Callable[[Plan, int], Plan]
+    tmp_path: Path, pinned: str, made_up: Callable[[Plan, int], Plan]
 ) -> None:
     """A coordinator that may ask as often as it likes does not learn of any row, spends nothing, and is in the log."""
     site_lines, policy_lines, code = LINES[pinned]
-    federation = Federation(wards, tmp_path, site_lines, policy_lines)
+    federation = Federation(tmp_path, site_lines, policy_lines)
     ages = AGES if made_up is is_there and pinned.startswith("no plan") else range(20, 26)
     assert {federation.answer_to(made_up(federation.plan, age)) for age in ages} == {code}
     lines = federation.book.invitations()
@@ -137,11 +138,9 @@ def test_plans_that_a_coordinator_makes_up_get_one_answer_whatever_the_rows_are(
     assert not federation.book.lines()
 
 
-def test_the_owner_reads_who_asked_for_what(
-    wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_owner_reads_who_asked_for_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`hedgerow ledger` says that a coordinator was refused, and lists each plan that it proposed."""
-    federation = Federation(wards, tmp_path, 'plan = "plan.toml"\n', "")
+    federation = Federation(tmp_path, 'plan = "plan.toml"\n', "")
     federation.answer_to(is_there(federation.plan, 40))
     assert federation.answer_to(federation.plan) == "ready"
     book = str(tmp_path / "site-0-budget.db")
@@ -156,11 +155,9 @@ def test_the_owner_reads_who_asked_for_what(
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_rows_that_are_refused_are_refused_before_a_coordinator_asks(
-    wards: ModuleType, tmp_path: Path, is_there: bool
-) -> None:
+def test_rows_that_are_refused_are_refused_before_a_coordinator_asks(tmp_path: Path, is_there: bool) -> None:
     """With rows_that_do_not_fit = "refuse" a table that nobody has checked gets one answer, with such a row or not."""
-    federation = Federation(wards, tmp_path, 'plan = "plan.toml"\n', 'rows_that_do_not_fit = "refuse"\n')
+    federation = Federation(tmp_path, 'plan = "plan.toml"\n', 'rows_that_do_not_fit = "refuse"\n')
     with open(tmp_path / "site-0.csv", "a", encoding="ascii") as table:
         table.write("50,a,2\n" if is_there else "50,a,1\n")
     assert federation.answer_to(federation.plan) == "rows-unchecked"
@@ -181,7 +178,7 @@ def key(name: str) -> Identity:
 
 
 @pytest.fixture
-def node_of(factory: ModuleType, tmp_path: Path) -> Iterator[Callable[..., tuple[NodeSession, BudgetBook]]]:
+def node_of(tmp_path: Path) -> Iterator[Callable[..., tuple[NodeSession, BudgetBook]]]:
     """A node of five sites: its plan, its policy's rules, and how its table is read."""
     store, book = NodeStore(tmp_path / "state"), BudgetBook(tmp_path / "budget.db")
 
@@ -204,16 +201,14 @@ def node_of(factory: ModuleType, tmp_path: Path) -> Iterator[Callable[..., tuple
     book.close()
 
 
-def test_the_table_is_read_after_the_cost_is_reserved(
-    node_of: Callable[..., tuple[NodeSession, BudgetBook]], factory: ModuleType
-) -> None:
+def test_the_table_is_read_after_the_cost_is_reserved(node_of: Callable[..., tuple[NodeSession, BudgetBook]]) -> None:
     """Whoever makes a node read its table has paid for a whole run by then."""
-    plan = factory.make_plan()
+    plan = make_plan()
     found: list[str] = []
 
     def load(asked: Plan) -> SiteData:
         found.extend(line.status for line in book.lines())
-        return factory.make_data(asked, 20, 1)  # type: ignore[no-any-return]
+        return make_data(asked, 20, 1)
 
     session, book = node_of(None, load, plans=(plan.digest,))
     (answer,) = map(decode, session.receive(encode(invitation_to(plan))))
@@ -222,26 +217,26 @@ def test_the_table_is_read_after_the_cost_is_reserved(
 
 @pytest.mark.parametrize("n_rows", [20, 21])
 def test_whether_a_site_has_more_rows_than_it_declares_is_not_found_when_a_coordinator_asks(
-    node_of: Callable[..., tuple[NodeSession, BudgetBook]], factory: ModuleType, n_rows: int
+    node_of: Callable[..., tuple[NodeSession, BudgetBook]], n_rows: int
 ) -> None:
     """The answer is the same: of more rows it uses as many as it declares, and tells its owner alone."""
-    plan = factory.make_plan()
-    session, _ = node_of(None, lambda asked: factory.make_data(asked, n_rows, 1), max_rows=20, plans=(plan.digest,))
+    plan = make_plan()
+    session, _ = node_of(None, lambda asked: make_data(asked, n_rows, 1), max_rows=20, plans=(plan.digest,))
     (answer,) = map(decode, session.receive(encode(invitation_to(plan))))
     assert isinstance(answer, Ready)
     assert session._run is not None and session._run.node.n_records == 20  # type: ignore[union-attr]
 
 
 def test_a_plan_that_is_not_pinned_does_not_reach_the_table(
-    node_of: Callable[..., tuple[NodeSession, BudgetBook]], factory: ModuleType
+    node_of: Callable[..., tuple[NodeSession, BudgetBook]],
 ) -> None:
     """A process of `hedgerow node` gives one answer to a made-up plan before it looks at a row."""
-    plan = factory.make_plan()
+    plan = make_plan()
     looked: list[Plan] = []
 
     def load(asked: Plan) -> SiteData:
         looked.append(asked)
-        return factory.make_data(asked, 20, 1)  # type: ignore[no-any-return]
+        return make_data(asked, 20, 1)
 
     session, book = node_of(plan, load)
     (answer,) = map(decode, session.receive(encode(invitation_to(dataclasses.replace(plan, name="mine")))))
@@ -261,11 +256,9 @@ def test_the_list_of_invitations_stays_short(tmp_path: Path, monkeypatch: pytest
     book.close()
 
 
-def test_a_node_without_a_plan_does_not_begin(
-    factory: ModuleType, wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_without_a_plan_does_not_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`hedgerow node` ends before it dials, and what it tells its owner to do works."""
-    wards.furnish(tmp_path, SITES, wards.plan_text(3), 3)
+    furnish(tmp_path, SITES, plan_text(3), 3)
     arguments = [
         "node", str(tmp_path / "site-0.csv"), "--roster", str(tmp_path / "roster.toml"), "--identity",
         str(tmp_path / "site-0.private.json"), "--policy", str(tmp_path / "policy.toml"), "--connect", "127.0.0.1:1",
@@ -282,7 +275,7 @@ def test_a_node_without_a_plan_does_not_begin(
 
     def start(**more: Any) -> None:
         policy = Policy(**{**rules, **more})
-        check_own_plan(NodeSetup("s0", key("s0"), roster, policy, os.urandom, SeededNoise(1), factory.make_data))
+        check_own_plan(NodeSetup("s0", key("s0"), roster, policy, os.urandom, SeededNoise(1), make_data))
 
     start()
     for limit, code in (
@@ -296,10 +289,10 @@ def test_a_node_without_a_plan_does_not_begin(
 
 
 def test_a_table_beyond_the_owners_limits_is_refused_before_anyone_is_dialled(
-    wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody else hears of it; over Flower a table that nobody has looked at gets one answer, whatever its rows are."""
-    federation = Federation(wards, tmp_path, 'plan = "plan.toml"\n', "max_clamped = 0.01\n")
+    federation = Federation(tmp_path, 'plan = "plan.toml"\n', "max_clamped = 0.01\n")
     with open(tmp_path / "site-0.csv", "a", encoding="ascii") as table:
         table.write("400,a,1\n" * 20)
     assert federation.answer_to(federation.plan) == "rows-unchecked"
@@ -353,15 +346,15 @@ class MakesReleasesUp:
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["server", "distributed"])
 def test_a_model_made_for_one_patient_is_evaluated_with_noise_of_the_sites_only(
-    federate: Callable[..., Any], factory: ModuleType, monkeypatch: pytest.MonkeyPatch, asked: str
+    federate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     """Every site has helped to make that model, which proves nothing: its sums have one patient alone on top. With the
     noise of the sites the coordinator sees no such sum, and with its own it gets none, unless a policy says so."""
-    plan = factory.make_plan(model={"n_trees": 12, "max_depth": 4, "batch_size": 2, "structure_seed": 3})
+    plan = make_plan(model={"n_trees": 12, "max_depth": 4, "batch_size": 2, "structure_seed": 3})
     told, wanted = [], []
     for number in range(6):
         federation = federate(4, plan, name=f"patient-{number}")
-        patient = factory.take(federation.held_out["site-0"], [number])
+        patient = take(federation.held_out["site-0"], [number])
         liar = MakesReleasesUp(monkeypatch, plan, patient)
         outcome = federation.run()
         model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,6 +13,8 @@ from hedgerow.cli.main import main
 from hedgerow.local.forecast import MEASURED_LOSSES, expected_singles, measured_case, measured_loss, noise_factor
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
+from tests.builders import make_plan
+from tests.federation_files import plan_text
 
 RECORDED = Path(__file__).parents[2] / "docs" / "runs" / "noise_modes.txt"
 
@@ -44,9 +45,9 @@ def test_the_measured_losses_are_the_recorded_ones() -> None:
     assert measured_case(1.0, 1.1)[:2] == (1.0, 1.414) and min(measured_loss(1.0, 1.1)) > 0
 
 
-def test_single_records_are_counted_as_they_fall(factory: ModuleType) -> None:
+def test_single_records_are_counted_as_they_fall() -> None:
     """The number that is printed for records that are spread evenly is the one that throwing them at leaves gives."""
-    table = factory.make_plan(model={"n_trees": 3, "max_depth": 6}, privacy={"n_records": 100}).to_dict()
+    table = make_plan(model={"n_trees": 3, "max_depth": 6}, privacy={"n_records": 100}).to_dict()
     plan = Plan.from_dict(table)
     even, crowded = expected_singles(plan, resolve(plan))  # type: ignore[misc]
     draws = np.random.default_rng(1).multinomial(100, np.full(64, 1 / 64), size=4000)
@@ -62,19 +63,19 @@ CHOICES = [("server", None, False), ("distributed", None, True), ("distributed",
 
 @pytest.mark.parametrize(("noise", "said", "echo"), CHOICES)
 def test_the_sites_noise_has_the_echo_exchange_unless_a_plan_says_otherwise(
-    factory: ModuleType, noise: str, said: bool | None, echo: bool
+    noise: str, said: bool | None, echo: bool
 ) -> None:
     """Less noise is needed with it; a plan that was written down before keeps what it says, and its digest."""
     federation = {"min_sites": 3} | ({} if said is None else {"echo": said})
-    table = factory.make_plan(privacy={"noise": noise}).to_dict()
+    table = make_plan(privacy={"noise": noise}).to_dict()
     plan = Plan.from_dict({**table, "federation": federation})
     assert plan.federation.echo is echo and plan.to_dict()["federation"]["echo"] is echo
     assert Plan.from_dict(plan.to_dict()).digest == plan.digest
 
 
-def test_the_command_says_it(tmp_path: Path, wards: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`hedgerow privacy PLAN --sites N` compares the two kinds of noise for the federation that is planned."""
-    (tmp_path / "plan.toml").write_text(wards.plan_text(3, model={"n_trees": 4, "max_depth": 8}))
+    (tmp_path / "plan.toml").write_text(plan_text(3, model={"n_trees": 4, "max_depth": 8}))
     assert main(["privacy", str(tmp_path / "plan.toml"), "--sites", "50", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["distributed_noise"]["factor"] == pytest.approx((50 / 22) ** 0.5)

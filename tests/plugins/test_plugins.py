@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,8 @@ import toy_label
 import toy_method
 import toy_source
 import toy_transport
+
+from tests.builders import LABELS
 
 SITES = ("north", "south", "west")
 PLAN = """
@@ -147,9 +148,9 @@ def test_a_toy_label_is_trained_evaluated_predicted_and_exported(tmp_path: Path,
 
 
 @pytest.mark.parametrize("kind", label_kinds().values(), ids=lambda kind: kind.type)
-def test_what_a_kind_of_label_says_of_itself_fits_together(factory: ModuleType, kind: LabelKind) -> None:
+def test_what_a_kind_of_label_says_of_itself_fits_together(kind: LabelKind) -> None:
     """Made-up labels are kept in its range, what it refuses has an error, and what it says has none."""
-    label = read_section(Label, factory.LABELS[kind.type], "label")
+    label = read_section(Label, LABELS[kind.type], "label")
     kind.check(label)
     effects = np.random.default_rng(1).normal(0, EFFECT, (label.n_outputs, 500))
     values = kind.made(effects, label, np.random.default_rng(2))

@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import os
-from types import ModuleType
 from typing import Any
 
 import mpmath
@@ -39,6 +38,7 @@ from hedgerow.privacy.ledger import Ledger, Release, prepared_ledger
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
+from tests.builders import make_data, make_plan
 
 EVENTS: tuple[Event, ...] = (
     GaussianEvent(9.0, count=3),
@@ -233,10 +233,10 @@ def test_a_report_says_what_one_line_amounts_to_where_cells_may_hold_line_breaks
 
 
 @pytest.mark.parametrize("accountant", ["gdp", "rdp"])
-def test_a_plan_says_beforehand_what_its_report_will_say(factory: ModuleType, accountant: str) -> None:
+def test_a_plan_says_beforehand_what_its_report_will_say(accountant: str) -> None:
     """Who approves a run sees what several rows of a person amount to; where people are protected there is nothing."""
-    plan = factory.make_plan(privacy={"accountant": accountant}, model={"n_trees": 4})
-    report = train(plan, {"one": factory.make_data(plan, 30, 1)}, noise=SystemNoise(os.urandom)).report
+    plan = make_plan(privacy={"accountant": accountant}, model={"n_trees": 4})
+    report = train(plan, {"one": make_data(plan, 30, 1)}, noise=SystemNoise(os.urandom)).report
     expected = forecast(plan).epsilon_by_rows
     assert expected == pytest.approx({count: report.epsilon_of_rows(count) for count in (2, 3, 5)}, rel=1e-4)
     people = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, unit="who", max_rows_per_unit=2))

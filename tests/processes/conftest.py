@@ -15,12 +15,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from hedgerow.plan.plan import Plan, parse_plan
+from tests.federation_files import SEED, furnish, model_by_journal, plan_text, survivors_of
 
 PATIENCE = 900
 """Seconds; no test measures time, this only bounds one that hangs."""
@@ -142,8 +142,8 @@ def wait_until(is_so: Callable[[], bool], *processes: Process) -> None:
 class Scene:
     """One federation: a folder with everything that its parties have, and their processes."""
 
-    def __init__(self, nursery: Nursery, wards: ModuleType, folder: Path, n_trees: int = 6) -> None:
-        self.folder, self._nursery, self._wards = folder, nursery, wards
+    def __init__(self, nursery: Nursery, folder: Path, n_trees: int = 6) -> None:
+        self.folder, self._nursery = folder, nursery
         self.processes: list[Process] = []
         self.nodes: dict[str, Process] = {}
         self.plan: Plan = self.change_plan("n_trees = 6", f"n_trees = {n_trees}")
@@ -171,7 +171,7 @@ class Scene:
         """The coordinator, for the first time or again."""
         return self.start(
             "hub", "coordinator", "plan.toml", "--roster", "roster.toml", "--identity", "hub.private.json", "--out",
-            "model.json", "--listen", self.address, "--seed", self._wards.SEED, strike=strike, files=files,
+            "model.json", "--listen", self.address, "--seed", SEED, strike=strike, files=files,
         )  # fmt: skip
 
     def node(self, site: str, *more: str, strike: Strike | None = None) -> Process:
@@ -198,15 +198,13 @@ class Scene:
     @property
     def survivors(self) -> list[list[str]]:
         """For every release, the sites whose vectors are in it, by the journal."""
-        found: list[list[str]] = self._wards.survivors_of(self.folder / "model.json.journal")
-        return found
+        return survivors_of(self.folder / "model.json.journal")
 
     def survivors_model(self) -> bytes:
         """What the local engine makes of the sites that were in each round."""
         # Accountants silence warnings for a while, which Python does for all threads at once.
         with _ONE_AT_A_TIME:
-            found: bytes = self._wards.model_by_journal(self.folder, SITES, self.plan)
-        return found
+            return model_by_journal(self.folder, SITES, self.plan)
 
     def is_written_again(self, begin: Callable[[], Process], *names: str) -> bool:
         """Whether a coordinator whose run is over writes the files that it could not write, before any site comes."""
@@ -239,18 +237,18 @@ class Theatre:
     However many workers and theatres there are, each story is played once: by whoever makes its folder first.
 
     Args:
-        nursery, wards: where processes come from, and what their tables and plan are.
+        nursery: where processes come from.
         own: a new folder of this theatre.
         shared: the folder of all theatres of these tests.
     """
 
-    def __init__(self, nursery: Nursery, wards: ModuleType, own: Path, shared: Path) -> None:
-        self._nursery, self._wards, self._shared = nursery, wards, shared
+    def __init__(self, nursery: Nursery, own: Path, shared: Path) -> None:
+        self._nursery, self._shared = nursery, shared
         self._pool = ThreadPoolExecutor(4)
         self._template = own / "template"
         self._template.mkdir()
-        plan = wards.plan_text(N_SITES, model={"n_trees": 6, "max_depth": 2}, privacy={"epsilon": 4})
-        wards.furnish(self._template, SITES, plan, 9, monitor="watch")
+        plan = plan_text(N_SITES, model={"n_trees": 6, "max_depth": 2}, privacy={"epsilon": 4})
+        furnish(self._template, SITES, plan, 9, monitor="watch")
         self._begun: dict[str, Future[None]] = {}
 
     def announce(self, name: str, story: Story, n_trees: int = 6) -> None:
@@ -270,7 +268,7 @@ class Theatre:
         what_failed = ""
         try:
             shutil.copytree(self._template, folder, dirs_exist_ok=True)
-            scene = Scene(self._nursery, self._wards, folder, n_trees)
+            scene = Scene(self._nursery, folder, n_trees)
             try:
                 story(scene)
             finally:
@@ -294,15 +292,13 @@ class Theatre:
 
 
 @pytest.fixture(scope="session")
-def theatre(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, wards: ModuleType
-) -> Iterator[Theatre]:
+def theatre(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Theatre]:
     """Where stories are played: all that the chosen tests ask for begin as soon as there is room."""
     nursery = Nursery()
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "stories"
     shared.mkdir(exist_ok=True)
-    built = Theatre(nursery, wards, tmp_path_factory.mktemp("theatre"), shared)
+    built = Theatre(nursery, tmp_path_factory.mktemp("theatre"), shared)
     for item in request.session.items:
         name = getattr(getattr(item, "callspec", None), "params", {}).get("story")
         if name is not None and isinstance(item, pytest.Function):

@@ -18,6 +18,7 @@ from hedgerow.app.study import policy_of
 from hedgerow.cli.main import main
 from hedgerow.plan.plan import parse_plan
 from hedgerow.transport.identities import read_roster
+from tests.federation_files import SEED
 
 if TYPE_CHECKING:
     from conftest import Process, Scene, Theatre
@@ -107,7 +108,7 @@ def logged(process: Process) -> list[dict[str, str]]:
 def from_invitations_to_a_model(scene: Scene) -> None:
     """Killed in the middle of everything, coordinator and sites go on, and the model is that of `hedgerow train`."""
     begin(scene, "--monitor", "watch")
-    serve = ("study", "serve", "--seed", scene._wards.SEED)
+    serve = ("study", "serve", "--seed", SEED)
     hub = scene.start("serve", *serve)
     joining = {site: join(scene, site) for site in SITES}
     scene.wait_until(lambda: all(words_at(process) for process in joining.values()))
@@ -149,7 +150,7 @@ def from_invitations_to_a_model(scene: Scene) -> None:
 
 def again_and_otherwise(scene: Scene, joining: dict[str, Process]) -> None:
     """Nodes that stayed take part in an evaluation and in a second run, and wait while one is ended in between."""
-    seed = ("--seed", scene._wards.SEED)
+    seed = ("--seed", SEED)
     # The first run took all that the policies allow.
     for site in SITES:
         policy = scene.folder / f"{site}.policy.toml"
@@ -259,7 +260,7 @@ def owners_are_asked_and_a_run_is_paused(scene: Scene) -> None:
     policy = 'max_epsilon = 99\ndelta = 1e-6\nnoise = ["server"]\nask = "always"\n'
     (scene.folder / "asks.toml").write_text(policy, encoding="ascii")
     begin(scene, "--policy", "asks.toml")
-    seed = ("--seed", scene._wards.SEED)
+    seed = ("--seed", SEED)
     hub = scene.start("serve", "study", "serve", *seed)
     joining = {site: join(scene, site) for site in SITES}
     compare(scene, joining)
@@ -320,7 +321,7 @@ def nodes_that_stay_by_hand(scene: Scene) -> None:
 
     def listens(*arguments: str) -> None:
         given = ("--roster", "roster.toml", "--identity", "hub.private.json", "--listen", scene.address)
-        hub = scene.start("hub", *arguments, *given, "--seed", scene._wards.SEED, "--hand-out")
+        hub = scene.start("hub", *arguments, *given, "--seed", SEED, "--hand-out")
         assert hub.wait() == 0, "".join(hub.err)
 
     for site in SITES:
@@ -360,12 +361,12 @@ def who_comes_later(scene: Scene) -> None:
             shutil.copy2(invitation, scene.folder)
 
     def carried_out() -> Process:
-        process = scene.start("run", "study", "run", "--seed", scene._wards.SEED)
+        process = scene.start("run", "study", "run", "--seed", SEED)
         assert process.wait() == 0, "".join(process.err)
         return process
 
     invited(*SITES[:3])
-    hub = scene.start("serve", "study", "serve", "--seed", scene._wards.SEED)
+    hub = scene.start("serve", "study", "serve", "--seed", SEED)
     joining = {site: join(scene, site) for site in SITES[:3]}
     compare(scene, joining)
     assert hub.wait() == 0, "".join(hub.err)
@@ -381,7 +382,7 @@ def who_comes_later(scene: Scene) -> None:
     joining["site-3"] = join(scene, "site-3", "--data-set", "site-3")
     compare(scene, {"site-3": joining["site-3"]})
     assert hub.wait() == 0, "".join(hub.err)
-    third = scene.start("run", "study", "run", "--seed", scene._wards.SEED)
+    third = scene.start("run", "study", "run", "--seed", SEED)
     roster = read_roster(scene.folder / "wards" / "roster.toml")
     assert roster.epoch == 3 and roster.fingerprint() in " ".join(" ".join(hub.err).split())
     for site in SITES[:3]:
@@ -464,7 +465,7 @@ def on_page(url: str, action: str = "", **body: str) -> dict[str, Any]:
 def a_study_on_its_pages(scene: Scene) -> None:
     """The owner of a site approves a run on its page, sees what it has cost, and stops; the coordinator's has all."""
     begin(scene)
-    hub = scene.start("serve", "study", "serve", "--seed", scene._wards.SEED, "--console", "0")
+    hub = scene.start("serve", "study", "serve", "--seed", SEED, "--console", "0")
     invitation = json.loads((scene.folder / "site-0.invitation").read_text(encoding="utf-8"))
     own = f'version = 1\ndata_set = "wards"\nask = "always"\nnoise = ["server"]\n{invitation["policy"]}'
     (scene.folder / "own.toml").write_text(own, encoding="utf-8")
@@ -507,7 +508,7 @@ def the_demonstration(scene: Scene) -> None:
 def a_site_that_was_away(scene: Scene) -> None:
     """A run that goes on without a site gives it the model once it is back, by the same command; and not before."""
     begin(scene)
-    serve = ("study", "serve", "--seed", scene._wards.SEED)
+    serve = ("study", "serve", "--seed", SEED)
     hub = scene.start("serve", *serve)
     joining = {site: join(scene, site) for site in SITES}
     compare(scene, joining)

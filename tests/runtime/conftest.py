@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,9 @@ from hedgerow.server.coordinator import RunEvent, RunSession, RunSetup, run_coor
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.transport.interface import Arrived, HubEvent
+from tests import builders
+from tests.builders import make_plan, take
+from tests.federation_files import survivors_model
 from tests.memory_network import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 
 NOISE = ("server", "distributed", "local")
@@ -210,7 +212,6 @@ class WatchedJournal(Journal):
 class Federation:
     """Sites, a coordinator, and the network between them."""
 
-    wards: ModuleType
     plan: Plan
     data: dict[str, SiteData]
     held_out: dict[str, SiteData]
@@ -330,8 +331,7 @@ class Federation:
         """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
         assert self.session is not None and self.session.run.outcome is not None
         plan = self.session.run.outcome.plan
-        found: bytes = self.wards.survivors_model(plan, self.data, self.session.run.survivors, self.noise)
-        return found
+        return survivors_model(plan, self.data, self.session.run.survivors, self.noise)
 
     def model_bytes(self, outcome: Outcome) -> bytes:
         """The model file that a coordinator would write."""
@@ -356,7 +356,7 @@ Builder = Callable[..., Federation]
 
 
 @pytest.fixture
-def federate(factory: ModuleType, wards: ModuleType, tmp_path: Path) -> Iterator[Builder]:
+def federate(tmp_path: Path) -> Iterator[Builder]:
     """Build a federation: `n_sites`, `plan`, policies by site, faults of the network."""
     built: list[Federation] = []
 
@@ -369,19 +369,19 @@ def federate(factory: ModuleType, wards: ModuleType, tmp_path: Path) -> Iterator
         name: str = "run",
         must_start: bool = True,
     ) -> Federation:
-        plan = plan or factory.make_plan()
-        rows = factory.make_data(plan, plan.privacy.n_records, 7)
+        plan = plan or make_plan()
+        rows = builders.make_data(plan, plan.privacy.n_records, 7)
         owner = np.arange(rows.n_records) % n_sites
         names = [f"site-{number}" for number in range(n_sites)]
-        data = {site: factory.take(rows, np.flatnonzero(owner == number)) for number, site in enumerate(names)}
-        others = factory.make_data(plan, plan.privacy.n_records, 8)
-        held_out = {site: factory.take(others, np.flatnonzero(owner == number)) for number, site in enumerate(names)}
+        data = {site: take(rows, np.flatnonzero(owner == number)) for number, site in enumerate(names)}
+        others = builders.make_data(plan, plan.privacy.n_records, 8)
+        held_out = {site: take(others, np.flatnonzero(owner == number)) for number, site in enumerate(names)}
         roster = Roster(key("coordinator").public, tuple(Site(site, key(site).public) for site in names))
         folder = tmp_path / name
         folder.mkdir()
         network = MemoryNetwork(faults)
         noise = noise or SeededNoise(1)
-        federation = Federation(wards, plan, data, held_out, folder, noise, network, roster)
+        federation = Federation(plan, data, held_out, folder, noise, network, roster)
         for site in names:
             policy = (policies or {}).get(site, OPEN_POLICY)
             own = data[site]

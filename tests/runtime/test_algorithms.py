@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from hedgerow.server.journal import Journal
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, create_identity
+from tests.builders import make_data, make_plan, take
 from tests.tiers import every
 
 if TYPE_CHECKING:
@@ -77,10 +77,9 @@ PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def plan_of(factory: ModuleType, name: str) -> Plan:
+def plan_of(name: str) -> Plan:
     label, sections, privacy = PLANS[name]
-    plan: Plan = factory.make_plan(label, privacy=privacy, **sections)
-    return plan
+    return make_plan(label, privacy=privacy, **sections)
 
 
 def samplers(owners: Mapping[str, NDArray[np.int64]]) -> dict[str, SamplingSource]:
@@ -89,9 +88,9 @@ def samplers(owners: Mapping[str, NDArray[np.int64]]) -> dict[str, SamplingSourc
 
 
 @pytest.mark.parametrize("name", every(3, PLANS))
-def test_over_memory(federate: Builder, factory: ModuleType, name: str) -> None:
+def test_over_memory(federate: Builder, name: str) -> None:
     """Masks, sessions, stores, replicas: the model file of one process that holds all sites."""
-    plan = plan_of(factory, name)
+    plan = plan_of(name)
     federation = federate(4, plan, must_start=False)
     every = np.arange(plan.privacy.n_records)
     sampling = samplers({f"site-{number}": every[number::4] for number in range(4)})
@@ -102,7 +101,7 @@ def test_over_memory(federate: Builder, factory: ModuleType, name: str) -> None:
     expected = train(plan, federation.data, noise=SeededNoise(1), sampling=sampling)
     if plan.privacy.noise == "server":
         assert federation.model_bytes(outcome) == expected.to_bytes()
-        together = {"one": factory.make_data(plan, plan.privacy.n_records, 7)}
+        together = {"one": make_data(plan, plan.privacy.n_records, 7)}
         alone = train(plan, together, noise=SeededNoise(1), sampling=samplers({"one": every}))
         assert alone.to_bytes() == expected.to_bytes()
     for party in federation.parties.values():
@@ -112,13 +111,13 @@ def test_over_memory(federate: Builder, factory: ModuleType, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PLANS if PLANS[name][2].get("noise") != "distributed"])
-def test_over_grpc(factory: ModuleType, tmp_path: Path, name: str) -> None:
+def test_over_grpc(tmp_path: Path, name: str) -> None:
     """Real sockets and TLS on loopback, one thread per node: the bytes of one site, and of the local engine."""
-    plan = plan_of(factory, name)
-    rows = factory.make_data(plan, plan.privacy.n_records, 7)
+    plan = plan_of(name)
+    rows = make_data(plan, plan.privacy.n_records, 7)
     names = ["east", "north", "west"]
     numbers = {site: np.arange(number, rows.n_records, 3) for number, site in enumerate(names)}
-    data, sampling = {site: factory.take(rows, own) for site, own in numbers.items()}, samplers(numbers)
+    data, sampling = {site: take(rows, own) for site, own in numbers.items()}, samplers(numbers)
     coordinator = create_identity(tmp_path, "hub", Role.COORDINATOR)[0]
     keys = {site: create_identity(tmp_path, site, Role.SITE)[0] for site in names}
     pinned = build_roster(coordinator.public, [key.public for key in keys.values()])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunEvent
 from hedgerow.storage import Database
+from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -27,17 +27,16 @@ SITE = "site-2"
 N_LATE = 9
 
 
-def plan_of(factory: ModuleType, **privacy: Any) -> Plan:
+def plan_of(**privacy: Any) -> Plan:
     """A small plan with a filter, so that late rows have budgets of their own."""
     model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2}
     own = {"extra_rounds": 3, "subsampling_ratio": 0.5}
-    plan: Plan = factory.make_plan("regression", model, {"n_records": 60, **privacy}, s_gbdt=own)
-    return plan
+    return make_plan("regression", model, {"n_records": 60, **privacy}, s_gbdt=own)
 
 
-def streaming(federation: Federation, factory: ModuleType, folder: Path) -> tuple[SiteData, dict[str, SamplingSource]]:
+def streaming(federation: Federation, folder: Path) -> tuple[SiteData, dict[str, SamplingSource]]:
     """Start all parties; one looks into `folder`, where a file's content says which of the late rows it holds."""
-    late = factory.make_data(federation.plan, N_LATE, 11)
+    late = make_data(federation.plan, N_LATE, 11)
     sampling: dict[str, SamplingSource] = {
         site: SeededSampling(5, np.append(np.arange(60)[number::4], 1000 + np.arange(N_LATE)))
         for number, site in enumerate(federation.parties)
@@ -45,8 +44,7 @@ def streaming(federation: Federation, factory: ModuleType, folder: Path) -> tupl
 
     def read(path: Path, _: Plan) -> SiteData:
         first, last = map(int, path.read_text().split())
-        rows: SiteData = factory.take(late, np.arange(first, last))
-        return rows
+        return take(late, np.arange(first, last))
 
     folder.mkdir()
     for site, party in federation.parties.items():
@@ -80,15 +78,13 @@ def restart(federation: Federation) -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_files_join_the_run_in_the_exchange_in_which_they_come(
-    federate: Builder, factory: ModuleType, tmp_path: Path, dies: bool
-) -> None:
+def test_files_join_the_run_in_the_exchange_in_which_they_come(federate: Builder, tmp_path: Path, dies: bool) -> None:
     """The model of a stream in one process, to the byte; also of a node that is killed after rows have come, and finds
     again what each of them has spent."""
-    plan = plan_of(factory)
+    plan = plan_of()
     federation = federate(4, plan, must_start=False)
     folder = tmp_path / "arrivals"
-    late, sampling = streaming(federation, factory, folder)
+    late, sampling = streaming(federation, folder)
     acts: dict[int, Callable[[], None]] = {
         2: lambda: put(folder, {"a.csv": "0 4", ".b.csv": "no"}),
         5: lambda: put(folder, {"0.csv": f"4 {N_LATE}", "note.md": "no"}),
@@ -98,7 +94,7 @@ def test_files_join_the_run_in_the_exchange_in_which_they_come(
     after_releases(federation, acts)
     outcome = federation.run()
     arrivals = {
-        2: {SITE: factory.take(late, np.arange(4))}, 5: {SITE: factory.take(late, np.arange(4, N_LATE))},
+        2: {SITE: take(late, np.arange(4))}, 5: {SITE: take(late, np.arange(4, N_LATE))},
     }  # fmt: skip
     alone = train(plan, federation.data, noise=SeededNoise(1), sampling=sampling, arrivals=arrivals)
     assert federation.model_bytes(outcome) == alone.to_bytes()
@@ -109,12 +105,12 @@ def test_files_join_the_run_in_the_exchange_in_which_they_come(
 
 
 @pytest.mark.parametrize("fate", ["renamed", "removed", "copied"])
-def test_a_file_cannot_come_twice_while_the_node_runs(factory: ModuleType, tmp_path: Path, fate: str) -> None:
+def test_a_file_cannot_come_twice_while_the_node_runs(tmp_path: Path, fate: str) -> None:
     """Under another name its rows would be other rows, with a whole budget again, beside what they have spent. A copy
     ends the run only where the site wants rows that do not fit refused.
     """
-    plan, first, other = plan_of(factory), tmp_path / "a.csv", tmp_path / "b.csv"
-    source = ArrivalFolder(tmp_path, lambda path, _: factory.make_data(plan, int(path.read_text()), 1), is_strict=True)
+    plan, first, other = plan_of(), tmp_path / "a.csv", tmp_path / "b.csv"
+    source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, int(path.read_text()), 1), is_strict=True)
     kept = database(tmp_path / "node.db")
     try:
         run = ArrivalsOfRun(source, plan, kept, b"1")
@@ -136,17 +132,17 @@ def test_a_file_cannot_come_twice_while_the_node_runs(factory: ModuleType, tmp_p
 
 
 @pytest.mark.parametrize("rows", ["1,u", "1,u\n1,u", "1,u\n2,v"])
-def test_one_row_more_adds_one_row_whatever_other_files_hold(factory: ModuleType, tmp_path: Path, rows: str) -> None:
+def test_one_row_more_adds_one_row_whatever_other_files_hold(tmp_path: Path, rows: str) -> None:
     """If a file that is alike to another one ended the run or were left out, one row more or less in it would decide
     about all of its rows; the operator is told instead, once, also over a restart.
     """
-    plan, told = plan_of(factory), list[str]()
+    plan, told = plan_of(), list[str]()
     found = {}
     for name, second in (("alike", rows), ("one more", rows + "\n3,w")):
         folder = tmp_path / name
         folder.mkdir()
         source = ArrivalFolder(
-            folder, lambda path, _: factory.make_data(plan, len(path.read_text().splitlines()), 1), tell=told.append
+            folder, lambda path, _: make_data(plan, len(path.read_text().splitlines()), 1), tell=told.append
         )
         put(folder, {"1.csv": rows, "2.csv": second})
         kept = database(tmp_path / f"{name}.db")
@@ -165,11 +161,11 @@ def test_one_row_more_adds_one_row_whatever_other_files_hold(factory: ModuleType
     assert "2.csv" in notice and "1.csv" in notice and "this site only" in notice
 
 
-def test_the_command_line_tells_of_copies(factory: ModuleType, tmp_path: Path) -> None:
+def test_the_command_line_tells_of_copies(tmp_path: Path) -> None:
     """A node's operator hears of a copy; with `rows_that_do_not_fit = "refuse"` it ends the run."""
     from hedgerow.app.rows import arrivals_of
 
-    plan, told = plan_of(factory), list[str]()
+    plan, told = plan_of(), list[str]()
     text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
     put(tmp_path, {"a.csv": text, "b.csv": text})
     for strict in (False, True):
@@ -188,10 +184,10 @@ def test_the_command_line_tells_of_copies(factory: ModuleType, tmp_path: Path) -
     assert len(told) == 1
 
 
-def test_files_without_rows_may_be_alike(factory: ModuleType, tmp_path: Path) -> None:
+def test_files_without_rows_may_be_alike(tmp_path: Path) -> None:
     """Two days on which nobody came give two files of one content; if that ended the run, it would tell of a third."""
-    plan = plan_of(factory)
-    source = ArrivalFolder(tmp_path, lambda path, _: factory.make_data(plan, 0, 1))
+    plan = plan_of()
+    source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, 0, 1))
     kept = database(tmp_path / "node.db")
     try:
         run = ArrivalsOfRun(source, plan, kept, b"1")
@@ -203,13 +199,11 @@ def test_files_without_rows_may_be_alike(factory: ModuleType, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("fate", ["changed", "removed"])
-def test_a_file_that_is_not_as_it_was_ends_the_run_for_the_node(
-    federate: Builder, factory: ModuleType, tmp_path: Path, fate: str
-) -> None:
+def test_a_file_that_is_not_as_it_was_ends_the_run_for_the_node(federate: Builder, tmp_path: Path, fate: str) -> None:
     """Its rows' budgets could not be found again; the other nodes go on."""
-    federation = federate(4, plan_of(factory), must_start=False)
+    federation = federate(4, plan_of(), must_start=False)
     folder = tmp_path / "arrivals"
-    streaming(federation, factory, folder)
+    streaming(federation, folder)
 
     def spoil() -> None:
         (folder / "a.csv").write_text("0 5") if fate == "changed" else (folder / "a.csv").unlink()
@@ -221,13 +215,11 @@ def test_a_file_that_is_not_as_it_was_ends_the_run_for_the_node(
 
 
 @pytest.mark.parametrize("kind", ["algorithm", "unit"])
-def test_rows_may_not_come_where_no_record_has_an_account(
-    federate: Builder, factory: ModuleType, tmp_path: Path, kind: str
-) -> None:
+def test_rows_may_not_come_where_no_record_has_an_account(federate: Builder, tmp_path: Path, kind: str) -> None:
     """Another algorithm, or units that may have rows in two files: the node refuses before anything is asked."""
-    plan = factory.make_plan() if kind == "algorithm" else plan_of(factory, unit="patient")
+    plan = make_plan() if kind == "algorithm" else plan_of(unit="patient")
     federation = federate(4, plan, must_start=False)
-    streaming(federation, factory, tmp_path / "arrivals")
+    streaming(federation, tmp_path / "arrivals")
     federation.run()
     assert [fault.code for fault in federation.parties[SITE].failures] == ["stream-unsupported"]
 
@@ -237,10 +229,10 @@ def database(path: Path) -> Database:
     return Database(path, "create table if not exists arrivals (run_id blob, name text, digest blob, round integer)", 1)
 
 
-def test_each_file_is_taken_once_and_another_run_begins_anew(factory: ModuleType, tmp_path: Path) -> None:
+def test_each_file_is_taken_once_and_another_run_begins_anew(tmp_path: Path) -> None:
     """In the order of names, at the exchange that finds them; a second run has its own account, a closed one none."""
-    plan, folder = plan_of(factory), tmp_path / "in"
-    source = ArrivalFolder(folder, lambda path, _: factory.make_data(plan, int(path.read_text()), 1))
+    plan, folder = plan_of(), tmp_path / "in"
+    source = ArrivalFolder(folder, lambda path, _: make_data(plan, int(path.read_text()), 1))
     with pytest.raises(EnvironmentFault) as missing:
         source.names()
     assert missing.value.code == "arrivals-folder"
@@ -261,14 +253,13 @@ def test_each_file_is_taken_once_and_another_run_begins_anew(factory: ModuleType
         kept.close()
 
 
-def test_a_file_that_is_still_written_is_not_taken(factory: ModuleType, tmp_path: Path) -> None:
+def test_a_file_that_is_still_written_is_not_taken(tmp_path: Path) -> None:
     """What was read must be what the digest stands for; nothing is written down of such a file."""
-    plan = plan_of(factory)
+    plan = plan_of()
 
     def grows(path: Path, _: Plan) -> SiteData:
         path.write_text(path.read_text() + "more")
-        data: SiteData = factory.make_data(plan, 1, 1)
-        return data
+        return make_data(plan, 1, 1)
 
     kept = database(tmp_path / "node.db")
     try:
@@ -280,11 +271,11 @@ def test_a_file_that_is_still_written_is_not_taken(factory: ModuleType, tmp_path
         kept.close()
 
 
-def test_tables_are_read_as_a_sites_own(factory: ModuleType, tmp_path: Path) -> None:
+def test_tables_are_read_as_a_sites_own(tmp_path: Path) -> None:
     """The command line's folder: a CSV with the plan's columns becomes rows of the node."""
     from hedgerow.app.rows import arrivals_of
 
-    plan = plan_of(factory)
+    plan = plan_of()
     text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
     (tmp_path / "late.csv").write_text(text)
     source = arrivals_of(str(tmp_path))
@@ -297,7 +288,7 @@ def test_tables_are_read_as_a_sites_own(factory: ModuleType, tmp_path: Path) -> 
     expected = read_site_data(tmp_path / "late.csv", plan)[0]
     assert np.array_equal(rows.codes, expected.codes) and np.array_equal(rows.labels, expected.labels)
     with pytest.raises(UsageError):
-        source.check(factory.make_plan())
+        source.check(make_plan())
 
 
 def test_a_folder_lists_what_can_be_read(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import shutil
 import threading
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +20,7 @@ from hedgerow.errors import AggregationError, PolicyRefusal
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
+from tests.builders import make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -31,10 +31,10 @@ POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise
 def with_policy(federate: Builder, plan: Plan | None = None, **rules: Any) -> Federation:
     """Five sites, the first of which has stricter rules."""
     strict = dataclasses.replace(POLICY, **rules)
-    return federate(5, plan, policies={"site-0": strict})  # type: ignore[no-any-return]
+    return federate(5, plan, policies={"site-0": strict})
 
 
-def test_the_budget_book_adds_runs_up_and_refuses_the_one_too_many(federate: Builder, factory: ModuleType) -> None:
+def test_the_budget_book_adds_runs_up_and_refuses_the_one_too_many(federate: Builder) -> None:
     """Composition over a data set's life: two runs of epsilon 2 cost more than one, less than four, and the third is
     refused before it starts.
     """
@@ -61,9 +61,9 @@ def test_the_budget_book_adds_runs_up_and_refuses_the_one_too_many(federate: Bui
     assert all("site-0" not in survivors for survivors in federation.session.run.survivors)
 
 
-def test_a_run_that_stops_early_costs_what_it_used(federate: Builder, factory: ModuleType) -> None:
+def test_a_run_that_stops_early_costs_what_it_used(federate: Builder) -> None:
     """The whole cost is reserved at the start; what no masked vector was sent for is given back at the end."""
-    plan = factory.make_plan()
+    plan = make_plan()
     federation = federate(3, dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, salvage=False)))
 
     def lose(event: Any) -> None:
@@ -85,12 +85,12 @@ def test_a_run_that_stops_early_costs_what_it_used(federate: Builder, factory: M
     book.close()
 
 
-def test_costs_for_different_units_are_not_added(tmp_path: Any, factory: ModuleType) -> None:
+def test_costs_for_different_units_are_not_added(tmp_path: Any) -> None:
     """Epsilon per record and epsilon per patient are different promises."""
     book = BudgetBook(tmp_path / "budget.db")
     events = [GaussianEvent(10.0)]
-    book.reserve(b"1" * 32, "d", factory.make_plan(), events, (9.0, 1e-5))
-    other = factory.make_plan(privacy={"unit": "patient", "max_rows_per_unit": 2})
+    book.reserve(b"1" * 32, "d", make_plan(), events, (9.0, 1e-5))
+    other = make_plan(privacy={"unit": "patient", "max_rows_per_unit": 2})
     with pytest.raises(PolicyRefusal) as caught:
         book.reserve(b"2" * 32, "d", other, events, (9.0, 1e-5))
     assert caught.value.code == "policy-unit"
@@ -99,7 +99,7 @@ def test_costs_for_different_units_are_not_added(tmp_path: Any, factory: ModuleT
 
 
 def test_two_runs_that_begin_at_once_do_not_both_get_the_last_of_a_budget(
-    tmp_path: Any, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes may share a book: between reading what is spent and reserving, the other must not come in."""
     books = [BudgetBook(tmp_path / "budget.db") for _ in range(2)]
@@ -117,7 +117,7 @@ def test_two_runs_that_begin_at_once_do_not_both_get_the_last_of_a_budget(
 
     def reserve(number: int) -> None:
         try:
-            books[number].reserve(b"%d" % number * 32, "d", factory.make_plan(), [GaussianEvent(4.0)], (1.2, 1e-5))
+            books[number].reserve(b"%d" % number * 32, "d", make_plan(), [GaussianEvent(4.0)], (1.2, 1e-5))
         except PolicyRefusal as refusal:
             refusals.append(refusal.code)
 
@@ -171,12 +171,12 @@ def test_a_book_outlives_the_state_folder(tmp_path: Path) -> None:
     assert book_file("mine.db", state, policy, "north") == Path("mine.db")
 
 
-def test_a_round_that_was_begun_anew_is_charged_at_its_dearer_cost(tmp_path: Path, factory: ModuleType) -> None:
+def test_a_round_that_was_begun_anew_is_charged_at_its_dearer_cost(tmp_path: Path) -> None:
     """Which of two sums was opened a node need not know; it must not believe that it was the cheaper one."""
     cheap, dear = GaussianEvent(20.0), GaussianEvent(5.0)
     for number, attempts in enumerate([(cheap, dear), (dear, cheap), (dear,), (cheap, cheap)]):
         store = NodeStore(tmp_path / str(number))
-        store.open_run(b"1" * 32, TrainingTask(factory.make_plan()), b"2" * 32)
+        store.open_run(b"1" * 32, TrainingTask(make_plan()), b"2" * 32)
         for event in attempts:
             store.save(b"1" * 32, NodeStep(spent=(0, event)))
         store.save(b"1" * 32, NodeStep(spent=(1, cheap)))

@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.server.coordinator import invitation_to
 from hedgerow.server.release import Outcome
+from tests.builders import make_plan, take, train
 from tests.memory_network import Direction, Fate, Passing, telling
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ POLICY = Policy(
 
 
 @pytest.fixture
-def federate(federate: Builder, factory: ModuleType) -> Builder:
+def federate(federate: Builder) -> Builder:
     """Federations whose model is a single tree, unless a plan is given."""
 
     def build(n_sites: int, plan: Any = None, **more: Any) -> Federation:
-        return federate(n_sites, plan or factory.make_plan(model={"n_trees": 1}), **more)
+        return federate(n_sites, plan or make_plan(model={"n_trees": 1}), **more)
 
     return build
 
@@ -82,9 +82,9 @@ def local_numbers(federation: Federation, model: Model, *sites: str) -> tuple[st
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
-def test_an_evaluation_is_the_local_engines(federate: Builder, factory: ModuleType, label: str) -> None:
+def test_an_evaluation_is_the_local_engines(federate: Builder, label: str) -> None:
     """Same numbers, same cost, and the same model file with both on its account, to the byte; nodes see the same."""
-    federation = federate(4, factory.make_plan(label, privacy={"n_records": 2000}))
+    federation = federate(4, make_plan(label, privacy={"n_records": 2000}))
     model = trained(federation)
     outcome = evaluated(federation, model)
     expected, expected_file = local_numbers(federation, model)
@@ -96,9 +96,9 @@ def test_an_evaluation_is_the_local_engines(federate: Builder, factory: ModuleTy
         assert party.session.ensemble is None
 
 
-def test_the_sites_can_add_the_noise_of_an_evaluation(federate: Builder, factory: ModuleType) -> None:
+def test_the_sites_can_add_the_noise_of_an_evaluation(federate: Builder) -> None:
     """With distributed noise the evaluation keeps what it was given, by the shares that are guaranteed."""
-    plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 2000})
+    plan = make_plan(privacy={"noise": "distributed", "n_records": 2000})
     federation = federate(5, plan, noise=SystemNoise(os.urandom))
     outcome = evaluated(federation, trained(federation))
     assert outcome.cost.epsilon <= EPSILON and outcome.cost.cohorts and outcome.report.guarantee == "holds"
@@ -106,10 +106,10 @@ def test_the_sites_can_add_the_noise_of_an_evaluation(federate: Builder, factory
 
 @pytest.mark.parametrize("of_training", [False, True])
 def test_a_seed_before_a_restart_is_not_forgotten(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], of_training: bool
+    federate: Builder, killed: type[BaseException], of_training: bool
 ) -> None:
     """A run that began with seeded noise and was taken up with real noise has releases that a seed undoes."""
-    federation = federate(4, factory.make_plan(model={"n_trees": 3, "batch_size": 1}), noise=SeededNoise(1))
+    federation = federate(4, make_plan(model={"n_trees": 3, "batch_size": 1}), noise=SeededNoise(1))
     if not of_training:
         federation.noise = SystemNoise(os.urandom)
         model = trained(federation)
@@ -128,11 +128,11 @@ def test_a_seed_before_a_restart_is_not_forgotten(
     [("pure", "dp-xgboost"), ("gdp", "dp-xgboost"), ("rdp", "boosting")],
 )
 def test_every_account_of_an_evaluation_over_the_network_is_the_ledgers(
-    federate: Builder, factory: ModuleType, accountant: str, algorithm: str
+    federate: Builder, accountant: str, algorithm: str
 ) -> None:
     """Also under an accountant that cannot hold an evaluation's noise: a bound that can is said, and its name."""
     model = {"n_trees": 1, "algorithm": algorithm}
-    plan = factory.make_plan(model=model, privacy={"accountant": accountant, "n_records": 2000})
+    plan = make_plan(model=model, privacy={"accountant": accountant, "n_records": 2000})
     federation = federate(4, plan)
     first = trained(federation)
     for _ in range(2):
@@ -218,11 +218,11 @@ def test_a_node_killed_at_any_message_takes_part_again(federate: Builder, number
         assert numbers(outcome) == local_numbers(federation, model)[0]
 
 
-def test_sites_without_rows_for_it_are_left_out(federate: Builder, factory: ModuleType) -> None:
+def test_sites_without_rows_for_it_are_left_out(federate: Builder) -> None:
     """A node that was given rows to train on only refuses; one with an empty table of held-out rows takes part."""
     federation = federate(5)
     model = trained(federation)
-    federation.held_out["site-1"] = factory.take(federation.held_out["site-1"], [])
+    federation.held_out["site-1"] = take(federation.held_out["site-1"], [])
     federation.prepare_evaluation(model, EPSILON)
     victim = federation.parties["site-0"]
     victim.kill()
@@ -275,13 +275,13 @@ def test_an_evaluation_with_next_to_no_noise_gets_a_code_and_no_vector(
     assert len(federation.uploads) == n_uploads
 
 
-def test_a_model_that_nobody_vouches_for_is_refused(federate: Builder, factory: ModuleType) -> None:
+def test_a_model_that_nobody_vouches_for_is_refused(federate: Builder) -> None:
     """Trees could be made to give one patient a bin of its own; a node evaluates what it helped to make, or its owner
     has looked at.
     """
     federation = federate(4)
     model = trained(federation)
-    other = factory.train(model.plan, [federation.data["site-0"]])
+    other = train(model.plan, [federation.data["site-0"]])
     stranger = dataclasses.replace(model, ensemble=other.ensemble)
     with pytest.raises(AggregationError):
         evaluated(federation, stranger)
@@ -402,11 +402,9 @@ def test_a_task_is_read_back_as_it_was_written(federate: Builder) -> None:
         assert copy.digest == task.digest and copy.promise == task.promise and type(copy) is type(task)
 
 
-def test_a_model_whose_seed_the_sites_drew_is_evaluated_by_nodes_with_the_open_plan(
-    federate: Builder, factory: ModuleType
-) -> None:
+def test_a_model_whose_seed_the_sites_drew_is_evaluated_by_nodes_with_the_open_plan(federate: Builder) -> None:
     """The model's plan names the seed that was drawn; the owner's leaves it open: it is the plan agreed on."""
-    plan = factory.make_plan(model={"n_trees": 1, "structure_seed": "joint"})
+    plan = make_plan(model={"n_trees": 1, "structure_seed": "joint"})
     federation = federate(4, plan)
     for party in federation.parties.values():
         party.kill()

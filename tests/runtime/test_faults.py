@@ -25,6 +25,7 @@ from hedgerow.secagg.view import StoredView
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.server.journal import Journal
 from hedgerow.storage import Database
+from tests.builders import make_data, make_plan
 from tests.tiers import every
 
 if TYPE_CHECKING:
@@ -128,10 +129,10 @@ def restore(party: Any, source: Path) -> None:
 
 @pytest.mark.parametrize(("taken", "age"), every(4, [(t, a) for t in range(1, 7) for a in (1, 2, 3, 5) if t + a < 8]))
 def test_a_restored_backup_is_refused_and_the_node_enrols_anew(
-    federate: Builder, factory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, age: int
+    federate: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, age: int
 ) -> None:
     """State that is older than its counter may have used its slots: it is never resumed, whatever its age."""
-    federation = federate(5, factory.make_plan(model={"n_trees": 8}))
+    federation = federate(5, make_plan(model={"n_trees": 8}))
     victim = federation.parties["site-1"]
     backup = tmp_path / "backup"
     n_writes = [0]
@@ -231,7 +232,7 @@ def test_a_database_that_is_lost_beside_its_counter_enrols_anew(federate: Builde
     assert charged(victim) == ("finished", 4)
 
 
-def test_rows_that_changed_between_two_starts_are_refused(federate: Builder, factory: Any) -> None:
+def test_rows_that_changed_between_two_starts_are_refused(federate: Builder) -> None:
     """The scores rest on the rows of the first start; other rows would be counted with somebody else's scores."""
     federation = federate(5)
     victim = federation.parties["site-1"]
@@ -239,7 +240,7 @@ def test_rows_that_changed_between_two_starts_are_refused(federate: Builder, fac
     def swap(event: Any) -> None:
         if event.kind == "released" and event.round == 1:
             victim.kill()
-            other = factory.make_data(federation.plan, 10, 99)
+            other = make_data(federation.plan, 10, 99)
             object.__setattr__(victim.setup, "load", lambda _: other)
             victim.start()
 
@@ -327,9 +328,9 @@ def test_what_another_version_of_the_codec_wrote_is_refused_as_such(
         assert caught.value.code == "database-version"
 
 
-def test_a_journal_serves_one_plan_one_roster_and_one_run(federate: Builder, factory: Any) -> None:
+def test_a_journal_serves_one_plan_one_roster_and_one_run(federate: Builder) -> None:
     """A run that was given up is not taken up again, and a journal is not another run's."""
-    plan = factory.make_plan()
+    plan = make_plan()
     federation = federate(3, dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, salvage=False)))
     federation.on_event = lambda e: federation.parties["site-2"].kill() if e.kind == "released" else None
     with pytest.raises(AggregationError):
@@ -339,7 +340,7 @@ def test_a_journal_serves_one_plan_one_roster_and_one_run(federate: Builder, fac
     assert caught.value.code == "journal-given-up"
     journal = Journal(federation.folder / "journal.db")
     with pytest.raises(UsageError) as caught:
-        journal.load(factory.make_plan(model={"n_trees": 5}), federation.roster)
+        journal.load(make_plan(model={"n_trees": 5}), federation.roster)
     assert caught.value.code == "journal-of-another-run"
     journal.close()
 
@@ -375,12 +376,12 @@ def test_private_files_are_private(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("taken", [2, 4])
 def test_a_folder_that_was_restored_whole_is_charged_for_the_whole_run(
-    federate: Builder, factory: Any, tmp_path: Path, taken: int
+    federate: Builder, tmp_path: Path, taken: int
 ) -> None:
     """Database, counter and book of one snapshot agree with each other, so the node sees nothing; but the coordinator
     has a vector of it that they do not know of. It answers nothing more, and nothing that was reserved is given back.
     """
-    federation = federate(5, factory.make_plan(model={"n_trees": 8}))
+    federation = federate(5, make_plan(model={"n_trees": 8}))
     victim, backup = federation.parties["site-1"], tmp_path / "snapshot"
 
     def act(event: RunEvent) -> None:
@@ -405,10 +406,10 @@ def test_a_folder_that_was_restored_whole_is_charged_for_the_whole_run(
 
 @pytest.mark.parametrize("answered", [1, 3, 8])
 def test_a_folder_from_before_the_run_is_charged_for_the_whole_run(
-    federate: Builder, factory: Any, tmp_path: Path, answered: int
+    federate: Builder, tmp_path: Path, answered: int
 ) -> None:
     """Last night's copy knows nothing of the run, and takes it up as a new one; what has left before counts."""
-    federation = federate(5, factory.make_plan(model={"n_trees": 8}))
+    federation = federate(5, make_plan(model={"n_trees": 8}))
     victim, backup = federation.parties["site-1"], tmp_path / "snapshot"
     victim.kill()
     shutil.copytree(victim.folder, backup)
@@ -431,10 +432,10 @@ def test_a_folder_from_before_the_run_is_charged_for_the_whole_run(
 
 @pytest.mark.parametrize("known", [1, 3])
 def test_a_folder_that_was_restored_within_the_round_after_is_charged_for_the_whole_run(
-    federate: Builder, factory: Any, tmp_path: Path, known: int
+    federate: Builder, tmp_path: Path, known: int
 ) -> None:
     """A vector that is at the coordinator, in a round whose sum is still to be opened, is an answer as any other."""
-    federation = federate(5, factory.make_plan(model={"n_trees": 8}))
+    federation = federate(5, make_plan(model={"n_trees": 8}))
     victim, backup = federation.parties["site-1"], tmp_path / "snapshot"
     pump, was_restored = victim.pump, []
 

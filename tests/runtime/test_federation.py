@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.server import coordinator as phases
 from hedgerow.transport.interface import Arrived
+from tests import builders
+from tests.builders import make_plan
 from tests.memory_network import Direction, Fate, Passing
 from tests.tiers import every
 
@@ -44,9 +45,9 @@ def with_echo(plan: Plan, echo: bool) -> Plan:
 
 @pytest.mark.parametrize("n_sites", [3, 4, 7])
 @pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian"])
-def test_the_model_is_the_local_engines(federate: Builder, factory: ModuleType, n_sites: int, candidates: str) -> None:
+def test_the_model_is_the_local_engines(federate: Builder, n_sites: int, candidates: str) -> None:
     """Whoever carries the messages, the model file is the same to the byte, and every node's replica makes it too."""
-    plan = factory.make_plan(model={"split_candidates": candidates, "batch_size": 2, "n_trees": 5})
+    plan = make_plan(model={"split_candidates": candidates, "batch_size": 2, "n_trees": 5})
     federation = federate(n_sites, plan)
     outcome = federation.run()
     assert federation.model_bytes(outcome) == local_bytes(federation)
@@ -58,15 +59,13 @@ def test_the_model_is_the_local_engines(federate: Builder, factory: ModuleType, 
 @pytest.mark.parametrize("noise", ["server", "distributed"])
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("method", ["hist", "partially_random"])
-def test_greedy_trees_are_the_local_engines(
-    federate: Builder, factory: ModuleType, method: str, size: int, noise: str
-) -> None:
+def test_greedy_trees_are_the_local_engines(federate: Builder, method: str, size: int, noise: str) -> None:
     """Level by level the same queries go over the engine; the model is the same, or the shares keep the promise."""
     model = {
         "split_method": method, "interaction_size": size, "n_trees": 3, "max_depth": 3, "n_candidates": 6,
         "split_candidates": "iterative_hessian",
     }  # fmt: skip
-    plan = factory.make_plan(model=model, privacy={"noise": noise})
+    plan = make_plan(model=model, privacy={"noise": noise})
     federation = federate(4, plan, noise=SystemNoise(os.urandom) if noise == "distributed" else None)
     outcome = federation.run()
     assert outcome.report.guarantee == ("holds" if noise == "distributed" else outcome.report.guarantee)
@@ -78,32 +77,30 @@ def test_greedy_trees_are_the_local_engines(
         assert federation.model_bytes(outcome) == local_bytes(federation)
 
 
-def test_sites_add_the_noise_when_the_plan_says_so(federate: Builder, factory: ModuleType) -> None:
+def test_sites_add_the_noise_when_the_plan_says_so(federate: Builder) -> None:
     """With distributed noise nothing is added centrally, and the promise is kept by the shares that are guaranteed."""
-    plan = factory.make_plan(privacy={"noise": "distributed"})
+    plan = make_plan(privacy={"noise": "distributed"})
     outcome = federate(5, plan, noise=SystemNoise(os.urandom)).run()
     assert outcome.report.guarantee == "holds" and outcome.report.noise_mode == "distributed"
     assert outcome.report.cohorts and outcome.report.epsilon <= plan.privacy.epsilon
 
 
 def test_a_coordinator_that_counts_every_share_of_noise_is_refused(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site that sees the releases takes its own share away; nodes do not believe an account that forgets this."""
     monkeypatch.setattr(phases, "LEAST_COLLUDERS", 0)
-    federation = federate(4, factory.make_plan(privacy={"noise": "distributed"}), noise=SystemNoise(os.urandom))
+    federation = federate(4, make_plan(privacy={"noise": "distributed"}), noise=SystemNoise(os.urandom))
     with pytest.raises(AggregationError):
         federation.run()
     assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"parameters-refused"}
 
 
-def test_a_declared_number_of_records_is_no_question_about_a_sites_exact_sum(
-    federate: Builder, factory: ModuleType
-) -> None:
+def test_a_declared_number_of_records_is_no_question_about_a_sites_exact_sum(federate: Builder) -> None:
     """Whether a sum is beyond the plan's bound depends on one record; a node that hides it from its coordinator by
     noise of its own must not tell it by a refusal either.
     """
-    plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 4000, "epsilon": 50.0})
+    plan = make_plan(privacy={"noise": "distributed", "n_records": 4000, "epsilon": 50.0})
     too_few = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, n_records=1))
     federation = federate(4, plan, noise=SystemNoise(os.urandom), must_start=False)
     federation.pin(too_few)
@@ -117,10 +114,10 @@ def test_a_declared_number_of_records_is_no_question_about_a_sites_exact_sum(
 
 @pytest.mark.parametrize("echo", every(2, [False, True]))
 def test_a_coordinator_killed_after_every_write_goes_on_to_the_same_model(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], echo: bool
+    federate: Builder, killed: type[BaseException], echo: bool
 ) -> None:
     """A crash loses no privacy: after any write, a restart ends in the same bytes and each purpose is released once."""
-    plan = with_echo(factory.make_plan(), echo)
+    plan = with_echo(make_plan(), echo)
     from_start = federate(4, plan, name="whole")
     expected = from_start.model_bytes(from_start.run())
     for kill_after in range(1, 1000):
@@ -157,10 +154,10 @@ def test_a_coordinator_that_dies_again_and_again_gets_there(federate: Builder, k
 
 @pytest.mark.parametrize("label", ["binary", "regression", "count"])
 def test_what_releases_say_of_values_outlives_every_process(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], label: str
+    federate: Builder, killed: type[BaseException], label: str
 ) -> None:
     """The spread that values are expected by is learned from all releases so far; a restart learns it again."""
-    plan = factory.make_plan(label, {"n_trees": 12}, {"epsilon": 12.0, "n_records": 3_000})
+    plan = make_plan(label, {"n_trees": 12}, {"epsilon": 12.0, "n_records": 3_000})
     assert resolve_boosting(plan).shape_rate > 0
     federation = federate(4, plan)
     for number, party in enumerate(federation.parties.values()):
@@ -176,27 +173,27 @@ def test_what_releases_say_of_values_outlives_every_process(
     assert [fault.code for party in federation.parties.values() for fault in party.failures] == []
 
 
-def wide_plan(factory: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def wide_plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Rows in a few cells of wide bounds: the first trees find them, and later ones have other edges."""
     features = [{"name": name, "type": "numeric", "min": -1e6, "max": 1e6} for name in "ab"]
     model = {"n_trees": 12, "max_depth": 4, "structure_seed": 3, "calibration": "auto"}
-    plan = factory.make_plan("binary", model, {"epsilon": 50.0, "n_records": 400}, features)
-    make_data = factory.make_data
+    plan = make_plan("binary", model, {"epsilon": 50.0, "n_records": 400}, features)
+    make_data = builders.make_data
 
     def crowded(plan: Plan, n: int, seed: int) -> SiteData:
         rows = make_data(plan, n, seed)
         return dataclasses.replace(rows, codes=np.minimum(126 + rows.codes % 3, rows.codes.max()).astype(np.uint8))
 
-    monkeypatch.setattr(factory, "make_data", crowded)
+    monkeypatch.setattr(builders, "make_data", crowded)
     return plan
 
 
 @pytest.mark.parametrize("writes", [4, 7])
 def test_edges_that_are_cut_anew_outlive_every_process(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], writes: int, monkeypatch: pytest.MonkeyPatch
+    federate: Builder, killed: type[BaseException], writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nodes and coordinator find them again from releases: the same model to the byte, whoever died and when."""
-    federation = federate(4, wide_plan(factory, monkeypatch))
+    federation = federate(4, wide_plan(monkeypatch))
     for number, party in enumerate(federation.parties.values()):
         party.after(12 + 9 * number, party.restart)
     outcome = None
@@ -216,10 +213,10 @@ def test_edges_that_are_cut_anew_outlive_every_process(
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("number", every(4, range(1, 16)))
 def test_a_node_killed_at_any_message_and_started_again_takes_part_again(
-    federate: Builder, factory: ModuleType, number: int, echo: bool
+    federate: Builder, number: int, echo: bool
 ) -> None:
     """After a restart at any point of its script a node goes on from its store, or in a new epoch."""
-    federation = federate(4, with_echo(factory.make_plan(), echo))
+    federation = federate(4, with_echo(make_plan(), echo))
     victim = federation.parties["site-1"]
     victim.after(number, victim.restart)
     outcome = federation.run()
@@ -232,11 +229,9 @@ def test_a_node_killed_at_any_message_and_started_again_takes_part_again(
 
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("number", every(4, range(1, 16)))
-def test_a_run_goes_on_without_a_node_that_is_gone_for_good(
-    federate: Builder, factory: ModuleType, number: int, echo: bool
-) -> None:
+def test_a_run_goes_on_without_a_node_that_is_gone_for_good(federate: Builder, number: int, echo: bool) -> None:
     """A site lost in any phase costs its records of the later rounds, and nothing else."""
-    federation = federate(5, with_echo(factory.make_plan(), echo))
+    federation = federate(5, with_echo(make_plan(), echo))
     victim = federation.parties["site-1"]
     victim.after(number, victim.kill)
     outcome = federation.run()
@@ -356,11 +351,9 @@ def test_a_purpose_that_too_few_answered_is_asked_again_in_a_new_slot(federate: 
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_a_manifest_that_too_few_answered_is_repeated_until_they_return(
-    federate: Builder, factory: ModuleType, echo: bool
-) -> None:
+def test_a_manifest_that_too_few_answered_is_repeated_until_they_return(federate: Builder, echo: bool) -> None:
     """Once a manifest was sent there is no second one: the run waits for those who have not answered it."""
-    federation = federate(4, with_echo(factory.make_plan(), echo))
+    federation = federate(4, with_echo(make_plan(), echo))
     federation.while_waiting = Freeze(federation, ["site-1", "site-2"], MessageKind.UNMASK).thaw
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
@@ -369,11 +362,9 @@ def test_a_manifest_that_too_few_answered_is_repeated_until_they_return(
 
 
 @pytest.mark.parametrize("kind", [MessageKind.ROUND_REQUEST, MessageKind.UNMASK, MessageKind.SETUP])
-def test_a_run_that_cannot_go_on_ends_with_a_code_and_not_with_a_wait(
-    federate: Builder, factory: ModuleType, kind: MessageKind
-) -> None:
+def test_a_run_that_cannot_go_on_ends_with_a_code_and_not_with_a_wait(federate: Builder, kind: MessageKind) -> None:
     """Whatever phase the sites vanish in, the plan's timeouts end the run, and everybody who is there learns why."""
-    plan = factory.make_plan()
+    plan = make_plan()
     federation = federate(4, dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, salvage=False)))
     Freeze(federation, ["site-1", "site-2"], kind)
     with pytest.raises(AggregationError) as caught:

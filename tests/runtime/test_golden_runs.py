@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +11,7 @@ from hedgerow.secagg.guarantees import dealt
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.server.release import Outcome
 from hedgerow.trees.ensemble import ensemble_to_dict
+from tests.builders import digest_of, make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -23,12 +23,11 @@ def content_of(outcome: Outcome) -> list[Any]:
     return [ensemble_to_dict(outcome.ensemble), releases, outcome.salvaged is not None]
 
 
-def plan_of(factory: ModuleType, noise: str, n_groups: int) -> Plan:
+def plan_of(noise: str, n_groups: int) -> Plan:
     """Six small trees, whose seed stands in the plan."""
     model = {"n_trees": 6, "structure_seed": 7}
     privacy = {"n_records": 600, "epsilon": 8.0, "noise": noise}
-    plan: Plan = factory.make_plan(model=model, privacy=privacy, federation={"groups": n_groups})
-    return plan
+    return make_plan(model=model, privacy=privacy, federation={"groups": n_groups})
 
 
 def lose(federation: Federation, sites: list[str], n_releases: int) -> None:
@@ -51,21 +50,19 @@ def lose(federation: Federation, sites: list[str], n_releases: int) -> None:
         ("distributed", "584d514090132c4799338336"),
     ],
 )
-def test_a_salvaged_model_and_its_ledger_stay_the_same(
-    federate: Builder, factory: ModuleType, noise: str, digest: str
-) -> None:
+def test_a_salvaged_model_and_its_ledger_stay_the_same(federate: Builder, noise: str, digest: str) -> None:
     """What is left of a run that lost its sites holds the rounds that were released, and all that was spent."""
-    federation: Federation = federate(5, plan_of(factory, noise, 0))
+    federation: Federation = federate(5, plan_of(noise, 0))
     lose(federation, ["site-0", "site-1", "site-2"], 3)
     outcome = federation.run()
     assert outcome.salvaged is not None
-    assert factory.digest_of(content_of(outcome)) == digest
+    assert digest_of(content_of(outcome)) == digest
 
 
-def test_a_run_in_which_a_group_sits_out_stays_the_same(federate: Builder, factory: ModuleType) -> None:
+def test_a_run_in_which_a_group_sits_out_stays_the_same(federate: Builder) -> None:
     """Which groups are summed, and what is made of their sums, is public and the same for every party."""
-    federation: Federation = federate(12, plan_of(factory, "server", 3))
+    federation: Federation = federate(12, plan_of("server", 3))
     of = dealt([site.key for site in federation.roster.sites], 3)
     second = [site.name for site, group in zip(federation.roster.sites, of, strict=True) if group == 1]
     lose(federation, second[:2], 2)
-    assert factory.digest_of(content_of(federation.run())) == "4efb346d4ca677c0cc65ae7d"
+    assert digest_of(content_of(federation.run())) == "4efb346d4ca677c0cc65ae7d"

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import os
 from contextlib import suppress
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +44,7 @@ from hedgerow.server.release import (
     weights_of,
 )
 from hedgerow.trees.plausibility import ReleaseChecks
+from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -58,12 +58,11 @@ def key(name: str) -> Identity:
     return Identity(hashlib.sha256(name.encode()).digest())
 
 
-def plan_of(factory: ModuleType, n_groups: int = N_GROUPS, noise: str = "server", **model: Any) -> Plan:
+def plan_of(n_groups: int = N_GROUPS, noise: str = "server", **model: Any) -> Plan:
     """A small plan over groups, whose trees' seed is drawn by the sites unless `model` says otherwise."""
     own = {"n_trees": 3, "max_depth": 2, "batch_size": 1, **model}
     privacy = {"n_records": 1200, "epsilon": 8.0, "noise": noise}
-    plan: Plan = factory.make_plan(model=own, privacy=privacy, federation={"groups": n_groups})
-    return plan
+    return make_plan(model=own, privacy=privacy, federation={"groups": n_groups})
 
 
 def parts_of(federation: Federation) -> list[set[str]]:
@@ -90,9 +89,9 @@ def expected(federation: Federation, plan: Plan) -> bytes:
 # What a round over groups makes -------------------------------------------------------------------------------------
 
 
-def test_a_federation_over_masks_makes_the_model_of_its_groups(federate: Builder, factory: ModuleType) -> None:
+def test_a_federation_over_masks_makes_the_model_of_its_groups(federate: Builder) -> None:
     """Each group is summed under masks by itself, and every node computes the same middle values from the releases."""
-    federation: Federation = federate(N_SITES, plan_of(factory))
+    federation: Federation = federate(N_SITES, plan_of())
     outcome = federation.run()
     assert ensemble_bytes(outcome.ensemble) == expected(federation, outcome.plan)
     assert all(party.session.ensemble is not None for party in federation.parties.values())
@@ -103,9 +102,9 @@ def test_a_federation_over_masks_makes_the_model_of_its_groups(federate: Builder
     assert next(outcome.ledger.events()).to_dict() == next(alone.ledger.events()).to_dict()
 
 
-def test_no_mask_or_share_crosses_groups(federate: Builder, factory: ModuleType) -> None:
+def test_no_mask_or_share_crosses_groups(federate: Builder) -> None:
     """A node's neighbours are those of its group; what is promised is derived from the group's size."""
-    federation: Federation = federate(N_SITES, plan_of(factory))
+    federation: Federation = federate(N_SITES, plan_of())
     federation.run()
     view = federation.session.run.view if federation.session is not None else None
     assert view is not None
@@ -117,16 +116,16 @@ def test_no_mask_or_share_crosses_groups(federate: Builder, factory: ModuleType)
             assert view.by_node[node] == derive(len(part), view.parameters.wishes)
 
 
-def test_how_rows_lie_within_a_group_changes_nothing(factory: ModuleType) -> None:
+def test_how_rows_lie_within_a_group_changes_nothing() -> None:
     """Partition invariance holds within a fixed grouping."""
-    plan = plan_of(factory, structure_seed=5)
-    rows = factory.make_data(plan, 1200, 7)
+    plan = plan_of(structure_seed=5)
+    rows = make_data(plan, 1200, 7)
     settings, found = resolve(plan), set()
     for n_sites in (1, 4):
         groups = []
         for group in range(N_GROUPS):
             own = np.flatnonzero(np.arange(1200) % N_GROUPS == group)
-            parts = [factory.take(rows, own[number::n_sites]) for number in range(n_sites)]
+            parts = [take(rows, own[number::n_sites]) for number in range(n_sites)]
             groups.append(PlainAggregation([Node(f"s{i}", part, plan, settings) for i, part in enumerate(parts)]))
         outcome = run_program(plan, program_for(plan, settings), GroupedAggregation(groups), SeededNoise(2))
         found.add(ensemble_bytes(outcome.ensemble))
@@ -134,13 +133,11 @@ def test_how_rows_lie_within_a_group_changes_nothing(factory: ModuleType) -> Non
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_a_group_that_lacks_sites_sits_out_and_is_not_opened(
-    federate: Builder, factory: ModuleType, echo: bool
-) -> None:
+def test_a_group_that_lacks_sites_sits_out_and_is_not_opened(federate: Builder, echo: bool) -> None:
     """Two sites of one group fall silent: the round goes on with the others, no manifest lists any of that group, and
     the run ends with a model that all who are there have.
     """
-    plan = plan_of(factory, structure_seed=5)
+    plan = plan_of(structure_seed=5)
     plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=echo))
     federation: Federation = federate(N_SITES, plan)
     gone = sorted(parts_of(federation)[1])
@@ -167,10 +164,10 @@ def test_a_group_that_lacks_sites_sits_out_and_is_not_opened(
             assert all(not listed & part or len(listed & part) >= 3 for part in parts_of(federation))
 
 
-def test_a_group_that_lacks_echoes_sits_out_and_its_nodes_go_on(federate: Builder, factory: ModuleType) -> None:
+def test_a_group_that_lacks_echoes_sits_out_and_its_nodes_go_on(federate: Builder) -> None:
     """Two sites of a group fall silent after their vectors: the two others are sent nothing that they would refuse."""
     federation: Federation = federate(
-        N_SITES, plan_of(factory, noise="distributed", structure_seed=5), noise=SystemNoise(os.urandom)
+        N_SITES, plan_of(noise="distributed", structure_seed=5), noise=SystemNoise(os.urandom)
     )
     gone = sorted(parts_of(federation)[1])[:2]
 
@@ -184,9 +181,9 @@ def test_a_group_that_lacks_echoes_sits_out_and_its_nodes_go_on(federate: Builde
     assert {name for name, party in federation.parties.items() if party.failures or not party.is_done} == set(gone)
 
 
-def test_what_a_set_up_leaves_of_a_group_is_asked_for_nothing(federate: Builder, factory: ModuleType) -> None:
+def test_what_a_set_up_leaves_of_a_group_is_asked_for_nothing(federate: Builder) -> None:
     """Two sites of four fall silent before they acknowledge: the two others are too few to share a secret among."""
-    federation: Federation = federate(N_SITES, plan_of(factory, structure_seed=5))
+    federation: Federation = federate(N_SITES, plan_of(structure_seed=5))
     gone, steps = sorted(parts_of(federation)[1])[:2], []
 
     def fall_silent(event: Any) -> None:
@@ -200,9 +197,9 @@ def test_what_a_set_up_leaves_of_a_group_is_asked_for_nothing(federate: Builder,
     assert {name for name, party in federation.parties.items() if party.failures or not party.is_done} == set(gone)
 
 
-def test_a_run_waits_where_too_few_groups_are_there(federate: Builder, factory: ModuleType) -> None:
+def test_a_run_waits_where_too_few_groups_are_there(federate: Builder) -> None:
     """With one group of three the middle value would be 0: nothing is opened."""
-    federation: Federation = federate(N_SITES, plan_of(factory, structure_seed=5), must_start=False)
+    federation: Federation = federate(N_SITES, plan_of(structure_seed=5), must_start=False)
     for name in sorted(parts_of(federation)[0]):
         federation.parties[name].start()
     with pytest.raises(AggregationError):
@@ -210,11 +207,9 @@ def test_a_run_waits_where_too_few_groups_are_there(federate: Builder, factory: 
     assert federation.session is not None and not federation.session.run.releases
 
 
-def test_a_coordinator_that_was_killed_goes_on_with_its_groups(
-    federate: Builder, factory: ModuleType, killed: type[Exception]
-) -> None:
+def test_a_coordinator_that_was_killed_goes_on_with_its_groups(federate: Builder, killed: type[Exception]) -> None:
     """Wherever it was killed: the same sums are opened, of the same sites, once."""
-    plan = plan_of(factory, structure_seed=5, n_trees=2)
+    plan = plan_of(structure_seed=5, n_trees=2)
     whole: Federation = federate(N_SITES, plan, name="whole")
     model = ensemble_bytes(whole.run().ensemble)
     for kill_after in (4, 5, 6, 7, 8):
@@ -224,9 +219,9 @@ def test_a_coordinator_that_was_killed_goes_on_with_its_groups(
         assert ensemble_bytes(federation.run().ensemble) == model
 
 
-def test_noise_of_the_sites_is_whole_in_every_group(federate: Builder, factory: ModuleType) -> None:
+def test_noise_of_the_sites_is_whole_in_every_group(federate: Builder) -> None:
     """(n, c, h) are those of a group, with all colluders in it: that is what is charged, and what the report says."""
-    plan = plan_of(factory, noise="distributed", structure_seed=5, n_trees=1)
+    plan = plan_of(noise="distributed", structure_seed=5, n_trees=1)
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     outcome = federation.run()
     promised = derive(4, Wishes(1, min_survivors=1, has_echo=True))
@@ -236,11 +231,11 @@ def test_noise_of_the_sites_is_whole_in_every_group(federate: Builder, factory: 
 
 
 @pytest.mark.parametrize("noise", ["server", "distributed"])
-def test_rows_are_summed_in_one_group_only(federate: Builder, factory: ModuleType, noise: str) -> None:
+def test_rows_are_summed_in_one_group_only(federate: Builder, noise: str) -> None:
     """A site whose keys changed deals all anew. With noise of the coordinator no node sums its rows in another group,
     in whatever run and with whatever database; with noise of the sites a new run may have other groups.
     """
-    plan = plan_of(factory, noise=noise, structure_seed=5, n_trees=1)
+    plan = plan_of(noise=noise, structure_seed=5, n_trees=1)
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     federation.run()
     before = parts_of(federation)
@@ -293,12 +288,12 @@ def drawn(federation: Federation, seed: int, number: int) -> list[set[str]]:
 
 @pytest.mark.parametrize("kill_after", [None, 16, 18, 21])
 def test_with_noise_of_the_sites_groups_are_drawn_anew_between_rounds(
-    federate: Builder, factory: ModuleType, killed: type[Exception], kill_after: int | None
+    federate: Builder, killed: type[Exception], kill_after: int | None
 ) -> None:
     """Every round has the groups of its drawing, which follow from the sites' seed and the round alone, and a site's
     vector of it leaves in these and no others, wherever the coordinator is killed. All make the same model.
     """
-    plan = plan_of(factory, noise="distributed", n_trees=7, structure_seed="joint")
+    plan = plan_of(noise="distributed", n_trees=7, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     if kill_after is not None:
         with pytest.raises(killed):
@@ -317,12 +312,10 @@ def test_with_noise_of_the_sites_groups_are_drawn_anew_between_rounds(
 
 
 @pytest.mark.slow
-def test_set_ups_are_kept_for_the_drawings_to_come(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_set_ups_are_kept_for_the_drawings_to_come(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run has so many: a site that has lost its state joins in the next drawing, or there were none for the last."""
     monkeypatch.setattr(coordinator, "MAX_ATTEMPTS", 4)
-    plan = plan_of(factory, noise="distributed", n_trees=11, structure_seed="joint")
+    plan = plan_of(noise="distributed", n_trees=11, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     party = federation.parties["site-3"]
 
@@ -341,13 +334,11 @@ def test_set_ups_are_kept_for_the_drawings_to_come(
 
 
 @pytest.mark.parametrize("comes_in", [3, 4, 5])
-def test_sites_that_come_late_or_come_back_are_dealt_like_the_others(
-    federate: Builder, factory: ModuleType, comes_in: int
-) -> None:
+def test_sites_that_come_late_or_come_back_are_dealt_like_the_others(federate: Builder, comes_in: int) -> None:
     """One that was not there when the seed was drawn, and one that was started again, around the round between two
     drawings: both end with the model of all, and no vector of theirs left in other groups than the round's.
     """
-    plan = plan_of(factory, noise="distributed", n_trees=12, structure_seed="joint")
+    plan = plan_of(noise="distributed", n_trees=12, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     late, back = sorted(parts_of(federation)[0])[:2]
     federation.parties[late].kill()
@@ -371,13 +362,11 @@ def test_sites_that_come_late_or_come_back_are_dealt_like_the_others(
     assert [ensemble_bytes(model) for model in models if model] == [ensemble_bytes(outcome.ensemble)] * N_SITES
 
 
-def test_a_node_masks_no_round_in_other_groups_than_its_own(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_masks_no_round_in_other_groups_than_its_own(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch that deals the sites otherwise than this round does is refused, whoever drew it; and the groups of a
     drawing are written down, so that a node that has lost its database, and is told of another seed, takes no others.
     """
-    plan = plan_of(factory, noise="distributed", n_trees=7, structure_seed="joint")
+    plan = plan_of(noise="distributed", n_trees=7, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     federation.run()
     session = federation.parties["site-3"].session
@@ -404,11 +393,9 @@ def test_a_node_masks_no_round_in_other_groups_than_its_own(
 
 
 @pytest.mark.parametrize(("noise", "seed"), [("server", "joint"), ("distributed", 5)])
-def test_groups_are_never_drawn_where_sums_are_exact_or_no_seed_is_joint(
-    factory: ModuleType, noise: str, seed: str | int
-) -> None:
+def test_groups_are_never_drawn_where_sums_are_exact_or_no_seed_is_joint(noise: str, seed: str | int) -> None:
     """Exact sums over other groups of the same rows would show single sites' by their differences."""
-    replica = Replica(TrainingTask(plan_of(factory, noise=noise, n_trees=40, structure_seed=seed)))
+    replica = Replica(TrainingTask(plan_of(noise=noise, n_trees=40, structure_seed=seed)))
     assert replica.n_rounds == 0 and replica.drawing == b""
 
 
@@ -444,10 +431,10 @@ def test_one_site_has_no_other_named() -> None:
 
 
 def test_garbage_is_the_same_evidence_to_nodes_and_coordinator(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else they would leave other sites out, and every node refuse the epochs of the others."""
-    plan = plan_of(factory, noise="distributed", n_trees=7, structure_seed="joint")
+    plan = plan_of(noise="distributed", n_trees=7, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     honest = NodeRun._answer
 
@@ -469,13 +456,11 @@ def test_so_many_sites_are_left_out_that_every_group_keeps_three() -> None:
     assert [(lineup.named, list(lineup.left_out)) for lineup in lineups] == [([7], [])] * 2 + [([7], [7])] * 2
 
 
-def test_a_site_that_is_named_is_left_out_by_all(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_site_that_is_named_is_left_out_by_all(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Coordinator and nodes find the same site by the releases; later rounds are summed without it, and a node masks
     none in an epoch that it is in.
     """
-    plan = plan_of(factory, noise="distributed", n_trees=28, structure_seed="joint")
+    plan = plan_of(noise="distributed", n_trees=28, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     # Drawings in which no other site stands beside the liar often.
     monkeypatch.setattr(hedgerow.methods.replica, "drawing_of", lambda _, number: drawing_of(DRAWN_BY, number))
@@ -509,11 +494,9 @@ def test_a_site_that_is_named_is_left_out_by_all(
 
 
 @pytest.mark.parametrize("times", [-5, 400])
-def test_one_site_spoils_its_group_and_no_more(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
+def test_one_site_spoils_its_group_and_no_more(federate: Builder, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """What no records add up to costs its group the round, not the others the run; its group is named to all."""
-    plan = plan_of(factory, structure_seed=5)
+    plan = plan_of(structure_seed=5)
     federation: Federation = federate(N_SITES, plan)
     liar, honest = "site-3", NodeRun._answer
 
@@ -530,10 +513,10 @@ def test_one_site_spoils_its_group_and_no_more(
 
 
 def test_who_deals_wrong_shares_in_a_group_is_left_out_of_it(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs its group one round: the others are opened, the dealer is named, and its group is in the next one."""
-    plan = plan_of(factory, structure_seed=5)
+    plan = plan_of(structure_seed=5)
     federation: Federation = federate(N_SITES, plan)
     part = next(part for part in parts_of(federation) if "site-3" in part)
     liar = next(node for node, site in enumerate(federation.roster.sites) if site.name == "site-3")
@@ -555,12 +538,12 @@ def test_who_deals_wrong_shares_in_a_group_is_left_out_of_it(
 
 @pytest.mark.parametrize("is_lying", [True, False])
 def test_a_group_that_is_out_of_line_is_told_to_all(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, is_lying: bool
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, is_lying: bool
 ) -> None:
     """A lie within all bounds: after ten rounds every owner hears which group it is, from the releases alone, and so
     does the coordinator's operator. The run goes on, and nobody is left out.
     """
-    plan = plan_of(factory, structure_seed=5, n_trees=11)
+    plan = plan_of(structure_seed=5, n_trees=11)
     federation: Federation = federate(N_SITES, plan)
     heard: dict[str, list[str]] = {}
     for name, party in federation.parties.items():
@@ -651,12 +634,12 @@ def test_weights_are_of_one_kind() -> None:
     assert weights_of({0: sums[0], 2: sums[2]}) == {0: 18, 2: 18}
 
 
-def test_a_group_that_was_away_is_compared_with_nothing(factory: ModuleType) -> None:
+def test_a_group_that_was_away_is_compared_with_nothing() -> None:
     """While it was away trees were added that its sums move by: an honest group does not sit out for them later."""
-    plan = plan_of(factory, n_trees=6, learning_rate=1.0, structure_seed=5)
+    plan = plan_of(n_trees=6, learning_rate=1.0, structure_seed=5)
     settings, program = resolve(plan), program_for(plan, resolve(plan))
     # With one label only, scores go far and all the same way.
-    held = [factory.make_data(plan, 400, i) for i in range(N_GROUPS)]
+    held = [make_data(plan, 400, i) for i in range(N_GROUPS)]
     held = [dataclasses.replace(rows, labels=np.ones_like(rows.labels)) for rows in held]
     nodes = [Node(f"s{i}", rows, plan, settings) for i, rows in enumerate(held)]
     checks = GroupedChecks(lambda: ReleaseChecks(lambda: settings.loss(plan)))
@@ -694,9 +677,9 @@ def test_the_noise_of_the_middle_is_what_programs_reckon_with(n_groups: int) -> 
         ("model", {"algorithm": "adassp"}),
     ],
 )
-def test_what_is_no_plain_sum_has_no_groups(factory: ModuleType, section: str, changes: dict[str, Any]) -> None:
+def test_what_is_no_plain_sum_has_no_groups(section: str, changes: dict[str, Any]) -> None:
     """Samples, choices, local noise and exact counts are refused by the plan's own check, and by name."""
-    table = plan_of(factory).to_dict()
+    table = plan_of().to_dict()
     if "algorithm" in changes:
         table["model"] = {}
     with pytest.raises(PlanError) as caught:
@@ -704,20 +687,20 @@ def test_what_is_no_plain_sum_has_no_groups(factory: ModuleType, section: str, c
     assert "groups" in caught.value.what
 
 
-def test_plans_without_groups_are_written_as_before(factory: ModuleType) -> None:
+def test_plans_without_groups_are_written_as_before() -> None:
     """Their digests are what they were."""
-    table = factory.make_plan().to_dict()
+    table = make_plan().to_dict()
     assert "groups" not in table["federation"]
-    assert plan_of(factory, 0).digest == Plan.from_dict(plan_of(factory, 0).to_dict()).digest
-    assert Plan.from_dict(plan_of(factory).to_dict()) == plan_of(factory)
+    assert plan_of(0).digest == Plan.from_dict(plan_of(0).to_dict()).digest
+    assert Plan.from_dict(plan_of().to_dict()) == plan_of()
 
 
 @pytest.mark.parametrize(("n_sites", "min_sites"), [(8, 1), (9, 4)])
 def test_groups_that_are_too_small_are_refused_before_anyone_is_invited(
-    federate: Builder, factory: ModuleType, n_sites: int, min_sites: int
+    federate: Builder, n_sites: int, min_sites: int
 ) -> None:
     """A sum of two would tell each of them the other's."""
-    plan = plan_of(factory, structure_seed=5)
+    plan = plan_of(structure_seed=5)
     plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, min_sites=min_sites))
     federation: Federation = federate(n_sites, plan)
     with pytest.raises(PlanError) as caught:
@@ -726,11 +709,9 @@ def test_groups_that_are_too_small_are_refused_before_anyone_is_invited(
 
 
 @pytest.mark.parametrize("noise", ["server", "distributed"])
-def test_of_a_group_of_three_one_that_is_gone_costs_the_group_and_not_the_run(
-    federate: Builder, factory: ModuleType, noise: str
-) -> None:
+def test_of_a_group_of_three_one_that_is_gone_costs_the_group_and_not_the_run(federate: Builder, noise: str) -> None:
     """Nine sites have three groups: no sum of two is opened, with noise of the coordinator, and the run goes on."""
-    federation: Federation = federate(9, plan_of(factory, noise=noise), noise=SystemNoise(os.urandom))
+    federation: Federation = federate(9, plan_of(noise=noise), noise=SystemNoise(os.urandom))
     gone = sorted(parts_of(federation)[1])[0]
 
     def begin(event: Any) -> None:
@@ -746,9 +727,9 @@ def test_of_a_group_of_three_one_that_is_gone_costs_the_group_and_not_the_run(
         assert all(len(parts_of(federation)[1] & set(names)) in (0, 3) for names in later)
 
 
-def test_a_release_of_too_few_groups_is_refused_by_every_replica(factory: ModuleType) -> None:
+def test_a_release_of_too_few_groups_is_refused_by_every_replica() -> None:
     """A coordinator cannot leave most groups out, nor give one that sat out a number."""
-    task = TrainingTask(plan_of(factory, structure_seed=5))
+    task = TrainingTask(plan_of(structure_seed=5))
     for rows in ({0: 1}, {0: 1, 1: -1}, {0: 1, 1: -2, 2: 1}):
         replica = Replica(task)
         release = np.zeros((N_GROUPS, replica.release_length // N_GROUPS), dtype=np.int64)
@@ -762,11 +743,11 @@ def test_a_release_of_too_few_groups_is_refused_by_every_replica(factory: Module
 # What they cost, and where they are proposed --------------------------------------------------------------------------
 
 
-def test_groups_are_proposed_where_enough_sites_are_expected_and_they_cost_little(factory: ModuleType) -> None:
+def test_groups_are_proposed_where_enough_sites_are_expected_and_they_cost_little() -> None:
     """Nine sites, and so much signal that half of it costs at most .01 of AUC; never where a plan can have none."""
 
     def plan(n_records: int, noise: str = "server", **federation: Any) -> Plan:
-        made: Plan = factory.make_plan(privacy={"n_records": n_records, "epsilon": 1.0, "noise": noise})
+        made: Plan = make_plan(privacy={"n_records": n_records, "epsilon": 1.0, "noise": noise})
         table = made.to_dict()
         return Plan.from_dict({**table, "federation": {**table["federation"], **federation}})
 
@@ -783,28 +764,28 @@ def test_groups_are_proposed_where_enough_sites_are_expected_and_they_cost_littl
     assert proposed_groups(plan(2 * least, "distributed"), 9) is not None
 
 
-def test_signal_is_that_of_the_middle_of_groups(factory: ModuleType) -> None:
+def test_signal_is_that_of_the_middle_of_groups() -> None:
     """What `hedgerow privacy` says of a plan with groups reckons with their noise."""
-    grouped = plan_of(factory)
+    grouped = plan_of()
     alone, own = outlook_of(grouped.with_one_sum()), outlook_of(grouped)
     assert own.signal == pytest.approx(alone.signal / noise_factor(N_GROUPS))
 
 
-def test_a_report_says_how_many_groups_there_were(factory: ModuleType) -> None:
+def test_a_report_says_how_many_groups_there_were() -> None:
     """In its text and in what a model keeps; a report of one sum is as before."""
-    plan = plan_of(factory, structure_seed=5)
-    sites = {f"s{i}": factory.make_data(plan, 50, i) for i in range(6)}
+    plan = plan_of(structure_seed=5)
+    sites = {f"s{i}": make_data(plan, 50, i) for i in range(6)}
     grouped = train(plan, sites, noise=SeededNoise(1)).report
     alone = train(plan.with_one_sum(), sites, noise=SeededNoise(1)).report
     assert grouped.claims()["n_groups"] == 3 and "groups of sites" in grouped.text()
     assert "n_groups" not in alone.claims() and "groups of sites" not in alone.text()
 
 
-def test_evaluations_have_one_sum(factory: ModuleType) -> None:
+def test_evaluations_have_one_sum() -> None:
     """The middle of counts would be no count: a model of groups is evaluated over all sites at once."""
-    plan = plan_of(factory, structure_seed=5)
-    nodes = [Node(f"s{i}", factory.make_data(plan, 50, i), plan, resolve(plan)) for i in range(6)]
+    plan = plan_of(structure_seed=5)
+    nodes = [Node(f"s{i}", make_data(plan, 50, i), plan, resolve(plan)) for i in range(6)]
     assert isinstance(build_aggregation(plan, nodes, 3, SeededNoise(1)), GroupedAggregation)
-    model = train(plan, {f"s{i}": factory.make_data(plan, 50, i) for i in range(6)}, noise=SeededNoise(1))
+    model = train(plan, {f"s{i}": make_data(plan, 50, i) for i in range(6)}, noise=SeededNoise(1))
     task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), 1.0, 1e-6, len(model.ledger), "server")
     assert task.run_plan.federation.groups == 0 and Replica(task).n_groups == 0

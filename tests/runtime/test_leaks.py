@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +21,7 @@ from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import IntVector
+from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -90,13 +90,11 @@ Ran = tuple["Federation", dict[str, bytes]]
 
 
 @pytest.fixture(params=["training", "evaluation of classes", "evaluation of numbers"])
-def run_again(
-    federate: Builder, factory: ModuleType, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
-) -> Callable[[], Ran]:
+def run_again(federate: Builder, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest) -> Callable[[], Ran]:
     """A federation of five sites of very different sizes, and what it sent and wrote; new keys and noise in each."""
     caplog.set_level(logging.DEBUG)
     names = map("run-{}".format, itertools.count())
-    return lambda: _run(lambda n_sites, plan: federate(n_sites, plan, name=next(names)), factory, caplog, request.param)
+    return lambda: _run(lambda n_sites, plan: federate(n_sites, plan, name=next(names)), caplog, request.param)
 
 
 @pytest.fixture
@@ -104,18 +102,16 @@ def run(run_again: Callable[[], Ran]) -> Ran:
     return run_again()
 
 
-def _run(
-    federate: Callable[[int, Plan], Federation], factory: ModuleType, caplog: pytest.LogCaptureFixture, what: str
-) -> Ran:
+def _run(federate: Callable[[int, Plan], Federation], caplog: pytest.LogCaptureFixture, what: str) -> Ran:
     label = "regression" if what.endswith("numbers") else "binary"
-    plan = factory.make_plan(label, privacy={"n_records": 20_000})
+    plan = make_plan(label, privacy={"n_records": 20_000})
     federation = federate(5, plan)
     owner = np.searchsorted([7919, 7919 + 4801, 7919 + 4801 + 3607, 18_930], np.arange(20_000), side="right")
     for kept, seed in ((federation.data, 11), (federation.held_out, 12)):
-        rows = factory.make_data(plan, 20_000, seed)
+        rows = make_data(plan, 20_000, seed)
         for number, site in enumerate(sorted(kept)):
             # Every site holds fewer rows out than it trains on, by a number of its own.
-            kept[site] = factory.take(rows, np.flatnonzero(owner == number)[seed - 11 :: 2 * (seed - 11) or 1])
+            kept[site] = take(rows, np.flatnonzero(owner == number)[seed - 11 :: 2 * (seed - 11) or 1])
     for site, own in federation.data.items():
         object.__setattr__(federation.parties[site].setup, "load", lambda _, own=own: own)
     outcome = federation.run()

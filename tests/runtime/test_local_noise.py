@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 import sqlite3
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from hedgerow.secagg.messages import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Refusal
 from hedgerow.server.release import Releaser
 from hedgerow.training.presets import apply_preset, preset_named
+from tests.builders import make_data, make_plan
 from tests.memory_network import Fate, Passing
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def exact_answer(plan: Plan, data: Any, query: Query) -> Any:
 
 
 @pytest.mark.parametrize("n_records", [0, 1, 2, 9, 50])
-def test_the_noise_of_a_site_is_that_of_its_records(factory: ModuleType, n_records: int) -> None:
+def test_the_noise_of_a_site_is_that_of_its_records(n_records: int) -> None:
     """An oracle that lets every record draw for itself has the same variance: both within what chance allows."""
-    plan = factory.make_plan(model={"max_depth": 4}, privacy=LOCAL)
-    data, query = factory.make_data(plan, n_records, 3), first_query(plan)
+    plan = make_plan(model={"max_depth": 4}, privacy=LOCAL)
+    data, query = make_data(plan, n_records, 3), first_query(plan)
     exact, sigma = exact_answer(plan, data, query), noise_of(query, is_local=True).record_sigma
     residues, drawn = [], []
     for run in range(30):
@@ -77,9 +77,9 @@ def test_the_sum_over_records_is_rounded_up() -> None:
     assert noise_of_records(0, 5) == 0
 
 
-def test_one_record_is_charged_and_nothing_is_added_centrally(factory: ModuleType) -> None:
+def test_one_record_is_charged_and_nothing_is_added_centrally() -> None:
     """The account must not count the noise of other records, and the coordinator's sum is the release."""
-    plan = factory.make_plan(privacy=LOCAL)
+    plan = make_plan(privacy=LOCAL)
     query = first_query(plan)
     noise, central = noise_of(query, is_local=True), noise_of(query)
     assert isinstance(noise.event, LocalGaussianEvent) and isinstance(central.event, DiscreteGaussianEvent)
@@ -108,10 +108,10 @@ def test_accountants_know_the_event_and_no_other_like_it(name: str) -> None:
     assert caught.value.code == "unknown-event"
 
 
-def test_a_run_says_whom_it_trusts(factory: ModuleType) -> None:
+def test_a_run_says_whom_it_trusts() -> None:
     """With real noise the promise holds, within epsilon, and the report names no coordinator to be trusted."""
-    plan = apply_preset(preset_named("ldp"), factory.make_plan())
-    sites = {name: factory.make_data(plan, 40, seed) for seed, name in enumerate("abc")}
+    plan = apply_preset(preset_named("ldp"), make_plan())
+    sites = {name: make_data(plan, 40, seed) for seed, name in enumerate("abc")}
     report = train(plan, sites, noise=SystemNoise(os.urandom)).report
     assert report.guarantee == "holds" and report.noise_mode == "local"
     assert 0.99 * plan.privacy.epsilon <= report.epsilon <= plan.privacy.epsilon
@@ -121,9 +121,9 @@ def test_a_run_says_whom_it_trusts(factory: ModuleType) -> None:
     assert "took part" not in report.text()
 
 
-def test_a_report_is_of_the_mode_of_its_ledger(factory: ModuleType) -> None:
+def test_a_report_is_of_the_mode_of_its_ledger() -> None:
     """An account of sums does not pass for one of records, nor the other way round."""
-    query = first_query(factory.make_plan(privacy=LOCAL))
+    query = first_query(make_plan(privacy=LOCAL))
     for is_local, mode in ((True, "server"), (False, "local")):
         releaser = Releaser(SystemNoise(os.urandom), is_local=is_local)
         releaser.release(query, np.zeros(query.length, dtype=np.int64))
@@ -132,18 +132,18 @@ def test_a_report_is_of_the_mode_of_its_ledger(factory: ModuleType) -> None:
         assert caught.value.code == "noise-mode-unsupported"
 
 
-def test_a_forecast_counts_on_wider_sums(factory: ModuleType) -> None:
+def test_a_forecast_counts_on_wider_sums() -> None:
     """What `hedgerow privacy` says of bytes: the noise of all records takes bits that the sums do not."""
     privacy = {"epsilon": 0.1, "n_records": 20_000}
-    central, local = (factory.make_plan(privacy={**privacy, **noise}) for noise in ({}, LOCAL))
+    central, local = (make_plan(privacy={**privacy, **noise}) for noise in ({}, LOCAL))
     assert forecast(local).bits_per_number > forecast(central).bits_per_number
     assert forecast(local).epsilon_gdp == pytest.approx(forecast(central).epsilon_gdp)
 
 
-def test_masks_leave_the_local_model_alone(factory: ModuleType) -> None:
+def test_masks_leave_the_local_model_alone() -> None:
     """Wide enough words for the noise of all records: the same model with masks and without."""
-    plan = apply_preset(preset_named("ldp"), factory.make_plan(privacy={"epsilon": 0.1}))
-    sites = {name: factory.make_data(plan, 33, seed) for seed, name in enumerate("abc")}
+    plan = apply_preset(preset_named("ldp"), make_plan(privacy={"epsilon": 0.1}))
+    sites = {name: make_data(plan, 33, seed) for seed, name in enumerate("abc")}
     masked = train(plan, sites, noise=SeededNoise(1))
     clear = train(without_secure_aggregation(plan), sites, noise=SeededNoise(1))
     # The report says of both how their sums were made; everything else is the same.
@@ -151,21 +151,21 @@ def test_masks_leave_the_local_model_alone(factory: ModuleType) -> None:
     assert dataclasses.replace(clear, plan=plan, report=masked.report).to_bytes() == masked.to_bytes()
 
 
-def test_a_node_that_is_given_no_noise_takes_the_systems(factory: ModuleType) -> None:
+def test_a_node_that_is_given_no_noise_takes_the_systems() -> None:
     """There is no way to build a node of the local model whose sums leave as they are."""
-    plan = factory.make_plan(privacy=LOCAL)
-    data, query = factory.make_data(plan, 20, 3), first_query(plan)
+    plan = make_plan(privacy=LOCAL)
+    data, query = make_data(plan, 20, 3), first_query(plan)
     answers = [Node("a", data, plan, resolve(plan)).answer(query) for _ in range(2)]
     assert not np.array_equal(*answers)
     assert not any(np.array_equal(answer, exact_answer(plan, data, query)) for answer in answers)
 
 
 @pytest.mark.parametrize("label", ["binary", "regression"])
-def test_evaluations_are_of_the_local_model_too(factory: ModuleType, label: str) -> None:
+def test_evaluations_are_of_the_local_model_too(label: str) -> None:
     """Counts of held-out rows leave with each row's noise, and their error bars know of it."""
-    plan = factory.make_plan(label, privacy=LOCAL)
-    server = factory.make_plan(label)
-    sites = {name: factory.make_data(plan, 33, seed) for seed, name in enumerate("abc")}
+    plan = make_plan(label, privacy=LOCAL)
+    server = make_plan(label)
+    sites = {name: make_data(plan, 33, seed) for seed, name in enumerate("abc")}
     model = train(plan, sites, noise=SeededNoise(1))
     query = next(evaluate_ensemble(plan, model.ensemble, 1.0, 1e-5, first_round=9))
     pair = [EvaluationNode("a", sites["a"], plan).answer(query) for _ in range(2)]
@@ -180,29 +180,29 @@ def test_evaluations_are_of_the_local_model_too(factory: ModuleType, label: str)
 
 
 @pytest.mark.parametrize("algorithm", ["s-gbdt", "dp-xgboost"])
-def test_what_has_no_local_model_is_refused(factory: ModuleType, algorithm: str) -> None:
+def test_what_has_no_local_model_is_refused(algorithm: str) -> None:
     """Secret samples help nobody whose own answer is seen, and choices need the exact sums."""
     with pytest.raises(PlanError, match=r"privacy\.noise"):
-        factory.make_plan(model={"algorithm": algorithm, "max_depth": 2}, privacy=LOCAL)
+        make_plan(model={"algorithm": algorithm, "max_depth": 2}, privacy=LOCAL)
 
 
-def test_a_policy_says_who_may_add_the_noise(factory: ModuleType) -> None:
+def test_a_policy_says_who_may_add_the_noise() -> None:
     """Without a list the sites add it. "local", by which the number of a site's rows shows, and "server", which trusts
     the coordinator with exact sums, have to be named; secure sums without "server" refuse the coordinator's as well.
     """
-    plan = factory.make_plan(privacy=LOCAL)
+    plan = make_plan(privacy=LOCAL)
     rules = {"version": 1, "data_set": "d", "max_epsilon": 9.0, "delta": 1e-5}
     Policy(**rules, noise=("distributed", "local")).check_plan(plan)
     for noise in ("server", "distributed"):
-        Policy(**rules, noise=(noise,)).check_plan(factory.make_plan(privacy={"noise": noise}))
-    Policy(**rules).check_plan(factory.make_plan(privacy={"noise": "distributed"}))
+        Policy(**rules, noise=(noise,)).check_plan(make_plan(privacy={"noise": noise}))
+    Policy(**rules).check_plan(make_plan(privacy={"noise": "distributed"}))
     for listed in ((), ("distributed",)):
-        for refused in (plan, factory.make_plan()):
+        for refused in (plan, make_plan()):
             with pytest.raises(PolicyRefusal) as caught:
                 Policy(**rules, noise=listed).check_plan(refused)
             assert caught.value.code == "policy-noise" and f'["{refused.privacy.noise}"]' in caught.value.remedy
     with pytest.raises(PolicyRefusal) as caught:
-        Policy(**rules, noise=("server",)).check_plan(factory.make_plan(privacy={"noise": "distributed"}))
+        Policy(**rules, noise=("server",)).check_plan(make_plan(privacy={"noise": "distributed"}))
     # "Agree on noise of the sites" would be of no use: that is what is refused.
     assert "Agree" not in caught.value.remedy and 'add "distributed" to noise' in caught.value.remedy
     assert Policy(**rules).secure_sums.refuses_server_noise
@@ -217,9 +217,9 @@ def test_a_policy_says_who_may_add_the_noise(factory: ModuleType) -> None:
             strict.require(parameters, 6)
 
 
-def test_a_federation_makes_the_local_engines_model(federate: Builder, factory: ModuleType) -> None:
+def test_a_federation_makes_the_local_engines_model(federate: Builder) -> None:
     """Over the protocol, with every node drawing its own records' noise: byte-identical under one seed."""
-    plan = apply_preset(preset_named("ldp"), factory.make_plan(privacy=LOCAL))
+    plan = apply_preset(preset_named("ldp"), make_plan(privacy=LOCAL))
     plan = dataclasses.replace(plan, model=dataclasses.replace(plan.model, n_trees=3))
     federation = federate(4, plan)
     outcome = federation.run()
@@ -227,14 +227,12 @@ def test_a_federation_makes_the_local_engines_model(federate: Builder, factory: 
 
 
 @pytest.mark.parametrize("lost", [None, "nothing", "the database", "the counter"])
-def test_noise_that_left_is_not_drawn_again(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], lost: str | None
-) -> None:
+def test_noise_that_left_is_not_drawn_again(federate: Builder, killed: type[BaseException], lost: str | None) -> None:
     """Nodes that were restarted after their answer left, and are asked for it in a new epoch, do not answer: nothing
     but the records' noise protects them here, and two draws are two releases. That holds as well when the database that
     said so is lost, or the counter beside it. Else (None) it is the same draw.
     """
-    plan = factory.make_plan(model={"structure_seed": 7}, privacy=LOCAL)
+    plan = make_plan(model={"structure_seed": 7}, privacy=LOCAL)
     kept: list[str] = []
 
     def keep(passing: Passing) -> Fate:

@@ -6,7 +6,6 @@ import dataclasses
 import threading
 import urllib.request
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.stream import EventReport, RunReport, event_bytes, report_bytes
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.server.status import KEPT_EVENTS, EventsSince, Publisher, RunBoard, Traffic
+from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -174,7 +174,7 @@ def read(page: Console) -> bytes:
     return content
 
 
-def test_what_is_told_does_not_depend_on_rows(federate: Builder, factory: ModuleType) -> None:
+def test_what_is_told_does_not_depend_on_rows(federate: Builder) -> None:
     """The same run over other rows, other labels and other numbers of rows tells the same, byte for byte.
 
     Epsilon stands aside: the noise's scale follows the released sums, so it differs in the sixth digit. It is that of
@@ -183,7 +183,7 @@ def test_what_is_told_does_not_depend_on_rows(federate: Builder, factory: Module
     one, other = federate(4, name="one"), federate(4, name="other")
     plan = other.plan
     for number, (site, party) in enumerate(sorted(other.parties.items())):
-        rows: SiteData = factory.take(factory.make_data(plan, 50, 100 + number), np.arange(10 + number))
+        rows: SiteData = take(make_data(plan, 50, 100 + number), np.arange(10 + number))
         party.kill()
         party.setup = dataclasses.replace(party.setup, load=lambda _, rows=rows: rows)
         party.start()
@@ -254,9 +254,9 @@ def test_reports_are_made_only_for_somebody() -> None:
     assert isinstance(report, RunReport) and isinstance(events[0], EventReport) and missed == 0
 
 
-def test_what_was_released_before_a_run_is_none_of_its_rounds(federate: Builder, factory: ModuleType) -> None:
+def test_what_was_released_before_a_run_is_none_of_its_rounds(federate: Builder) -> None:
     """A plan's prepared releases stand first on the account, and in what is spent; the rounds are the training's."""
-    table = factory.make_plan().to_dict()
+    table = make_plan().to_dict()
     release = {"kind": "RecordCount", "subject": "survey", "length": 1, "sensitivity_squared": 1, "sigma": 2000}
     federation = federate(4, Plan.from_dict({**table, "prepared": [release]}))
     board = watched(federation)

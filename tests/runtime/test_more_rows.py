@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, Query
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser, run_program
+from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -31,15 +31,15 @@ ENDS = ("sum-out-of-range", "release-implausible")
 """How a run over too many rows may end: an entry is too large, or a total is."""
 
 
-def identical(factory: ModuleType, plan: Plan, n: int) -> SiteData:
+def identical(plan: Plan, n: int) -> SiteData:
     """Rows that are all alike, of class 1: the largest sums that there can be, all in one leaf of every tree."""
-    one = factory.make_data(plan, 1, 3)
+    one = make_data(plan, 1, 3)
     return SiteData(np.repeat(one.codes, n, axis=1), np.ones(n, dtype=np.int32))
 
 
-def parts_of(factory: ModuleType, data: SiteData, n_sites: int) -> dict[str, SiteData]:
+def parts_of(data: SiteData, n_sites: int) -> dict[str, SiteData]:
     owner = np.arange(data.n_records) % n_sites
-    return {f"s{site}": factory.take(data, np.flatnonzero(owner == site)) for site in range(n_sites)}
+    return {f"s{site}": take(data, np.flatnonzero(owner == site)) for site in range(n_sites)}
 
 
 def result_of(plan: Plan, sites: dict[str, SiteData], noise: Any = None) -> Any:
@@ -63,14 +63,14 @@ def give(federation: Federation, site: str, rows: SiteData) -> None:
 
 
 @pytest.mark.parametrize("n_rows", [131_071, 131_072, 3 * 131_072])
-def test_one_record_more_than_declared_does_not_end_the_run(factory: ModuleType, n_rows: int) -> None:
+def test_one_record_more_than_declared_does_not_end_the_run(n_rows: int) -> None:
     """With 131,071 records declared a sum of 131,072 fills a word of 32 bits: a run that ends there tells one record
     apart with certainty, and a sum that wraps there calls every row of class 1 one of class 0.
     """
     model = {"n_trees": 1, "max_depth": 1, "weight_update": "averaging"}
-    plan = factory.make_plan(model=model, privacy={"n_records": 131_071, "epsilon": 1.0})
-    data = identical(factory, plan, n_rows)
-    masked = result_of(plan, parts_of(factory, data, 3))
+    plan = make_plan(model=model, privacy={"n_records": 131_071, "epsilon": 1.0})
+    data = identical(plan, n_rows)
+    masked = result_of(plan, parts_of(data, 3))
     assert not isinstance(masked, str)
     assert masked.ensemble.probabilities(data.codes[:, :1])[0, 1] > 0.99
     clear = train(without_secure_aggregation(plan), {"all": data}, noise=SeededNoise(1))
@@ -79,7 +79,7 @@ def test_one_record_more_than_declared_does_not_end_the_run(factory: ModuleType,
 
 @pytest.mark.parametrize("noise", ["server", "distributed", "local"])
 @pytest.mark.parametrize("times", [4.5, 100])
-def test_every_engine_and_every_number_of_sites_does_the_same(factory: ModuleType, noise: str, times: float) -> None:
+def test_every_engine_and_every_number_of_sites_does_the_same(noise: str, times: float) -> None:
     """Far more rows than declared give the model of these rows or end the run by name, never something else, and it is
     the same for one site in the clear and for sites behind masks.
     """
@@ -88,12 +88,12 @@ def test_every_engine_and_every_number_of_sites_does_the_same(factory: ModuleTyp
     else:
         ends = [0.05, 1.0, 30.0]
     for epsilon in ends:
-        plan = factory.make_plan(
+        plan = make_plan(
             model={"n_trees": 2, "max_depth": 1, "weight_update": "averaging"},
             privacy={"n_records": 2000, "epsilon": epsilon, "noise": noise},
         )
-        data = identical(factory, plan, int(2000 * times))
-        found = [result_of(plan, parts_of(factory, data, n_sites)) for n_sites in (2, 3, 7)]
+        data = identical(plan, int(2000 * times))
+        found = [result_of(plan, parts_of(data, n_sites)) for n_sites in (2, 3, 7)]
         for each in found:
             if isinstance(each, str):
                 assert each in ENDS and times > 4
@@ -108,16 +108,16 @@ def test_every_engine_and_every_number_of_sites_does_the_same(factory: ModuleTyp
                 )
 
 
-def test_up_to_four_times_the_declared_rows_are_a_run_like_any_other(factory: ModuleType) -> None:
+def test_up_to_four_times_the_declared_rows_are_a_run_like_any_other() -> None:
     """What the documents promise, at the worst: all rows alike and in one leaf, one site or many, any kind of noise."""
     for noise in ("server", "distributed", "local"):
-        plan = factory.make_plan(
+        plan = make_plan(
             model={"n_trees": 2, "max_depth": 1, "weight_update": "averaging"},
             privacy={"n_records": 500, "epsilon": 1.0, "noise": noise},
         )
-        data = identical(factory, plan, 2000)
+        data = identical(plan, 2000)
         for n_sites in (2, 5):
-            found = result_of(plan, parts_of(factory, data, n_sites))
+            found = result_of(plan, parts_of(data, n_sites))
             assert not isinstance(found, str), (noise, n_sites)
 
 
@@ -151,11 +151,9 @@ class Sum:
 
 @pytest.mark.parametrize("exact", [0, 10**6, 10**9, -(10**12)])
 @pytest.mark.parametrize(("wanted", "ends"), [(0, False), (10**6, False), (10**10, True), (-(10**10), True)])
-def test_whether_a_run_ends_is_a_function_of_the_release(
-    factory: ModuleType, exact: int, wanted: int, ends: bool
-) -> None:
+def test_whether_a_run_ends_is_a_function_of_the_release(exact: int, wanted: int, ends: bool) -> None:
     """Two exact sums under one release: nobody can tell them apart, for the run goes on or ends for both alike."""
-    plan = factory.make_plan(model={"n_trees": 1})
+    plan = make_plan(model={"n_trees": 1})
     program = program_for(plan, resolve(plan))
     if ends:
         with pytest.raises(AggregationError) as caught:
@@ -176,11 +174,11 @@ class Shift(SeededNoise):
         return super().sample(sigma, length, purpose) + self.constant
 
 
-def test_a_federation_that_ends_so_has_paid_for_it(federate: Builder, factory: ModuleType, tmp_path: Any) -> None:
+def test_a_federation_that_ends_so_has_paid_for_it(federate: Builder, tmp_path: Any) -> None:
     """That a run ended is a fact about its release: the coordinator has written it down with its cost, every node has
     charged it, and nobody can begin again as if nothing had been said.
     """
-    federation: Federation = federate(4, factory.make_plan(), noise=Shift(2**30))
+    federation: Federation = federate(4, make_plan(), noise=Shift(2**30))
     with pytest.raises(AggregationError) as caught:
         federation.run()
     assert caught.value.code == "sum-out-of-range"
@@ -202,12 +200,12 @@ def test_a_federation_that_ends_so_has_paid_for_it(federate: Builder, factory: M
     journal.close()
 
 
-def test_it_is_one_write_that_ends_a_run(federate: Builder, factory: ModuleType, killed: type[BaseException]) -> None:
+def test_it_is_one_write_that_ends_a_run(federate: Builder, killed: type[BaseException]) -> None:
     """A coordinator that dies in between does not come back to go on from garbage: at every write it either asks again
     for the same sum or knows that the run is over.
     """
     for kill_after in range(1, 100):
-        federation: Federation = federate(4, factory.make_plan(), noise=Shift(2**30), name=f"killed-{kill_after}")
+        federation: Federation = federate(4, make_plan(), noise=Shift(2**30), name=f"killed-{kill_after}")
         was_killed = False
         try:
             federation.run(kill_after)
@@ -236,30 +234,30 @@ class Opposite(SeededNoise):
         return -self.exact
 
 
-def test_an_exact_sum_beyond_the_bound_does_not_end_a_federation(federate: Builder, factory: ModuleType) -> None:
+def test_an_exact_sum_beyond_the_bound_does_not_end_a_federation(federate: Builder) -> None:
     """Noise may bring a sum back within the bound: then nobody hears that it was outside without the noise."""
-    plan = factory.make_plan(
+    plan = make_plan(
         model={"n_trees": 1, "max_depth": 1, "weight_update": "averaging"}, privacy={"n_records": 1, "epsilon": 100.0}
     )
     settings = resolve(plan)
     query = next(program_for(plan, settings))
     federation: Federation = federate(4, plan)
-    give(federation, "site-0", identical(factory, plan, 3000))
+    give(federation, "site-0", identical(plan, 3000))
     exact = sum(Node(site, data, plan, settings).answer(query) for site, data in federation.data.items())
     with pytest.raises(AggregationError) as caught:
         federation.run()
     assert caught.value.code == "sum-out-of-range"
     again: Federation = federate(4, plan, noise=Opposite(exact), name="again")
-    give(again, "site-0", identical(factory, plan, 3000))
+    give(again, "site-0", identical(plan, 3000))
     again.run()
     assert not again.codes("refused")
 
 
-def test_an_evaluation_asks_the_same_of_its_releases(factory: ModuleType) -> None:
+def test_an_evaluation_asks_the_same_of_its_releases() -> None:
     """Counts over far more held-out rows than the plan declares end the evaluation by name."""
-    plan = factory.make_plan(privacy={"n_records": 50})
-    model = train(plan, {"a": factory.make_data(plan, 50, 1)}, noise=SeededNoise(1))
-    held_out = {"a": identical(factory, plan, 40_000)}
+    plan = make_plan(privacy={"n_records": 50})
+    model = train(plan, {"a": make_data(plan, 50, 1)}, noise=SeededNoise(1))
+    held_out = {"a": identical(plan, 40_000)}
     with pytest.raises(AggregationError) as caught:
         evaluate_federated(model, held_out, epsilon=8.0, noise=SeededNoise(2))
     assert caught.value.code == "sum-out-of-range"
@@ -268,8 +266,8 @@ def test_an_evaluation_asks_the_same_of_its_releases(factory: ModuleType) -> Non
 # Choices from exact sums -----------------------------------------------------------------------------------------
 
 
-def pure_plan(factory: ModuleType, **own: Any) -> Plan:
-    table = factory.make_plan().to_dict()
+def pure_plan(**own: Any) -> Plan:
+    table = make_plan().to_dict()
     return Plan.from_dict(
         {
             **table,
@@ -299,19 +297,19 @@ def chosen_from(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def test_a_site_of_eighty_times_the_declared_rows_moves_no_gain_further_than_claimed(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gain is computed from several entries of a sum. Were they clipped one by one, a record would move it by more
     than its claimed range; so they are those of whole records, however many rows a site has.
     """
-    plan = pure_plan(factory)
+    plan = pure_plan()
     random = np.random.default_rng(5)
-    many = factory.make_data(plan, 1600, 1)
+    many = make_data(plan, 1600, 1)
     worst = 0.0
     for label in (0, 1):
         for trial in range(3):
             alike = int(random.integers(1600))
-            one = factory.take(many, np.array([alike]))
+            one = take(many, np.array([alike]))
             one = SiteData(one.codes, np.array([label], dtype=np.int32))
             full = SiteData(many.codes, np.full(1600, trial % 2, dtype=np.int32))
             found = []
@@ -336,13 +334,13 @@ def test_a_site_of_eighty_times_the_declared_rows_moves_no_gain_further_than_cla
     assert 0 < worst <= query.pure.sensitivity
 
 
-def test_no_lie_of_a_site_widens_the_range_of_gains(factory: ModuleType) -> None:
+def test_no_lie_of_a_site_widens_the_range_of_gains() -> None:
     """A site that sends gradients without records would let another site's record move a gain without limit; one that
     places the others' count at the end of a word would learn it exactly. Neither costs more than half of the claim.
     """
-    plan = pure_plan(factory)
+    plan = pure_plan()
     settings = resolve(plan)
-    data = factory.make_data(plan, 40, 1)
+    data = make_data(plan, 40, 1)
     program = program_for(plan, settings)
     query = next(program)
     assert isinstance(query, SplitSelection)
@@ -354,7 +352,7 @@ def test_no_lie_of_a_site_widens_the_range_of_gains(factory: ModuleType) -> None
         if trial % 3 == 0:
             lie[:2] = 2**63 - 1 - random.integers(0, 5000, 2)
         for row in range(0, 40, 13):
-            own = Node("n", factory.take(data, np.array([row])), plan, settings).answer(query)
+            own = Node("n", take(data, np.array([row])), plan, settings).answer(query)
             with np.errstate(over="ignore"):
                 before, after = candidate_scores(query, lie), candidate_scores(query, lie + own)
             for (_, first), (_, second) in zip(before, after, strict=True):
@@ -363,15 +361,15 @@ def test_no_lie_of_a_site_widens_the_range_of_gains(factory: ModuleType) -> None
                     assert 2 * (int(moved.max()) - int(moved.min())) <= 3 * query.pure.sensitivity
 
 
-def test_no_lie_of_a_site_makes_a_choice_fail(factory: ModuleType) -> None:
+def test_no_lie_of_a_site_makes_a_choice_fail() -> None:
     """Gains were cut off at twice what the draw takes, and beyond that a run ended: whether it did told of one record
     exactly. A choice is drawn from whatever sums there are.
     """
-    plan = pure_plan(factory)
+    plan = pure_plan()
     settings = resolve(plan)
     query = next(program_for(plan, settings))
     assert isinstance(query, SplitSelection)
-    own = Node("n", factory.make_data(plan, 40, 1), plan, settings).answer(query)
+    own = Node("n", make_data(plan, 40, 1), plan, settings).answer(query)
     for power in range(30, 63):
         for cell in range(0, min(query.length, 40), 2):
             lie = np.zeros_like(own)
@@ -383,9 +381,9 @@ def test_no_lie_of_a_site_makes_a_choice_fail(factory: ModuleType) -> None:
             assert len(Releaser(SeededNoise(1)).release(query, total)) == query.release_length
 
 
-def test_a_plan_that_no_word_holds_is_refused_before_anyone_trains(factory: ModuleType) -> None:
+def test_a_plan_that_no_word_holds_is_refused_before_anyone_trains() -> None:
     """By the name of the field, for whoever starts the run; no node has been asked anything by then."""
-    plan = factory.make_plan(privacy={"n_records": 10**15, "epsilon": 8.0, "unit": "p", "max_rows_per_unit": 1000})
+    plan = make_plan(privacy={"n_records": 10**15, "epsilon": 8.0, "unit": "p", "max_rows_per_unit": 1000})
     with pytest.raises(PlanError) as refused:
-        train(plan, {"a": factory.make_data(plan, 20, 1)}, noise=SeededNoise(1))
+        train(plan, {"a": make_data(plan, 20, 1)}, noise=SeededNoise(1))
     assert refused.value.code == "plan-sums-too-large"

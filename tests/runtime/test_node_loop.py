@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,7 @@ from hedgerow.client.state import NodeStep, NodeStore
 from hedgerow.errors import AggregationError
 from hedgerow.protocol.stream import FINAL, WireCode, WireRefusal
 from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent
+from tests.builders import make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder
@@ -77,9 +78,7 @@ def test_a_node_waits_no_longer_than_it_may(federate: Builder) -> None:
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_an_answer_is_written_with_its_step(
-    federate: Builder, factory: Any, monkeypatch: pytest.MonkeyPatch, echo: bool
-) -> None:
+def test_an_answer_is_written_with_its_step(federate: Builder, monkeypatch: pytest.MonkeyPatch, echo: bool) -> None:
     """The round that is over and the state after it: one without the other would let the round be answered again."""
     written: list[bool] = []
     save = NodeStore.save
@@ -90,6 +89,6 @@ def test_an_answer_is_written_with_its_step(
         save(self, run_id, step)
 
     monkeypatch.setattr(NodeStore, "save", noting)
-    plan = factory.make_plan()
+    plan = make_plan()
     federate(4, dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=echo))).run()
     assert written and all(written)

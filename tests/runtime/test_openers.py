@@ -8,7 +8,6 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +20,7 @@ from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, refuse
+from tests.builders import make_plan
 from tests.memory_network import Direction, Fate, FaultPlan, Passing
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def test_no_more_sites_are_asked_than_are_needed(federate: Builder) -> None:
     assert max(asked(federation).values()) <= n_rounds
 
 
-def test_with_an_echo_everybody_is_asked(federate: Builder, factory: Any) -> None:
+def test_with_an_echo_everybody_is_asked(federate: Builder) -> None:
     """That a manifest is the only one is shown by how many confirm it."""
-    plan = factory.make_plan()
+    plan = make_plan()
     echoing = dataclasses.replace(plan.federation, echo=True)
     federation = federate(N_SITES, dataclasses.replace(plan, federation=echoing))
     assert federation.model_bytes(federation.run()) == everybodys_model(federation)
@@ -229,12 +229,12 @@ def test_who_has_lost_its_state_is_not_asked(federate: Builder) -> None:
 
 
 @pytest.mark.parametrize("number", [9, 12, 15])
-def test_who_has_lost_its_state_gets_no_certificate(federate: Builder, factory: ModuleType, number: int) -> None:
+def test_who_has_lost_its_state_gets_no_certificate(federate: Builder, number: int) -> None:
     """Invited anew while the others echo, it knows no manifest: the others' certificate would end its part in the run.
 
     After so many events its vector is in the sum that is being opened.
     """
-    plan = factory.make_plan()
+    plan = make_plan()
     plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=True))
     federation = federate(4, plan)
     victim = federation.parties["site-1"]
@@ -309,9 +309,9 @@ def test_an_answer_that_is_none_is_not_waited_for(federate: Builder) -> None:
     assert federation.now == 0.0
 
 
-def test_a_sum_out_of_its_bound_is_not_asked_about_again(federate: Builder, factory: Any) -> None:
+def test_a_sum_out_of_its_bound_is_not_asked_about_again(federate: Builder) -> None:
     """More shares would not change it: the secrets that they gave were checked."""
-    plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 4000, "epsilon": 50.0})
+    plan = make_plan(privacy={"noise": "distributed", "n_records": 4000, "epsilon": 50.0})
     federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     release = Aggregator.release
 

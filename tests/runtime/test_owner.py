@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +41,7 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.storage import Database
+from tests.builders import make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
@@ -259,59 +259,59 @@ class Node:
 
 
 @pytest.fixture
-def node(federate: Builder, factory: ModuleType) -> Node:
+def node(federate: Builder) -> Node:
     """A node whose owner pins two plans, and is asked about both."""
     federation = federate(4)
-    federation.pin(dearer(factory))
+    federation.pin(dearer())
     (party,) = asking(federation, VICTIM)
     return Node(party)
 
 
-def dearer(factory: ModuleType) -> Plan:
-    return factory.make_plan(privacy={"epsilon": 9.0})  # type: ignore[no-any-return]
+def dearer() -> Plan:
+    return make_plan(privacy={"epsilon": 9.0})
 
 
 def proposed(plan: Plan, run_id: bytes = RUN) -> Invitation:
     return Invitation(run_id, json.dumps(plan.to_dict()).encode())
 
 
-def test_an_approval_is_not_one_of_another_plan(node: Node, factory: ModuleType) -> None:
+def test_an_approval_is_not_one_of_another_plan(node: Node) -> None:
     """Under the number of the run that was approved, a dearer plan is asked for: it is a new question."""
-    assert node.told(proposed(factory.make_plan())) == [Deferred()]
+    assert node.told(proposed(make_plan())) == [Deferred()]
     cheap = node.asked
     say(node.party, approve=True)
-    assert node.told(proposed(dearer(factory))) == [Deferred()]
+    assert node.told(proposed(dearer())) == [Deferred()]
     assert node.heard() == [] and node.asked.epsilon == 9.0 and node.asked.id != cheap.id
     assert not lines(node.party)
     # The other way round as well, and after a restart.
     node.party.restart()
     node.greet()
-    assert node.told(proposed(dearer(factory))) == [Deferred()]
-    (ready,) = node.told(proposed(factory.make_plan()))
+    assert node.told(proposed(dearer())) == [Deferred()]
+    (ready,) = node.told(proposed(make_plan()))
     assert isinstance(ready, Ready) and lines(node.party)[0][0] == "reserved"
 
 
-def test_an_approval_is_not_one_of_another_run(node: Node, factory: ModuleType) -> None:
+def test_an_approval_is_not_one_of_another_run(node: Node) -> None:
     """The same plan again would cost as much again."""
-    node.told(proposed(factory.make_plan()))
+    node.told(proposed(make_plan()))
     say(node.party, approve=True)
-    assert node.told(proposed(factory.make_plan(), b"2" * 32)) == [Deferred()]
+    assert node.told(proposed(make_plan(), b"2" * 32)) == [Deferred()]
     assert node.heard() == [] and not lines(node.party)
 
 
-def test_no_question_is_slipped_in_while_the_owner_reads_another(node: Node, factory: ModuleType) -> None:
+def test_no_question_is_slipped_in_while_the_owner_reads_another(node: Node) -> None:
     """Who answers names the question that was shown; it is gone when the coordinator asks for something else."""
-    node.told(proposed(factory.make_plan()))
+    node.told(proposed(make_plan()))
     shown = node.asked
-    node.told(proposed(dearer(factory)))
+    node.told(proposed(dearer()))
     with closing(OwnerDesk(node.party.folder)) as desk, pytest.raises(UsageError) as refused:
         desk.answer(shown.id, approve=True)
     assert refused.value.code == "not-asked" and node.heard() == [] and not lines(node.party)
 
 
-def test_an_evaluation_at_another_price_is_another_question(node: Node, factory: ModuleType) -> None:
+def test_an_evaluation_at_another_price_is_another_question(node: Node) -> None:
     """Its digest has the model, the cost and the noise in it."""
-    plan = factory.make_plan().to_dict()
+    plan = make_plan().to_dict()
     questions = {
         dataclasses.replace(QUESTION, digest=digest, run_id=run_id, kind=kind).id
         for digest in (QUESTION.digest, "44" * 32)
@@ -319,25 +319,25 @@ def test_an_evaluation_at_another_price_is_another_question(node: Node, factory:
         for kind in ("training", "evaluation")
     }
     assert len(questions) == 8 and plan
-    task = EvaluationInvitation(RUN, proposed(factory.make_plan()).plan, b"{}", 0.5, 1e-6, 0, "distributed")
+    task = EvaluationInvitation(RUN, proposed(make_plan()).plan, b"{}", 0.5, 1e-6, 0, "distributed")
     assert [type(answer) for answer in node.told(task)] == [Refused]
 
 
-def test_asking_again_and_again_is_one_question(node: Node, factory: ModuleType) -> None:
+def test_asking_again_and_again_is_one_question(node: Node) -> None:
     """A coordinator that repeats itself, over one connection or many, makes no second one and no second answer."""
-    assert node.told(proposed(factory.make_plan())) == [Deferred()]
+    assert node.told(proposed(make_plan())) == [Deferred()]
     first = node.asked
-    assert node.told(proposed(factory.make_plan())) == []
+    assert node.told(proposed(make_plan())) == []
     node.greet()
-    assert node.told(proposed(factory.make_plan())) == [Deferred()]
+    assert node.told(proposed(make_plan())) == [Deferred()]
     assert node.asked == first
     say(node.party, approve=True)
     assert [type(answer) for answer in node.heard()] == [Ready] and node.heard() == []
 
 
-def test_the_question_goes_when_the_coordinator_gives_up(node: Node, factory: ModuleType) -> None:
+def test_the_question_goes_when_the_coordinator_gives_up(node: Node) -> None:
     """No owner is asked about a run that will not be."""
-    node.told(proposed(factory.make_plan()))
+    node.told(proposed(make_plan()))
     node.told(Stop("too-few-sites"))
     with closing(OwnerDesk(node.party.folder)) as desk:
         assert desk.pending() is None
@@ -390,9 +390,9 @@ def test_a_node_that_is_down_hears_of_it_when_it_starts(federate: Builder, kille
     assert lines(party)[0][0] == "closed" and len(party.failures) == 1
 
 
-def test_stopping_withdraws_the_question(node: Node, factory: ModuleType) -> None:
+def test_stopping_withdraws_the_question(node: Node) -> None:
     """Who stops the node has said no."""
-    node.told(proposed(factory.make_plan()))
+    node.told(proposed(make_plan()))
     assert main(["approve", str(node.party.folder), "--stop"]) == 0
     (refused,) = node.heard()
     assert refused == Refused(0, "stopped-by-owner") and not lines(node.party)
@@ -436,9 +436,9 @@ def test_the_command_shows_what_is_asked_and_what_it_would_cost(
 
 
 @pytest.mark.parametrize("noise", ["server", "distributed", "local"])
-def test_who_approves_is_told_who_sees_exact_totals(noise: str, factory: ModuleType) -> None:
+def test_who_approves_is_told_who_sees_exact_totals(noise: str) -> None:
     """At the terminal, on the page and in `hedgerow privacy` alike, by one function."""
-    plan = factory.make_plan(privacy={"noise": noise, "n_records": 1000})
+    plan = make_plan(privacy={"noise": noise, "n_records": 1000})
     said = dict(owner.facts_of(dataclasses.replace(QUESTION, noise=noise)))["who sees what"]
     assert dict(plan_facts(plan))["who sees what"] == said == who_sees(noise)
     assert dict(seen_facts(plan, forecast(plan)))["who sees what"] == said

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.training.presets import PRESETS, apply_preset
+from tests.builders import FEATURES, make_data, make_plan, take
 from tests.tiers import all_but
 
 
@@ -27,9 +27,9 @@ def loopback(tmp_path_factory: pytest.TempPathFactory) -> Loopback:
     return Loopback(3, tmp_path_factory.mktemp("loopback"))
 
 
-def tiny(factory: ModuleType, name: str) -> Plan:
+def tiny(name: str) -> Plan:
     """The preset with few and shallow trees: at least two rounds of boosting, in batches where it has any."""
-    plan = apply_preset(PRESETS[name], factory.make_plan(privacy={"n_records": 60}))
+    plan = apply_preset(PRESETS[name], make_plan(privacy={"n_records": 60}))
     batch = plan.model.batch_size
     changes = {"n_trees": 4, "max_depth": 2, "candidate_rounds": 2, "n_candidates": 8}
     model = dataclasses.replace(plan.model, **changes, batch_size=min(batch, 2) if isinstance(batch, int) else batch)
@@ -42,12 +42,12 @@ SLOWER = BOOSTED - {"hedgerow", "ldp", "xgboost-like"}
 
 
 @pytest.mark.parametrize("name", all_but(SLOWER, sorted(BOOSTED)))
-def test_masked_in_process_and_over_grpc(factory: ModuleType, loopback: Loopback, name: str) -> None:
+def test_masked_in_process_and_over_grpc(loopback: Loopback, name: str) -> None:
     """`local` with secure aggregation and `grpc` make the same bytes, noise of nodes and coordinator included."""
-    plan = tiny(factory, name)
+    plan = tiny(name)
     assert plan.federation.secure_aggregation
-    rows = factory.make_data(plan, 60, 7)
-    data = {site: factory.take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
+    rows = make_data(plan, 60, 7)
+    data = {site: take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
     noise = SeededNoise(3)
     local = train(plan, data, noise=noise)
     found = loopback.run(plan, data, noise)
@@ -59,35 +59,35 @@ def test_masked_in_process_and_over_grpc(factory: ModuleType, loopback: Loopback
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", ["binary", "regression", "survival"])
-def test_what_is_known_is_kept_alike_over_engines(factory: ModuleType, loopback: Loopback, label: str) -> None:
+def test_what_is_known_is_kept_alike_over_engines(loopback: Loopback, label: str) -> None:
     """Every party projects the values by itself: one other bit, and the nodes would sum by other scores."""
-    features = [{**factory.FEATURES[0], "monotone": "increasing"}, *factory.FEATURES[1:3]]
-    features += [{**factory.FEATURES[3], "monotone": "decreasing"}]
+    features = [{**FEATURES[0], "monotone": "increasing"}, *FEATURES[1:3]]
+    features += [{**FEATURES[3], "monotone": "decreasing"}]
     model = {"n_trees": 12, "max_depth": 3, "interaction_constraints": [["age", "income"], ["income", "change"]]}
-    plan = factory.make_plan(label, model, {"n_records": 60}, features)
-    rows = factory.make_data(plan, 60, 7)
-    data = {site: factory.take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
+    plan = make_plan(label, model, {"n_records": 60}, features)
+    rows = make_data(plan, 60, 7)
+    data = {site: take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
     noise = SeededNoise(3)
     local = train(plan, data, noise=noise)
     assert loopback.run(plan, data, noise).model == local.to_bytes()
 
 
-def test_counts_far_below_their_bound_are_zoomed_in_on_alike(factory: ModuleType, loopback: Loopback) -> None:
+def test_counts_far_below_their_bound_are_zoomed_in_on_alike(loopback: Loopback) -> None:
     """Of every party alone: how far is read off the first release, and the last one mends what all have made."""
-    table = factory.make_plan("count", {"n_trees": 4, "max_depth": 2}, {"n_records": 300, "epsilon": 8.0}).to_dict()
+    table = make_plan("count", {"n_trees": 4, "max_depth": 2}, {"n_records": 300, "epsilon": 8.0}).to_dict()
     table["label"]["max"], table["model"]["interaction"] = 200, "adaptive"
     plan = Plan.from_dict(table)
-    rows = factory.make_data(plan, 300, 7)
+    rows = make_data(plan, 300, 7)
     counts = np.random.default_rng(7).poisson(2.0 * (1 + rows.codes[0] % 3))
     rows = dataclasses.replace(rows, labels=plan.label.kind.kept(counts, plan.label))
-    data = {site: factory.take(rows, np.arange(i, 300, 3)) for i, site in enumerate(loopback.names)}
+    data = {site: take(rows, np.arange(i, 300, 3)) for i, site in enumerate(loopback.names)}
     noise = SeededNoise(3)
     local = train(plan, data, noise=noise)
     assert [release.kind for release in local.ledger][::5] == ["CountOctaves", "RateSums"]
     assert loopback.run(plan, data, noise).model == local.to_bytes()
 
 
-def test_three_sites_are_summed_under_masks(factory: ModuleType, loopback: Loopback) -> None:
+def test_three_sites_are_summed_under_masks(loopback: Loopback) -> None:
     """The comparison above would say little if the engine `local` added sums up in the clear."""
 
     class Silent:
@@ -95,14 +95,14 @@ def test_three_sites_are_summed_under_masks(factory: ModuleType, loopback: Loopb
             self.site = site
 
     nodes = [Silent(site) for site in loopback.names]
-    assert isinstance(build_aggregation(tiny(factory, "ldp"), nodes, 4, SeededNoise(1)), MaskedAggregation)  # type: ignore[arg-type]
+    assert isinstance(build_aggregation(tiny("ldp"), nodes, 4, SeededNoise(1)), MaskedAggregation)  # type: ignore[arg-type]
 
 
-def test_every_byte_of_a_run_is_counted(factory: ModuleType, loopback: Loopback, tmp_path: Path) -> None:
+def test_every_byte_of_a_run_is_counted(loopback: Loopback, tmp_path: Path) -> None:
     """At the hub: at least what the masked vectors alone weigh, and not so much more that something else is counted."""
-    plan = tiny(factory, "dp-tr-newton")
-    rows = factory.make_data(plan, 60, 7)
-    data = {site: factory.take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
+    plan = tiny("dp-tr-newton")
+    rows = make_data(plan, 60, 7)
+    data = {site: take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
     found = loopback.run(plan, data, SeededNoise(3))
     numbers = sum(release.length for release in train(plan, data, noise=SeededNoise(3)).ledger)
     assert found.n_exchanges == 2 * found.n_rounds

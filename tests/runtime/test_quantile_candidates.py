@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, checked_report, run_program
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.histograms import Histogram
+from tests.builders import make_data, make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder
@@ -37,23 +37,23 @@ N_CANDIDATES = 5
 RULES: dict[str, Any] = {"version": 1, "data_set": "d", "delta": 1e-5, "noise": ("server",)}
 
 
-def asked(factory: ModuleType, plan: Plan) -> list[Query]:
+def asked(plan: Plan) -> list[Query]:
     """The queries of a run."""
     settings, queries = resolve(plan), []
-    sums = PlainAggregation([Node("a", factory.make_data(plan, 60, 1), plan, settings)])
+    sums = PlainAggregation([Node("a", make_data(plan, 60, 1), plan, settings)])
     run_program(plan, program_for(plan, settings), sums, SeededNoise(1), lambda query, _: queries.append(query))
     return queries
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
 @pytest.mark.parametrize("update", ["newton", "gradient"])
-def test_candidates_are_the_quantiles_of_the_rows(factory: ModuleType, label: str, update: str) -> None:
+def test_candidates_are_the_quantiles_of_the_rows(label: str, update: str) -> None:
     """An oracle sorts every feature's codes: each cut has the share of rows to its left nearest to q / (Q+1)."""
     model = {**QUANTILE, "n_candidates": N_CANDIDATES, "weight_update": update, "n_trees": 40}
     # A start has cuts of its own.
     model |= {"start": "none"} if label == "regression" else {}
-    plan = factory.make_plan(label, model, {"n_records": 997})
-    settings, data, grid = resolve(plan), factory.make_data(plan, 997, 3), build_grid(plan)
+    plan = make_plan(label, model, {"n_records": 997})
+    settings, data, grid = resolve(plan), make_data(plan, 997, 3), build_grid(plan)
     sums = PlainAggregation([Node("a", data, plan, settings)])
     outcome = run_program(plan, program_for(plan, settings), sums, SeededNoise(1))
     trees = outcome.ensemble.fitted.trees
@@ -73,24 +73,24 @@ def test_candidates_are_the_quantiles_of_the_rows(factory: ModuleType, label: st
 
 
 @pytest.mark.parametrize("method", ["totally_random", "hist", "partially_random"])
-def test_counts_are_asked_for_once(factory: ModuleType, method: str) -> None:
+def test_counts_are_asked_for_once(method: str) -> None:
     """One exchange more, without noise, before everything else; the other releases cost what they did."""
     model = {**QUANTILE, "split_method": method, "batch_size": 2}
-    plan = factory.make_plan(model=model)
-    queries = asked(factory, plan)
+    plan = make_plan(model=model)
+    queries = asked(plan)
     assert [isinstance(query, Histogram) for query in queries] == [True] + [False] * (len(queries) - 1)
     assert [query.noise_multiplier == 0 for query in queries] == [True] + [False] * (len(queries) - 1)
     assert len(queries) == resolve(plan).n_exchanges(plan)
     assert queries[0].length <= resolve(plan).largest_length(plan)
-    uniform = factory.make_plan(model={**model, "split_candidates": "uniform"})
+    uniform = make_plan(model={**model, "split_candidates": "uniform"})
     assert resolve(plan).noise_multiplier == pytest.approx(resolve(uniform).noise_multiplier, rel=1e-5)
     assert get_accountant("gdp").epsilon(resolve(plan).planned_releases(plan), 1e-5) == math.inf
 
 
-def test_the_report_says_what_happened(factory: ModuleType) -> None:
+def test_the_report_says_what_happened() -> None:
     """Real noise does not save it: epsilon is infinite, void, and the reason is in the file."""
-    plan = factory.make_plan(model=QUANTILE)
-    model = train(plan, {"a": factory.make_data(plan, 60, 1)}, noise=SystemNoise(os.urandom))
+    plan = make_plan(model=QUANTILE)
+    model = train(plan, {"a": make_data(plan, 60, 1)}, noise=SystemNoise(os.urandom))
     report = model.report
     assert report.epsilon == math.inf and report.guarantee == "void" and report.candidates_from_data
     assert any("exact quantiles of the private data" in reason for reason in report.voided_by)
@@ -100,9 +100,9 @@ def test_the_report_says_what_happened(factory: ModuleType) -> None:
     assert 0.99 * plan.privacy.epsilon <= get_accountant("gdp").epsilon(noised, 1e-5) <= plan.privacy.epsilon
 
 
-def test_what_is_noised_still_keeps_to_epsilon(factory: ModuleType) -> None:
+def test_what_is_noised_still_keeps_to_epsilon() -> None:
     """A void guarantee is no excuse for a program that releases more than it declared."""
-    plan = factory.make_plan(model=QUANTILE)
+    plan = make_plan(model=QUANTILE)
     ledger = Ledger().append(Release("0/Histogram/x", 0, "Histogram", UnnoisedEvent(), 3, 1.0, 0.0))
     checked_report(plan, ledger, SeededNoise(1))
     ledger = ledger.append(Release("1/LeafSums/x", 1, "LeafSums", GaussianEvent(0.1), 3, 1.0, 0.1))
@@ -111,9 +111,9 @@ def test_what_is_noised_still_keeps_to_epsilon(factory: ModuleType) -> None:
     assert caught.value.code == "budget-exceeded"
 
 
-def test_a_policy_refuses_them_unless_sums_without_noise_are_allowed(factory: ModuleType) -> None:
+def test_a_policy_refuses_them_unless_sums_without_noise_are_allowed() -> None:
     """The plan, and the query by itself; the evaluation of such a model reads no quantiles."""
-    plan = factory.make_plan(model=QUANTILE)
+    plan = make_plan(model=QUANTILE)
     query = next(program_for(plan))
     strict, open_policy = Policy(**RULES, max_epsilon=9.0), Policy(**RULES, max_epsilon=math.inf)
     for check in (lambda: strict.check_plan(plan), lambda: strict.check_query(query)):
@@ -125,9 +125,9 @@ def test_a_policy_refuses_them_unless_sums_without_noise_are_allowed(factory: Mo
     open_policy.check_query(query)
 
 
-def test_a_federation_refuses_them_or_makes_the_local_engines_model(federate: Builder, factory: ModuleType) -> None:
+def test_a_federation_refuses_them_or_makes_the_local_engines_model(federate: Builder) -> None:
     """Over the protocol: every node refuses by its policy; where all owners allow it, the model is the same."""
-    plan = factory.make_plan(model=QUANTILE)
+    plan = make_plan(model=QUANTILE)
     names = [f"site-{number}" for number in range(4)]
     allowed = federate(4, plan, policies={name: Policy(**RULES, max_epsilon=math.inf) for name in names})
     outcome = allowed.run()
@@ -140,7 +140,7 @@ def test_a_federation_refuses_them_or_makes_the_local_engines_model(federate: Bu
     assert {fault.code for party in refused.parties.values() for fault in party.failures} == {"policy-unnoised"}
 
 
-def test_an_estimator_says_so(factory: ModuleType) -> None:
+def test_an_estimator_says_so() -> None:
     """By its parameter, with its report."""
     random = np.random.default_rng(1)
     x = random.normal(size=(200, 2))
@@ -152,7 +152,7 @@ def test_an_estimator_says_so(factory: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("other", [{"algorithm": "s-gbdt"}, {"weight_update": "averaging"}])
-def test_where_there_are_none(factory: ModuleType, other: dict[str, str]) -> None:
+def test_where_there_are_none(other: dict[str, str]) -> None:
     """S-GBDT's candidates come from its own releases, and sums of averages hold no weight of a record."""
     with pytest.raises(PlanError, match="split_candidates"):
-        factory.make_plan(model={**QUANTILE, **other})
+        make_plan(model={**QUANTILE, **other})

@@ -8,7 +8,6 @@ import math
 import re
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +19,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.secagg.messages import EpochParameters
 from hedgerow.server.coordinator import parameters_of
+from tests.builders import make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -30,7 +30,7 @@ POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise
 def with_policy(federate: Builder, plan: Plan | None = None, **rules: Any) -> Federation:
     """Five sites, the first of which has stricter rules."""
     strict = dataclasses.replace(POLICY, **rules)
-    return federate(5, plan, policies={"site-0": strict})  # type: ignore[no-any-return]
+    return federate(5, plan, policies={"site-0": strict})
 
 
 def refused(federation: Federation, code: str) -> None:
@@ -56,25 +56,23 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("code", sorted(PLANS))
-def test_a_policy_refuses_a_plan_by_its_code(federate: Builder, factory: ModuleType, code: str) -> None:
+def test_a_policy_refuses_a_plan_by_its_code(federate: Builder, code: str) -> None:
     """A node's owner has the last word, and one strict site does not stop the others."""
     changes, rules = PLANS[code]
     others = {"max_epsilon": math.inf} if code == "policy-unnoised" else {}
     policies = {f"site-{i}": dataclasses.replace(POLICY, **others) for i in range(1, 5)}
     policies["site-0"] = dataclasses.replace(POLICY, **rules)
-    federation = federate(5, factory.make_plan(**changes), policies=policies)
+    federation = federate(5, make_plan(**changes), policies=policies)
     federation.run()
     refused(federation, code)
 
 
 @pytest.mark.parametrize("lacking", ["GramMatrix", "CrossProducts", "SampledLeafSums"])
-def test_a_policy_lists_the_kinds_of_a_linear_start_as_well(
-    federate: Builder, factory: ModuleType, lacking: str
-) -> None:
+def test_a_policy_lists_the_kinds_of_a_linear_start_as_well(federate: Builder, lacking: str) -> None:
     """Who allows the sums of S-GBDT's trees has not allowed products of features: a run that would ask for a kind that
     is not listed, were it in its last round, is refused before it costs anything. A site that lists all takes part."""
     own = {"initial_score": "linear", "subsampling_ratio": 1}
-    plan = factory.make_plan(model={"algorithm": "s-gbdt", "n_trees": 2, "max_depth": 2}, s_gbdt=own)
+    plan = make_plan(model={"algorithm": "s-gbdt", "n_trees": 2, "max_depth": 2}, s_gbdt=own)
     kinds = {"GramMatrix", "CrossProducts", "SampledLeafSums"}
     allowed = {"site-0": kinds - {lacking}, "site-1": kinds}
     policies = {site: dataclasses.replace(POLICY, query_kinds=tuple(sorted(own))) for site, own in allowed.items()}
@@ -92,13 +90,13 @@ def test_a_policy_lists_the_kinds_of_a_linear_start_as_well(
     assert len(taking_part) == 7 and all("site-1" in sites for sites in taking_part)
 
 
-def test_a_plan_that_would_fill_the_memory_is_refused_before_it_begins(factory: ModuleType) -> None:
+def test_a_plan_that_would_fill_the_memory_is_refused_before_it_begins() -> None:
     """A coordinator may stop a run, but not a node's machine: the trees of this plan's one batch take gigabytes."""
-    plan = factory.make_plan(model={"n_trees": 100_000, "max_depth": 8, "batch_size": "all"})
+    plan = make_plan(model={"n_trees": 100_000, "max_depth": 8, "batch_size": "all"})
     with pytest.raises(PolicyRefusal) as caught:
         require_moderate(plan, resolve(plan), POLICY.secure_sums.max_length)
     assert caught.value.code == "plan-too-large"
-    largest = factory.make_plan(model={"n_trees": 8192, "max_depth": 8, "batch_size": "all"})
+    largest = make_plan(model={"n_trees": 8192, "max_depth": 8, "batch_size": "all"})
     require_moderate(largest, resolve(largest), POLICY.secure_sums.max_length)
 
 
@@ -122,12 +120,12 @@ def test_an_unknown_coordinator_is_refused(federate: Builder) -> None:
     refused(federation, "policy-coordinator")
 
 
-def test_a_plan_that_was_changed_is_refused(federate: Builder, factory: ModuleType) -> None:
+def test_a_plan_that_was_changed_is_refused(federate: Builder) -> None:
     """A node that holds the plan takes part in no other one."""
     federation = federate(5)
     victim = federation.parties["site-0"]
     victim.kill()
-    victim.setup = dataclasses.replace(victim.setup, plan=factory.make_plan(privacy={"epsilon": 1.9}))
+    victim.setup = dataclasses.replace(victim.setup, plan=make_plan(privacy={"epsilon": 1.9}))
     victim.start()
     federation.run()
     refused(federation, "plan-changed")
@@ -179,12 +177,12 @@ def test_without_a_word_about_it_a_policy_withstands_a_colluding_site(federate: 
 
 @pytest.mark.parametrize("weaker", [{"min_survivors": 3}, {"has_echo": False}])
 def test_an_epoch_with_less_than_the_plan_asks_for_is_refused(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, weaker: dict[str, Any]
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, weaker: dict[str, Any]
 ) -> None:
     """All parties have agreed on the plan: no coordinator opens a sum over fewer sites, or shows each site another list
     of survivors, because a policy would allow it.
     """
-    table = factory.make_plan().to_dict()
+    table = make_plan().to_dict()
     plan = Plan.from_dict({**table, "federation": {**table["federation"], "min_sites": 4, "echo": True}})
 
     def with_less(plan: Plan, *others: Any) -> EpochParameters:
@@ -199,9 +197,9 @@ def test_an_epoch_with_less_than_the_plan_asks_for_is_refused(
     assert not federation.uploads
 
 
-def test_a_sites_own_sum_beyond_the_bound_is_no_refusal(federate: Builder, factory: ModuleType) -> None:
+def test_a_sites_own_sum_beyond_the_bound_is_no_refusal(federate: Builder) -> None:
     """Whether one site has more rows than the whole plan declares depends on one record; it must not be told."""
-    federation = federate(4, factory.make_plan(privacy={"n_records": 2000, "epsilon": 50.0}))
+    federation = federate(4, make_plan(privacy={"n_records": 2000, "epsilon": 50.0}))
     too_few = dataclasses.replace(federation.plan, privacy=dataclasses.replace(federation.plan.privacy, n_records=1))
     for party in federation.parties.values():
         party.kill()

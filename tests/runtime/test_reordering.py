@@ -7,13 +7,13 @@ waits longer than the plan says. That no slot masks twice and no purpose is answ
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.interface import Arrived
+from tests.builders import make_plan
 from tests.memory_network import Direction, Fate, Passing
 
 if TYPE_CHECKING:
@@ -41,16 +41,14 @@ def check(federation: Federation) -> None:
 
 @pytest.mark.parametrize("direction", list(Direction))
 @pytest.mark.parametrize("number", range(1, 13))
-def test_two_messages_that_change_places(
-    federate: Builder, factory: ModuleType, direction: Direction, number: int
-) -> None:
+def test_two_messages_that_change_places(federate: Builder, direction: Direction, number: int) -> None:
     """Wherever it happens, from the first greeting to the last release."""
 
     def faults(passing: Passing) -> Fate:
         is_it = passing.site == VICTIM and passing.direction is direction and passing.number == number
         return Fate.REORDER if is_it else Fate.DELIVER
 
-    check(federate(5, factory.make_plan(model={"n_trees": 3}), faults=faults))
+    check(federate(5, make_plan(model={"n_trees": 3}), faults=faults))
 
 
 class Echo:
@@ -103,11 +101,9 @@ LATE: dict[str, tuple[Direction, MessageKind, MessageKind]] = {
 
 
 @pytest.mark.parametrize("name", LATE)
-def test_a_message_of_an_earlier_exchange_that_comes_after_a_later_one(
-    federate: Builder, factory: ModuleType, name: str
-) -> None:
+def test_a_message_of_an_earlier_exchange_that_comes_after_a_later_one(federate: Builder, name: str) -> None:
     """An old message is worth nothing: it is not answered with anything new, and nothing is summed twice."""
     echo = Echo(*LATE[name])
-    federation = echo.federation = federate(5, factory.make_plan(model={"n_trees": 2}), faults=echo)
+    federation = echo.federation = federate(5, make_plan(model={"n_trees": 2}), faults=echo)
     check(federation)
     assert echo.n_replayed == 1

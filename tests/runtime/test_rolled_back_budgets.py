@@ -6,7 +6,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +21,7 @@ from hedgerow.errors import AggregationError, PolicyRefusal
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.messages import MessageKind, Payload, decode, encode
 from hedgerow.secagg.messages import UnmaskRequest
+from tests.builders import make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -264,8 +264,8 @@ _SLOTS = st.dictionaries(st.integers(0, 3).map(lambda number: bytes([number])), 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shown=_SLOTS, counted=_SLOTS, asked=_SLOTS, is_known=st.booleans(), epochs=st.sets(st.integers(0, 3)))
 def test_a_slot_passes_exactly_where_the_book_charges_for_it(
-    tmp_path: Path, factory: ModuleType,
-    shown: dict[bytes, int], counted: dict[bytes, int], asked: dict[bytes, int], is_known: bool, epochs: set[int],
+    tmp_path: Path, shown: dict[bytes, int], counted: dict[bytes, int], asked: dict[bytes, int], is_known: bool,
+    epochs: set[int],
 ) -> None:  # fmt: skip
     """Whatever epochs a book knows, however far its settled line counts, and whatever was asked before and not done, it
     refuses exactly what is not charged; and all that is lost is found before its owner is asked to charge for it.
@@ -274,7 +274,7 @@ def test_a_slot_passes_exactly_where_the_book_charges_for_it(
     path.unlink(missing_ok=True)
     book, run = BudgetBook(path), b"1" * 32
     book.serve("north", "state")
-    events, plan, limit = [GaussianEvent(10.0, count=6)], factory.make_plan(), (9.0, 1e-5)
+    events, plan, limit = [GaussianEvent(10.0, count=6)], make_plan(), (9.0, 1e-5)
     book.reserve(run, "d", plan, events, limit)
     known = {bytes([epoch]) for epoch in epochs}
     for epoch in known:

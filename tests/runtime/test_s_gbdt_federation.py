@@ -8,7 +8,6 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +32,7 @@ from hedgerow.server.journal import Journal
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, new_identity
+from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -43,12 +43,11 @@ UNHURRIED = Federation(join_timeout=3600.0, round_timeout=3600.0, idle_timeout=3
 """However busy the machine is, no site is left out."""
 
 
-def plan_of(factory: ModuleType, label: str, noise: str = "server") -> Plan:
+def plan_of(label: str, noise: str = "server") -> Plan:
     """A small plan with a filter, a sample, an initial score, extra rounds and a closing one."""
     model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2}
     own = {"extra_rounds": 2, "closing_rounds": 1, "subsampling_ratio": 0.4}
-    plan: Plan = factory.make_plan(label, model, {"n_records": 60, "noise": noise}, s_gbdt=own)
-    return plan
+    return make_plan(label, model, {"n_records": 60, "noise": noise}, s_gbdt=own)
 
 
 def samplers(n_records: int, n_sites: int) -> dict[str, SamplingSource]:
@@ -57,9 +56,9 @@ def samplers(n_records: int, n_sites: int) -> dict[str, SamplingSource]:
     return {f"site-{site}": SeededSampling(5, np.flatnonzero(owner == site)) for site in range(n_sites)}
 
 
-def alone(factory: ModuleType, plan: Plan) -> bytes:
+def alone(plan: Plan) -> bytes:
     """The model file of one site that holds all rows."""
-    data = factory.make_data(plan, 60, 7)
+    data = make_data(plan, 60, 7)
     sampling: dict[str, SamplingSource] = {"all": SeededSampling(5, np.arange(60))}
     return train(plan, {"all": data}, noise=SeededNoise(1), sampling=sampling).to_bytes()
 
@@ -75,20 +74,18 @@ def started(federation: Federation) -> Federation:
 
 @pytest.mark.parametrize("label", ["binary", "regression"])
 @pytest.mark.parametrize("n_sites", [3, 5])
-def test_a_federation_makes_the_model_of_one_site(
-    federate: Builder, factory: ModuleType, label: str, n_sites: int
-) -> None:
+def test_a_federation_makes_the_model_of_one_site(federate: Builder, label: str, n_sites: int) -> None:
     """Masks, sessions, stores and replicas in between: the model file is the same to the byte."""
-    plan = plan_of(factory, label)
+    plan = plan_of(label)
     federation = started(federate(n_sites, plan, must_start=False))
     outcome = federation.run()
-    assert federation.model_bytes(outcome) == alone(factory, plan)
+    assert federation.model_bytes(outcome) == alone(plan)
     assert all(party.is_done and not party.failures for party in federation.parties.values())
 
 
-def test_a_killed_node_charges_its_records_as_if_it_had_not_been(federate: Builder, factory: ModuleType) -> None:
+def test_a_killed_node_charges_its_records_as_if_it_had_not_been(federate: Builder) -> None:
     """What each record has spent is no file: a restarted node finds it again from its rows and the releases."""
-    plan = plan_of(factory, "regression")
+    plan = plan_of("regression")
     federation = started(federate(4, plan, must_start=False))
     n_told = 0
 
@@ -115,9 +112,9 @@ def test_a_killed_node_charges_its_records_as_if_it_had_not_been(federate: Build
     assert (accounts(session._run.node.held) == accounts(calm.held)).all() and accounts(calm.held).min() > 0
 
 
-def test_a_node_books_one_filter_for_a_run(federate: Builder, factory: ModuleType) -> None:
+def test_a_node_books_one_filter_for_a_run(federate: Builder) -> None:
     """What the owner reads in the budget book is what the model's ledger says, and no more than the plan's epsilon."""
-    plan = plan_of(factory, "binary", "distributed")
+    plan = plan_of("binary", "distributed")
     federation = started(federate(4, plan, must_start=False))
     outcome = federation.run()
     events = [event for event in outcome.ledger.events() if isinstance(event, FilteredGaussianEvent)]
@@ -127,10 +124,10 @@ def test_a_node_books_one_filter_for_a_run(federate: Builder, factory: ModuleTyp
         assert party.book.spent("test", plan.privacy.delta) == outcome.report.epsilon <= plan.privacy.epsilon
 
 
-def test_over_grpc_it_is_the_model_of_one_site(factory: ModuleType, tmp_path: Path) -> None:
+def test_over_grpc_it_is_the_model_of_one_site(tmp_path: Path) -> None:
     """The same over TLS and sockets, each node in a thread of its own."""
-    plan = plan_of(factory, "binary")
-    rows = factory.make_data(plan, 60, 7)
+    plan = plan_of("binary")
+    rows = make_data(plan, 60, 7)
     sources = samplers(60, 3)
     coordinator = new_identity("coordinator", Role.COORDINATOR, bytes([9]) * 32)
     identities = {site: new_identity(site, Role.SITE, bytes([i + 1]) * 32) for i, site in enumerate(sources)}
@@ -139,7 +136,7 @@ def test_over_grpc_it_is_the_model_of_one_site(factory: ModuleType, tmp_path: Pa
     hub = GrpcHub(coordinator, pinned, HubAddress(), settings=LINK)
 
     def take_part(number: int, site: str) -> None:
-        own: SiteData = factory.take(rows, np.flatnonzero(np.arange(60) % 3 == number))
+        own: SiteData = take(rows, np.flatnonzero(np.arange(60) % 3 == number))
         store, book = NodeStore(tmp_path / site), BudgetBook(tmp_path / site / "budget.db")
         keys = (signing_key(identities[site]), roster, POLICY)
         setup = NodeSetup(site, *keys, os.urandom, SeededNoise(1), lambda _: own, plan, sampling=sources[site])
@@ -164,4 +161,4 @@ def test_over_grpc_it_is_the_model_of_one_site(factory: ModuleType, tmp_path: Pa
         hub.close()
         journal.close()
     model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
-    assert model.to_bytes() == alone(factory, plan)
+    assert model.to_bytes() == alone(plan)

@@ -9,7 +9,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +23,7 @@ from hedgerow.data.units import RowCount
 from hedgerow.errors import PolicyRefusal
 from hedgerow.models.model import Model
 from hedgerow.transport.interface import Connected, Disconnected
+from tests.builders import make_data, make_plan, train
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
@@ -176,7 +176,7 @@ def test_a_new_roster_is_a_question_on_the_page_between_two_runs(page: SitePage,
         assert desk.said(question.id) is True and state(page)["question"] is None
 
 
-def test_the_words_of_a_node_that_waits(page: SitePage, factory: ModuleType, tmp_path: Path) -> None:
+def test_the_words_of_a_node_that_waits(page: SitePage, tmp_path: Path) -> None:
     """Enrolment, a lost connection, an error that ends it, models that were received; names stay what they are."""
     page.wait_for("Your words: apple river stone lamp", "Call the operator.")
     assert state(page)["waiting"] == "Call the operator." and state(page)["study"] == "wards"
@@ -186,8 +186,8 @@ def test_the_words_of_a_node_that_waits(page: SitePage, factory: ModuleType, tmp
     assert "<b>ill</b>" in state(page)["error"]["what"] and state(page)["error"]["code"] == "policy-label"
     page.show_models(tmp_path)
     assert state(page)["models"] == [] and "report" not in state(page)
-    plan = factory.make_plan("binary", {"n_trees": 2})
-    outcome = factory.train(plan, [factory.make_data(plan, 200, 0)])
+    plan = make_plan("binary", {"n_trees": 2})
+    outcome = train(plan, [make_data(plan, 200, 0)])
     Model(plan, outcome.ensemble, outcome.ledger, outcome.report).save(tmp_path / "model-0.json")
     page.show_models(tmp_path)
     assert state(page)["report"].startswith(outcome.report.text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +19,7 @@ from hedgerow.protocol.messages import NO_HASH, Hello, Invitation, Refused, Stop
 from hedgerow.server.coordinator import RunEvent, tell_of_the_end
 from hedgerow.server.journal import open_journal
 from hedgerow.transport.interface import Connected
+from tests.builders import make_plan, take
 from tests.memory_network import MemoryNetwork
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ VECTORS_LEFT, THREE_RELEASES = 5, 10
 VICTIM = "site-1"
 
 
-def other(factory: ModuleType, **privacy: Any) -> Plan:
+def other(**privacy: Any) -> Plan:
     """A corrected plan."""
-    return factory.make_plan(privacy={"epsilon": 1.5, **privacy})  # type: ignore[no-any-return]
+    return make_plan(privacy={"epsilon": 1.5, **privacy})
 
 
 def stop(federation: Federation, n_writes: int, killed: type[BaseException]) -> None:
@@ -77,7 +77,7 @@ def finish(federation: Federation, plan: Plan) -> None:
 @pytest.mark.parametrize("is_pinned", [True, False])
 @pytest.mark.parametrize(("n_writes", "n_charged"), [(1, 0), (2, 0), (3, 0), (VECTORS_LEFT, 1), (THREE_RELEASES, 4)])
 def test_a_run_that_was_stopped_costs_what_left_the_node_and_no_more(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], n_writes: int, n_charged: int, is_pinned: bool
+    federate: Builder, killed: type[BaseException], n_writes: int, n_charged: int, is_pinned: bool
 ) -> None:
     """Wherever it was stopped, set-up included, a corrected plan is carried out, and the book says what is true."""
     federation = federate(4)
@@ -87,7 +87,7 @@ def test_a_run_that_was_stopped_costs_what_left_the_node_and_no_more(
     start(federation, start_with)
     stop(federation, n_writes, killed)
     was_in = bool(lines(federation.parties[VICTIM]))
-    plan = other(factory)
+    plan = other()
     new_journal(federation)
     start(federation, plan if is_pinned else None, plan)
     finish(federation, plan)
@@ -100,13 +100,13 @@ def test_a_run_that_was_stopped_costs_what_left_the_node_and_no_more(
 
 
 def test_a_run_without_cost_is_free_in_the_book_as_soon_as_its_owner_starts_with_another_plan(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
+    federate: Builder, killed: type[BaseException]
 ) -> None:
     """Nothing was answered, so nothing stays reserved, whether or not another run ever begins; and going back works."""
     federation = federate(4)
     plan = federation.plan
     stop(federation, 3, killed)
-    start(federation, other(factory))
+    start(federation, other())
     victim = federation.parties[VICTIM]
     assert lines(victim) == [("left", 0)]
     assert victim.session.set_aside is not None and victim.session.set_aside.code == "run-set-aside"
@@ -118,7 +118,7 @@ def test_a_run_without_cost_is_free_in_the_book_as_soon_as_its_owner_starts_with
 
 
 def test_a_run_with_answers_that_was_left_is_never_taken_up_again(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], tmp_path: Any
+    federate: Builder, killed: type[BaseException], tmp_path: Any
 ) -> None:
     """A coordinator that leads its sites into another run and back gets no second answer for any purpose."""
     federation = federate(4)
@@ -127,8 +127,8 @@ def test_a_run_with_answers_that_was_left_is_never_taken_up_again(
     journal = (federation.folder / "journal.db").read_bytes()
     before = {party.setup.site: lines(party)[0][1] for party in federation.parties.values()}
     new_journal(federation)
-    start(federation, None, other(factory))
-    second = other(factory)
+    start(federation, None, other())
+    second = other()
     with pytest.raises(killed):
         federation.plan = second
         federation.run(kill_after=3)
@@ -148,7 +148,7 @@ def test_a_run_with_answers_that_was_left_is_never_taken_up_again(
 
 
 def test_leaving_makes_room_in_the_budget_for_the_run_that_is_joined(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
+    federate: Builder, killed: type[BaseException]
 ) -> None:
     """What the old run did not use is free for the new one; else a stopped run would use a budget up for nothing."""
     federation = federate(4)
@@ -159,12 +159,12 @@ def test_leaving_makes_room_in_the_budget_for_the_run_that_is_joined(
         party.start()
     stop(federation, VECTORS_LEFT, killed)
     new_journal(federation)
-    start(federation, None, other(factory, epsilon=1.8))
-    finish(federation, other(factory, epsilon=1.8))
+    start(federation, None, other(epsilon=1.8))
+    finish(federation, other(epsilon=1.8))
 
 
 def test_a_refused_run_leaves_the_old_one_as_it_is(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], tmp_path: Any
+    federate: Builder, killed: type[BaseException], tmp_path: Any
 ) -> None:
     """A run that a site may not join does not cost it its place in the one that it is in."""
     federation = federate(4)
@@ -174,8 +174,8 @@ def test_a_refused_run_leaves_the_old_one_as_it_is(
     victim.setup = dataclasses.replace(victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=2.2))
     journal = (federation.folder / "journal.db").read_bytes()
     new_journal(federation)
-    start(federation, None, other(factory, epsilon=9.0))
-    federation.plan, first = other(factory, epsilon=9.0), federation.plan
+    start(federation, None, other(epsilon=9.0))
+    federation.plan, first = other(epsilon=9.0), federation.plan
     federation.run()
     assert [fault.code for fault in victim.failures] == ["policy-over-budget"]
     assert lines(victim) == reserved
@@ -187,11 +187,11 @@ def test_a_refused_run_leaves_the_old_one_as_it_is(
     assert first.digest == victim.session.plan.digest
 
 
-def test_a_run_that_cost_nothing_fixes_no_unit_of_privacy(tmp_path: Any, factory: ModuleType) -> None:
+def test_a_run_that_cost_nothing_fixes_no_unit_of_privacy(tmp_path: Any) -> None:
     """The plan is corrected from records to patients before anything was answered: there is nothing to add up."""
     book = BudgetBook(tmp_path / "budget.db")
-    plan = factory.make_plan()
-    patients = factory.make_plan(privacy={"unit": "patient", "max_rows_per_unit": 2})
+    plan = make_plan()
+    patients = make_plan(privacy={"unit": "patient", "max_rows_per_unit": 2})
     events = TrainingTask(plan).planned_releases()
     book.reserve(b"1" * 32, "d", plan, events, (9.0, 1e-5))
     book.settle(b"1" * 32, ([], {}), LEFT)
@@ -201,7 +201,7 @@ def test_a_run_that_cost_nothing_fixes_no_unit_of_privacy(tmp_path: Any, factory
 
 @pytest.mark.parametrize("moment", ["reserve", "close_run", "_start", "database"])
 def test_a_node_that_is_killed_between_two_files_takes_part_and_charges_what_is_true(
-    federate: Builder, factory: ModuleType, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch, moment: str
+    federate: Builder, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Book, database and counter are three files: whatever the kill comes between, no answer is given for nothing, and
     none is charged that was not given."""
@@ -211,10 +211,10 @@ def test_a_node_that_is_killed_between_two_files_takes_part_and_charges_what_is_
     (before,) = [count for _, count in lines(victim)]
     assert before > 1
     new_journal(federation)
-    start(federation, None, other(factory))
+    start(federation, None, other())
     place = {"reserve": (BudgetBook, "reserve"), "close_run": (NodeStore, "close_run"), "_start": (NodeStore, "_start")}
     crashed = victim.crash_after(monkeypatch, *place.get(moment, (NodeStore, "open_run")))
-    finish(federation, other(factory))
+    finish(federation, other())
     assert crashed and not victim.failures
     (old, n_old), (new, n_new) = lines(victim)
     assert (old, n_old, new) == ("left", 1, "finished")
@@ -223,10 +223,10 @@ def test_a_node_that_is_killed_between_two_files_takes_part_and_charges_what_is_
 
 @pytest.mark.parametrize("is_salvaged", [False, True])
 def test_a_node_that_is_killed_between_two_files_at_the_end_hears_of_the_end_again(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, is_salvaged: bool
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, is_salvaged: bool
 ) -> None:
     """Its book has settled the run and its database has not closed it: it has the model, however far the run came."""
-    federation = federate(5, factory.make_plan(model={"n_trees": 6}))
+    federation = federate(5, make_plan(model={"n_trees": 6}))
     victim = federation.parties["site-4"]
 
     def act(event: RunEvent) -> None:
@@ -246,13 +246,13 @@ def test_a_node_that_is_killed_between_two_files_at_the_end_hears_of_the_end_aga
 
 
 def test_rows_may_be_corrected_until_something_was_answered_with_them(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
+    federate: Builder, killed: type[BaseException]
 ) -> None:
     """A table that was wrong is replaced before the first round, in the run that waits for it."""
     federation = federate(4)
     stop(federation, 3, killed)
     victim = federation.parties[VICTIM]
-    rows = factory.take(federation.data[VICTIM], list(range(20)))
+    rows = take(federation.data[VICTIM], list(range(20)))
     federation.data[VICTIM] = rows
     victim.setup = dataclasses.replace(victim.setup, load=lambda _: rows)
     start(federation, None)
@@ -274,9 +274,7 @@ def test_an_owner_leaves_a_run_and_is_charged_for_what_left(federate: Builder, k
     assert victim.session is not None and victim.session._run is None
 
 
-def test_a_run_whose_state_was_lost_is_left_at_its_whole_cost(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
-) -> None:
+def test_a_run_whose_state_was_lost_is_left_at_its_whole_cost(federate: Builder, killed: type[BaseException]) -> None:
     """What cannot be known is charged: an older database does not tell which vectors have left."""
     federation = federate(4)
     victim = federation.parties[VICTIM]
@@ -285,19 +283,17 @@ def test_a_run_whose_state_was_lost_is_left_at_its_whole_cost(
     for file in victim.folder.glob("node.db*"):
         file.unlink()
     new_journal(federation)
-    plan = other(factory)
+    plan = other()
     start(federation, None, plan)
     finish(federation, plan)
     assert lines(victim)[0] == ("left", whole)
 
 
-def test_a_journal_makes_room_only_where_nothing_was_released(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
-) -> None:
+def test_a_journal_makes_room_only_where_nothing_was_released(federate: Builder, killed: type[BaseException]) -> None:
     """A run that has shown something is never put away by mistake; one that has not never stands in the way."""
     federation = federate(4)
     path = federation.folder / "journal.db"
-    corrected = TrainingTask(other(factory))
+    corrected = TrainingTask(other())
     stop(federation, 3, killed)
     same, aside = open_journal(path, TrainingTask(federation.plan), federation.roster)
     assert aside is None and same.load(federation.plan, federation.roster) is not None
@@ -322,12 +318,12 @@ def test_a_journal_makes_room_only_where_nothing_was_released(
 
 
 def test_a_policy_that_became_stricter_does_not_hold_the_node_in_its_old_run(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
+    federate: Builder, killed: type[BaseException]
 ) -> None:
     """The owner forbids what the stopped run used: it is not gone on with, and a run within the rules is."""
     federation = federate(4)
     stop(federation, VECTORS_LEFT, killed)
-    plan = dataclasses.replace(other(factory), privacy=dataclasses.replace(other(factory).privacy, noise="distributed"))
+    plan = dataclasses.replace(other(), privacy=dataclasses.replace(other().privacy, noise="distributed"))
     for party in federation.parties.values():
         policy = dataclasses.replace(party.setup.policy, noise=("distributed",))
         party.setup = dataclasses.replace(party.setup, policy=policy)
@@ -396,12 +392,12 @@ def test_a_run_can_be_paused_again_and_again_while_nodes_are_killed(federate: Bu
     assert len(set(federation.session.run.survivors)) == 1  # type: ignore[union-attr]
 
 
-def test_a_paused_run_does_not_go_on_with_another_plan(federate: Builder, factory: ModuleType) -> None:
+def test_a_paused_run_does_not_go_on_with_another_plan(federate: Builder) -> None:
     """Under the number of the run that rests, a dearer plan: the node that keeps its place refuses, and has lost
     nothing by it.
     """
     federation = federate(4)
-    federation.pin(other(factory))
+    federation.pin(other())
     pause(federation, 1)
     party = federation.parties[VICTIM]
     charged = lines(party)
@@ -412,7 +408,7 @@ def test_a_paused_run_does_not_go_on_with_another_plan(federate: Builder, factor
     assert isinstance(hello, Hello) and hello.run_id == run_id
     session.receive(encode(Welcome(hello.connection)))
     assert not session.is_paused
-    plan = json.dumps(other(factory).to_dict()).encode()
+    plan = json.dumps(other().to_dict()).encode()
     (refused,) = map(decode, session.receive(encode(Invitation(run_id, plan))))
     assert isinstance(refused, Refused) and refused.code == "plan-changed"
     assert lines(party) == charged

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,7 @@ from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, 
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import EpochParameters, NoiseMode, Roster, Site
 from hedgerow.secagg.view import EpochRecord
+from tests.builders import make_plan
 from tests.memory_network import telling
 
 if TYPE_CHECKING:
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def plan(factory: ModuleType) -> Plan:
+def plan() -> Plan:
     """A plan whose trees the sites draw."""
-    made: Plan = factory.make_plan(model={"structure_seed": "joint", "n_trees": 8})
-    return made
+    return make_plan(model={"structure_seed": "joint", "n_trees": 8})
 
 
 def key_of(name: str) -> bytes:
@@ -117,9 +116,9 @@ def test_a_site_that_comes_late_sees_that_nobody_picked_the_seed(federate: Build
     assert federation.model_bytes(outcome) == federation.survivors_model()
 
 
-def test_a_site_that_comes_for_the_end_only_has_the_model_too(federate: Builder, factory: ModuleType) -> None:
+def test_a_site_that_comes_for_the_end_only_has_the_model_too(federate: Builder) -> None:
     """Who was in no round gets the releases with the proof of their seed, and makes the model from them."""
-    federation = federate(5, factory.make_plan(model={"structure_seed": "joint", "n_trees": 4}))
+    federation = federate(5, make_plan(model={"structure_seed": "joint", "n_trees": 4}))
     run_with_a_late_site(federation)
     late = federation.parties["site-4"]
     assert late.is_done and not late.failures
@@ -143,10 +142,10 @@ def other_seed_at_the_end(message: Message) -> Message:
 @pytest.mark.parametrize("lie", [other_seed, other_seed_after_a_release, other_seed_at_the_end])
 @pytest.mark.parametrize("is_joint", [True, False])
 def test_a_node_begins_with_no_seed_that_the_coordinator_picked(
-    federate: Builder, factory: ModuleType, lie: Callable[[Message], Message], is_joint: bool
+    federate: Builder, lie: Callable[[Message], Message], is_joint: bool
 ) -> None:
     """It knows from the nonces, or from the plan, what the seed is, in every round and at the end."""
-    federation = federate(5, factory.make_plan(model={"structure_seed": "joint" if is_joint else 3}))
+    federation = federate(5, make_plan(model={"structure_seed": "joint" if is_joint else 3}))
     federation.tamper = telling("site-0", lie)
     federation.run()
     assert [fault.code for fault in federation.parties["site-0"].failures] == ["structure-seed"]
@@ -196,7 +195,7 @@ def test_a_late_site_refuses_the_origin_of_another_run(federate: Builder, plan: 
     assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]
 
 
-def test_a_replica_begins_with_one_seed_only(factory: ModuleType, plan: Plan) -> None:
+def test_a_replica_begins_with_one_seed_only(plan: Plan) -> None:
     """What the first epoch has drawn are the trees of the run, before its first release and after it."""
     replica, fresh = Replica(TrainingTask(plan)), Replica(TrainingTask(plan.with_structure_seed(8)))
     assert replica.query is None

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.secagg.guarantees import Wishes, default_wishes, derive
 from hedgerow.server.release import EvaluatedModel
+from tests.builders import make_data, make_plan, take
 
 EPSILON = 1.0
 DELTA = 1e-6
@@ -49,18 +49,18 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def plan_of(factory: ModuleType, name: str) -> Plan:
+def plan_of(name: str) -> Plan:
     """A small plan of that kind."""
     fields = PLANS[name]
     model = {"n_trees": 3, "max_depth": 2, **fields.get("model", {})}
     privacy = {"epsilon": EPSILON, "delta": DELTA, "n_records": 400, **fields.get("privacy", {})}
-    return factory.make_plan("binary", model, privacy)
+    return make_plan("binary", model, privacy)
 
 
-def sites_of(factory: ModuleType, plan: Plan, seed: int) -> dict[str, SiteData]:
+def sites_of(plan: Plan, seed: int) -> dict[str, SiteData]:
     """Three sites with rows."""
-    rows = factory.make_data(plan, 120, seed)
-    return {f"site-{i}": factory.take(rows, np.arange(i, 120, 3)) for i in range(3)}
+    rows = make_data(plan, 120, seed)
+    return {f"site-{i}": take(rows, np.arange(i, 120, 3)) for i in range(3)}
 
 
 def gaussian_epsilon(events: list[Event], delta: float) -> float:
@@ -119,23 +119,23 @@ def check_account(content: dict[str, Any], accountant: str, n_releases: int, eps
 
 
 @pytest.fixture(scope="module")
-def trained(factory: ModuleType) -> Callable[[str], Model]:
+def trained() -> Callable[[str], Model]:
     """A model of a kind of plan, which the tests share: to calibrate noise by `pld` takes seconds."""
 
     @functools.cache
     def train_once(name: str) -> Model:
-        plan = plan_of(factory, name)
-        return train(plan, sites_of(factory, plan, 1), noise=SystemNoise(os.urandom))
+        plan = plan_of(name)
+        return train(plan, sites_of(plan, 1), noise=SystemNoise(os.urandom))
 
     return train_once
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_every_epsilon_is_the_ledgers_after_every_sequence(
-    factory: ModuleType, trained: Callable[[str], Model], name: str, tmp_path: Path
+    trained: Callable[[str], Model], name: str, tmp_path: Path
 ) -> None:
     """Trained, evaluated, saved, loaded, evaluated again at another delta: at each step the report is the account."""
-    plan = plan_of(factory, name)
+    plan = plan_of(name)
     accountant, path = plan.privacy.accountant, tmp_path / "model.json"
     noise, model = SystemNoise(os.urandom), trained(name)
     spent = [model.report.epsilon]
@@ -146,7 +146,7 @@ def test_every_epsilon_is_the_ledgers_after_every_sequence(
     for epsilon, delta, is_loaded in steps[:2] if accountant == "pld" else steps:
         if is_loaded:
             model = Model.load(path)
-        found = evaluate_federated(model, sites_of(factory, plan, 2), epsilon=epsilon, delta=delta, noise=noise)
+        found = evaluate_federated(model, sites_of(plan, 2), epsilon=epsilon, delta=delta, noise=noise)
         model, n_releases = found.model, n_releases + 2
         model.save(path)
         content = json.loads(path.read_text())
@@ -162,15 +162,13 @@ def test_every_epsilon_is_the_ledgers_after_every_sequence(
 
 
 @pytest.mark.parametrize("seeded", [(True, False), (False, True)])
-def test_a_seed_in_one_part_voids_the_whole(factory: ModuleType, seeded: tuple[bool, bool], tmp_path: Path) -> None:
+def test_a_seed_in_one_part_voids_the_whole(seeded: tuple[bool, bool], tmp_path: Path) -> None:
     """Whoever knows the seed of the training, or of the evaluation, subtracts that noise: the model has no promise."""
-    plan = plan_of(factory, "gdp")
+    plan = plan_of("gdp")
     sources: list[NoiseSource] = [SeededNoise(3) if is_seeded else SystemNoise(os.urandom) for is_seeded in seeded]
-    model = train(plan, sites_of(factory, plan, 1), noise=sources[0])
+    model = train(plan, sites_of(plan, 1), noise=sources[0])
     model.save(tmp_path / "model.json")
-    found = evaluate_federated(
-        Model.load(tmp_path / "model.json"), sites_of(factory, plan, 2), epsilon=1.0, noise=sources[1]
-    )
+    found = evaluate_federated(Model.load(tmp_path / "model.json"), sites_of(plan, 2), epsilon=1.0, noise=sources[1])
     found.model.save(tmp_path / "model.json")
     assert found.model.report.guarantee == Model.load(tmp_path / "model.json").report.guarantee == "void"
     assert model.report.seeded == seeded[0] and found.cost.seeded == seeded[1]
@@ -186,16 +184,14 @@ def forged(path: Path, **changes: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def by_pld(
-    factory: ModuleType, trained: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, bytes]:
+def by_pld(trained: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Files of evaluated models whose plans are accounted for by `pld`."""
     path, files = tmp_path_factory.mktemp("pld") / "model.json", {}
     for name in ("pld", "pld, dp-xgboost"):
-        plan, model = plan_of(factory, name), trained(name)
+        plan, model = plan_of(name), trained(name)
         model.save(path)
         files[f"{name}, not evaluated"] = path.read_bytes()
-        found = evaluate_federated(model, sites_of(factory, plan, 2), epsilon=5.0, noise=SystemNoise(os.urandom))
+        found = evaluate_federated(model, sites_of(plan, 2), epsilon=5.0, noise=SystemNoise(os.urandom))
         found.model.save(path)
         files[name] = path.read_bytes()
     return files
@@ -244,12 +240,12 @@ def test_a_model_can_be_read_without_the_extra(
     assert Model.load(path).report.accounted_by == "gdp"
 
 
-def test_evaluations_have_sites_of_their_own(factory: ModuleType, tmp_path: Path) -> None:
+def test_evaluations_have_sites_of_their_own(tmp_path: Path) -> None:
     """Trained by three sites and evaluated by seven: each release names the sites that added its noise."""
-    plan = plan_of(factory, "gdp, distributed")
-    model = train(plan, sites_of(factory, plan, 1), noise=SystemNoise(os.urandom))
-    rows = factory.make_data(plan, 140, 2)
-    seven = {f"site-{i}": factory.take(rows, np.arange(i, 140, 7)) for i in range(7)}
+    plan = plan_of("gdp, distributed")
+    model = train(plan, sites_of(plan, 1), noise=SystemNoise(os.urandom))
+    rows = make_data(plan, 140, 2)
+    seven = {f"site-{i}": take(rows, np.arange(i, 140, 7)) for i in range(7)}
     found = evaluate_federated(model, seven, epsilon=1.0, noise=SystemNoise(os.urandom))
     found.model.save(tmp_path / "model.json")
     loaded = Model.load(tmp_path / "model.json")
@@ -295,13 +291,11 @@ def test_the_stated_condition_is_the_one_that_holds(n_sites: int, has_echo: bool
         assert exactly_h_are_honest == pytest.approx(1.455, abs=0.001)
 
 
-def test_the_coordinator_of_a_network_gives_the_same_account(
-    factory: ModuleType, trained: Callable[[str], Model]
-) -> None:
+def test_the_coordinator_of_a_network_gives_the_same_account(trained: Callable[[str], Model]) -> None:
     """Under `pld`, whose figure was once left as it was before the evaluation."""
-    plan, model = plan_of(factory, "pld"), trained("pld")
+    plan, model = plan_of("pld"), trained("pld")
     noise = SystemNoise(os.urandom)
-    found = evaluate_federated(model, sites_of(factory, plan, 2), epsilon=5.0, noise=noise)
+    found = evaluate_federated(model, sites_of(plan, 2), epsilon=5.0, noise=noise)
     task = EvaluationTask(plan, ensemble_bytes(model.ensemble), 5.0, DELTA, len(model.ledger))
     own = Ledger(found.model.ledger.releases[len(model.ledger) :])
     outcome = EvaluatedModel(task, model.ledger, model.report).outcome(own, found.evaluation, noise)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,16 @@ from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, Releaser, run_program
 from hedgerow.training.steps import Program
 from hedgerow.trees.leaf_sums import LeafSums
+from tests.builders import CountingNoise, make_data, make_plan, take, train
 
 
-def first_query(factory: ModuleType, **privacy: Any) -> Query:
-    return next(program_for(factory.make_plan(privacy=privacy)))
+def first_query(**privacy: Any) -> Query:
+    return next(program_for(make_plan(privacy=privacy)))
 
 
-def test_a_release_is_the_sum_and_the_noise_of_its_event(factory: ModuleType) -> None:
+def test_a_release_is_the_sum_and_the_noise_of_its_event() -> None:
     """The noise that is added is the noise that is accounted for: same sigma, same length, drawn once."""
-    query, noise = first_query(factory), factory.CountingNoise(3)
+    query, noise = first_query(), CountingNoise(3)
     releaser = Releaser(noise)
     total = np.arange(query.length)
     released = releaser.release(query, total)
@@ -47,9 +47,9 @@ def test_a_release_is_the_sum_and_the_noise_of_its_event(factory: ModuleType) ->
     assert event.noise_multiplier**2 * query.sensitivity_squared <= sigma**2
 
 
-def test_a_purpose_is_released_once(factory: ModuleType) -> None:
+def test_a_purpose_is_released_once() -> None:
     """Two noisy answers to one question average to less noise: the second is refused before noise is drawn."""
-    query, noise = first_query(factory), factory.CountingNoise(3)
+    query, noise = first_query(), CountingNoise(3)
     releaser = Releaser(noise)
     total = np.zeros(query.length, dtype=np.int64)
     releaser.release(query, total)
@@ -58,9 +58,9 @@ def test_a_purpose_is_released_once(factory: ModuleType) -> None:
     assert len(noise.asked) == 1 and len(releaser.ledger) == 1
 
 
-def test_a_release_without_noise_is_written_down_as_such(factory: ModuleType) -> None:
+def test_a_release_without_noise_is_written_down_as_such() -> None:
     """Without privacy the sum leaves as it is, and the ledger says infinity."""
-    query, noise = first_query(factory, epsilon=math.inf), factory.CountingNoise(3)
+    query, noise = first_query(epsilon=math.inf), CountingNoise(3)
     releaser = Releaser(noise)
     total = np.arange(query.length)
     np.testing.assert_array_equal(releaser.release(query, total), total)
@@ -86,21 +86,21 @@ def _added(query: Query) -> int:
     return 0 if query.update is None else query.update.trees.n_trees
 
 
-def test_a_program_that_asks_too_much_gives_no_model(factory: ModuleType) -> None:
+def test_a_program_that_asks_too_much_gives_no_model() -> None:
     """The ledger is judged at the end whatever the program declared at the start: beyond the promise, no model."""
-    plan = factory.make_plan()
-    node = Node("site", factory.make_data(plan, 50, 0), plan, resolve(plan))
+    plan = make_plan()
+    node = Node("site", make_data(plan, 50, 0), plan, resolve(plan))
     with pytest.raises(PrivacyError, match="more than the") as caught:
         run_program(plan, asking_again(program_for(plan)), PlainAggregation([node]), SeededNoise(0))
     assert caught.value.code == "budget-exceeded"
 
 
-def test_the_report_says_what_was_done(factory: ModuleType) -> None:
+def test_the_report_says_what_was_done() -> None:
     """Spent at most what was asked for, one release per query, and seeded noise voids the guarantee."""
-    plan = factory.make_plan(privacy={"unit": "patient", "max_rows_per_unit": 3})
+    plan = make_plan(privacy={"unit": "patient", "max_rows_per_unit": 3})
     seen: list[tuple[Query, Ledger]] = []
     settings = resolve(plan)
-    nodes = [Node(str(i), factory.make_data(plan, 20, i), plan, settings) for i in range(3)]
+    nodes = [Node(str(i), make_data(plan, 20, i), plan, settings) for i in range(3)]
     outcome = run_program(
         plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(0),
         lambda query, ledger: seen.append((query, ledger)),
@@ -113,11 +113,11 @@ def test_the_report_says_what_was_done(factory: ModuleType) -> None:
     assert [len(ledger) for _, ledger in seen] == [1, 2, 3, 4]
 
 
-def test_noise_from_the_sites_is_not_pretended(factory: ModuleType) -> None:
+def test_noise_from_the_sites_is_not_pretended() -> None:
     """A plan that distrusts the coordinator must not be run by one that adds the noise itself."""
-    plan = factory.make_plan(privacy={"noise": "distributed"})
+    plan = make_plan(privacy={"noise": "distributed"})
     with pytest.raises(PrivacyError, match="distributed"):
-        factory.train(plan, [factory.make_data(plan, 10, 0)])
+        train(plan, [make_data(plan, 10, 0)])
 
 
 class Answering:
@@ -133,24 +133,24 @@ class Answering:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,)])
-def test_an_answer_of_another_shape_is_refused(factory: ModuleType, shape: tuple[int, ...]) -> None:
+def test_an_answer_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     """numpy would stretch a single number over the whole vector: every leaf would then hold that site's sum."""
     with pytest.raises(RemoteProtocolError, match="odd"):
-        PlainAggregation([Answering(np.ones(shape, dtype=np.int64))]).sum_of(first_query(factory))
+        PlainAggregation([Answering(np.ones(shape, dtype=np.int64))]).sum_of(first_query())
 
 
-def test_an_answer_of_another_type_is_refused(factory: ModuleType) -> None:
+def test_an_answer_of_another_type_is_refused() -> None:
     """Floating-point sums depend on their order; only integers keep the promise of one model."""
-    query = first_query(factory)
+    query = first_query()
     with pytest.raises(RemoteProtocolError, match="float64"):
         PlainAggregation([Answering(np.ones(query.length))]).sum_of(query)
 
 
-def test_a_node_that_lost_a_round_refuses(factory: ModuleType) -> None:
+def test_a_node_that_lost_a_round_refuses() -> None:
     """Scores under another model than the coordinator's would be summed as if they were under the same."""
-    plan = factory.make_plan()
+    plan = make_plan()
     settings = resolve(plan)
-    node, late = (Node(name, factory.make_data(plan, 20, 0), plan, settings) for name in ("a", "b"))
+    node, late = (Node(name, make_data(plan, 20, 0), plan, settings) for name in ("a", "b"))
     program = program_for(plan, settings)
     query = next(program)
     for _ in range(2):
@@ -159,11 +159,11 @@ def test_a_node_that_lost_a_round_refuses(factory: ModuleType) -> None:
         late.answer(query)
 
 
-def test_a_node_that_only_takes_updates_stays_in_step(factory: ModuleType) -> None:
+def test_a_node_that_only_takes_updates_stays_in_step() -> None:
     """A site that missed the deadline of a round takes in its update and can answer the next query like the others."""
-    plan = factory.make_plan(model={"n_trees": 6})
+    plan = make_plan(model={"n_trees": 6})
     settings = resolve(plan)
-    data = factory.make_data(plan, 50, 0)
+    data = make_data(plan, 50, 0)
     node, late = (Node(name, data, plan, settings) for name in ("a", "b"))
     program = program_for(plan, settings)
     query = next(program)
@@ -177,21 +177,21 @@ def test_a_node_that_only_takes_updates_stays_in_step(factory: ModuleType) -> No
     np.testing.assert_array_equal(late.answer(query), node.answer(query))
 
 
-def test_an_unknown_question_is_refused(factory: ModuleType) -> None:
+def test_an_unknown_question_is_refused() -> None:
     """A node answers the kinds it knows; a newer coordinator's question is an error, not an empty answer."""
-    plan = factory.make_plan()
-    node = Node("site", factory.make_data(plan, 5, 0), plan, resolve(plan))
-    known = first_query(factory)
+    plan = make_plan()
+    node = Node("site", make_data(plan, 5, 0), plan, resolve(plan))
+    known = first_query()
     plain = Query(**{field.name: getattr(known, field.name) for field in dataclasses.fields(Query)})
     with pytest.raises(RemoteProtocolError, match="unknown kind"):
         node.answer(plain)
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
-def test_rows_outside_the_plan_never_reach_the_kernels(factory: ModuleType, label: str) -> None:
+def test_rows_outside_the_plan_never_reach_the_kernels(label: str) -> None:
     """The kernels look labels and codes up without asking: a label of 7 would read foreign memory into the sum."""
-    plan = factory.make_plan(label)
-    good = factory.make_data(plan, 10, 0)
+    plan = make_plan(label)
+    good = make_data(plan, 10, 0)
     settings = resolve(plan)
     for wrong in (-(2**16) - 1, 2**16 + 1):
         labels = good.labels.copy()
@@ -207,9 +207,9 @@ def test_rows_outside_the_plan_never_reach_the_kernels(factory: ModuleType, labe
             Node("site", SiteData(odd, good.labels), plan, settings)
 
 
-def run(factory: ModuleType, model: dict[str, Any], data: SiteData) -> tuple[list[Query], str]:
+def run(model: dict[str, Any], data: SiteData) -> tuple[list[Query], str]:
     """The queries of a run, and its ledger as text."""
-    plan = factory.make_plan(model=model)
+    plan = make_plan(model=model)
     queries: list[Query] = []
     settings = resolve(plan)
     outcome = run_program(
@@ -221,14 +221,12 @@ def run(factory: ModuleType, model: dict[str, Any], data: SiteData) -> tuple[lis
 
 @pytest.mark.parametrize("interaction", ["cyclical", "random", "adaptive"])
 @pytest.mark.parametrize("candidates", ["adaptive", "uniform", "iterative_hessian"])
-def test_neighbouring_data_change_nothing_but_the_released_numbers(
-    factory: ModuleType, candidates: str, interaction: str
-) -> None:
+def test_neighbouring_data_change_nothing_but_the_released_numbers(candidates: str, interaction: str) -> None:
     """One record more, same plan, same noise: rounds, purposes, sizes and the first structures stay what they were."""
     model = {"split_candidates": candidates, "interaction": interaction, "interaction_size": 1, "n_trees": 6}
-    data = factory.make_data(factory.make_plan(model=model), 61, 4)
-    more, more_ledger = run(factory, model, data)
-    fewer, fewer_ledger = run(factory, model, factory.take(data, np.arange(60)))
+    data = make_data(make_plan(model=model), 61, 4)
+    more, more_ledger = run(model, data)
+    fewer, fewer_ledger = run(model, take(data, np.arange(60)))
     assert [str(query.purpose) for query in more] == [str(query.purpose) for query in fewer]
     leaf_sums = [(a, b) for a, b in zip(more, fewer, strict=True) if isinstance(a, LeafSums)]
     assert [a.length for a, _ in leaf_sums] == [b.length for _, b in leaf_sums]
@@ -242,10 +240,10 @@ def test_neighbouring_data_change_nothing_but_the_released_numbers(
     assert strip[0] == strip[1]
 
 
-def test_no_data_at_all_trains_too(factory: ModuleType) -> None:
+def test_no_data_at_all_trains_too() -> None:
     """Sites without a record answer zeros; that nobody has data must not show as an error either."""
-    plan = factory.make_plan()
-    empty = factory.make_data(plan, 0, 0)
-    outcome = factory.train(plan, [empty, empty])
+    plan = make_plan()
+    empty = make_data(plan, 0, 0)
+    outcome = train(plan, [empty, empty])
     assert outcome.ensemble.n_trees == 4
-    assert factory.train(plan, []).ledger.to_json() == outcome.ledger.to_json()
+    assert train(plan, []).ledger.to_json() == outcome.ledger.to_json()

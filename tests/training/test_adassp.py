@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,17 +23,17 @@ from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.binning import build_grid
+from tests.builders import make_data, make_plan, take, train
 
 LOSSES = ["squared", "logistic", "hinge"]
 
 
-def linear_plan(factory: ModuleType, label: str = "binary", own: dict[str, Any] | None = None, **privacy: Any) -> Plan:
-    plan: Plan = factory.make_plan(label, {"algorithm": "adassp"}, privacy, adassp=own or {})
-    return plan
+def linear_plan(label: str = "binary", own: dict[str, Any] | None = None, **privacy: Any) -> Plan:
+    return make_plan(label, {"algorithm": "adassp"}, privacy, adassp=own or {})
 
 
 @st.composite
-def linear_plans(draw: st.DrawFn, factory: ModuleType) -> Plan:
+def linear_plans(draw: st.DrawFn) -> Plan:
     label = draw(st.sampled_from(["binary", "regression"]))
     rows = draw(st.integers(1, 3))
     own = {
@@ -51,19 +50,19 @@ def linear_plans(draw: st.DrawFn, factory: ModuleType) -> Plan:
         "unit": "record" if rows == 1 else "patient",
         "max_rows_per_unit": rows,
     }
-    return linear_plan(factory, label, own, **privacy)
+    return linear_plan(label, own, **privacy)
 
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_any_plan_keeps_its_promise_over_any_sites(data: st.DataObject, seed: int) -> None:
     """Spent at most what was asked and planned, and the same bytes from one site and from five."""
-    plan = data.draw(linear_plans(factory))
-    rows = factory.make_data(plan, 60, seed)
+    plan = data.draw(linear_plans())
+    rows = make_data(plan, 60, seed)
     owner = np.random.default_rng(seed).integers(0, 5, 60)
-    alone = factory.train(plan, [rows])
-    parts = [factory.take(rows, np.flatnonzero(owner == site)) for site in range(5)]
-    together = factory.train(plan, parts)
+    alone = train(plan, [rows])
+    parts = [take(rows, np.flatnonzero(owner == site)) for site in range(5)]
+    together = train(plan, parts)
     for outcome in (alone, together):
         assert outcome.report.epsilon <= plan.privacy.epsilon
         assert outcome.report.epsilon > 0.99 * plan.privacy.epsilon
@@ -103,10 +102,10 @@ class Recorder:
 
 @pytest.mark.parametrize("epsilon", [0.5, 5.0, math.inf])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_model_is_the_papers_formula(factory: ModuleType, loss: str, epsilon: float) -> None:
+def test_the_model_is_the_papers_formula(loss: str, epsilon: float) -> None:
     """Equation 6 by numpy's own eigenvalues and solver: theta = (X^T X + lambda I)^-1 sum of X^T g, noise in all."""
-    plan = linear_plan(factory, own={"loss": loss, "rounds": 3}, epsilon=epsilon)
-    data = factory.make_data(plan, 100, 9)
+    plan = linear_plan(own={"loss": loss, "rounds": 3}, epsilon=epsilon)
+    data = make_data(plan, 100, 9)
     run = Recorder(plan, data)
     own = resolve_adassp(plan)
     basis = LinearBasis.of(plan, build_grid(plan), own.row_norm, plan.own.scale)
@@ -128,11 +127,11 @@ def test_the_model_is_the_papers_formula(factory: ModuleType, loss: str, epsilon
     np.testing.assert_allclose(scores, expected, atol=tolerance)
 
 
-def test_without_noise_it_is_ridge_regression(factory: ModuleType) -> None:
+def test_without_noise_it_is_ridge_regression() -> None:
     """One round of the squared loss with no noise: least squares with a ridge of one record, to the grid's rounding."""
-    plan = linear_plan(factory, "regression", {"rounds": 1}, epsilon=math.inf, n_records=3000)
-    data = factory.make_data(plan, 3000, 3)
-    outcome = factory.train(plan, [data])
+    plan = linear_plan("regression", {"rounds": 1}, epsilon=math.inf, n_records=3000)
+    data = make_data(plan, 3000, 3)
+    outcome = train(plan, [data])
     own = resolve_adassp(plan)
     basis = LinearBasis.of(plan, build_grid(plan), own.row_norm, plan.own.scale)
     design = np.zeros((3000, basis.rows.n_columns))
@@ -148,20 +147,20 @@ def test_without_noise_it_is_ridge_regression(factory: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_it_learns(factory: ModuleType, loss: str) -> None:
+def test_it_learns(loss: str) -> None:
     """A linear rule over thousands of records is found at a moderate epsilon, by every loss."""
-    plan = linear_plan(factory, own={"loss": loss, "rounds": 5}, epsilon=2.0, n_records=20_000)
-    data = factory.make_data(plan, 20_000, 1)
+    plan = linear_plan(own={"loss": loss, "rounds": 5}, epsilon=2.0, n_records=20_000)
+    data = make_data(plan, 20_000, 1)
     rule = data.codes[1].astype(int) - 127 + 120 * (data.codes[2] == 1)
     labelled = SiteData(data.codes, (rule > 0).astype(np.int32))
-    outcome = factory.train(plan, [labelled])
+    outcome = train(plan, [labelled])
     right = (outcome.ensemble.scores(labelled.codes)[0] > 0) == labelled.labels
     assert right.mean() > 0.9
 
 
-def test_a_release_that_makes_no_sense_ends_in_a_model_all_the_same(factory: ModuleType) -> None:
+def test_a_release_that_makes_no_sense_ends_in_a_model_all_the_same() -> None:
     """A matrix far from definite, as extreme noise or a lying coordinator makes it, leads to a larger lambda."""
-    plan = linear_plan(factory)
+    plan = linear_plan()
     program = boost_adassp(plan, resolve_adassp(plan))
     query = next(program)
     try:
@@ -173,21 +172,21 @@ def test_a_release_that_makes_no_sense_ends_in_a_model_all_the_same(factory: Mod
     assert np.isfinite(values).all() and np.abs(values.astype(np.int64)).max() < 2**31
 
 
-def test_more_signal_makes_more_rounds(factory: ModuleType) -> None:
+def test_more_signal_makes_more_rounds() -> None:
     """The rule for "auto" looks at public numbers only, and never asks for less than a round or more than ten."""
     rounds = []
     for epsilon in (0.01, 0.3, 3.0, math.inf):
-        own = resolve(linear_plan(factory, epsilon=epsilon, n_records=20_000))
+        own = resolve(linear_plan(epsilon=epsilon, n_records=20_000))
         assert isinstance(own, AdasspSettings)
         rounds.append(own.rounds)
     assert rounds == sorted(rounds) and rounds[0] == 1 and rounds[-1] == 10
 
 
-def test_the_model_file_holds_it(factory: ModuleType, tmp_path: Any) -> None:
+def test_the_model_file_holds_it(tmp_path: Any) -> None:
     """A linear model is saved, read back and exported as any ensemble; values that are missing or unlisted included."""
-    plan = linear_plan(factory)
-    data = factory.make_data(plan, 300, 8)
-    outcome = factory.train(plan, [data])
+    plan = linear_plan()
+    data = make_data(plan, 300, 8)
+    outcome = train(plan, [data])
     model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
     model.save(tmp_path / "model.json")
     again = Model.load(tmp_path / "model.json")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,13 +9,14 @@ from hypothesis import strategies as st
 
 from hedgerow.training.candidates import AdaptiveCandidates, CandidateSource, iterative_hessian
 from hedgerow.trees.binning import build_grid
+from tests.builders import make_plan
 
 SUMS = st.one_of(st.integers(-100, 1000), st.integers(-(2**60), 2**60))
 
 
-def source_of(factory: ModuleType, feature: dict[str, object], n_candidates: int, rounds: int = 5) -> CandidateSource:
+def source_of(feature: dict[str, object], n_candidates: int, rounds: int = 5) -> CandidateSource:
     model = {"split_candidates": "iterative_hessian", "n_candidates": n_candidates, "candidate_rounds": rounds}
-    plan = factory.make_plan(features=[{"name": "x", **feature}], model=model)
+    plan = make_plan(features=[{"name": "x", **feature}], model=model)
     return CandidateSource(plan, build_grid(plan))
 
 
@@ -46,13 +45,13 @@ def test_light_bins_are_merged_and_what_is_left_is_divided() -> None:
 
 @settings(max_examples=80)
 @given(data=st.data())
-def test_refined_candidates_are_cells_of_the_grid(factory: ModuleType, data: st.DataObject) -> None:
+def test_refined_candidates_are_cells_of_the_grid(data: st.DataObject) -> None:
     """After any releases a candidate is a cell that a split can name; also with one edge, or none to choose."""
     ranges = [(0, 1), (-5, 300), (0, 1e-44), (-3e38, 3e38), (1e30, 1.00001e30)]
     low, high = data.draw(st.sampled_from(ranges))
     integer = data.draw(st.booleans())
     n_candidates = data.draw(st.integers(1, 40))
-    source = source_of(factory, {"type": "numeric", "min": low, "max": high, "integer": integer}, n_candidates)
+    source = source_of({"type": "numeric", "min": low, "max": high, "integer": integer}, n_candidates)
     for _ in range(source.paid_rounds_before(0, 100)):
         bins = source.bin_of_code(0)
         n_bins = int(bins.max()) + 1
@@ -65,11 +64,11 @@ def test_refined_candidates_are_cells_of_the_grid(factory: ModuleType, data: st.
     assert source.paid_rounds_before(0, 100) == 0
 
 
-def test_candidates_move_to_where_the_hessian_is(factory: ModuleType) -> None:
+def test_candidates_move_to_where_the_hessian_is() -> None:
     """With all records in a hundredth of the range, a few rounds put many candidates there; uniform ones have none."""
     feature = {"type": "numeric", "min": 0, "max": 1, "spacing": "uniform"}
-    source = source_of(factory, feature, 16)
-    plan = factory.make_plan(features=[{"name": "x", **feature}], model={"split_candidates": "iterative_hessian"})
+    source = source_of(feature, 16)
+    plan = make_plan(features=[{"name": "x", **feature}], model={"split_candidates": "iterative_hessian"})
     edges = build_grid(plan).features[0].edges
 
     def inside() -> int:
@@ -84,9 +83,9 @@ def test_candidates_move_to_where_the_hessian_is(factory: ModuleType) -> None:
     assert inside() >= 4
 
 
-def test_each_bin_holds_the_cells_between_its_candidates(factory: ModuleType) -> None:
+def test_each_bin_holds_the_cells_between_its_candidates() -> None:
     """A histogram that put a cell into the wrong bin would refine the wrong half of the range."""
-    source = source_of(factory, {"type": "numeric", "min": 0, "max": 10, "integer": True}, 4)
+    source = source_of({"type": "numeric", "min": 0, "max": 10, "integer": True}, 4)
     cuts, bins = source.cuts([0])[0], source.bin_of_code(0)
     for code in range(len(bins) - 1):
         assert bins[code] == sum(code > cut for cut in cuts)
@@ -94,18 +93,18 @@ def test_each_bin_holds_the_cells_between_its_candidates(factory: ModuleType) ->
 
 
 @pytest.mark.parametrize("update", ["newton", "averaging"])
-def test_only_what_is_paid_for_is_asked(factory: ModuleType, update: str) -> None:
+def test_only_what_is_paid_for_is_asked(update: str) -> None:
     """A plan that weighs by averages has no Hessians, so it must not pay for histograms of them."""
     model = {"split_candidates": "iterative_hessian", "candidate_rounds": 3, "weight_update": update}
-    plan = factory.make_plan(model=model)
+    plan = make_plan(model=model)
     source = CandidateSource(plan, build_grid(plan))
     assert source.paid_rounds_before(0, 1) == (1 if update == "newton" else 0)
     assert source.paid_rounds_before(0, 10) == (3 if update == "newton" else 0)
 
 
-def crowded_in(factory: ModuleType, place: float, high: float) -> tuple[CandidateSource, AdaptiveCandidates]:
+def crowded_in(place: float, high: float) -> tuple[CandidateSource, AdaptiveCandidates]:
     """The source of a feature in [0, high], after a release that found all records in one cell about `place`."""
-    plan = factory.make_plan(features=[{"name": "x", "type": "numeric", "min": 0, "max": high}])
+    plan = make_plan(features=[{"name": "x", "type": "numeric", "min": 0, "max": high}])
     source = CandidateSource(plan, build_grid(plan))
     cells = source.grid.features[0]
     leaf_of_cell = (np.arange(cells.n_codes) == cells.encode(np.array([place]))[0]).astype(np.uint8)
@@ -113,9 +112,9 @@ def crowded_in(factory: ModuleType, place: float, high: float) -> tuple[Candidat
     return source, source._adaptive
 
 
-def test_a_crowded_feature_is_cut_anew_where_its_records_are(factory: ModuleType) -> None:
+def test_a_crowded_feature_is_cut_anew_where_its_records_are() -> None:
     """Cuts of trees stay edges, and the others are where the released Hessians say; by an independent count."""
-    source, adaptive = crowded_in(factory, 7000.3, 16000.0)
+    source, adaptive = crowded_in(7000.3, 16000.0)
     before = source.grid.features[0]
     cell = int(before.encode(np.array([7000.3]))[0])
     low, high = before.edges[cell - 1], before.edges[cell]
@@ -132,15 +131,15 @@ def test_a_crowded_feature_is_cut_anew_where_its_records_are(factory: ModuleType
     assert 28 <= len(cuts) <= 31 and ((cuts >= low) & (cuts <= high)).mean() > 0.9
 
 
-def test_a_feature_is_not_cut_anew_for_nothing(factory: ModuleType) -> None:
+def test_a_feature_is_not_cut_anew_for_nothing() -> None:
     """Not when it fills its cells, when trees use nearly all its edges, or when whole numbers leave nothing to cut."""
-    source, adaptive = crowded_in(factory, 7000.3, 16000.0)
+    source, adaptive = crowded_in(7000.3, 16000.0)
     assert source.crowded() == [0] and source.cut_again({0: set(range(200))}) == {}
     adaptive.density[0][:] = 2**40 // len(adaptive.density[0])
     adaptive.latest = {0}
     assert source.crowded() == []
     feature = {"name": "x", "type": "numeric", "min": 0, "max": 100_000, "integer": True}
-    plan = factory.make_plan(features=[feature])
+    plan = make_plan(features=[feature])
     zero = CandidateSource(plan, build_grid(plan))
     first = (np.arange(zero.grid.features[0].n_codes) == 0).astype(np.uint8)
     assert zero._adaptive.refine(0, first, np.array([0, 10_000]), 1)

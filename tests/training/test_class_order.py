@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from hedgerow.data.site_data import SiteData
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from tests.builders import FEATURES, make_data, make_plan, take, train
 from tests.tiers import every
 
 
@@ -60,17 +60,17 @@ def models(draw: st.DrawFn) -> dict[str, Any]:
     return {**usual, **own, "structure_seed": draw(st.integers(0, 99))}
 
 
-def rare(factory: ModuleType, plan: Plan, n: int, level: float, seed: int) -> SiteData:
+def rare(plan: Plan, n: int, level: float, seed: int) -> SiteData:
     """Random rows, whose first feature says most about a class that is rare where the level is far from 0."""
-    data, random = factory.make_data(plan, n, seed), np.random.default_rng(seed)
+    data, random = make_data(plan, n, seed), np.random.default_rng(seed)
     place = data.codes[0] / max(1, int(data.codes[0].max())) - 0.5
     chance = 1 / (1 + np.exp(-(level + 3 * place)))
     return replace(data, labels=(random.random(n) < chance).astype(np.int32))
 
 
-def scores(factory: ModuleType, plan: Plan, sites: list[SiteData], noise: SeededNoise) -> NDArray[np.float64]:
+def scores(plan: Plan, sites: list[SiteData], noise: SeededNoise) -> NDArray[np.float64]:
     """The log-odds of the last class for all rows."""
-    ensemble = factory.train(plan, sites, noise).ensemble
+    ensemble = train(plan, sites, noise).ensemble
     return np.concatenate([ensemble.scores(site.codes)[0] for site in sites])
 
 
@@ -83,17 +83,17 @@ def scores(factory: ModuleType, plan: Plan, sites: list[SiteData], noise: Seeded
     seed=st.integers(0, 99),
 )
 def test_swapped_classes_have_each_other_s_chances(
-    factory: ModuleType, model: dict[str, Any], level: float, promised: tuple[float, int], seed: int
+    model: dict[str, Any], level: float, promised: tuple[float, int], seed: int
 ) -> None:
     """p becomes 1 - p, without noise and with it: at any signal, depth, update, calibration and rate."""
     privacy = {"epsilon": promised[0], **({"n_records": promised[1]} if promised[1] else {})}
-    plan = factory.make_plan("binary", model, privacy)
-    data = rare(factory, plan, 300, level, seed)
+    plan = make_plan("binary", model, privacy)
+    data = rare(plan, 300, level, seed)
     parts = np.array_split(np.arange(300), 1 + seed % 3)
-    sites = [factory.take(data, rows) for rows in parts]
+    sites = [take(data, rows) for rows in parts]
     swapped = [replace(site, labels=1 - site.labels) for site in sites]
-    found = scores(factory, plan, sites, SeededNoise(seed))
-    other = scores(factory, plan, swapped, MirroredNoise(seed))
+    found = scores(plan, sites, SeededNoise(seed))
+    other = scores(plan, swapped, MirroredNoise(seed))
     chances, others = 1 / (1 + np.exp(-found)), 1 / (1 + np.exp(-other))
     assert np.abs(chances + others - 1).max() <= 1e-6
 
@@ -110,28 +110,28 @@ GREEDY = {"split_method": "hist", "interaction": "cyclical", "interaction_size":
     ],
     ids=str,
 )
-def test_published_methods_do_not_care_either(factory: ModuleType, model: dict[str, Any], promised: float) -> None:
+def test_published_methods_do_not_care_either(model: dict[str, Any], promised: float) -> None:
     """S-GBDT, DP-XGBoost, and trees whose splits are chosen by noisy sums."""
     algorithm = model.get("algorithm", "")
     privacy = {"epsilon": promised, "n_records": 2_000, "accountant": "pure" if algorithm == "dp-xgboost" else "gdp"}
-    plan = factory.make_plan("binary", {"n_trees": 6, **model}, privacy)
+    plan = make_plan("binary", {"n_trees": 6, **model}, privacy)
     if algorithm:
         # Of all rows: a sample is another one each time.
         plan = Plan.from_dict({**plan.to_dict(), algorithm.replace("-", "_"): {"subsampling_ratio": 1.0}})
-    data = rare(factory, plan, 500, -2.0, 3)
-    found = scores(factory, plan, [data], SeededNoise(1))
-    other = scores(factory, plan, [replace(data, labels=1 - data.labels)], MirroredNoise(1))
+    data = rare(plan, 500, -2.0, 3)
+    found = scores(plan, [data], SeededNoise(1))
+    other = scores(plan, [replace(data, labels=1 - data.labels)], MirroredNoise(1))
     assert np.abs(found + other).max() <= 1e-6 and np.abs(found).max() > 0.1
 
 
 @pytest.mark.parametrize("depth", every(2, [1, 3]))
-def test_directions_turn_with_the_classes(factory: ModuleType, depth: int) -> None:
+def test_directions_turn_with_the_classes(depth: int) -> None:
     """What rises with a feature for one class falls for the other: the same but for units that are rounded down."""
     found = []
     for way, swaps, noise in (("increasing", 0, SeededNoise(1)), ("decreasing", 1, MirroredNoise(1))):
-        features = [{**own, "monotone": way} if own["name"] in ("age", "income") else own for own in factory.FEATURES]
+        features = [{**own, "monotone": way} if own["name"] in ("age", "income") else own for own in FEATURES]
         model = {"n_trees": 20, "max_depth": depth, "interaction_size": 3, "calibration": "auto"}
-        plan = factory.make_plan("binary", model, {"epsilon": 5.0, "n_records": 2_000}, features)
-        data = rare(factory, plan, 500, -2.0, 3)
-        found.append(scores(factory, plan, [replace(data, labels=np.abs(data.labels - swaps))], noise))
+        plan = make_plan("binary", model, {"epsilon": 5.0, "n_records": 2_000}, features)
+        data = rare(plan, 500, -2.0, 3)
+        found.append(scores(plan, [replace(data, labels=np.abs(data.labels - swaps))], noise))
     assert np.abs(found[0] + found[1]).max() < 20 / 2**16 and np.ptp(found[0]) > 0.1

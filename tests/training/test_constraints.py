@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
+from tests import builders
+from tests.builders import make_data, make_plan, take, train
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "age", "type": "numeric", "min": 0, "max": 6, "integer": True, "monotone": "increasing"},
@@ -29,9 +30,8 @@ GROUPS = [["age", "sex"], ["sex", "visits"]]
 PRIVATE_PRESETS = sorted(name for name, preset in PRESETS.items() if preset.private)
 
 
-def plan_of(factory: ModuleType, label: str, model: dict[str, Any], **privacy: Any) -> Plan:
-    plan: Plan = factory.make_plan(label, {"interaction_constraints": GROUPS, **model}, privacy, FEATURES)
-    return plan
+def plan_of(label: str, model: dict[str, Any], **privacy: Any) -> Plan:
+    return make_plan(label, {"interaction_constraints": GROUPS, **model}, privacy, FEATURES)
 
 
 def broken_pairs(ensemble: Ensemble) -> int:
@@ -67,9 +67,9 @@ def assert_known(ensemble: Ensemble) -> None:
 
 @pytest.mark.parametrize("preset", PRIVATE_PRESETS)
 @pytest.mark.parametrize("label", ["binary", "regression", "count"])
-def test_every_method_keeps_to_what_is_known(factory: ModuleType, preset: str, label: str) -> None:
+def test_every_method_keeps_to_what_is_known(preset: str, label: str) -> None:
     """Each named method, trained on rows that say the opposite and on much noise: no prediction goes against it."""
-    plan = plan_of(factory, label, {"n_trees": 3}, epsilon=3.0, n_records=400)
+    plan = plan_of(label, {"n_trees": 3}, epsilon=3.0, n_records=400)
     if label == "count" and PRESETS[preset].section_name:
         pytest.skip("boosting alone is for counts")
     table = apply_preset(PRESETS[preset], plan).to_dict()
@@ -77,15 +77,15 @@ def test_every_method_keeps_to_what_is_known(factory: ModuleType, preset: str, l
         table["model"] |= {"n_trees": 25, "max_depth": 3}
         table.get("s_gbdt", {}).pop("extra_rounds", None)
     plan = Plan.from_dict(table)
-    data = factory.make_data(plan, 400, 5)
+    data = make_data(plan, 400, 5)
     low, high = (0, 1) if label == "binary" else (-(2**16), 2**16)
     data.labels[:] = np.where(data.codes[0].astype(int) > data.codes[1], low, high)
-    assert_known(factory.train(plan, [data]).ensemble)
+    assert_known(train(plan, [data]).ensemble)
 
 
 @given(st.data())
 @settings(max_examples=60)
-def test_boosted_trees_of_any_setting_keep_to_it(factory: ModuleType, data: st.DataObject) -> None:
+def test_boosted_trees_of_any_setting_keep_to_it(data: st.DataObject) -> None:
     """Whatever splits, update, order, batches, epsilon and labels: the oracle over all records finds no pair broken."""
     pick = st.sampled_from
     label = data.draw(pick(["binary", "regression", "count"]))
@@ -103,26 +103,26 @@ def test_boosted_trees_of_any_setting_keep_to_it(factory: ModuleType, data: st.D
         "learning_rate": data.draw(pick(["auto", 0.3, 9.9])),
         "structure_seed": data.draw(st.integers(0, 2**32)),
     }
-    plan = plan_of(factory, label, model, epsilon=data.draw(pick([0.1, 2.0, 50.0, np.inf])), n_records=60)
-    site = factory.make_data(plan, 60, data.draw(st.integers(0, 99)))
-    found = factory.train(plan, [site], SeededNoise(data.draw(st.integers(0, 2**32)))).ensemble
+    plan = plan_of(label, model, epsilon=data.draw(pick([0.1, 2.0, 50.0, np.inf])), n_records=60)
+    site = make_data(plan, 60, data.draw(st.integers(0, 99)))
+    found = train(plan, [site], SeededNoise(data.draw(st.integers(0, 2**32)))).ensemble
     assert_known(found)
     assert ensemble_to_dict(ensemble_from_dict(ensemble_to_dict(found), plan)) == ensemble_to_dict(found)
 
 
-def test_constraints_do_not_depend_on_who_holds_which_row(factory: ModuleType) -> None:
+def test_constraints_do_not_depend_on_who_holds_which_row() -> None:
     """One site or three: the same model, byte for byte."""
-    plan = plan_of(factory, "binary", {"n_trees": 20, "max_depth": 3})
-    rows = factory.make_data(plan, 90, 2)
-    parts = [factory.take(rows, np.arange(start, 90, 3)) for start in range(3)]
-    one, three = (factory.train(plan, sites).ensemble for sites in ([rows], parts))
+    plan = plan_of("binary", {"n_trees": 20, "max_depth": 3})
+    rows = make_data(plan, 90, 2)
+    parts = [take(rows, np.arange(start, 90, 3)) for start in range(3)]
+    one, three = (train(plan, sites).ensemble for sites in ([rows], parts))
     assert ensemble_to_dict(one) == ensemble_to_dict(three)
 
 
 @pytest.fixture(scope="module")
-def trained(factory: ModuleType) -> tuple[Plan, Ensemble]:
-    plan = plan_of(factory, "binary", {"n_trees": 30, "max_depth": 3}, epsilon=20.0)
-    return plan, factory.train(plan, [factory.make_data(plan, 200, 3)]).ensemble
+def trained() -> tuple[Plan, Ensemble]:
+    plan = plan_of("binary", {"n_trees": 30, "max_depth": 3}, epsilon=20.0)
+    return plan, train(plan, [make_data(plan, 200, 3)]).ensemble
 
 
 def test_a_file_that_breaks_its_plan_is_refused(trained: tuple[Plan, Ensemble]) -> None:
@@ -140,7 +140,7 @@ def test_a_file_that_breaks_its_plan_is_refused(trained: tuple[Plan, Ensemble]) 
         ensemble_from_dict(ensemble_to_dict(ensemble), Plan.from_dict(other))
 
 
-def test_trees_that_meet_are_still_learnt(factory: ModuleType, trained: tuple[Plan, Ensemble]) -> None:
+def test_trees_that_meet_are_still_learnt(trained: tuple[Plan, Ensemble]) -> None:
     """Groups keep features apart, and no more: those of one group do meet."""
     assert frozenset({"age", "sex"}) in paths(trained[1]) or frozenset({"sex", "visits"}) in paths(trained[1])
 
@@ -153,30 +153,28 @@ def test_trees_that_meet_are_still_learnt(factory: ModuleType, trained: tuple[Pl
         ({"name": "age", "type": "numeric", "min": 0, "max": 9}, "multiclass", "three classes"),
     ],
 )
-def test_directions_without_a_meaning_are_refused(
-    factory: ModuleType, feature: dict[str, Any], label: str, expected: str
-) -> None:
+def test_directions_without_a_meaning_are_refused(feature: dict[str, Any], label: str, expected: str) -> None:
     """Categories have no order, and the chances of several classes cannot all rise: the plan says so by name."""
     with pytest.raises(PlanError, match=expected):
-        factory.make_plan(label, features=[{**feature, "monotone": "increasing"}, *factory.FEATURES[1:2]])
+        make_plan(label, features=[{**feature, "monotone": "increasing"}, *builders.FEATURES[1:2]])
 
 
 @pytest.mark.parametrize(
     ("groups", "expected"),
     [("all", "list of groups"), ([["age"], []], "one feature at least"), ([["age", "weight"]], "name of a feature")],
 )
-def test_groups_without_a_meaning_are_refused(factory: ModuleType, groups: Any, expected: str) -> None:
+def test_groups_without_a_meaning_are_refused(groups: Any, expected: str) -> None:
     """A group of nothing, or of a column that is no feature, would keep nobody's promise."""
     with pytest.raises(PlanError, match=expected):
-        factory.make_plan(model={"interaction_constraints": groups})
+        make_plan(model={"interaction_constraints": groups})
 
 
-def test_plans_that_say_nothing_keep_their_digests(factory: ModuleType) -> None:
+def test_plans_that_say_nothing_keep_their_digests() -> None:
     """Sites compare plans by digests: fields that are not used must not change them, and those that are must."""
-    plain = factory.make_plan(features=UNDIRECTED)
+    plain = make_plan(features=UNDIRECTED)
     assert "monotone" not in json.dumps(plain.to_dict()) and "constraints" not in json.dumps(plain.to_dict())
-    known = factory.make_plan(features=FEATURES)
-    apart = plan_of(factory, "binary", {})
+    known = make_plan(features=FEATURES)
+    apart = plan_of("binary", {})
     assert len({plain.digest, known.digest, apart.digest}) == 3
     assert Plan.from_dict(json.loads(json.dumps(apart.to_dict()))) == apart
     assert plain.known == () and apart.known == (

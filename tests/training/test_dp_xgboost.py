@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 from fractions import Fraction
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -41,22 +40,21 @@ from hedgerow.privacy.events import DiscreteLaplaceVectorEvent, SelectionEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.server.release import Releaser
+from tests.builders import make_data, make_plan, take, train
 
 
 def plan_of(
-    factory: ModuleType,
     label: str = "binary",
     own: dict[str, Any] | None = None,
     model: dict[str, Any] | None = None,
     **privacy: Any,
 ) -> Plan:
     trees = {"algorithm": "dp-xgboost", "n_trees": 3, "max_depth": 2, "n_candidates": 5, **(model or {})}
-    plan: Plan = factory.make_plan(label, trees, {"accountant": "pure", **privacy}, dp_xgboost=own or {})
-    return plan
+    return make_plan(label, trees, {"accountant": "pure", **privacy}, dp_xgboost=own or {})
 
 
 @st.composite
-def plans(draw: st.DrawFn, factory: ModuleType) -> Plan:
+def plans(draw: st.DrawFn) -> Plan:
     pick, rows = st.sampled_from, draw(st.integers(1, 3))
     sketch_rounds = draw(st.integers(0, 4))
     own = {
@@ -76,7 +74,7 @@ def plans(draw: st.DrawFn, factory: ModuleType) -> Plan:
         "max_rows_per_unit": rows,
     }
     model = {"max_depth": draw(st.integers(1, 3)), "n_trees": draw(st.integers(1, 4))}
-    return plan_of(factory, draw(pick(["binary", "regression"])), own, model, **privacy)
+    return plan_of(draw(pick(["binary", "regression"])), own, model, **privacy)
 
 
 def queries_of(plan: Plan, node: Node | None = None) -> list[Query]:
@@ -98,15 +96,15 @@ def queries_of(plan: Plan, node: Node | None = None) -> list[Query]:
 
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_any_plan_keeps_its_promise_over_any_sites(data: st.DataObject, seed: int) -> None:
     """Spent is what was planned, nearly all of what was asked; the same bytes from one site and from four."""
-    plan = data.draw(plans(factory))
-    rows = factory.make_data(plan, 80, seed)
+    plan = data.draw(plans())
+    rows = make_data(plan, 80, seed)
     owner = np.random.default_rng(seed).integers(0, 4, 80)
     outcomes = []
     for n_sites in (1, 4):
         parts = [np.flatnonzero(owner % n_sites == site) for site in range(n_sites)]
-        outcomes.append(run(plan, [(factory.take(rows, part), SeededSampling(seed, part)) for part in parts], factory))
+        outcomes.append(run(plan, [(take(rows, part), SeededSampling(seed, part)) for part in parts]))
     (alone, ledger), (together, other) = outcomes
     assert alone.fitted.values.tobytes() == together.fitted.values.tobytes() and ledger == other
     own = resolve(plan)
@@ -118,7 +116,7 @@ def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st
     assert len(ledger) == own.n_exchanges(plan)
 
 
-def run(plan: Plan, parts: list[tuple[SiteData, Any]], factory: ModuleType) -> tuple[Any, Any]:
+def run(plan: Plan, parts: list[tuple[SiteData, Any]]) -> tuple[Any, Any]:
     from hedgerow.methods.registry import program_for
     from hedgerow.server.release import PlainAggregation, run_program
 
@@ -155,18 +153,18 @@ def test_unamplified_is_the_inverse(epsilon: float, rate: float) -> None:
     ],
 )
 def test_a_plan_that_cannot_be_kept_is_refused(
-    factory: ModuleType, own: dict[str, Any], model: dict[str, Any], privacy: dict[str, Any], path: str
+    own: dict[str, Any], model: dict[str, Any], privacy: dict[str, Any], path: str
 ) -> None:
     """By the name of the field to change."""
     with pytest.raises(PlanError) as caught:
-        plan_of(factory, own=own, model=model, **privacy)
+        plan_of(own=own, model=model, **privacy)
     assert caught.value.what.startswith(path)
 
 
-def test_gaussian_algorithms_refuse_the_pure_accountant(factory: ModuleType) -> None:
+def test_gaussian_algorithms_refuse_the_pure_accountant() -> None:
     """No noise of theirs is of pure differential privacy."""
     with pytest.raises(PlanError) as caught:
-        factory.make_plan(privacy={"accountant": "pure"})
+        make_plan(privacy={"accountant": "pure"})
     assert caught.value.what.startswith("privacy.accountant")
 
 
@@ -179,11 +177,11 @@ def selection_of(plan: Plan) -> SplitSelection:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), ridge=st.sampled_from([0.0, 0.1, 3.0]), n=st.integers(0, 40))
-def test_scores_are_the_gains_of_the_paper(factory: ModuleType, seed: int, ridge: float, n: int) -> None:
+def test_scores_are_the_gains_of_the_paper(seed: int, ridge: float, n: int) -> None:
     """Against exact fractions, candidate by candidate, from the records themselves."""
-    plan = plan_of(factory, model={"leaf_ridge": ridge, "max_depth": 1})
+    plan = plan_of(model={"leaf_ridge": ridge, "max_depth": 1})
     query = selection_of(plan)
-    rows = factory.make_data(plan, n, seed)
+    rows = make_data(plan, n, seed)
     total = Node("one", rows, plan, resolve(plan)).answer(dataclasses.replace(query, update=None))
     ((places, scores),) = candidate_scores(query, total)
     width = query.is_candidate.shape[2]
@@ -206,15 +204,13 @@ def test_scores_are_the_gains_of_the_paper(factory: ModuleType, seed: int, ridge
 
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), ridge=st.sampled_from([0.0, 0.1, 1.0, 50.0]), n=st.integers(0, 30), rows=st.integers(1, 3))
-def test_a_unit_moves_scores_within_the_stated_range(
-    factory: ModuleType, data: st.DataObject, ridge: float, n: int, rows: int
-) -> None:
+def test_a_unit_moves_scores_within_the_stated_range(data: st.DataObject, ridge: float, n: int, rows: int) -> None:
     """Largest change less smallest over all candidates, for units that work against their node or with it."""
-    plan = plan_of(factory, model={"leaf_ridge": ridge, "max_depth": 1})
+    plan = plan_of(model={"leaf_ridge": ridge, "max_depth": 1})
     query = selection_of(plan)
     random = np.random.default_rng(data.draw(st.integers(0, 10**6)))
     skew = data.draw(st.sampled_from([0.0, 0.5, 1.0]))
-    codes = factory.make_data(plan, n + rows, int(random.integers(10**6))).codes
+    codes = make_data(plan, n + rows, int(random.integers(10**6))).codes
     if data.draw(st.booleans()):
         codes[:] = codes[:, :1]
     labels = (random.random(n + rows) < skew).astype(np.int32)
@@ -257,11 +253,11 @@ def test_no_record_adds_more_than_the_sensitivity(filters: bool, weight: float) 
 
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_sums_are_within_their_sensitivity(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_sums_are_within_their_sensitivity(data: st.DataObject, seed: int) -> None:
     """The L1 and the L2 norm of what one unit adds to each release of a whole run, scores included."""
-    plan = data.draw(plans(factory))
+    plan = data.draw(plans())
     plan = dataclasses.replace(plan, own=dataclasses.replace(plan.own, subsampling_ratio=1.0))
-    unit = factory.make_data(plan, plan.privacy.max_rows_per_unit, seed)
+    unit = make_data(plan, plan.privacy.max_rows_per_unit, seed)
     node = Node("unit", unit, plan, resolve(plan))
     program, releaser = dp_xgboost(plan, resolve_dp_xgboost(plan)), Releaser(SeededNoise(seed))
     query = next(program)
@@ -278,10 +274,10 @@ def test_sums_are_within_their_sensitivity(factory: ModuleType, data: st.DataObj
 
 
 @pytest.mark.parametrize("splits", ["exponential", "histogram"])
-def test_with_a_delta_each_kind_has_its_share_of_rho(factory: ModuleType, splits: str) -> None:
+def test_with_a_delta_each_kind_has_its_share_of_rho(splits: str) -> None:
     """Choices at range² / 8 and vectors at their squared norm / 2, recomputed here from the scales alone."""
     privacy = {"accountant": "gdp", "delta": 1e-5, "epsilon": 1.0}
-    plan = plan_of(factory, own={"splits": splits}, **privacy)
+    plan = plan_of(own={"splits": splits}, **privacy)
     decided = resolve_dp_xgboost(plan)
     m, loss = len(plan.features), decided.loss(plan)
     count = loss.largest_statistic(1)
@@ -303,38 +299,38 @@ def test_with_a_delta_each_kind_has_its_share_of_rho(factory: ModuleType, splits
     orders = 1 + np.exp(np.linspace(-5, 8, 20_000))
     epsilons = whole * orders + np.log1p(-1 / orders) - (math.log(1e-5) + np.log(orders)) / (orders - 1)
     assert epsilons.min() == pytest.approx(1.0, rel=2e-3)
-    pure = resolve_dp_xgboost(plan_of(factory, own={"splits": splits}, **{**privacy, "accountant": "pure"}))
+    pure = resolve_dp_xgboost(plan_of(own={"splits": splits}, **{**privacy, "accountant": "pure"}))
     assert pure.split_scale > 1.5 * decided.split_scale
 
 
 # The program -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked(factory: ModuleType) -> None:
+def test_what_is_asked() -> None:
     """Sketch, levels, leaves; each release has its own event, and its own sample where there are samples."""
-    plan = plan_of(factory, own={"subsampling_ratio": 0.5, "sketch_rounds": 2})
+    plan = plan_of(own={"subsampling_ratio": 0.5, "sketch_rounds": 2})
     kinds = [type(query) for query in queries_of(plan)]
     tree = [SplitSelection, SplitSelection, PureLeafSums]
     assert kinds == [PureHistogram, *tree, PureHistogram, *tree, *tree]
     assert {query.pure.sampling_threshold for query in queries_of(plan)} == {SAMPLING_STEPS // 2}
     assert len({str(query.purpose) for query in queries_of(plan)}) == len(kinds)
-    other = plan_of(factory, own={"splits": "histogram"})
+    other = plan_of(own={"splits": "histogram"})
     assert PureNodeHistograms in {type(query) for query in queries_of(other)}
-    _, ledger = run(plan, [(factory.make_data(plan, 50, 1), SeededSampling(1, np.arange(50)))], factory)
+    _, ledger = run(plan, [(make_data(plan, 50, 1), SeededSampling(1, np.arange(50)))])
     events = list(ledger.events())
     assert {type(event) for event in events} == {DiscreteLaplaceVectorEvent, SelectionEvent}
     assert {event.sampling_rate for event in events} == {0.5}
 
 
-def test_without_noise_it_is_greedy_boosting(factory: ModuleType) -> None:
+def test_without_noise_it_is_greedy_boosting() -> None:
     """At epsilon = infinity each node takes the best candidate, and a leaf is the mean of its gradients."""
     plan = plan_of(
-        factory, own={"sketch_rounds": 0, "sketch_share": 0}, epsilon=math.inf, accountant="gdp", n_records=2000,
+        own={"sketch_rounds": 0, "sketch_share": 0}, epsilon=math.inf, accountant="gdp", n_records=2000,
         model={"n_trees": 1, "max_depth": 1, "learning_rate": 1.0},
     )  # fmt: skip
-    data = factory.make_data(plan, 2000, 4)
+    data = make_data(plan, 2000, 4)
     labelled = SiteData(data.codes, (data.codes[2] == 1).astype(np.int32))
-    ensemble, ledger = run(plan, [(labelled, None)], factory)
+    ensemble, ledger = run(plan, [(labelled, None)])
     values = ensemble.scores(labelled.codes)[0]
     assert ((values > 0) == (labelled.labels == 1)).all()
     assert np.abs(np.abs(values) - 1).max() < 0.01
@@ -343,21 +339,21 @@ def test_without_noise_it_is_greedy_boosting(factory: ModuleType) -> None:
 
 @pytest.mark.parametrize("splits", ["exponential", "histogram"])
 @pytest.mark.parametrize("label", ["binary", "regression"])
-def test_it_learns(factory: ModuleType, splits: str, label: str) -> None:
+def test_it_learns(splits: str, label: str) -> None:
     """A rule of one feature over thousands of records, at a moderate epsilon."""
-    plan = plan_of(factory, label, {"splits": splits}, {"n_trees": 10}, epsilon=4.0, n_records=20_000)
-    data = factory.make_data(plan, 20_000, 1)
+    plan = plan_of(label, {"splits": splits}, {"n_trees": 10}, epsilon=4.0, n_records=20_000)
+    data = make_data(plan, 20_000, 1)
     positive = data.codes[1] > 100
     labels = np.where(positive, SCORE_UNIT, -SCORE_UNIT) if label == "regression" else positive
     labelled = SiteData(data.codes, labels.astype(np.int32))
-    ensemble, _ = run(plan, [(labelled, None)], factory)
+    ensemble, _ = run(plan, [(labelled, None)])
     values = ensemble.scores(labelled.codes)[0]
     assert ((values > 0) == positive).mean() > 0.9
 
 
-def test_a_choice_that_is_no_candidate_splits_nothing(factory: ModuleType) -> None:
+def test_a_choice_that_is_no_candidate_splits_nothing() -> None:
     """A lying coordinator gets a tree of one leaf, not an error that depends on data, nor a crash."""
-    plan = plan_of(factory)
+    plan = plan_of()
     program = dp_xgboost(plan, resolve_dp_xgboost(plan))
     query = next(program)
     try:
@@ -369,22 +365,22 @@ def test_a_choice_that_is_no_candidate_splits_nothing(factory: ModuleType) -> No
     assert (ensemble.fitted.trees.threshold == ensemble.grid.n_codes - 1).all()
 
 
-def test_leaves_with_a_small_noisy_count_have_no_value(factory: ModuleType) -> None:
+def test_leaves_with_a_small_noisy_count_have_no_value() -> None:
     """min_child_weight is applied to what was released, so it costs nothing."""
-    plan = plan_of(factory, own={"min_child_weight": 1e6})
-    ensemble, _ = run(plan, [(factory.make_data(plan, 100, 3), None)], factory)
+    plan = plan_of(own={"min_child_weight": 1e6})
+    ensemble, _ = run(plan, [(make_data(plan, 100, 3), None)])
     assert not ensemble.fitted.values.any()
 
 
-def test_geometric_leaf_clipping_bounds_noisy_leaves_and_changes_no_release(factory: ModuleType) -> None:
+def test_geometric_leaf_clipping_bounds_noisy_leaves_and_changes_no_release() -> None:
     """Tree t's values are at most eta (1 - eta)^t, whatever the noise said; what is released and what it costs is the
     same as without, and so is the first tree, whose bound is g* either way."""
     found = {}
     for clips in (False, True):
         model = {"n_trees": 5, "max_depth": 4, "learning_rate": 0.4, "leaf_ridge": 0.0, "noise_ridge": 0.0}
         own = {"geometric_leaf_clip": clips, "start": "none", "shrinkage": 0.0}
-        plan = plan_of(factory, "regression", own, model, epsilon=0.1)
-        found[clips] = run(plan, [(factory.make_data(plan, 300, 3), None)], factory)
+        plan = plan_of("regression", own, model, epsilon=0.1)
+        found[clips] = run(plan, [(make_data(plan, 300, 3), None)])
     free, clipped = (found[clips][0].fitted.values.astype(float) / SCORE_UNIT for clips in (False, True))
     bounds = 0.4 * 0.6 ** np.arange(5)
     reached = np.abs(clipped).max(axis=(1, 2))
@@ -395,11 +391,11 @@ def test_geometric_leaf_clipping_bounds_noisy_leaves_and_changes_no_release(fact
     assert list(found[False][1].events()) == list(found[True][1].events())
 
 
-def test_the_model_file_holds_it(factory: ModuleType, tmp_path: Any) -> None:
+def test_the_model_file_holds_it(tmp_path: Any) -> None:
     """Saved, read, exported, and its report is by the pure accountant."""
-    plan = plan_of(factory)
-    data = factory.make_data(plan, 200, 3)
-    outcome = factory.train(plan, [data])
+    plan = plan_of()
+    data = make_data(plan, 200, 3)
+    outcome = train(plan, [data])
     model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
     model.save(tmp_path / "model.json")
     again = Model.load(tmp_path / "model.json")
@@ -410,16 +406,16 @@ def test_the_model_file_holds_it(factory: ModuleType, tmp_path: Any) -> None:
 # Samples and audits ----------------------------------------------------------------------------------------------
 
 
-def test_a_node_draws_a_sample_of_its_own_for_every_query(factory: ModuleType) -> None:
+def test_a_node_draws_a_sample_of_its_own_for_every_query() -> None:
     """Secret, of the stated rate, anew each time; without sampling every record is in."""
-    plan = plan_of(factory, own={"subsampling_ratio": 0.25})
-    data = factory.make_data(plan, 4000, 2)
+    plan = plan_of(own={"subsampling_ratio": 0.25})
+    data = make_data(plan, 4000, 2)
     node = Node("one", data, plan, resolve(plan), sampling=SystemSampling(os.urandom))
     sketch = next(dp_xgboost(plan, resolve_dp_xgboost(plan)))
     weight = resolve_dp_xgboost(plan).loss(plan).largest_statistic(1) * 4
     counts = [int(node.answer(sketch).sum()) / weight for _ in range(3)]
     assert all(abs(count - 1000) < 160 for count in counts) and len(set(counts)) > 1
-    whole = next(dp_xgboost(plan_of(factory), resolve_dp_xgboost(plan_of(factory))))
+    whole = next(dp_xgboost(plan_of(), resolve_dp_xgboost(plan_of())))
     assert int(node.answer(whole).sum()) / weight == 4000
 
 
@@ -471,10 +467,10 @@ def canary_vector(query: Query, canary: Node) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.3])
-def test_an_audit_of_the_leaves_stays_below_the_account_and_finds_faults(factory: ModuleType, rate: float) -> None:
+def test_an_audit_of_the_leaves_stays_below_the_account_and_finds_faults(rate: float) -> None:
     """The strongest event of a Laplace release; half the noise and a sampler that takes everybody are found."""
     plan = plan_of(
-        factory, own={"subsampling_ratio": rate, "sketch_rounds": 0, "sketch_share": 0},
+        own={"subsampling_ratio": rate, "sketch_rounds": 0, "sketch_share": 0},
         model={"n_trees": 1, "max_depth": 1}, epsilon=2.0,
     )  # fmt: skip
     own = resolve(plan)
@@ -495,9 +491,9 @@ def test_an_audit_of_the_leaves_stays_below_the_account_and_finds_faults(factory
         assert audited(unsampled, others, alone, 20_000) > accounted
 
 
-def test_an_audit_of_the_choices_stays_below_the_account_and_finds_faults(factory: ModuleType) -> None:
+def test_an_audit_of_the_choices_stays_below_the_account_and_finds_faults() -> None:
     """One record against a node that is all alike; noise for a tenth of the range is found."""
-    plan = plan_of(factory, own={"sketch_rounds": 0, "sketch_share": 0, "split_share": 0.95},
+    plan = plan_of(own={"sketch_rounds": 0, "sketch_share": 0, "split_share": 0.95},
                    model={"n_trees": 1, "max_depth": 1}, epsilon=0.8)  # fmt: skip
     own = resolve(plan)
     query = selection_of(plan)
@@ -514,14 +510,14 @@ def test_an_audit_of_the_choices_stays_below_the_account_and_finds_faults(factor
     assert audited(query, known, canary, 20_000, scale=0.1) > accounted
 
 
-def test_a_regression_begins_with_the_mean_and_is_not_blown_up(factory: ModuleType) -> None:
+def test_a_regression_begins_with_the_mean_and_is_not_blown_up() -> None:
     """The first release is the mean, one event of its own within the account; R2 is not below that of the mean."""
-    plan = plan_of(factory, "regression", {}, {"n_trees": 6, "max_depth": 3}, epsilon=0.5, n_records=4000)
+    plan = plan_of("regression", {}, {"n_trees": 6, "max_depth": 3}, epsilon=0.5, n_records=4000)
     generator = np.random.default_rng(5)
-    data = factory.make_data(plan, 4000, 5)
+    data = make_data(plan, 4000, 5)
     labels = np.clip(0.8 + 0.1 * generator.normal(size=4000), -1, 1)
     data = dataclasses.replace(data, labels=np.rint(labels * SCORE_UNIT).astype(np.int32))
-    ensemble, ledger = run(plan, [(data, None)], factory)
+    ensemble, ledger = run(plan, [(data, None)])
     assert ensemble.n_trees == 7 and ledger.releases[0].purpose.endswith("mean")
     assert len(ledger) == resolve(plan).n_exchanges(plan)
     start = ensemble.fitted.values[0]
@@ -529,6 +525,6 @@ def test_a_regression_begins_with_the_mean_and_is_not_blown_up(factory: ModuleTy
     scores = ensemble.scores(data.codes)[0]
     assert np.mean((scores - labels) ** 2) < 1.5 * np.var(labels)
     papers, ridge = {"start": "none", "shrinkage": 0.0}, {"n_trees": 6, "max_depth": 3, "noise_ridge": 1.0}
-    plain = plan_of(factory, "regression", papers, ridge, epsilon=0.5, n_records=4000)
-    worse = run(plain, [(data, None)], factory)[0].scores(data.codes)[0]
+    plain = plan_of("regression", papers, ridge, epsilon=0.5, n_records=4000)
+    worse = run(plain, [(data, None)])[0].scores(data.codes)[0]
     assert np.mean((worse - labels) ** 2) > 2 * np.var(labels)

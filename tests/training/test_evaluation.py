@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -41,16 +40,17 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import link_of
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
+from tests.builders import make_data, make_plan, take
 from tests.tiers import every
 
 LABELS = ("binary", "multiclass", "regression", "survival")
 
 
-def rows(factory: ModuleType, label: str, n: int, seed: int, update: str = "newton") -> tuple[Model, SiteData]:
+def rows(label: str, n: int, seed: int, update: str = "newton") -> tuple[Model, SiteData]:
     """A model, and held-out rows whose labels depend on the features."""
     model_fields = {"n_trees": 24, "max_depth": 3, "weight_update": update}
-    plan = factory.make_plan(label, model=model_fields, privacy={"epsilon": 8.0, "n_records": n})
-    both = factory.make_data(plan, 2 * n, seed)
+    plan = make_plan(label, model=model_fields, privacy={"epsilon": 8.0, "n_records": n})
+    both = make_data(plan, 2 * n, seed)
     signal = both.codes[3] / max(1, both.codes[3].max()) + np.random.default_rng(seed).normal(0, 0.25, 2 * n)
     if label == "regression":
         labels = np.rint(np.clip(signal - 0.5, -1, 1) * SCORE_UNIT)
@@ -63,14 +63,14 @@ def rows(factory: ModuleType, label: str, n: int, seed: int, update: str = "newt
         k = len(plan.label.classes)
         labels = np.clip(np.floor(signal * k), 0, k - 1)
     data = SiteData(both.codes, labels.astype(np.int32))
-    model = train(plan, {"a": factory.take(data, np.arange(n))}, noise=SeededNoise(seed))
-    return model, factory.take(data, np.arange(n, 2 * n))
+    model = train(plan, {"a": take(data, np.arange(n))}, noise=SeededNoise(seed))
+    return model, take(data, np.arange(n, 2 * n))
 
 
 @pytest.fixture(scope="module")
-def cases(factory: ModuleType) -> dict[str, tuple[Model, SiteData]]:
+def cases() -> dict[str, tuple[Model, SiteData]]:
     """One model per kind of label, with 3,000 held-out rows."""
-    return {label: rows(factory, label, 3000, seed=5) for label in LABELS}
+    return {label: rows(label, 3000, seed=5) for label in LABELS}
 
 
 def asked(model: Model, data: SiteData, epsilon: float) -> list[tuple[Query, IntVector]]:
@@ -98,10 +98,10 @@ def places_of(model: Model, data: SiteData, position: str) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("update", ["newton", "averaging"])
 @pytest.mark.parametrize("label", ["binary", "multiclass"])
-def test_exact_counts_give_the_textbook_numbers(factory: ModuleType, label: str, update: str) -> None:
+def test_exact_counts_give_the_textbook_numbers(label: str, update: str) -> None:
     """Without noise: scikit-learn's AUC of the binned scores, the model's own accuracy, nearly its log-loss."""
     metrics = pytest.importorskip("sklearn.metrics")
-    model, data = rows(factory, label, 2000, seed=7, update=update)
+    model, data = rows(label, 2000, seed=7, update=update)
     found = evaluate_federated(model, {"a": data}, epsilon=math.inf, noise=SeededNoise(1)).evaluation
     detail = asked(model, data, math.inf)[1][0]
     assert isinstance(detail, ScoreHistogram)
@@ -119,9 +119,9 @@ def test_exact_counts_give_the_textbook_numbers(factory: ModuleType, label: str,
 
 
 @pytest.mark.parametrize("update", ["newton", "averaging"])
-def test_exact_moments_give_the_textbook_numbers(factory: ModuleType, update: str) -> None:
+def test_exact_moments_give_the_textbook_numbers(update: str) -> None:
     """Without noise the clip lies beyond every error, and RMSE and R² are the model's own."""
-    model, data = rows(factory, "regression", 2000, seed=7, update=update)
+    model, data = rows("regression", 2000, seed=7, update=update)
     found = evaluate_federated(model, {"a": data}, epsilon=math.inf, noise=SeededNoise(1)).evaluation
     truth = 1 + 4 * data.labels / SCORE_UNIT  # the label's bounds are -3 and 5
     errors = model.predict_codes(data.codes) - truth
@@ -130,11 +130,11 @@ def test_exact_moments_give_the_textbook_numbers(factory: ModuleType, update: st
     assert found.scores["r2"].value == pytest.approx(1 - np.mean(errors**2) / np.var(truth), abs=2e-3)
 
 
-def test_exact_counts_of_times_give_the_textbook_numbers(factory: ModuleType) -> None:
+def test_exact_counts_of_times_give_the_textbook_numbers() -> None:
     """Without noise: the concordance of the binned risks, and nearly the integrated Brier score of the curves; the bins
     reach as far as the scores, which takes importances that are not 0.
     """
-    model, data = rows(factory, "survival", 2000, seed=7)
+    model, data = rows("survival", 2000, seed=7)
     found = evaluate_federated(model, {"a": data}, epsilon=math.inf, noise=SeededNoise(1)).evaluation
     detail = asked(model, data, math.inf)[1][0]
     assert isinstance(detail, ScoreHistogram) and detail.shape[1] == 9
@@ -278,18 +278,18 @@ def test_who_holds_which_row_does_not_matter(cases: dict[str, tuple[Model, SiteD
 
 @pytest.mark.parametrize("rows_per_unit", [1, 3])
 @pytest.mark.parametrize("label", LABELS)
-def test_no_unit_adds_more_than_the_sensitivity(factory: ModuleType, label: str, rows_per_unit: int) -> None:
+def test_no_unit_adds_more_than_the_sensitivity(label: str, rows_per_unit: int) -> None:
     """Brute force: rows of every extreme label and score, as often as a unit may have them, in both queries."""
     privacy = {"unit": "patient", "max_rows_per_unit": rows_per_unit} if rows_per_unit > 1 else {}
-    plan = factory.make_plan(label, model={"n_trees": 12}, privacy={"epsilon": 50.0, **privacy})
-    data = factory.make_data(plan, 400, 3)
+    plan = make_plan(label, model={"n_trees": 12}, privacy={"epsilon": 50.0, **privacy})
+    data = make_data(plan, 400, 3)
     if label == "regression":
         data.labels[:3] = (-SCORE_UNIT, 0, SCORE_UNIT)
     model = train(plan, {"a": data}, noise=SeededNoise(2))
     queries = [query for query, _ in asked(model, data, 1.0)]
     largest = [0, 0]
     for record in range(data.n_records):
-        unit = factory.take(data, np.full(rows_per_unit, record))
+        unit = take(data, np.full(rows_per_unit, record))
         node = EvaluationNode("a", unit, plan)
         for stage, query in enumerate(queries):
             added = node.answer(query)
@@ -366,15 +366,15 @@ def test_an_audit_sees_halved_noise(cases: dict[str, tuple[Model, SiteData]], fa
     assert (0.66 < float(np.mean(np.square(off))) < 1.42) == passes
 
 
-def test_too_few_records_are_not_measured(factory: ModuleType, cases: dict[str, tuple[Model, SiteData]]) -> None:
+def test_too_few_records_are_not_measured(cases: dict[str, tuple[Model, SiteData]]) -> None:
     """Where the noise drowns a class, no number is given instead of a random one."""
     model, data = cases["binary"]
-    few = factory.take(data, np.arange(60))
+    few = take(data, np.arange(60))
     found = evaluate_federated(model, {"a": few}, epsilon=0.1, noise=SeededNoise(1)).evaluation
     assert math.isnan(found.scores["auc"].value) and found.scores["auc"].noise_error == math.inf
 
 
-def test_a_node_checks_what_it_is_asked(factory: ModuleType, cases: dict[str, tuple[Model, SiteData]]) -> None:
+def test_a_node_checks_what_it_is_asked(cases: dict[str, tuple[Model, SiteData]]) -> None:
     """A query that understates its sensitivity would be answered with too little noise; the node refuses it."""
     model, data = cases["binary"]
     query = asked(model, data, 1.0)[0][0]
@@ -396,7 +396,7 @@ def test_a_node_checks_what_it_is_asked(factory: ModuleType, cases: dict[str, tu
         Node("a", data, model.plan, resolve(model.plan)).answer(query)
 
 
-def test_impossible_requests_are_refused(factory: ModuleType, cases: dict[str, tuple[Model, SiteData]]) -> None:
+def test_impossible_requests_are_refused(cases: dict[str, tuple[Model, SiteData]]) -> None:
     """No epsilon of zero, no delta of one, no fewer sites than agreed, no noise of a kind that is not there."""
     model, data = cases["binary"]
     for epsilon, delta in ((0.0, 1e-5), (-1.0, 1e-5), (math.nan, 1e-5), (1.0, 1.0), (1.0, 0.0)):
@@ -410,9 +410,7 @@ def test_impossible_requests_are_refused(factory: ModuleType, cases: dict[str, t
         evaluate_federated(replace(model, plan=shared), {"a": data}, epsilon=1.0, noise=SeededNoise(1))
 
 
-def test_sites_can_add_the_noise_of_an_evaluation(
-    factory: ModuleType, cases: dict[str, tuple[Model, SiteData]]
-) -> None:
+def test_sites_can_add_the_noise_of_an_evaluation(cases: dict[str, tuple[Model, SiteData]]) -> None:
     """With noise from the sites an evaluation keeps its promise, and its cost says whose noise it was."""
     model, data = cases["binary"]
     shared = replace(model.plan, privacy=replace(model.plan.privacy, noise="distributed"))
@@ -446,9 +444,9 @@ def histogram_of(errors: NDArray[np.float64], noise: float, random: np.random.Ge
 
 @pytest.mark.parametrize("coverage", every(3, [0.8, 0.9, 0.95]))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_intervals_cover_what_they_say(factory: ModuleType, shape: str, coverage: float) -> None:
+def test_intervals_cover_what_they_say(shape: str, coverage: float) -> None:
     """Epsilon 1 and 4,000 held-out rows, 300 seeds, wherever the bins lie: within 1.5 points, never far below."""
-    plan = factory.make_plan("regression", privacy={"epsilon": 1.0, "n_records": 4000})
+    plan = make_plan("regression", privacy={"epsilon": 1.0, "n_records": 4000})
     event = planned_evaluation(plan, 1.0, 1e-6)[0]
     assert isinstance(event, DiscreteGaussianEvent)
     random = np.random.default_rng(7)

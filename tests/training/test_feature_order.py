@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections import Counter
 from itertools import combinations
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,13 +17,14 @@ from hedgerow.training.features import DRAWS_FOR_COVERAGE, EVEN_SHARE, FeatureOr
 from hedgerow.training.settings import INTERACTION_SHARE, Settings
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.random_trees import PublicRandom
+from tests.builders import make_plan
 
 N_FEATURES = 7
 
 
-def settings_of(factory: ModuleType, interaction: str, size: int, n_trees: int = 60) -> Settings:
+def settings_of(interaction: str, size: int, n_trees: int = 60) -> Settings:
     return dataclasses.replace(
-        resolve(factory.make_plan()), interaction=interaction, interaction_size=size, n_trees=n_trees,
+        resolve(make_plan()), interaction=interaction, interaction_size=size, n_trees=n_trees,
         interaction_share=INTERACTION_SHARE,
     )  # fmt: skip
 
@@ -37,11 +37,11 @@ def leaves_of(gradient: float, noise: float = 1.0) -> NoisyLeaves:
 
 @settings(max_examples=60)
 @given(data=st.data(), seed=st.integers(0, 2**63 - 1))
-def test_subsets_are_features_of_the_plan(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_subsets_are_features_of_the_plan(data: st.DataObject, seed: int) -> None:
     """Distinct features, at least one, never more than were asked for, whatever is released in between."""
     kind = data.draw(st.sampled_from(["cyclical", "random", "adaptive"]))
     size = data.draw(st.integers(1, N_FEATURES + 2))
-    orders = [FeatureOrder(seed, settings_of(factory, kind, size), N_FEATURES) for _ in range(2)]
+    orders = [FeatureOrder(seed, settings_of(kind, size), N_FEATURES) for _ in range(2)]
     random = np.random.default_rng(seed)
     for tree in range(60):
         subset, same = (order.features_of(tree) for order in orders)
@@ -54,17 +54,17 @@ def test_subsets_are_features_of_the_plan(factory: ModuleType, data: st.DataObje
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_cyclical_turns_are_even(factory: ModuleType, size: int) -> None:
+def test_cyclical_turns_are_even(size: int) -> None:
     """After m trees of k features each feature had k turns: CCS'22, section 5.1."""
-    order = FeatureOrder(3, settings_of(factory, "cyclical", size), N_FEATURES)
+    order = FeatureOrder(3, settings_of("cyclical", size), N_FEATURES)
     turns = np.bincount([f for tree in range(2 * N_FEATURES) for f in order.features_of(tree)], minlength=N_FEATURES)
     assert (turns == 2 * size).all()
 
 
 @pytest.mark.parametrize("kind", ["cyclical", "adaptive"])
-def test_no_feature_is_forgotten(factory: ModuleType, kind: str) -> None:
+def test_no_feature_is_forgotten(kind: str) -> None:
     """Every feature gets a turn at once, and again later, even if its first release showed nothing but noise."""
-    order = FeatureOrder(5, settings_of(factory, kind, 1, n_trees=400), N_FEATURES)
+    order = FeatureOrder(5, settings_of(kind, 1, n_trees=400), N_FEATURES)
     turns: list[int] = []
     for tree in range(400):
         subset = order.features_of(tree)
@@ -77,9 +77,9 @@ def test_no_feature_is_forgotten(factory: ModuleType, kind: str) -> None:
         assert later[0] > later[1:].sum()
 
 
-def test_without_gains_turns_are_even(factory: ModuleType) -> None:
+def test_without_gains_turns_are_even() -> None:
     """As long as releases show nothing, adaptive turns are as even as cyclical ones."""
-    order = FeatureOrder(5, settings_of(factory, "adaptive", 1), N_FEATURES)
+    order = FeatureOrder(5, settings_of("adaptive", 1), N_FEATURES)
     turns = np.bincount([order.features_of(tree)[0] for tree in range(5 * N_FEATURES)], minlength=N_FEATURES)
     assert turns.max() - turns.min() <= 1
 
@@ -119,12 +119,10 @@ class SlowOrder:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), size=st.integers(1, N_FEATURES), gain=st.sampled_from([0, 1, 1e6]))
-def test_turns_are_those_of_the_definition(
-    factory: ModuleType, data: st.DataObject, seed: int, size: int, gain: float
-) -> None:
+def test_turns_are_those_of_the_definition(data: st.DataObject, seed: int, size: int, gain: float) -> None:
     """Batches of any sizes, with news after any of them or none: the same turns as one by one, worked out slowly."""
     random = np.random.default_rng(seed)
-    chosen = settings_of(factory, "adaptive", size, 80)
+    chosen = settings_of("adaptive", size, 80)
     fast, slow = FeatureOrder(seed, chosen, N_FEATURES), SlowOrder(seed, 80, size, INTERACTION_SHARE)
     tree = 0
     while tree < 80:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,18 +26,18 @@ from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.trees.ensemble import ensemble_to_dict
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
+from tests.builders import contributions, make_data, make_plan, take, train
 
 METHODS = ["hist", "partially_random"]
 
 
-def greedy_plan(factory: ModuleType, method: str, label: str = "binary", **model: Any) -> Plan:
+def greedy_plan(method: str, label: str = "binary", **model: Any) -> Plan:
     own: dict[str, Any] = {"split_method": method, "n_trees": 4, "max_depth": 3, "interaction_size": "all"}
-    plan: Plan = factory.make_plan(label, {**own, **model})
-    return plan
+    return make_plan(label, {**own, **model})
 
 
 @st.composite
-def greedy_plans(draw: st.DrawFn, factory: ModuleType) -> Plan:
+def greedy_plans(draw: st.DrawFn) -> Plan:
     pick = st.sampled_from
     model = {
         "weight_update": draw(pick(["newton", "gradient", "averaging"])),
@@ -52,7 +51,7 @@ def greedy_plans(draw: st.DrawFn, factory: ModuleType) -> Plan:
         "noise_ridge": draw(pick([0.0, 2.0])),
         "structure_seed": draw(st.integers(0, 1000)),
     }
-    plan: Plan = greedy_plan(factory, draw(pick(METHODS)), draw(pick(["binary", "multiclass", "regression"])), **model)
+    plan: Plan = greedy_plan(draw(pick(METHODS)), draw(pick(["binary", "multiclass", "regression"])), **model)
     return plan
 
 
@@ -106,49 +105,40 @@ def check_answer(query: Query, answer: NDArray[np.int64], node: Node, data: Site
 
 
 def statistics_of(node: Node, data: SiteData) -> NDArray[np.int64]:
-    """Each record's statistics at the node's scores: int64 [n, n_statistics], by the factory's own route."""
-    return _factory.contributions(node.held.loss, data.labels, node.held.records.scores)
-
-
-_factory: Any = None
-
-
-@pytest.fixture(autouse=True)
-def _remember(factory: ModuleType) -> None:
-    global _factory
-    _factory = factory
+    """Each record's statistics at the node's scores: int64 [n, n_statistics], by the kernel's own route."""
+    return contributions(node.held.loss, data.labels, node.held.records.scores)
 
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6), noise=st.sampled_from([0, 2**14]))
-def test_answers_equal_a_slow_walk(factory: ModuleType, data: st.DataObject, seed: int, noise: float) -> None:
+def test_answers_equal_a_slow_walk(data: st.DataObject, seed: int, noise: float) -> None:
     """Histograms and sums of sides, at every level, batch and loss, are what a walk over single records adds up to."""
-    plan = data.draw(greedy_plans(factory))
-    assert dialogue(plan, factory.make_data(plan, 12, seed), seed, noise)
+    plan = data.draw(greedy_plans())
+    assert dialogue(plan, make_data(plan, 12, seed), seed, noise)
 
 
-def test_more_than_one_block_of_records(factory: ModuleType) -> None:
+def test_more_than_one_block_of_records() -> None:
     """Packed words are emptied between blocks: 5000 records span three."""
     for method in METHODS:
-        plan = greedy_plan(factory, method, n_trees=1, max_depth=2)
-        dialogue(plan, factory.make_data(plan, 5000, 3), 3, 0)
+        plan = greedy_plan(method, n_trees=1, max_depth=2)
+        dialogue(plan, make_data(plan, 5000, 3), 3, 0)
 
 
 @pytest.mark.parametrize("n_features", [3, 4, 6, 9])
-def test_features_are_summed_in_fours_and_what_is_left_alone(factory: ModuleType, n_features: int) -> None:
+def test_features_are_summed_in_fours_and_what_is_left_alone(n_features: int) -> None:
     """The kernel takes four features at a time: no feature is left out or taken twice, whatever their number."""
     features = [{"name": f"x{i}", "type": "numeric", "min": -1, "max": 1 + i} for i in range(n_features)]
     model = {"split_method": "hist", "n_trees": 2, "max_depth": 2, "interaction_size": "all", "n_candidates": 6}
-    plan = factory.make_plan(model=model, features=features)
-    assert dialogue(plan, factory.make_data(plan, 300, n_features), 5, 2.0**14)
+    plan = make_plan(model=model, features=features)
+    assert dialogue(plan, make_data(plan, 300, n_features), 5, 2.0**14)
 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_a_record_stays_within_what_queries_state(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_a_record_stays_within_what_queries_state(data: st.DataObject, seed: int) -> None:
     """One record, all through a noisy run, exceeds neither bound nor sensitivity; at its worst it is at the latter."""
-    plan = data.draw(greedy_plans(factory))
-    for query, answer, _ in dialogue(plan, factory.make_data(plan, 1, seed), seed, 2**16):
+    plan = data.draw(greedy_plans())
+    for query, answer, _ in dialogue(plan, make_data(plan, 1, seed), seed, 2**16):
         assert int((answer**2).sum()) <= query.sensitivity_squared
         assert int(np.abs(answer).max()) <= query.bound
 
@@ -173,7 +163,7 @@ TABLE_1 = [
 @pytest.mark.parametrize("update", ["newton", "gradient", "averaging"])
 @pytest.mark.parametrize(("method", "k", "candidates", "kappa", "kappa_c"), TABLE_1)
 def test_the_ledger_holds_the_counts_of_table_1(
-    factory: ModuleType, method: str, k: int, candidates: str, kappa: int, kappa_c: int, update: str,
+    method: str, k: int, candidates: str, kappa: int, kappa_c: int, update: str,
     batch_size: int | str,
 ) -> None:  # fmt: skip
     """In units of one query's cost: the sum over events of (calibrated / own noise multiplier)**2 is the paper's count.
@@ -181,11 +171,11 @@ def test_the_ledger_holds_the_counts_of_table_1(
     Averaging asks for no Hessians, so kappa_c = 0 there.
     """
     plan = greedy_plan(
-        factory, method, interaction="cyclical", interaction_size=k, split_candidates=candidates, candidate_rounds=2,
+        method, interaction="cyclical", interaction_size=k, split_candidates=candidates, candidate_rounds=2,
         weight_update=update, batch_size=batch_size,
     )  # fmt: skip
     declared = resolve(plan)
-    nodes = [Node("one", factory.make_data(plan, 40, 0), plan, declared)]
+    nodes = [Node("one", make_data(plan, 40, 0), plan, declared)]
     queries: list[Query] = []
     outcome = run_program(
         plan, program_for(plan), PlainAggregation(nodes), SeededNoise(1), lambda query, _: queries.append(query)
@@ -202,13 +192,13 @@ def test_the_ledger_holds_the_counts_of_table_1(
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6), accountant=st.sampled_from(["gdp", "rdp"]))
-def test_the_promise_is_kept_and_used(factory: ModuleType, data: st.DataObject, seed: int, accountant: str) -> None:
+def test_the_promise_is_kept_and_used(data: st.DataObject, seed: int, accountant: str) -> None:
     """epsilon spent <= epsilon announced before <= epsilon promised, and nearly all of it is used."""
-    plan = data.draw(greedy_plans(factory))
+    plan = data.draw(greedy_plans())
     table = plan.to_dict()
     table["privacy"]["accountant"] = accountant
     plan = Plan.from_dict(table)
-    outcome = factory.train(plan, [factory.make_data(plan, 30, seed)])
+    outcome = train(plan, [make_data(plan, 30, seed)])
     judge, delta = get_accountant(accountant), plan.privacy.delta
     spent = judge.epsilon(outcome.ledger.events(), delta)
     announced = judge.epsilon(resolve(plan).planned_releases(plan), delta)
@@ -220,13 +210,13 @@ def test_the_promise_is_kept_and_used(factory: ModuleType, data: st.DataObject, 
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_sites_do_not_matter(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_sites_do_not_matter(data: st.DataObject, seed: int) -> None:
     """One pile of records, or three sites, one of them empty: the same noise gives the same model to the last bit."""
-    plan = data.draw(greedy_plans(factory))
-    rows = factory.make_data(plan, 30, seed)
+    plan = data.draw(greedy_plans())
+    rows = make_data(plan, 30, seed)
     order = np.random.default_rng(seed).permutation(30)
-    sites = [factory.take(rows, part) for part in (order[:7], order[7:], order[:0])]
-    one, three = factory.train(plan, [rows]), factory.train(plan, sites)
+    sites = [take(rows, part) for part in (order[:7], order[7:], order[:0])]
+    one, three = train(plan, [rows]), train(plan, sites)
     assert ensemble_to_dict(one.ensemble) == ensemble_to_dict(three.ensemble)
 
 
@@ -237,9 +227,9 @@ def _facts(query: Query) -> tuple[object, ...]:
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6), size=st.sampled_from([0, 2**14, 2**50]))
-def test_replicas_agree(factory: ModuleType, data: st.DataObject, seed: int, size: int) -> None:
+def test_replicas_agree(data: st.DataObject, seed: int, size: int) -> None:
     """Whoever holds the plan and the releases, whatever these are, has the same queries and the same model."""
-    plan = data.draw(greedy_plans(factory))
+    plan = data.draw(greedy_plans())
     random, one, other = np.random.default_rng(seed), Replica(TrainingTask(plan)), Replica(TrainingTask(plan))
     while one.query is not None and other.query is not None:
         assert _facts(one.query) == _facts(other.query)
@@ -255,17 +245,17 @@ def test_replicas_agree(factory: ModuleType, data: st.DataObject, seed: int, siz
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_without_noise_the_best_split_is_found(factory: ModuleType, method: str) -> None:
+def test_without_noise_the_best_split_is_found(method: str) -> None:
     """A label that is one feature's threshold is learned exactly; with all noise gone, one greedy tree suffices."""
     features = [{"name": f"x{i}", "type": "numeric", "min": 0, "max": 8, "integer": True} for i in range(3)]
     model = {
         "split_method": method, "n_trees": 12, "max_depth": 3, "interaction_size": "all",
         "split_candidates": "adaptive", "joint_clip": "none", "learning_rate": 1.0,
     }  # fmt: skip
-    plan = factory.make_plan(model=model, features=features, privacy={"epsilon": math.inf, "n_records": 600})
+    plan = make_plan(model=model, features=features, privacy={"epsilon": math.inf, "n_records": 600})
     codes = np.random.default_rng(0).integers(0, 9, (3, 600)).astype(np.uint8)
     data = SiteData(codes, (codes[1] > 4).astype(np.int32))
-    ensemble = factory.train(plan, [data]).ensemble
+    ensemble = train(plan, [data]).ensemble
     assert ((ensemble.scores(codes)[0] > 0) == (codes[1] > 4)).all()
     if method == "hist":
         assert ensemble.fitted is not None
@@ -274,12 +264,12 @@ def test_without_noise_the_best_split_is_found(factory: ModuleType, method: str)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_do_not_matter(factory: ModuleType, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+def test_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     """Records divided among threads add up to the same integers."""
     monkeypatch.setattr("hedgerow.trees.binning.MIN_RECORDS_PER_THREAD", 1)
     for method in METHODS:
-        plan = greedy_plan(factory, method)
-        data = factory.make_data(plan, 101, 1)
+        plan = greedy_plan(method)
+        data = make_data(plan, 101, 1)
         one, several = (Node("one", data, plan, resolve(plan), n_threads=n) for n in (1, threads))
         program = program_for(plan)
         query = next(program)
@@ -290,20 +280,18 @@ def test_threads_do_not_matter(factory: ModuleType, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_adaptive_turns_are_for_random_trees(factory: ModuleType, method: str) -> None:
+def test_adaptive_turns_are_for_random_trees(method: str) -> None:
     """Turns by gain read leaf sums of single features, which greedy trees do not have: refused by name."""
     with pytest.raises(PlanError, match=r"model\.interaction"):
-        greedy_plan(factory, method, interaction="adaptive")
+        greedy_plan(method, interaction="adaptive")
 
 
-def test_histograms_refine_candidates_for_free(factory: ModuleType) -> None:
+def test_histograms_refine_candidates_for_free() -> None:
     """Iterative Hessians with histograms: later trees have other bins, and nothing was asked for them."""
-    plan = greedy_plan(factory, "hist", split_candidates="iterative_hessian", n_candidates=8, interaction_size=1)
-    uniform = greedy_plan(factory, "hist", split_candidates="uniform", n_candidates=8, interaction_size=1)
-    longer = greedy_plan(
-        factory, "hist", split_candidates="iterative_hessian", n_candidates=8, n_trees=8, interaction_size=1
-    )
-    heard = [query for query, _, _ in dialogue(longer, factory.make_data(longer, 40, 5), 0, 0)]
+    plan = greedy_plan("hist", split_candidates="iterative_hessian", n_candidates=8, interaction_size=1)
+    uniform = greedy_plan("hist", split_candidates="uniform", n_candidates=8, interaction_size=1)
+    longer = greedy_plan("hist", split_candidates="iterative_hessian", n_candidates=8, n_trees=8, interaction_size=1)
+    heard = [query for query, _, _ in dialogue(longer, make_data(longer, 40, 5), 0, 0)]
     tables = [query.bin_of_code for query in heard if isinstance(query, NodeHistograms)]
     assert len(heard) == len(tables) == 8
     assert any((table != tables[0]).any() for table in tables[1:])

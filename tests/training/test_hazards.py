@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import LeafSums
+from tests.builders import make_data, make_plan, train
 
 BASELINES: tuple[Baseline, ...] = ((0, 0, 0, 0), (-700, -300, -1200, 40), (2048, -2048, 5, 0), (-2048,) * 4)
 START = [FateCounts, ColumnMoments, GramMatrix, *[HazardProducts] * 3]
@@ -37,9 +37,9 @@ def settings_of(plan: Plan) -> BoostingSettings:
     return settings
 
 
-def made_plan(factory: ModuleType, n: int, **changes: Any) -> Plan:
+def made_plan(n: int, **changes: Any) -> Plan:
     """Two numbers within [-2, 2] and a category, four intervals, n records; `changes` are of [privacy] and [model]."""
-    table = factory.make_plan("survival").to_dict()
+    table = make_plan("survival").to_dict()
     numbers = [{"name": f"x{i}", "type": "numeric", "min": -2, "max": 2} for i in range(2)]
     table["features"] = [*numbers, {"name": "kind", "type": "categorical", "categories": ["a", "b", "c"]}]
     table["label"]["intervals"] = [1.0, 2.0, 3.0, 4.0]
@@ -97,9 +97,9 @@ def test_gradients_are_what_the_formula_says_and_have_one_norm(baseline: Baselin
             assert abs(loss.table[code, step, 0] / RECORD_NORM - wanted) < 1.01 / RECORD_NORM
 
 
-def test_sums_of_the_start_are_those_of_its_words(factory: ModuleType) -> None:
+def test_sums_of_the_start_are_those_of_its_words() -> None:
     """Every release of the start against sums over records one by one, in floating point."""
-    plan = made_plan(factory, 300)
+    plan = made_plan(300)
     data, _ = made_rows(plan, 300, 1)
     node, seen = Node("site", data, plan, resolve(plan)), []
 
@@ -129,9 +129,9 @@ def test_sums_of_the_start_are_those_of_its_words(factory: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 2**14, 2**24, 2**45])
-def test_no_record_adds_more_than_promised_whatever_was_released(factory: ModuleType, size: int) -> None:
+def test_no_record_adds_more_than_promised_whatever_was_released(size: int) -> None:
     """By brute force: every record alone, at every corner of the grid and elsewhere, after whatever releases."""
-    plan, rng = made_plan(factory, 100), np.random.default_rng(size % 97)
+    plan, rng = made_plan(100), np.random.default_rng(size % 97)
     sizes = [cells.n_codes for cells in build_grid(plan).features]
     corners = np.array(np.meshgrid([0, sizes[0] - 2, sizes[0] - 1], [0, sizes[1] - 2], range(sizes[2]))).reshape(3, -1)
     codes = np.concatenate([corners, [rng.integers(0, own, 60) for own in sizes]], axis=1)
@@ -154,9 +154,9 @@ def test_no_record_adds_more_than_promised_whatever_was_released(factory: Module
     assert largest[ColumnMoments] > 0.99 and largest[FateCounts] == 1
 
 
-def test_without_noise_a_linear_model_is_found(factory: ModuleType) -> None:
+def test_without_noise_a_linear_model_is_found() -> None:
     """Three rounds come near to what made the records; the clip shortens it, which the last release mends."""
-    plan = made_plan(factory, 6000, privacy={"epsilon": math.inf})
+    plan = made_plan(6000, privacy={"epsilon": math.inf})
     data, truth = made_rows(plan, 6000, 2)
     node, found = Node("site", data, plan, resolve(plan)), []
 
@@ -171,9 +171,9 @@ def test_without_noise_a_linear_model_is_found(factory: ModuleType) -> None:
     assert 0.4 < np.polyfit(truth, found[0], 1)[0] < 1.2
 
 
-def test_half_the_start_is_nothing_where_noise_covers_all(factory: ModuleType) -> None:
+def test_half_the_start_is_nothing_where_noise_covers_all() -> None:
     """A run at a tiny epsilon: what its gradients show beyond their noise is nothing for about every other seed."""
-    plan = made_plan(factory, 200, privacy={"epsilon": 0.01})
+    plan = made_plan(200, privacy={"epsilon": 0.01})
     data, _ = made_rows(plan, 200, 4)
     spreads = []
     for seed in range(12):
@@ -189,9 +189,9 @@ def test_half_the_start_is_nothing_where_noise_covers_all(factory: ModuleType) -
     assert np.median(spreads) < 4
 
 
-def test_slopes_keep_to_directions(factory: ModuleType) -> None:
+def test_slopes_keep_to_directions() -> None:
     """A feature that speaks for the event, and is said to speak against it, has no slope of the wrong sign."""
-    table = made_plan(factory, 2000, privacy={"epsilon": math.inf}).to_dict()
+    table = made_plan(2000, privacy={"epsilon": math.inf}).to_dict()
     table["features"][0]["monotone"] = "decreasing"
     plan = Plan.from_dict(table)
     data, _ = made_rows(plan, 2000, 5)
@@ -201,36 +201,36 @@ def test_slopes_keep_to_directions(factory: ModuleType) -> None:
     assert (np.diff(ensemble.scores(codes)[0]) <= 0).all()
 
 
-def test_shares_add_up_and_a_plan_can_do_without(factory: ModuleType) -> None:
-    few, many = (settings_of(made_plan(factory, n, model={"n_trees": "auto"})) for n in (500, 500_000))
+def test_shares_add_up_and_a_plan_can_do_without() -> None:
+    few, many = (settings_of(made_plan(n, model={"n_trees": "auto"})) for n in (500, 500_000))
     assert few.start == many.start == "linear hazards"
     assert few.start_share > many.start_share > BASELINE_SHARE and few.n_trees < many.n_trees
     assert few.start_share + few.calibration_share < 1 and few.shrinkage == 1
-    without = settings_of(made_plan(factory, 500, model={"start": "none", "n_trees": "auto"}))
+    without = settings_of(made_plan(500, model={"start": "none", "n_trees": "auto"}))
     assert (without.start, without.start_share, without.n_trees) == ("hazards", BASELINE_SHARE, 100)
-    assert without.n_exchanges(made_plan(factory, 500)) == 1 + 100 + 1
-    assert settings_of(made_plan(factory, 500, model={"start": "linear"})) == settings_of(made_plan(factory, 500))
+    assert without.n_exchanges(made_plan(500)) == 1 + 100 + 1
+    assert settings_of(made_plan(500, model={"start": "linear"})) == settings_of(made_plan(500))
     with pytest.raises(PlanError, match="start"):
-        made_plan(factory, 500, model={"start": "mean"})
+        made_plan(500, model={"start": "mean"})
 
 
-def test_a_refused_linear_start_is_told_what_times_may_begin_with(factory: ModuleType) -> None:
+def test_a_refused_linear_start_is_told_what_times_may_begin_with() -> None:
     """Times to an event have no mean: where leaves are not smoothed, they begin with the baseline."""
     with pytest.raises(PlanError, match=r'Set model\.start to "none" or "auto"'):
-        made_plan(factory, 100, model={"start": "linear", "interaction": "cyclical"})
+        made_plan(100, model={"start": "linear", "interaction": "cyclical"})
 
 
-def test_categories_that_have_no_columns_begin_with_the_baseline_alone(factory: ModuleType) -> None:
+def test_categories_that_have_no_columns_begin_with_the_baseline_alone() -> None:
     """Too many categories for columns of their own, and no number: rows hold a constant, and nodes could not add up."""
-    table = made_plan(factory, 200, model={"n_trees": "auto"}).to_dict()
+    table = made_plan(200, model={"n_trees": "auto"}).to_dict()
     names = [f"k{i}" for i in range(130)]
     table["features"] = [{"name": f"c{i}", "type": "categorical", "categories": names} for i in range(2)]
     plan = Plan.from_dict(table)
     settings = settings_of(plan)
     assert settings == settings_of(Plan.from_dict({**table, "model": {**table["model"], "start": "none"}}))
     assert (settings.start, settings.start_share) == ("hazards", BASELINE_SHARE)
-    sites = [factory.make_data(plan, 60, seed) for seed in (1, 2)]
-    assert factory.train(plan, sites).ensemble.n_trees == settings.n_trees
+    sites = [make_data(plan, 60, seed) for seed in (1, 2)]
+    assert train(plan, sites).ensemble.n_trees == settings.n_trees
     # With a number beside them there is a linear model, of the number.
     wide = {**table, "features": [*table["features"], {"name": "x", "type": "numeric", "min": -2, "max": 2}]}
     assert settings_of(Plan.from_dict(wide)).start == "linear hazards"

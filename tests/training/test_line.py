@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.training.presets import PRESETS, apply_preset
+from tests.builders import make_data, make_plan, take
 from tests.tiers import every
 
 UNIT = 2**14
@@ -60,11 +60,9 @@ def record_sums(query: LineSums, label: int, score: int) -> list[int]:
 
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), zoom=st.integers(0, MOST_ZOOM), centre=st.integers(-(2**16), 2**16), rows=st.integers(1, 3))
-def test_sums_are_those_of_their_definition(
-    factory: ModuleType, data: st.DataObject, zoom: int, centre: int, rows: int
-) -> None:
+def test_sums_are_those_of_their_definition(data: st.DataObject, zoom: int, centre: int, rows: int) -> None:
     """Integer for integer, and one unit's rows never add more than the bound and the sensitivity that are stated."""
-    plan = factory.make_plan("regression", {}, {"unit": "patient", "max_rows_per_unit": rows} if rows > 1 else {})
+    plan = make_plan("regression", {}, {"unit": "patient", "max_rows_per_unit": rows} if rows > 1 else {})
     edges = st.sampled_from([-(2**16), 2**16, 0, 1, -1, 2**31 - 1, -(2**31), centre])
     labels = data.draw(st.lists(st.integers(-(2**16), 2**16), min_size=1, max_size=6))
     scores = data.draw(st.lists(st.integers(-(2**22), 2**22) | edges, min_size=len(labels), max_size=len(labels)))
@@ -79,9 +77,9 @@ def test_sums_are_those_of_their_definition(
 
 @settings(max_examples=40, deadline=None)
 @given(labels=st.lists(st.integers(-(2**16), 2**16), min_size=1, max_size=5), centre=st.integers(-(2**16), 2**16))
-def test_a_spread_about_a_centre_looks_at_no_score(factory: ModuleType, labels: list[int], centre: int) -> None:
+def test_a_spread_about_a_centre_looks_at_no_score(labels: list[int], centre: int) -> None:
     """At most 1.0 from each record."""
-    plan = factory.make_plan("regression")
+    plan = make_plan("regression")
     query = SpreadSums(
         purpose=SpreadSums.purpose_of(0, "spread"), length=1, bound=UNIT, sensitivity_squared=UNIT**2,
         noise_multiplier=1.0, centre=centre,
@@ -142,21 +140,21 @@ def test_noise_is_taken_out_and_signal_is_left() -> None:
     assert np.mean(kept) > 0.45
 
 
-def narrow(factory: ModuleType, plan: Plan, n: int, seed: int) -> SiteData:
+def narrow(plan: Plan, n: int, seed: int) -> SiteData:
     """Labels near one of their bounds, whose spread is a twentieth of the range's half."""
-    rows = factory.make_data(plan, n, seed)
+    rows = make_data(plan, n, seed)
     label = np.random.default_rng(seed).normal(-0.8, 0.05, n) + 0.0002 * rows.codes[1]
     return SiteData(rows.codes, np.rint(np.clip(label, -1, 1) * 2**16).astype(np.int32))
 
 
 @pytest.mark.parametrize("name", every(4, OURS))
-def test_no_method_is_far_below_the_mean(factory: ModuleType, name: str) -> None:
+def test_no_method_is_far_below_the_mean(name: str) -> None:
     """Each was, by tens of the label's variance, but for those that begin with means; and each keeps its promise."""
     n = 3000
-    plan = apply_preset(PRESETS[name], factory.make_plan("regression", None, {"epsilon": 3.0, "n_records": n}))
+    plan = apply_preset(PRESETS[name], make_plan("regression", None, {"epsilon": 3.0, "n_records": n}))
     scores = []
     for seed in range(2):
-        rows = narrow(factory, plan, n, seed)
+        rows = narrow(plan, n, seed)
         sampling = {"one": SeededSampling(seed, np.arange(n))}
         model = train(plan, {"one": rows}, noise=SeededNoise(seed, exact=False), sampling=sampling)
         assert model.report.epsilon <= 3.0
@@ -167,16 +165,16 @@ def test_no_method_is_far_below_the_mean(factory: ModuleType, name: str) -> None
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_whoever_holds_the_rows_the_model_is_the_same(factory: ModuleType, name: str) -> None:
+def test_whoever_holds_the_rows_the_model_is_the_same(name: str) -> None:
     """One site or three, to the byte; and as many releases as the plan says."""
-    table = apply_preset(PRESETS[name], factory.make_plan("regression", None, {"n_records": 300})).to_dict()
+    table = apply_preset(PRESETS[name], make_plan("regression", None, {"n_records": 300})).to_dict()
     batch = table["model"]["batch_size"]
     fewer = {} if name == "adassp" else {"n_trees": 4, "batch_size": min(batch, 2) if isinstance(batch, int) else batch}
     plan = Plan.from_dict({**table, "model": {**table["model"], **fewer}})
-    rows = factory.make_data(plan, 300, 4)
+    rows = make_data(plan, 300, 4)
     files = []
     for parts in ([np.arange(300)], [np.arange(first, 300, 3) for first in range(3)]):
-        sites = {f"site-{number}": factory.take(rows, part) for number, part in enumerate(parts)}
+        sites = {f"site-{number}": take(rows, part) for number, part in enumerate(parts)}
         sampling = {f"site-{number}": SeededSampling(3, part) for number, part in enumerate(parts)}
         model = train(plan, sites, noise=SeededNoise(1, exact=False), sampling=sampling)
         settings_of = resolve(plan)
@@ -188,21 +186,21 @@ def test_whoever_holds_the_rows_the_model_is_the_same(factory: ModuleType, name:
 
 
 @pytest.mark.parametrize("name", ["dp-ebm-newton", "dp-rf", "s-gbdt", "s-gbdt-linear", "adassp"])
-def test_a_plan_may_do_without(factory: ModuleType, name: str) -> None:
+def test_a_plan_may_do_without(name: str) -> None:
     """With calibration = "none" nothing is asked after the last tree."""
-    plan = apply_preset(PRESETS[name], factory.make_plan("regression"))
+    plan = apply_preset(PRESETS[name], make_plan("regression"))
     table = plan.to_dict()
     without = Plan.from_dict({**table, "model": {**table["model"], "calibration": "none"}})
     for each, n_lines in ((plan, 1), (without, 0)):
-        model = train(each, {"one": factory.make_data(each, 60, 1)}, noise=SeededNoise(1, exact=False))
+        model = train(each, {"one": make_data(each, 60, 1)}, noise=SeededNoise(1, exact=False))
         assert [release.kind for release in model.ledger.releases].count("LineSums") == n_lines
 
 
-def test_a_published_start_is_within_reach(factory: ModuleType) -> None:
+def test_a_published_start_is_within_reach() -> None:
     """start = "none" begins at the middle of the bounds, with no release but those of trees."""
-    table = apply_preset(PRESETS["dp-tr-newton"], factory.make_plan("regression")).to_dict()
+    table = apply_preset(PRESETS["dp-tr-newton"], make_plan("regression")).to_dict()
     plan = Plan.from_dict({**table, "model": {**table["model"], "start": "none", "n_trees": 3}})
-    model = train(plan, {"one": factory.make_data(plan, 60, 1)}, noise=SeededNoise(1, exact=False))
+    model = train(plan, {"one": make_data(plan, 60, 1)}, noise=SeededNoise(1, exact=False))
     assert {release.kind for release in model.ledger.releases} == {"LeafSums"}
     with pytest.raises(PlanError, match="start"):
         Plan.from_dict({**table, "model": {**table["model"], "start": "linear"}})
@@ -210,8 +208,8 @@ def test_a_published_start_is_within_reach(factory: ModuleType) -> None:
 
 @pytest.mark.parametrize("label", ["regression", "count"])
 @pytest.mark.parametrize("interaction", ["auto", "adaptive", "cyclical", "random"])
-def test_averaged_numbers_end_with_a_line_in_any_order(factory: ModuleType, label: str, interaction: str) -> None:
+def test_averaged_numbers_end_with_a_line_in_any_order(label: str, interaction: str) -> None:
     """Means over trees say far too little, whatever order features have; `calibration = "none"` leaves them so."""
     for calibration, expected in (("auto", "slope"), ("none", "none")):
         model = {"weight_update": "averaging", "interaction": interaction, "calibration": calibration}
-        assert getattr(resolve(factory.make_plan(label, model)), "calibration", "") == expected
+        assert getattr(resolve(make_plan(label, model)), "calibration", "") == expected

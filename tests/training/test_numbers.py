@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from fractions import Fraction
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from hedgerow.training.features import FeatureOrder
 from hedgerow.training.steps import EndedEarly
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import NoisyLeaves
+from tests.builders import make_data, make_plan
 
 UNIT = 2**14
 
@@ -70,11 +70,11 @@ def node_with(plan: Plan, labels: list[int], scores: list[int]) -> Node:
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), zoom=st.integers(0, MOST_ZOOM), centre=st.integers(-(2**16), 2**16), rows=st.integers(1, 3))
 def test_sums_about_scores_are_those_of_their_definition(
-    factory: ModuleType, data: st.DataObject, zoom: int, centre: int, rows: int
+    data: st.DataObject, zoom: int, centre: int, rows: int
 ) -> None:
     """Integer for integer, and one unit's rows never add more than the bound and the sensitivity that are stated."""
     privacy = {"unit": "patient", "max_rows_per_unit": rows} if rows > 1 else {}
-    plan = factory.make_plan("regression", {"start": "mean"}, privacy)
+    plan = make_plan("regression", {"start": "mean"}, privacy)
     own = settings_of(plan)
     edges = st.sampled_from([-(2**16), 2**16, 0, 2**31 - 1, -(2**31)])
     labels = data.draw(st.lists(st.integers(-(2**16), 2**16), min_size=1, max_size=6))
@@ -91,10 +91,10 @@ def test_sums_about_scores_are_those_of_their_definition(
 
 @settings(max_examples=60, deadline=None)
 @given(label=st.integers(-(2**16), 2**16), score=st.integers(-(2**31), 2**31 - 1), zoom=st.integers(0, MOST_ZOOM))
-def test_a_zoomed_residual_is_clipped_as_any_other(factory: ModuleType, label: int, score: int, zoom: int) -> None:
+def test_a_zoomed_residual_is_clipped_as_any_other(label: int, score: int, zoom: int) -> None:
     """Doubled before it is clipped, so the largest norm, and with it the noise, is the same for every zoom."""
-    plan = factory.make_plan("regression")
-    loss, queries = resolve(plan).loss(plan), queries_of(factory, plan)
+    plan = make_plan("regression")
+    loss, queries = resolve(plan).loss(plan), queries_of(plan)
     query = dataclasses.replace(next(each for each in queries if isinstance(each, LeafSums)), zoom=zoom, update=None)
     node = node_with(plan, [label], [score])
     node._ensemble_size = query.ensemble_size
@@ -106,9 +106,9 @@ def test_a_zoomed_residual_is_clipped_as_any_other(factory: ModuleType, label: i
     assert zoomed(loss, zoom).norm_squared == loss.norm_squared
 
 
-def queries_of(factory: ModuleType, plan: Plan, seed: int = 0) -> list[Query]:
+def queries_of(plan: Plan, seed: int = 0) -> list[Query]:
     """Every query of a run over some rows, with no noise added."""
-    node, program, queries = Node("site", factory.make_data(plan, 50, seed), plan, resolve(plan)), program_for(plan), []
+    node, program, queries = Node("site", make_data(plan, 50, seed), plan, resolve(plan)), program_for(plan), []
     query = next(program)
     while True:
         queries.append(query)
@@ -118,30 +118,30 @@ def queries_of(factory: ModuleType, plan: Plan, seed: int = 0) -> list[Query]:
             return queries
 
 
-def test_a_run_begins_with_a_start_and_ends_with_a_calibration(factory: ModuleType) -> None:
+def test_a_run_begins_with_a_start_and_ends_with_a_calibration() -> None:
     """The mean, the spread, five releases of a linear model, the trees, and one release more: all in the plan's sum."""
-    plan = factory.make_plan("regression")
-    kinds = [type(query).__name__ for query in queries_of(factory, plan)]
+    plan = make_plan("regression")
+    kinds = [type(query).__name__ for query in queries_of(plan)]
     start = ["LabelSums", "SpreadSums", "GramMatrix", "GramMatrix", *["CrossProducts"] * 3]
     assert kinds == [*start, *["LeafSums"] * 4, "CalibrationSums"]
     assert len(kinds) == resolve(plan).n_exchanges(plan)
-    without = factory.make_plan("regression", {"start": "none"})
-    assert {type(query) for query in queries_of(factory, without)} == {LeafSums}
+    without = make_plan("regression", {"start": "none"})
+    assert {type(query) for query in queries_of(without)} == {LeafSums}
 
 
-def test_noise_that_hides_the_spread_is_not_taken_for_a_small_one(factory: ModuleType) -> None:
+def test_noise_that_hides_the_spread_is_not_taken_for_a_small_one() -> None:
     """A spread below its noise zooms no further than the noise allows, and no unit leaves what kernels hold."""
-    loss = resolve(factory.make_plan("regression")).loss(factory.make_plan("regression"))
+    loss = resolve(make_plan("regression")).loss(make_plan("regression"))
     assert [zoom_of(spread, loss) for spread in (1.0, 0.2, 0.15, 0.08, 0.07, 0.0)] == [0, 0, 1, 1, 2, MOST_ZOOM]
     wide = dataclasses.replace(loss, scales=np.array([LARGEST_UNIT / 3, 1.0]))
     assert zoom_of(0.0, wide) == 1
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, math.inf])
-def test_no_prediction_leaves_the_bounds(factory: ModuleType, epsilon: float) -> None:
+def test_no_prediction_leaves_the_bounds(epsilon: float) -> None:
     """However little is known, and for labels at the bounds."""
-    plan = factory.make_plan("regression", {"n_trees": 30}, {"epsilon": epsilon})
-    data = factory.make_data(plan, 200, 3)
+    plan = make_plan("regression", {"n_trees": 30}, {"epsilon": epsilon})
+    data = make_data(plan, 200, 3)
     extreme = SiteData(data.codes, np.where(np.arange(200) % 3 == 0, 2**16, -(2**16)).astype(np.int32))
     model = train(plan, {"one": extreme}, noise=SeededNoise(1))
     predicted = model.predict_codes(data.codes)
@@ -149,11 +149,11 @@ def test_no_prediction_leaves_the_bounds(factory: ModuleType, epsilon: float) ->
     assert np.isfinite(predicted).all() and low <= predicted.min() <= predicted.max() <= high
 
 
-def test_a_run_that_ends_in_its_start_is_no_model(factory: ModuleType) -> None:
+def test_a_run_that_ends_in_its_start_is_no_model() -> None:
     """The mean alone says the same of every record; after the first tree the start is part of the model."""
-    plan = factory.make_plan("regression")
+    plan = make_plan("regression")
     for n_answered, n_trees in ((3, 0), (7, 0), (8, 1 + len(plan.features) + 1)):
-        node, program = Node("site", factory.make_data(plan, 50, 1), plan, resolve(plan)), program_for(plan)
+        node, program = Node("site", make_data(plan, 50, 1), plan, resolve(plan)), program_for(plan)
         query = next(program)
         for _ in range(n_answered):
             query = program.send(node.answer(query))
@@ -172,24 +172,24 @@ def test_a_run_that_ends_in_its_start_is_no_model(factory: ModuleType) -> None:
         ("regression", {"start": "mean", "weight_update": "averaging"}),
     ],
 )
-def test_a_start_that_would_be_ignored_is_refused(factory: ModuleType, label: str, model: dict[str, Any]) -> None:
+def test_a_start_that_would_be_ignored_is_refused(label: str, model: dict[str, Any]) -> None:
     """Whoever asks for one gets it, or hears why not."""
     with pytest.raises(PlanError, match=r"start|shrinkage"):
-        factory.make_plan(label, model)
+        make_plan(label, model)
 
 
-def test_a_linear_start_needs_a_numeric_feature(factory: ModuleType) -> None:
+def test_a_linear_start_needs_a_numeric_feature() -> None:
     """Without one the default is the mean, and a linear model is refused."""
     words = [{"name": "word", "type": "categorical", "categories": ["a", "b", "c"]}]
-    assert settings_of(factory.make_plan("regression", features=words)).start == "mean"
+    assert settings_of(make_plan("regression", features=words)).start == "mean"
     with pytest.raises(PlanError, match="start"):
-        factory.make_plan("regression", {"start": "linear"}, features=words)
+        make_plan("regression", {"start": "linear"}, features=words)
 
 
-def test_the_rule_sees_public_numbers_only(factory: ModuleType) -> None:
+def test_the_rule_sees_public_numbers_only() -> None:
     """More records, or a larger epsilon, at the same signal n mu: the same settings but for the noise."""
     few, many = (
-        settings_of(factory.make_plan("regression", {"n_trees": "auto", "max_depth": "auto"}, {"n_records": n}))
+        settings_of(make_plan("regression", {"n_trees": "auto", "max_depth": "auto"}, {"n_records": n}))
         for n in (1000, 100_000)
     )
     assert few.n_trees < many.n_trees and few.max_depth < many.max_depth
@@ -198,19 +198,19 @@ def test_the_rule_sees_public_numbers_only(factory: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, math.inf])
-def test_steps_are_no_longer_than_a_ridge_allows(factory: ModuleType, epsilon: float) -> None:
+def test_steps_are_no_longer_than_a_ridge_allows(epsilon: float) -> None:
     """A plan that names a ridge and no rate has steps in proportion: the default's, of 2 and more, would overshoot."""
-    usual = settings_of(factory.make_plan("regression", privacy={"epsilon": epsilon}))
+    usual = settings_of(make_plan("regression", privacy={"epsilon": epsilon}))
     for ridge in (0, 1.5, 10, 45, 90, 100):
-        own = settings_of(factory.make_plan("regression", {"noise_ridge": ridge}, {"epsilon": epsilon}))
+        own = settings_of(make_plan("regression", {"noise_ridge": ridge}, {"epsilon": epsilon}))
         expected = max(0.25, usual.learning_rate * min(1, ridge / usual.noise_ridge))
         assert own.learning_rate == pytest.approx(expected)
 
 
-def test_partners_are_those_that_gained(factory: ModuleType) -> None:
+def test_partners_are_those_that_gained() -> None:
     """With the whole share, every subset that is tried has a feature that gained alone; without gains, any."""
     own = dataclasses.replace(
-        resolve(factory.make_plan()), interaction="adaptive", interaction_size=3, n_trees=60, interaction_share=0.9,
+        resolve(make_plan()), interaction="adaptive", interaction_size=3, n_trees=60, interaction_share=0.9,
         partner_share=1.0,
     )  # fmt: skip
     for gaining in ({2}, {1, 5}):
@@ -245,14 +245,14 @@ def test_a_centred_step_is_least_squares_without_noise() -> None:
     assert not buried[1:].any() and buried[0] == pytest.approx(label.mean(), abs=1e-9)
 
 
-def test_a_linear_model_of_a_narrow_label_does_not_blow_up(factory: ModuleType) -> None:
+def test_a_linear_model_of_a_narrow_label_does_not_blow_up() -> None:
     """Wide bounds, a mean far from their middle and little spread: at the least it predicts about the mean."""
     random = np.random.default_rng(8)
     n, n_features = 6000, 6
     features = [{"name": f"x{i}", "type": "numeric", "min": 0, "max": 1} for i in range(n_features)]
     plan = Plan.from_dict(
         {
-            **factory.make_plan("regression", features=features).to_dict(),
+            **make_plan("regression", features=features).to_dict(),
             "model": {"algorithm": "adassp"},
             "privacy": {"epsilon": 0.5, "delta": 1 / n, "n_records": n},
         }
@@ -266,10 +266,10 @@ def test_a_linear_model_of_a_narrow_label_does_not_blow_up(factory: ModuleType) 
         assert 1 - np.mean((label - scores) ** 2) / label.var() > -0.05
 
 
-def test_labels_and_spread_are_asked_for_a_unit_s_rows(factory: ModuleType) -> None:
+def test_labels_and_spread_are_asked_for_a_unit_s_rows() -> None:
     """Three rows of one person add three times as much: the mean's question counts them as well."""
     one, three = (
-        queries_of(factory, factory.make_plan("regression", None, privacy))
+        queries_of(make_plan("regression", None, privacy))
         for privacy in ({}, {"unit": "patient", "max_rows_per_unit": 3})
     )
     for kind in (LabelSums, SpreadSums, CalibrationSums):
@@ -283,21 +283,21 @@ def test_labels_and_spread_are_asked_for_a_unit_s_rows(factory: ModuleType) -> N
      (1001, 100, 12, "mean")],
 )  # fmt: skip
 def test_many_features_and_little_signal_have_few_trees(
-    factory: ModuleType, n_features: int, n_records: int, trees: int, start: str
+    n_features: int, n_records: int, trees: int, start: str
 ) -> None:
     """Each tree adds noise, so two turns for each feature cost more than they find; and solving takes p^3."""
     features = [{"name": f"x{number}", "type": "numeric", "min": 0, "max": 1} for number in range(n_features)]
-    plan = factory.make_plan("regression", {"n_trees": "auto"}, {"n_records": n_records}, features)
+    plan = make_plan("regression", {"n_trees": "auto"}, {"n_records": n_records}, features)
     own = settings_of(plan)
     assert (own.start, own.n_trees) == (start, trees)
 
 
-def test_predictions_from_many_useless_features_stay_near_the_mean(factory: ModuleType) -> None:
+def test_predictions_from_many_useless_features_stay_near_the_mean() -> None:
     """Far more columns than the signal can tell of: noise is not added up to something worse than the mean label."""
     random = np.random.default_rng(0)
     features = [{"name": f"x{number}", "type": "numeric", "min": -1, "max": 1} for number in range(200)]
-    plan = factory.make_plan("regression", {"n_trees": "auto"}, {"epsilon": 0.17, "n_records": 2000}, features)
-    rows = factory.make_data(plan, 2000, 1)
+    plan = make_plan("regression", {"n_trees": "auto"}, {"epsilon": 0.17, "n_records": 2000}, features)
+    rows = make_data(plan, 2000, 1)
     labels = np.clip(random.normal(0, 0.15, 2000), -1, 1)
     data = dataclasses.replace(rows, labels=np.rint(labels * 2**16).astype(np.int32))
     ensemble = train(plan, {"one": data}, noise=SeededNoise(0)).ensemble

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from tests.builders import make_data, make_plan
 
 PLACES = np.arange(-10, 10.25, 0.5)
 
@@ -46,9 +46,9 @@ def question(plan: Plan) -> OddsCounts:
 
 @settings(max_examples=100, deadline=None)
 @given(records=st.lists(st.tuples(st.booleans(), st.integers(-(2**24), 2**24)), min_size=1, max_size=6))
-def test_a_record_counts_once_in_the_bin_of_its_own_score(factory: ModuleType, records: list[tuple[bool, int]]) -> None:
+def test_a_record_counts_once_in_the_bin_of_its_own_score(records: list[tuple[bool, int]]) -> None:
     """As the definition reads; the squared norm of one record is the stated sensitivity, whatever its score."""
-    plan = factory.make_plan("binary", {"calibration": "auto"})
+    plan = make_plan("binary", {"calibration": "auto"})
     labels, scores = [int(label) for label, _ in records], [score for _, score in records]
     node = Node("site", SiteData(np.zeros((len(plan.features), len(records)), np.uint8), np.array(labels, np.int32)),
                 plan, resolve(plan))  # fmt: skip
@@ -141,20 +141,20 @@ def test_any_release_gives_a_line_that_keeps_the_order(released: list[int], sigm
     assert abs(shift) <= 8 and -0.75 <= stretch <= 3
 
 
-def skewed(factory: ModuleType, plan: Plan, n: int) -> SiteData:
+def skewed(plan: Plan, n: int) -> SiteData:
     """The first feature says all there is; one record in eight is positive."""
-    codes = factory.make_data(plan, n, 4).codes
+    codes = make_data(plan, n, 4).codes
     place = codes[0] / max(1, codes[0].max())
     chance = 1 / (1 + np.exp(3.2 - 2.4 * place))
     return SiteData(codes, (np.random.default_rng(4).random(n) < chance).astype(np.int32))
 
 
-def test_probabilities_are_calibrated_and_ranks_stay(factory: ModuleType, tmp_path: Path) -> None:
+def test_probabilities_are_calibrated_and_ranks_stay(tmp_path: Path) -> None:
     """Mean probability near the rate, where without the release it is off; the same trees but for their scale."""
-    table = factory.make_plan("binary", {"calibration": "auto"}).to_dict()
+    table = make_plan("binary", {"calibration": "auto"}).to_dict()
     table["privacy"] |= {"epsilon": 3.0, "n_records": 8000}
     plan = Plan.from_dict({**table, "model": {"n_trees": 100, "structure_seed": 5}})
-    data = skewed(factory, plan, 8000)
+    data = skewed(plan, 8000)
     model = train(plan, {"one": data}, noise=SeededNoise(1))
     ensemble = model.ensemble
     assert ensemble.n_trees == 101 and ensemble.stretch != 1
@@ -180,16 +180,16 @@ def test_probabilities_are_calibrated_and_ranks_stay(factory: ModuleType, tmp_pa
 
 @pytest.mark.parametrize("rare", [0, 1])
 @pytest.mark.parametrize("level", [3.5, 5.5])
-def test_chances_of_rare_events_are_right_in_the_mean(factory: ModuleType, rare: int, level: float) -> None:
+def test_chances_of_rare_events_are_right_in_the_mean(rare: int, level: float) -> None:
     """Of an event that 1 % or 6 % have, coded as either class: within a tenth of its rate, mean of three runs."""
     n, features = 20_000, [{"name": name, "type": "numeric", "min": 0, "max": 1} for name in ("age", "income")]
-    table = factory.make_plan("binary", {"calibration": "auto"}, features=features).to_dict()
+    table = make_plan("binary", {"calibration": "auto"}, features=features).to_dict()
     table["privacy"] |= {"epsilon": 10.0, "n_records": n}
     ratios = []
     for seed in range(3):
         plan = Plan.from_dict({**table, "model": {"n_trees": 60, "structure_seed": seed}})
         random = np.random.default_rng(seed)
-        codes = factory.make_data(plan, n, seed).codes
+        codes = make_data(plan, n, seed).codes
         event = random.random(n) < 1 / (1 + np.exp(level - 4 * codes[0] / codes[0].max()))
         labels = np.where(event, rare, 1 - rare).astype(np.int32)
         model = train(plan, {"one": SiteData(codes, labels)}, noise=SeededNoise(seed))
@@ -198,9 +198,9 @@ def test_chances_of_rare_events_are_right_in_the_mean(factory: ModuleType, rare:
     assert np.mean(ratios) == pytest.approx(1, abs=0.1)
 
 
-def test_who_has_it_and_what_it_costs(factory: ModuleType) -> None:
+def test_who_has_it_and_what_it_costs() -> None:
     """The default of two classes, and no published method, number or count; it is 3 % of mu²."""
-    plan = factory.make_plan("binary", {"calibration": "auto"})
+    plan = make_plan("binary", {"calibration": "auto"})
     own = odds_settings(plan)
     assert own.calibration_share == 0.03
     assert own.n_exchanges(plan) == own.n_trees + 1 and own.n_start_trees(plan) == 1
@@ -208,10 +208,10 @@ def test_who_has_it_and_what_it_costs(factory: ModuleType) -> None:
     whole = own.weight(plan) / own.noise_multiplier**2
     assert 1 / last.noise_multiplier**2 / whole == pytest.approx(0.03, rel=1e-6)  # type: ignore[union-attr]
     mended = {"calibration": "auto"}
-    others = [factory.make_plan("binary", {**mended, "interaction": "cyclical"}), factory.make_plan("multiclass")]
-    others += [factory.make_plan("regression"), factory.make_plan("binary", {**mended, "weight_update": "averaging"})]
+    others = [make_plan("binary", {**mended, "interaction": "cyclical"}), make_plan("multiclass")]
+    others += [make_plan("regression"), make_plan("binary", {**mended, "weight_update": "averaging"})]
     assert not any(getattr(resolve(other), "calibration", "") == "odds" for other in others)
-    without = resolve(factory.make_plan("binary"))
+    without = resolve(make_plan("binary"))
     assert 1 < own.noise_multiplier / without.noise_multiplier < 1.02
-    numbers = resolve(factory.make_plan("regression", {"calibration": "none"}))
+    numbers = resolve(make_plan("regression", {"calibration": "none"}))
     assert numbers.calibration == "none" and numbers.calibration_share == 0 and numbers.start == "linear"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import pytest
 
@@ -18,6 +17,8 @@ from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.presets import PRESETS, apply_preset, preset_named
 from hedgerow.trees.histograms import Histogram, NodeHistograms
 from hedgerow.trees.leaf_sums import LeafSums
+from tests import builders
+from tests.builders import make_data, make_plan
 
 M = 4
 """Features of the test plan."""
@@ -44,11 +45,11 @@ ALGORITHM_PRESETS = {
 }  # fmt: skip
 
 
-def asked(factory: ModuleType, name: str) -> tuple[float, dict[type[Query], int], float, float]:
+def asked(name: str) -> tuple[float, dict[type[Query], int], float, float]:
     """Total cost in single queries, exchanges by kind, epsilon spent and promised."""
-    plan = apply_preset(PRESETS[name], factory.make_plan())
+    plan = apply_preset(PRESETS[name], make_plan())
     settings, queries = resolve(plan), []
-    nodes = [Node("one", factory.make_data(plan, 50, 1), plan, settings)]
+    nodes = [Node("one", make_data(plan, 50, 1), plan, settings)]
     outcome = run_program(
         plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(1, exact=False),
         lambda query, _: queries.append(query),
@@ -62,17 +63,17 @@ def asked(factory: ModuleType, name: str) -> tuple[float, dict[type[Query], int]
 
 
 @pytest.mark.parametrize("name", sorted(COSTS))
-def test_costs_are_those_of_the_paper(factory: ModuleType, name: str) -> None:
+def test_costs_are_those_of_the_paper(name: str) -> None:
     """kappa_c + kappa_s + kappa_w and the exchanges of each named method; epsilon spent is within the promise."""
-    weight, kinds, spent, promised = asked(factory, name)
+    weight, kinds, spent, promised = asked(name)
     assert weight == pytest.approx(COSTS[name][0], rel=1e-6)
     assert kinds == COSTS[name][1]
     assert 0.99 * promised <= spent <= promised
 
 
-def test_every_preset_says_where_it_comes_from(factory: ModuleType) -> None:
+def test_every_preset_says_where_it_comes_from() -> None:
     """All have a source, make a valid plan, and keep the plan's schema, promise and seed."""
-    plan = factory.make_plan(model={"structure_seed": 7})
+    plan = make_plan(model={"structure_seed": 7})
     assert set(COSTS) | set(ALGORITHM_PRESETS) | {"xgboost-like", "hedgerow"} == set(PRESETS)
     for name, preset in PRESETS.items():
         made = apply_preset(preset, plan)
@@ -84,25 +85,25 @@ def test_every_preset_says_where_it_comes_from(factory: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHM_PRESETS))
-def test_other_papers_methods_run(factory: ModuleType, name: str) -> None:
+def test_other_papers_methods_run(name: str) -> None:
     """Each replaces any other algorithm's sections, trains over two sites, and keeps the plan's promise by its own
     kind of account: delta is 0 where releases are pure."""
-    before = apply_preset(PRESETS["s-gbdt-linear"], factory.make_plan(privacy={"epsilon": 1.0}))
+    before = apply_preset(PRESETS["s-gbdt-linear"], make_plan(privacy={"epsilon": 1.0}))
     plan = apply_preset(PRESETS[name], before)
     assert plan.model.algorithm == ALGORITHM_PRESETS[name]
     sections = {"s_gbdt", "dp_xgboost", "adassp"} & set(plan.to_dict())
     assert sections == {PRESETS[name].section_name}
-    sites = {site: factory.make_data(plan, 40, seed) for seed, site in enumerate("ab")}
+    sites = {site: make_data(plan, 40, seed) for seed, site in enumerate("ab")}
     model = train(plan, sites, noise=SeededNoise(1, exact=False))
     assert 0.97 < model.report.epsilon <= 1.0
     assert (plan.privacy.accountant == "pure") == (plan.model.algorithm == "dp-xgboost")
     assert model.ensemble.n_trees > 0
 
 
-def test_the_reference_without_privacy_says_so(factory: ModuleType) -> None:
+def test_the_reference_without_privacy_says_so() -> None:
     """It adds no noise, and its report does not claim a guarantee."""
-    plan = apply_preset(PRESETS["xgboost-like"], factory.make_plan())
-    report = factory.train(plan, [factory.make_data(plan, 40, 0)]).report
+    plan = apply_preset(PRESETS["xgboost-like"], make_plan())
+    report = builders.train(plan, [make_data(plan, 40, 0)]).report
     assert report.epsilon == math.inf
 
 

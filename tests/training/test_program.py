@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import math
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from hedgerow.training.settings import Settings
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.histograms import Histogram
 from hedgerow.trees.leaf_sums import LeafSums
+from tests.builders import make_data, make_plan, plans, take
 
 Releases = list[NDArray[np.int64]]
 
@@ -71,11 +71,9 @@ def content(value: object) -> object:
 
 @settings(max_examples=60)
 @given(data=st.data(), seed=st.integers(0, 10**6), size=st.sampled_from([0, 100, 2**20, 2**50]))
-def test_queries_follow_from_the_plan_and_the_releases(
-    factory: ModuleType, data: st.DataObject, seed: int, size: int
-) -> None:
+def test_queries_follow_from_the_plan_and_the_releases(data: st.DataObject, seed: int, size: int) -> None:
     """Whoever replays the releases gets the same queries and the same model: nothing else can have gone into them."""
-    plan = data.draw(factory.plans())
+    plan = data.draw(plans())
     queries, ensemble, _ = replay(plan, seed, size)
     again, same, _ = replay(plan, seed, size)
     assert content(queries) == content(again)
@@ -88,9 +86,9 @@ def test_queries_follow_from_the_plan_and_the_releases(
 
 @settings(max_examples=120)
 @given(data=st.data(), seed=st.integers(0, 10**6), size=st.sampled_from([0, 2**20]))
-def test_a_run_never_costs_more_than_its_plan(factory: ModuleType, data: st.DataObject, seed: int, size: int) -> None:
+def test_a_run_never_costs_more_than_its_plan(data: st.DataObject, seed: int, size: int) -> None:
     """For every combination of method, batch, unit, epsilon, delta, accountant: one event each, within the promise."""
-    plan = data.draw(factory.plans(min_epsilon=0.01, max_epsilon=60.0))
+    plan = data.draw(plans(min_epsilon=0.01, max_epsilon=60.0))
     queries, _, ledger = replay(plan, seed, size)
     purposes = [str(query.purpose) for query in queries]
     assert len(set(purposes)) == len(purposes) == len(ledger)
@@ -106,9 +104,9 @@ def test_a_run_never_costs_more_than_its_plan(factory: ModuleType, data: st.Data
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_weights_declared_before_cover_the_queries_asked(factory: ModuleType, data: st.DataObject) -> None:
+def test_weights_declared_before_cover_the_queries_asked(data: st.DataObject) -> None:
     """The sum of 1 / multiplier² over all queries is what calibration divided by: no query is left out of it."""
-    plan = data.draw(factory.plans())
+    plan = data.draw(plans())
     queries, _, _ = replay(plan, 1, 1000)
     weight = math.fsum(1 / query.noise_multiplier**2 for query in queries)
     declared = resolve(plan)
@@ -123,11 +121,11 @@ def test_weights_declared_before_cover_the_queries_asked(factory: ModuleType, da
 
 @settings(max_examples=50)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_contributions_keep_to_what_queries_state(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_contributions_keep_to_what_queries_state(data: st.DataObject, seed: int) -> None:
     """One unit's rows, answered by a real node through a whole run, never exceed bound, length or sensitivity."""
-    plan = data.draw(factory.plans())
+    plan = data.draw(plans())
     rows = plan.privacy.max_rows_per_unit
-    unit = factory.take(factory.make_data(plan, 1, seed), np.zeros(rows, dtype=int))  # its rows are all alike
+    unit = take(make_data(plan, 1, seed), np.zeros(rows, dtype=int))  # its rows are all alike
     node = Node("unit", unit, plan, resolve(plan))
     random = np.random.default_rng(seed)
     program = program_for(plan)
@@ -145,22 +143,22 @@ def test_contributions_keep_to_what_queries_state(factory: ModuleType, data: st.
 
 @settings(max_examples=40)
 @given(data=st.data(), seed=st.integers(0, 10**6))
-def test_nodes_and_programs_agree_on_the_ensemble(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_nodes_and_programs_agree_on_the_ensemble(data: st.DataObject, seed: int) -> None:
     """A node's scores after a run are the model's own predictions but for the last batch, to the last bit."""
-    check_agreement(factory, data.draw(factory.plans()), seed)
+    check_agreement(data.draw(plans()), seed)
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("batch_size", [1, 2, 3, "all"])
 @pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian", "quantile"])
-def test_every_update_arrives_once(factory: ModuleType, label: str, batch_size: int | str, candidates: str) -> None:
+def test_every_update_arrives_once(label: str, batch_size: int | str, candidates: str) -> None:
     """Also where histograms come between two batches: the first question after a batch carries its trees, no other."""
     model = {"split_candidates": candidates, "candidate_rounds": 5, "batch_size": batch_size, "n_trees": 6}
-    check_agreement(factory, factory.make_plan(label, model), 1)
+    check_agreement(make_plan(label, model), 1)
 
 
-def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
-    own = factory.make_data(plan, 30, seed)
+def check_agreement(plan: Plan, seed: int) -> None:
+    own = make_data(plan, 30, seed)
     node = Node("site", own, plan, resolve(plan))
     program, query, last = program_for(plan), None, 0
     query = next(program)
@@ -200,19 +198,19 @@ def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
 
 @pytest.mark.parametrize("candidates", ["uniform", "log"])
 @pytest.mark.parametrize("interaction", ["cyclical", "random"])
-def test_fixed_structures_do_not_react_to_releases(factory: ModuleType, candidates: str, interaction: str) -> None:
+def test_fixed_structures_do_not_react_to_releases(candidates: str, interaction: str) -> None:
     """With fixed candidates and orders the trees are known before training: whatever is released, they are the same."""
     model = {"split_candidates": candidates, "interaction": interaction, "interaction_size": 2, "n_trees": 6}
-    plan = factory.make_plan(model=model)
+    plan = make_plan(model=model)
     first, second = replay(plan, 1, 10)[0], replay(plan, 2, 2**40)[0]
     for one, other in zip(first, second, strict=True):
         assert isinstance(one, LeafSums) and isinstance(other, LeafSums)
         assert content(one.trees) == content(other.trees)
 
 
-def test_adaptive_structures_do_react(factory: ModuleType) -> None:
+def test_adaptive_structures_do_react() -> None:
     """Without this the test above would also pass for a program that ignores its releases."""
-    plan = factory.make_plan(model={"split_candidates": "adaptive", "interaction": "adaptive", "n_trees": 12})
+    plan = make_plan(model={"split_candidates": "adaptive", "interaction": "adaptive", "n_trees": 12})
     first, second = replay(plan, 1, 2**10)[0], replay(plan, 2, 2**40)[0]
     trees = [[content(query.trees) for query in run if isinstance(query, LeafSums)] for run in (first, second)]
     assert trees[0][:4] == trees[1][:4] and trees[0] != trees[1]
@@ -224,44 +222,44 @@ def test_a_program_sees_nothing_but_plan_and_releases() -> None:
     assert {field.name for field in dataclasses.fields(Settings)} >= {"noise_multiplier", "n_trees", "loss"} - {"loss"}
 
 
-def test_the_seed_of_the_plan_changes_the_trees(factory: ModuleType) -> None:
+def test_the_seed_of_the_plan_changes_the_trees() -> None:
     """Two plans that differ in their structure seed have other trees; two equal plans the same."""
-    trees = [content(replay(factory.make_plan(model={"structure_seed": s}), 0, 9)[0][0].trees) for s in (1, 2, 1)]  # type: ignore[attr-defined]
+    trees = [content(replay(make_plan(model={"structure_seed": s}), 0, 9)[0][0].trees) for s in (1, 2, 1)]  # type: ignore[attr-defined]
     assert trees[0] == trees[2] != trees[1]
 
 
 @pytest.mark.parametrize("method", ["adaptive", "iterative_hessian"])
-def test_without_a_bound_on_epsilon_nothing_is_noised_and_the_ledger_says_so(factory: ModuleType, method: str) -> None:
+def test_without_a_bound_on_epsilon_nothing_is_noised_and_the_ledger_says_so(method: str) -> None:
     """epsilon = inf is a comparison, not a guarantee: every event is un-noised and costs infinity."""
-    plan = factory.make_plan(privacy={"epsilon": math.inf}, model={"split_candidates": method})
+    plan = make_plan(privacy={"epsilon": math.inf}, model={"split_candidates": method})
     queries, _, ledger = replay(plan, 1, 100)
     assert all(query.noise_multiplier == 0 for query in queries)
     assert get_accountant("gdp").epsilon(ledger.events(), 1e-5) == math.inf
 
 
-def test_a_ledger_names_kinds_as_policies_do(factory: ModuleType) -> None:
+def test_a_ledger_names_kinds_as_policies_do() -> None:
     """The kind in a query's purpose, which ledgers keep and policies allow, is the name of its class."""
-    plan = factory.make_plan(model={"split_candidates": "iterative_hessian"})
+    plan = make_plan(model={"split_candidates": "iterative_hessian"})
     for query in replay(plan, 1, 100)[0]:
         assert query.purpose.kind == type(query).__name__
 
 
-def test_paid_histograms_come_first_and_no_more_than_declared(factory: ModuleType) -> None:
+def test_paid_histograms_come_first_and_no_more_than_declared() -> None:
     """Algorithm 2 pays for `candidate_rounds` histograms, before the first trees, whatever the batch size."""
     for batch_size, n_trees in ((1, 6), (3, 6), ("all", 2), (4, 5)):
         model = {"split_candidates": "iterative_hessian", "candidate_rounds": 3}
         model |= {"batch_size": batch_size, "n_trees": n_trees}
-        kinds = [isinstance(query, Histogram) for query in replay(factory.make_plan(model=model), 1, 100)[0]]
+        kinds = [isinstance(query, Histogram) for query in replay(make_plan(model=model), 1, 100)[0]]
         assert kinds[0] and sum(kinds) == (2 if n_trees == 2 else 3)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 10**6])
-def test_more_rows_per_unit_cost_more_noise(factory: ModuleType, rows: int) -> None:
+def test_more_rows_per_unit_cost_more_noise(rows: int) -> None:
     """A patient with r rows can move a sum r times as far; the noise grows by r, up to the largest r of any plan."""
     unit = "record" if rows == 1 else "patient"
-    plan = factory.make_plan(privacy={"unit": unit, "max_rows_per_unit": rows})
+    plan = make_plan(privacy={"unit": unit, "max_rows_per_unit": rows})
     query = replay(plan, 0, 0)[0][0]
-    single = replay(factory.make_plan(), 0, 0)[0][0]
+    single = replay(make_plan(), 0, 0)[0][0]
     assert query.sensitivity_squared == rows**2 * single.sensitivity_squared
     assert noise_of(query).central_sigma == pytest.approx(rows * noise_of(single).central_sigma, rel=1e-4)
     noise = SeededNoise(0, exact=False).sample(noise_of(query).central_sigma, 4000, "test")

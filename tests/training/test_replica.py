@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,11 +12,12 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
 from hedgerow.trees.ensemble import Ensemble
+from tests.builders import make_plan
 
 
 @pytest.fixture
-def finished(factory: ModuleType) -> Replica:
-    plan = factory.make_plan(model={"n_trees": 6, "batch_size": 3, "max_depth": 2})
+def finished() -> Replica:
+    plan = make_plan(model={"n_trees": 6, "batch_size": 3, "max_depth": 2})
     replica = Replica(TrainingTask(plan))
     random = np.random.default_rng(3)
     while replica.query is not None:
@@ -72,9 +72,9 @@ def test_the_digest_of_a_result_is_of_what_its_trees_mean_too(
     assert finished.result_digest() != honest
 
 
-def test_the_digest_of_a_result_is_of_the_releases_too(factory: ModuleType, finished: Replica) -> None:
+def test_the_digest_of_a_result_is_of_the_releases_too(finished: Replica) -> None:
     """Two histories may make one model, for values are clipped and rounded; they are not one run."""
-    plan = factory.make_plan(model={"n_trees": 6, "batch_size": 3, "max_depth": 2})
+    plan = make_plan(model={"n_trees": 6, "batch_size": 3, "max_depth": 2})
     zeros, ones = Replica(TrainingTask(plan)), Replica(TrainingTask(plan))
     for replica, last in ((zeros, 0), (ones, 1)):
         while replica.query is not None:
@@ -112,10 +112,10 @@ def _ended(plan: Plan, n_releases: int) -> tuple[Replica, bool]:
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_a_program_that_is_ended_early_gives_the_trees_whose_releases_are_there(factory: ModuleType, name: str) -> None:
+def test_a_program_that_is_ended_early_gives_the_trees_whose_releases_are_there(name: str) -> None:
     """What was paid for is not lost: all parties make the same model of the releases so far, and of no others."""
     model, sections, expected = ENDED[name]
-    plan = Plan.from_dict({**factory.make_plan().to_dict(), "model": model, **sections})
+    plan = Plan.from_dict({**make_plan().to_dict(), "model": model, **sections})
     for n_releases, n_trees in expected.items():
         replica, has_model = _ended(plan, n_releases)
         assert (replica.ensemble.n_trees, has_model) == (n_trees, n_trees > 0), n_releases

@@ -7,7 +7,6 @@ import itertools
 import math
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,13 +31,13 @@ from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.training.presets import apply_preset, preset_named
 from hedgerow.trees.importances import importances
 from hedgerow.trees.leaf_sums import LeafSums
+from tests.builders import make_data, make_plan, take
 
 N_RECORDS = 60
 LABELS = ["binary", "regression"]
 
 
 def plan_of(
-    factory: ModuleType,
     label: str = "binary",
     model: dict[str, Any] | None = None,
     privacy: dict[str, Any] | None = None,
@@ -46,15 +45,14 @@ def plan_of(
 ) -> Plan:
     """A small plan of S-GBDT; `section` goes to [s_gbdt]."""
     trees = {"algorithm": "s-gbdt", "n_trees": 5, "calibration": "none", **(model or {})}
-    plan: Plan = factory.make_plan(label, trees, privacy, s_gbdt=section)
-    return plan
+    return make_plan(label, trees, privacy, s_gbdt=section)
 
 
-def divided(factory: ModuleType, data: SiteData, n_sites: int) -> tuple[dict[str, SiteData], dict[str, Any]]:
+def divided(data: SiteData, n_sites: int) -> tuple[dict[str, SiteData], dict[str, Any]]:
     """Rows over sites in turn, and the samplers that know each row by its number."""
     owner = np.arange(data.n_records) % n_sites
     rows = {f"site-{number}": np.flatnonzero(owner == number) for number in range(n_sites)}
-    sites = {site: factory.take(data, numbers) for site, numbers in rows.items()}
+    sites = {site: take(data, numbers) for site, numbers in rows.items()}
     return sites, {site: SeededSampling(3, numbers) for site, numbers in rows.items()}
 
 
@@ -91,28 +89,28 @@ def queries_of(plan: Plan) -> list[Query]:
     ],
 )
 def test_a_plan_that_would_not_be_done_is_refused(
-    factory: ModuleType, label: str, model: dict[str, Any], privacy: dict[str, Any], section: dict[str, Any], field: str
+    label: str, model: dict[str, Any], privacy: dict[str, Any], section: dict[str, Any], field: str
 ) -> None:
     """What the algorithm cannot promise or does not read is an error that names the field."""
     with pytest.raises(PlanError) as refused:
-        plan_of(factory, label, model, privacy, **section)
+        plan_of(label, model, privacy, **section)
     assert refused.value.what.startswith(field)
 
 
-def test_the_section_belongs_to_the_algorithm(factory: ModuleType) -> None:
+def test_the_section_belongs_to_the_algorithm() -> None:
     """Other algorithms refuse it, and their plans' digests do not know of it."""
-    table = factory.make_plan().to_dict()
+    table = make_plan().to_dict()
     assert "s_gbdt" not in table
     with pytest.raises(PlanError):
         Plan.from_dict({**table, "s_gbdt": {"subsampling_ratio": 0.5}})
-    plan = plan_of(factory, subsampling_ratio=0.5)
+    plan = plan_of(subsampling_ratio=0.5)
     assert Plan.from_dict(plan.to_dict()) == plan
-    assert plan.digest != plan_of(factory, subsampling_ratio=0.4).digest
+    assert plan.digest != plan_of(subsampling_ratio=0.4).digest
 
 
-def test_a_preset_replaces_the_algorithm(factory: ModuleType) -> None:
+def test_a_preset_replaces_the_algorithm() -> None:
     """A named method takes nothing over from a plan of S-GBDT, and does not stumble over its options."""
-    plan = apply_preset(preset_named("dp-tr-newton"), plan_of(factory, subsampling_ratio=0.5))
+    plan = apply_preset(preset_named("dp-tr-newton"), plan_of(subsampling_ratio=0.5))
     assert plan.model.algorithm == "boosting" and "s_gbdt" not in plan.to_dict()
 
 
@@ -129,13 +127,13 @@ def test_a_preset_replaces_the_algorithm(factory: ModuleType) -> None:
     label=st.sampled_from(["binary", "regression"]),
 )
 def test_a_run_keeps_the_promise_and_wastes_little(
-    factory: ModuleType, epsilon: float, delta: float, ratio: float, share: float, kept: bool, label: str
+    epsilon: float, delta: float, ratio: float, share: float, kept: bool, label: str
 ) -> None:
     """The ledger of a real run costs no more than the plan says, and nearly that; so does what was planned."""
     privacy = {"epsilon": epsilon, "delta": delta, "n_records": N_RECORDS}
     section = {"subsampling_ratio": ratio, "initial_score_share": share, "individual_filter": kept}
-    plan = plan_of(factory, label, None, privacy, **section)
-    data = factory.make_data(plan, N_RECORDS, 1)
+    plan = plan_of(label, None, privacy, **section)
+    data = make_data(plan, N_RECORDS, 1)
     report = train(plan, {"one": data}, noise=SeededNoise(1, exact=False)).report
     assert 0.995 * epsilon < report.epsilon_gdp <= epsilon
     # Without samples the account is exact, and Renyi's is the second opinion.
@@ -146,19 +144,19 @@ def test_a_run_keeps_the_promise_and_wastes_little(
     assert sum(type(event) is kind for event in resolve(plan).planned_releases(plan)) == 1
 
 
-def test_the_report_names_the_account(factory: ModuleType) -> None:
+def test_the_report_names_the_account() -> None:
     """No line of it calls the Renyi bound of a sampled run exact."""
-    plan = plan_of(factory)
-    text = train(plan, {"one": factory.make_data(plan, 30, 1)}, noise=SystemNoise(os.urandom)).report.text()
+    plan = plan_of()
+    text = train(plan, {"one": make_data(plan, 30, 1)}, noise=SystemNoise(os.urandom)).report.text()
     assert "HOLDS" in text and "by Renyi accounting" in text and "by exact accounting" not in text
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
 @pytest.mark.parametrize("closing", [0, 3])
-def test_extra_rounds_cost_nothing_under_a_filter(factory: ModuleType, closing: int, ratio: float) -> None:
+def test_extra_rounds_cost_nothing_under_a_filter(closing: int, ratio: float) -> None:
     """The same noise and the same epsilon for three times the rounds: the filter pays, record by record."""
-    few = plan_of(factory, subsampling_ratio=ratio)
-    many = plan_of(factory, extra_rounds=10, closing_rounds=closing, subsampling_ratio=ratio)
+    few = plan_of(subsampling_ratio=ratio)
+    many = plan_of(extra_rounds=10, closing_rounds=closing, subsampling_ratio=ratio)
     decided = [resolve(plan) for plan in (few, many)]
     assert decided[0].noise_multiplier == decided[1].noise_multiplier
     costs = [
@@ -171,54 +169,53 @@ def test_extra_rounds_cost_nothing_under_a_filter(factory: ModuleType, closing: 
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_without_samples_the_noise_is_what_exact_accounting_asks_for(factory: ModuleType, kept: bool) -> None:
+def test_without_samples_the_noise_is_what_exact_accounting_asks_for(kept: bool) -> None:
     """sum of 1 / z² = mu², the filter's budget is that of mu², and Renyi accounting would ask for a tenth more."""
     section = {"subsampling_ratio": 1.0, "individual_filter": kept}
-    plan = plan_of(factory, "binary", None, {"epsilon": 0.3, "delta": 1e-5}, **section)
+    plan = plan_of("binary", None, {"epsilon": 0.3, "delta": 1e-5}, **section)
     decided = resolve(plan)
     weight = decided.s_gbdt.n_regular_rounds / decided.noise_multiplier**2 + decided.s_gbdt.initial_noise_multiplier**-2
     assert weight == pytest.approx(mu_of(0.3, 1e-5) ** 2, rel=1e-5)
     if kept:
         share = decided.s_gbdt.n_regular_rounds / decided.noise_multiplier**2
         assert 2 * decided.s_gbdt.budget / decided.s_gbdt.order == pytest.approx(share, rel=1e-5)
-    by_renyi = plan_of(factory, "binary", None, {"epsilon": 0.3, "delta": 1e-5, "accountant": "rdp"}, **section)
+    by_renyi = plan_of("binary", None, {"epsilon": 0.3, "delta": 1e-5, "accountant": "rdp"}, **section)
     assert resolve(by_renyi).noise_multiplier > 1.08 * decided.noise_multiplier
-    assert train(plan, {"one": factory.make_data(plan, 40, 1)}, noise=SeededNoise(1)).report.epsilon_gdp <= 0.3
+    assert train(plan, {"one": make_data(plan, 40, 1)}, noise=SeededNoise(1)).report.epsilon_gdp <= 0.3
 
 
 @pytest.mark.slow
-def test_samples_are_composed_exactly_on_request_where_the_filter_cannot_act(factory: ModuleType) -> None:
+def test_samples_are_composed_exactly_on_request_where_the_filter_cannot_act() -> None:
     """By "pld" with 5 to 12 % less noise; extra rounds let the filter act, which has a bound at one order only."""
     privacy = {"epsilon": 0.5, "delta": 1e-5}
     renyi, exact, acting = (
-        resolve(plan_of(factory, "binary", {"n_trees": 40}, {**privacy, "accountant": by}, extra_rounds=more))
+        resolve(plan_of("binary", {"n_trees": 40}, {**privacy, "accountant": by}, extra_rounds=more))
         for by, more in (("gdp", 0), ("pld", 0), ("pld", 5))
     )
     assert 0.88 < exact.noise_multiplier / renyi.noise_multiplier < 0.95
     assert acting.noise_multiplier == renyi.noise_multiplier
-    plan = plan_of(factory, "binary", {"n_trees": 40}, {**privacy, "accountant": "pld"})
+    plan = plan_of("binary", {"n_trees": 40}, {**privacy, "accountant": "pld"})
     assert 0.49 < get_accountant("pld").epsilon(exact.planned_releases(plan), 1e-5) <= 0.5
 
 
-def test_the_general_bound_needs_more_noise(factory: ModuleType) -> None:
+def test_the_general_bound_needs_more_noise() -> None:
     """The paper's amplification theorem is for any mechanism; what is exact for the Gaussian needs less."""
     privacy = {"epsilon": 8.0}
     tight, general = (
-        resolve(plan_of(factory, "binary", None, privacy, bound=bound)).noise_multiplier
-        for bound in ("tight", "general")
+        resolve(plan_of("binary", None, privacy, bound=bound)).noise_multiplier for bound in ("tight", "general")
     )
     assert general > 1.05 * tight
     # Its tail does not fall with the noise: below some epsilon it has no answer, and says so.
     with pytest.raises(PrivacyError) as refused:
-        resolve(plan_of(factory, "binary", {"n_trees": 500}, {"epsilon": 0.05}, bound="general"))
+        resolve(plan_of("binary", {"n_trees": 500}, {"epsilon": 0.05}, bound="general"))
     assert refused.value.code == "calibration-failed"
 
 
-def test_a_plan_without_privacy_runs_without_noise_or_filter(factory: ModuleType) -> None:
+def test_a_plan_without_privacy_runs_without_noise_or_filter() -> None:
     """Epsilon = infinity: the report says that nothing is promised."""
-    plan = plan_of(factory, "regression", None, {"epsilon": math.inf})
+    plan = plan_of("regression", None, {"epsilon": math.inf})
     assert all(query.noise_multiplier == 0 for query in queries_of(plan))
-    report = train(plan, {"one": factory.make_data(plan, 50, 1)}, noise=SeededNoise(1)).report
+    report = train(plan, {"one": make_data(plan, 50, 1)}, noise=SeededNoise(1)).report
     assert report.epsilon == math.inf and report.guarantee == "void"
 
 
@@ -226,10 +223,10 @@ def test_a_plan_without_privacy_runs_without_noise_or_filter(factory: ModuleType
 
 
 @pytest.mark.parametrize(("label", "splits"), list(itertools.product(LABELS, ["uniform", "cyclical"])))
-def test_the_queries_say_what_is_done(factory: ModuleType, label: str, splits: str) -> None:
+def test_the_queries_say_what_is_done(label: str, splits: str) -> None:
     """One question for the initial score, one per tree; each tree adds the last one's values; the chance is rounded
     down to what the sampler can do."""
-    plan = plan_of(factory, label, None, None, splits=splits, subsampling_ratio=0.3)
+    plan = plan_of(label, None, None, splits=splits, subsampling_ratio=0.3)
     first, *rounds = queries_of(plan)
     assert isinstance(first, LabelSums) and first.length == 2
     assert len(rounds) == 5
@@ -238,12 +235,12 @@ def test_the_queries_say_what_is_done(factory: ModuleType, label: str, splits: s
         assert query.update is not None and query.update.trees.n_trees == 1 and query.trees.n_trees == 1
         assert query.sampling_threshold == math.floor(0.3 * SAMPLING_STEPS) and query.sampling_rate <= 0.3
         assert query.filter is not None and query.filter.costs[-1] > 0
-    assert not isinstance(queries_of(plan_of(factory, label, None, None, initial_score_share=0.0))[0], LabelSums)
+    assert not isinstance(queries_of(plan_of(label, None, None, initial_score_share=0.0))[0], LabelSums)
 
 
-def test_uniform_splits_are_drawn_by_their_weights_over_the_whole_range(factory: ModuleType) -> None:
+def test_uniform_splits_are_drawn_by_their_weights_over_the_whole_range() -> None:
     """Numeric features weigh r against 1, values follow the public range, and missing values go either way."""
-    plan = plan_of(factory, "binary", {"n_trees": 300, "max_depth": 3}, None, numeric_weight=3.0)
+    plan = plan_of("binary", {"n_trees": 300, "max_depth": 3}, None, numeric_weight=3.0)
     trees = [query.trees for query in queries_of(plan) if isinstance(query, LeafSums)]
     features = np.concatenate([batch.feature.ravel() for batch in trees])
     shares = np.bincount(features, minlength=4) / len(features)
@@ -255,12 +252,12 @@ def test_uniform_splits_are_drawn_by_their_weights_over_the_whole_range(factory:
     assert 0.4 < missing.mean() < 0.6
 
 
-def test_the_initial_score_is_the_mean_label(factory: ModuleType) -> None:
+def test_the_initial_score_is_the_mean_label() -> None:
     """With hardly any noise every score begins at the mean of the labels, or at the log-odds of the class."""
     for label in ("regression", "binary"):
         privacy = {"epsilon": 1e5, "n_records": 4000}
-        plan = plan_of(factory, label, {"n_trees": 1, "leaf_clip": 1e-6}, privacy, initial_score_share=0.5)
-        data = factory.make_data(plan, 4000, 5)
+        plan = plan_of(label, {"n_trees": 1, "leaf_clip": 1e-6}, privacy, initial_score_share=0.5)
+        data = make_data(plan, 4000, 5)
         if label == "binary":
             data = SiteData(data.codes, (np.arange(4000) % 5 == 0).astype(np.int32))
         scores = train(plan, {"one": data}, noise=SeededNoise(2)).ensemble.scores(data.codes)[0]
@@ -268,9 +265,9 @@ def test_the_initial_score_is_the_mean_label(factory: ModuleType) -> None:
         assert scores.std() < 1e-4 and scores.mean() == pytest.approx(expected, abs=0.01)
 
 
-def test_leaf_values_are_sums_over_supports(factory: ModuleType) -> None:
+def test_leaf_values_are_sums_over_supports() -> None:
     """Algorithm 4, line by line, from the releases that the program was given."""
-    plan = plan_of(factory, "regression", {"n_trees": 1, "leaf_ridge": 7.0, "leaf_clip": 1e5}, None)
+    plan = plan_of("regression", {"n_trees": 1, "leaf_ridge": 7.0, "leaf_clip": 1e5}, None)
     program = program_for(plan)
     next(program)
     query = program.send(np.zeros(2, dtype=np.int64))
@@ -313,10 +310,10 @@ def test_seeded_samples_follow_the_records_number() -> None:
     assert all(0.3 < (whole == other).mean() < 0.8 for other in others)
 
 
-def test_two_runs_draw_other_samples_unless_they_are_seeded(factory: ModuleType) -> None:
+def test_two_runs_draw_other_samples_unless_they_are_seeded() -> None:
     """With the same noise, a node that draws from the system answers differently; a seeded one does not."""
-    plan = plan_of(factory, "binary", None, None, subsampling_ratio=0.5)
-    data = factory.make_data(plan, 200, 1)
+    plan = plan_of("binary", None, None, subsampling_ratio=0.5)
+    data = make_data(plan, 200, 1)
 
     def model(sampling: Any) -> bytes:
         return train(plan, {"one": data}, noise=SeededNoise(1), sampling=sampling).to_bytes()
@@ -325,10 +322,10 @@ def test_two_runs_draw_other_samples_unless_they_are_seeded(factory: ModuleType)
     assert model(seeded_samplings(1, {"one": 200})) == model(seeded_samplings(1, {"one": 200}))
 
 
-def test_seeded_samples_under_real_noise_are_refused(factory: ModuleType) -> None:
+def test_seeded_samples_under_real_noise_are_refused() -> None:
     """The report would promise amplification that a known seed does not give."""
-    plan = plan_of(factory)
-    data = factory.make_data(plan, 20, 1)
+    plan = plan_of()
+    data = make_data(plan, 20, 1)
     with pytest.raises(UsageError) as refused:
         train(plan, {"one": data}, noise=SystemNoise(os.urandom), sampling=seeded_samplings(1, {"one": 20}))
     assert refused.value.code == "sampling-seeded"
@@ -339,22 +336,22 @@ def test_seeded_samples_under_real_noise_are_refused(factory: ModuleType) -> Non
 
 @pytest.mark.parametrize("label", ["binary", "regression"])
 @pytest.mark.parametrize("section", [{}, {"splits": "cyclical", "leaf_rule": "shrunk"}, {"individual_filter": False}])
-def test_sites_do_not_show(factory: ModuleType, label: str, section: dict[str, Any]) -> None:
+def test_sites_do_not_show(label: str, section: dict[str, Any]) -> None:
     """The model file of one site, of three under masks, and of seven, byte for byte."""
-    plan = plan_of(factory, label, None, None, **section, subsampling_ratio=0.4)
-    data = factory.make_data(plan, N_RECORDS, 7)
+    plan = plan_of(label, None, None, **section, subsampling_ratio=0.4)
+    data = make_data(plan, N_RECORDS, 7)
     models: list[Model] = []
     for n_sites in (1, 3, 7):
-        sites, sampling = divided(factory, data, n_sites)
+        sites, sampling = divided(data, n_sites)
         models.append(train(plan, sites, noise=SeededNoise(3), sampling=sampling))
     assert models[0].to_bytes() == models[1].to_bytes() == models[2].to_bytes()
 
 
-def test_sites_can_add_the_noise(factory: ModuleType) -> None:
+def test_sites_can_add_the_noise() -> None:
     """Algorithm 9 without a trusted coordinator: the events name the shares, and the promise holds."""
-    plan = plan_of(factory, "binary", None, {"noise": "distributed"}, extra_rounds=3)
-    data = factory.make_data(plan, N_RECORDS, 7)
-    sites, sampling = divided(factory, data, 4)
+    plan = plan_of("binary", None, {"noise": "distributed"}, extra_rounds=3)
+    data = make_data(plan, N_RECORDS, 7)
+    sites, sampling = divided(data, 4)
     model = train(plan, sites, noise=SeededNoise(3), sampling=sampling)
     events = [event for event in model.ledger.events() if isinstance(event, FilteredGaussianEvent)]
     assert len(events) == 8 and all(event.n_shares >= 2 for event in events)
@@ -363,10 +360,10 @@ def test_sites_can_add_the_noise(factory: ModuleType) -> None:
 
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("splits", ["uniform", "cyclical"])
-def test_the_model_is_like_any_other(factory: ModuleType, tmp_path: Path, label: str, splits: str) -> None:
+def test_the_model_is_like_any_other(tmp_path: Path, label: str, splits: str) -> None:
     """Saved and loaded, explained, exported to XGBoost: nothing downstream sees which algorithm made it."""
-    plan = plan_of(factory, label, {"max_depth": 3}, {"epsilon": 50.0}, splits=splits)
-    data = factory.make_data(plan, 300, 2)
+    plan = plan_of(label, {"max_depth": 3}, {"epsilon": 50.0}, splits=splits)
+    data = make_data(plan, 300, 2)
     model = train(plan, {"one": data}, noise=SeededNoise(1))
     model.save(tmp_path / "model.json")
     assert Model.load(tmp_path / "model.json").to_bytes() == model.to_bytes()
@@ -374,10 +371,10 @@ def test_the_model_is_like_any_other(factory: ModuleType, tmp_path: Path, label:
     model.export_xgboost(tmp_path / "booster.json", verify=True)
 
 
-def test_an_evaluation_is_charged_to_the_model(factory: ModuleType) -> None:
+def test_an_evaluation_is_charged_to_the_model() -> None:
     """Full releases after sampled ones: the joint report is the Renyi bound of both, beyond either."""
-    plan = plan_of(factory, "binary", None, {"epsilon": 1.0})
-    data = factory.make_data(plan, 80, 2)
+    plan = plan_of("binary", None, {"epsilon": 1.0})
+    data = make_data(plan, 80, 2)
     model = train(plan, {"one": data}, noise=SeededNoise(1))
     found = evaluate_federated(model, {"one": data}, epsilon=0.5, noise=SeededNoise(2))
     report = found.model.report
@@ -385,20 +382,20 @@ def test_an_evaluation_is_charged_to_the_model(factory: ModuleType) -> None:
     assert len(found.model.ledger) > len(model.ledger)
 
 
-def test_trees_may_come_from_the_sites_nonces(factory: ModuleType) -> None:
+def test_trees_may_come_from_the_sites_nonces() -> None:
     """With a joint seed no party picks the trees; the model holds the seed that was drawn."""
-    plan = plan_of(factory, "binary", {"structure_seed": "joint"})
-    sites, _ = divided(factory, factory.make_data(plan, 60, 1), 3)
+    plan = plan_of("binary", {"structure_seed": "joint"})
+    sites, _ = divided(make_data(plan, 60, 1), 3)
     models = [train(plan, sites, noise=SeededNoise(1)) for _ in range(2)]
     seeds = [model.plan.model.structure_seed for model in models]
     assert all(isinstance(seed, int) for seed in seeds) and seeds[0] != seeds[1]
 
 
-def test_the_filter_leaves_records_out(factory: ModuleType) -> None:
+def test_the_filter_leaves_records_out() -> None:
     """With noise next to none in the way, supports fall once the dearest records have spent their budget."""
     privacy = {"epsilon": 1e4, "n_records": 500}
-    plan = plan_of(factory, "regression", None, privacy, extra_rounds=15, subsampling_ratio=1.0)
-    data = factory.make_data(plan, 500, 3)
+    plan = plan_of("regression", None, privacy, extra_rounds=15, subsampling_ratio=1.0)
+    data = make_data(plan, 500, 3)
     totals = []
 
     def watch(query: Query, _: Any) -> None:
@@ -411,10 +408,10 @@ def test_the_filter_leaves_records_out(factory: ModuleType) -> None:
     assert sums[:5] == pytest.approx(500, rel=0.05) and sums[6] < 470 and sums[-1] < 300
 
 
-def test_a_missed_round_is_charged(factory: ModuleType) -> None:
+def test_a_missed_round_is_charged() -> None:
     """A node that was away charges its records all the same, and holds the scores that the others hold."""
-    plan = plan_of(factory, "regression", None, None, subsampling_ratio=0.5)
-    data = factory.make_data(plan, 50, 3)
+    plan = plan_of("regression", None, None, subsampling_ratio=0.5)
+    data = make_data(plan, 50, 3)
     decided = resolve(plan)
     there, away = (Node(name, data, plan, decided, 1, SeededSampling(1, np.arange(50))) for name in "ab")
     for query in queries_of(plan):
@@ -424,10 +421,10 @@ def test_a_missed_round_is_charged(factory: ModuleType) -> None:
     assert (there.held.records.scores == away.held.records.scores).all()
 
 
-def test_charges_do_not_depend_on_the_sample(factory: ModuleType) -> None:
+def test_charges_do_not_depend_on_the_sample() -> None:
     """The charge counts on the secret draw already: to charge only whom was drawn would give the discount twice."""
-    plan = plan_of(factory, "regression", None, None, subsampling_ratio=0.3, extra_rounds=5)
-    data = factory.make_data(plan, 80, 3)
+    plan = plan_of("regression", None, None, subsampling_ratio=0.3, extra_rounds=5)
+    data = make_data(plan, 80, 3)
     decided = resolve(plan)
     nodes = [Node("a", data, plan, decided, 1, SeededSampling(seed, np.arange(80))) for seed in (1, 2)]
     answers = [[node.answer(query) for node in nodes] for query in queries_of(plan)]
@@ -435,11 +432,11 @@ def test_charges_do_not_depend_on_the_sample(factory: ModuleType) -> None:
     assert (accounts(nodes[0].held) == accounts(nodes[1].held)).all() and accounts(nodes[0].held).min() > 0
 
 
-def test_a_stream_has_one_ledger_and_late_rows_a_whole_budget(factory: ModuleType) -> None:
+def test_a_stream_has_one_ledger_and_late_rows_a_whole_budget() -> None:
     """Rows that come later know the model so far, have spent nothing, and leave the account as it was."""
-    plan = plan_of(factory, "regression", None, {"epsilon": 50.0}, extra_rounds=10, subsampling_ratio=1.0)
-    data = factory.make_data(plan, 120, 3)
-    early, late = factory.take(data, np.arange(80)), factory.take(data, np.arange(80, 120))
+    plan = plan_of("regression", None, {"epsilon": 50.0}, extra_rounds=10, subsampling_ratio=1.0)
+    data = make_data(plan, 120, 3)
+    early, late = take(data, np.arange(80)), take(data, np.arange(80, 120))
     noise = SeededNoise(1)
     stream = train(plan, {"one": early}, noise=noise, arrivals={7: {"one": late}})
     assert len(stream.ledger) == 16 and stream.report.epsilon <= plan.privacy.epsilon
@@ -450,16 +447,16 @@ def test_a_stream_has_one_ledger_and_late_rows_a_whole_budget(factory: ModuleTyp
     assert list(stream.ledger.events()) == list(before.ledger.events())
 
 
-def test_late_rows_score_as_if_they_had_been_there(factory: ModuleType) -> None:
+def test_late_rows_score_as_if_they_had_been_there() -> None:
     """A node that is given rows in the middle of a run holds the scores of one that had them from the start."""
-    plan = plan_of(factory, "binary", None, None, individual_filter=False)
-    data = factory.make_data(plan, 90, 3)
+    plan = plan_of("binary", None, None, individual_filter=False)
+    data = make_data(plan, 90, 3)
     decided = resolve(plan)
     whole = Node("a", data, plan, decided)
-    grown = Node("b", factory.take(data, np.arange(50)), plan, decided)
+    grown = Node("b", take(data, np.arange(50)), plan, decided)
     for number, query in enumerate(queries_of(plan)):
         if number == 3:
-            grown.arrive(factory.take(data, np.arange(50, 90)))
+            grown.arrive(take(data, np.arange(50, 90)))
         values = query.update and dataclasses.replace(query.update, values=query.update.values + 1000 * number)
         asked = dataclasses.replace(query, update=values)
         whole.answer(asked)
@@ -467,10 +464,10 @@ def test_late_rows_score_as_if_they_had_been_there(factory: ModuleType) -> None:
     assert (whole.held.records.scores == grown.held.records.scores).all() and grown.n_records == 90
 
 
-def test_other_algorithms_take_no_stream(factory: ModuleType) -> None:
+def test_other_algorithms_take_no_stream() -> None:
     """Nothing else keeps an account per record, so rows in the middle of a run are refused."""
-    plan = factory.make_plan()
-    data = factory.make_data(plan, 30, 1)
+    plan = make_plan()
+    data = make_data(plan, 30, 1)
     with pytest.raises(UsageError) as refused:
         train(plan, {"one": data}, noise=SeededNoise(1), arrivals={1: {"one": data}})
     assert refused.value.code == "stream-unsupported"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -25,15 +24,16 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
 from hedgerow.trees.binning import FeatureGrid, build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
+from tests.builders import make_plan
 
 ROWS = 6000
 
 
-def plan_of(factory: ModuleType, low: float, high: float, label: str = "binary", **model: object) -> Plan:
+def plan_of(low: float, high: float, label: str = "binary", **model: object) -> Plan:
     """Three numbers about 120 as blood pressures, within these bounds."""
     features = [{"name": name, "type": "numeric", "min": low, "max": high} for name in "abc"]
     fields = {"n_trees": 60, "max_depth": 4, "structure_seed": 3, **model}
-    return factory.make_plan(label, fields, {"epsilon": 2.0, "n_records": ROWS}, features)
+    return make_plan(label, fields, {"epsilon": 2.0, "n_records": ROWS}, features)
 
 
 def columns(seed: int) -> tuple[tuple[NDArray[np.float32], ...], NDArray[np.int32]]:
@@ -64,23 +64,23 @@ def auc(outcome: Outcome) -> float:
 
 
 @pytest.fixture(scope="module")
-def wide(factory: ModuleType) -> Outcome:
-    plan = plan_of(factory, -90_000, 90_240)
+def wide() -> Outcome:
+    plan = plan_of(-90_000, 90_240)
     return trained(plan, [rows(plan, 0)])
 
 
-def test_wide_bounds_cost_nothing(factory: ModuleType, wide: Outcome) -> None:
+def test_wide_bounds_cost_nothing(wide: Outcome) -> None:
     """A thousand times as wide: as good as sensible bounds, and far better than cells that are never cut anew."""
-    sensible_plan = plan_of(factory, 30, 210)
+    sensible_plan = plan_of(30, 210)
     sensible = trained(sensible_plan, [rows(sensible_plan, 0)])
     assert len(wide.ensemble.grid.new_edges) == 3
-    fixed = plan_of(factory, -90_000, 90_240, interaction="cyclical")
+    fixed = plan_of(-90_000, 90_240, interaction="cyclical")
     assert not trained(fixed, [rows(fixed, 0)]).ensemble.grid.new_edges
     assert auc(wide) > auc(sensible) - 0.01
     assert auc(wide) > auc(trained(fixed, [rows(fixed, 0)])) + 0.02
 
 
-def test_partitions_do_not_show(factory: ModuleType, wide: Outcome) -> None:
+def test_partitions_do_not_show(wide: Outcome) -> None:
     """Sites cut their rows anew by themselves, and the model is the same byte for byte; also with no rows at one."""
     data = rows(wide.plan, 0)
     owner = np.random.default_rng(2).integers(0, 3, ROWS)
@@ -91,9 +91,9 @@ def test_partitions_do_not_show(factory: ModuleType, wide: Outcome) -> None:
     assert np.array_equal(data.codes, rows(wide.plan, 0).codes)
 
 
-def test_scores_of_nodes_are_those_of_the_model(factory: ModuleType) -> None:
+def test_scores_of_nodes_are_those_of_the_model() -> None:
     """What nodes hold at the end of a run, update after update in changing cells, is what the model gives the rows."""
-    plan = plan_of(factory, -90_000, 90_240, calibration="none")
+    plan = plan_of(-90_000, 90_240, calibration="none")
     settings, data = resolve(plan), rows(plan, 0)
     node = Node("site", data, plan, settings)
     outcome = run_program(plan, program_for(plan, settings), PlainAggregation([node]), SeededNoise(5, exact=False))
@@ -113,7 +113,7 @@ def test_scores_of_nodes_are_those_of_the_model(factory: ModuleType) -> None:
     assert np.array_equal(node.held.records.scores / 2**16, last.scores(codes))
 
 
-def test_a_model_file_has_the_new_edges(factory: ModuleType, wide: Outcome) -> None:
+def test_a_model_file_has_the_new_edges(wide: Outcome) -> None:
     """They come back bit by bit; files with others are refused, and models without any have no such field."""
     table = json.loads(json.dumps(ensemble_to_dict(wide.ensemble)))
     again = ensemble_from_dict(table, wide.plan)
@@ -127,7 +127,7 @@ def test_a_model_file_has_the_new_edges(factory: ModuleType, wide: Outcome) -> N
     for edges in broken:
         with pytest.raises(ModelError):
             ensemble_from_dict({**table, "edges": edges}, wide.plan)
-    plan = plan_of(factory, 30, 210, interaction="cyclical")
+    plan = plan_of(30, 210, interaction="cyclical")
     assert "edges" not in ensemble_to_dict(trained(plan, [rows(plan, 0)]).ensemble)
 
 
@@ -140,15 +140,15 @@ def test_sites_evaluate_such_a_model(wide: Outcome) -> None:
     assert found.scores["auc"].value == pytest.approx(auc(wide), abs=0.01)
 
 
-def test_several_classes(factory: ModuleType) -> None:
+def test_several_classes() -> None:
     """The same mechanism, one tree for all classes."""
-    plan = plan_of(factory, -90_000, 90_240, "multiclass")
+    plan = plan_of(-90_000, 90_240, "multiclass")
     assert trained(plan, [rows(plan, 0)]).ensemble.grid.new_edges
 
 
-def test_directions_are_kept(factory: ModuleType) -> None:
+def test_directions_are_kept() -> None:
     """A feature that has to rise does so in its new cells as well: the file's own check says so."""
-    plan = plan_of(factory, -90_000, 90_240)
+    plan = plan_of(-90_000, 90_240)
     content = plan.to_dict()
     content["features"][1]["monotone"] = "increasing"
     plan = Plan.from_dict(content)
@@ -158,11 +158,9 @@ def test_directions_are_kept(factory: ModuleType) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 19), max_size=30), max_size=3), st.booleans())
-def test_values_that_are_held_have_the_places_that_binning_finds(
-    factory: ModuleType, choices: list[list[int]], is_mask: bool
-) -> None:
+def test_values_that_are_held_have_the_places_that_binning_finds(choices: list[list[int]], is_mask: bool) -> None:
     """Whatever rows are chosen, and however often: each value's place is its own, made early or late."""
-    plan = plan_of(factory, -90_000, 90_240)
+    plan = plan_of(-90_000, 90_240)
     grid, values = build_grid(plan), tuple(column[:20] for column in columns(0)[0])
     codes = grid.encode(values)
     early = SiteData(codes, np.zeros(20, dtype=np.int32), grid.places(values, codes))
@@ -176,14 +174,14 @@ def test_values_that_are_held_have_the_places_that_binning_finds(
     for _ in range(2):
         assert np.array_equal(late.all_places(), early.all_places())
     assert digest_of(late) == digest_of(early)
-    plain = build_grid(plan_of(factory, 30, 210, interaction="cyclical"))
+    plain = build_grid(plan_of(30, 210, interaction="cyclical"))
     none = SiteData(codes, np.zeros(20, dtype=np.int32))
     assert digest_of(replace(none, places=HeldValues(plain, values.__getitem__))) == digest_of(none)
 
 
 @pytest.mark.parametrize("kind", ["rows", "columns", "frame"])
 def test_fit_makes_places_of_features_that_are_cut_again_and_of_no_others(
-    factory: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str
+    monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """They take longer than all the rest of a fit. The model is that of a run which has had them from the start."""
     found: list[FeatureGrid] = []
@@ -213,16 +211,16 @@ def test_fit_makes_places_of_features_that_are_cut_again_and_of_no_others(
     assert ensemble_to_dict(again.ensemble) == ensemble_to_dict(model.ensemble)
 
 
-def test_rows_without_places_are_refused_when_they_are_needed(factory: ModuleType, wide: Outcome) -> None:
+def test_rows_without_places_are_refused_when_they_are_needed(wide: Outcome) -> None:
     """A value's place in its cell cannot be made up."""
     data = replace(rows(wide.plan, 0), places=None)
     with pytest.raises(DataError, match="places"):
         trained(wide.plan, [data])
 
 
-def test_places_of_another_type_are_refused(factory: ModuleType) -> None:
+def test_places_of_another_type_are_refused() -> None:
     """Places are looked up in a table of 256 without asking: one beyond would take a code that is not its value's."""
-    plan = plan_of(factory, -90_000, 90_240)
+    plan = plan_of(-90_000, 90_240)
     data = rows(plan, 0)
     assert data.places is not None
     odd = SiteData(data.codes, data.labels, data.places.astype(np.int64) + 256)  # type: ignore[arg-type]

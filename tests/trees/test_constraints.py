@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.constraints import Directions, OrderedSum, groups_of
 from hedgerow.trees.random_trees import PublicRandom, concatenate, random_tree
+from tests import builders
+from tests.builders import make_plan
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "age", "type": "numeric", "min": 0, "max": 4, "integer": True, "monotone": "increasing"},
@@ -70,10 +71,10 @@ def ordered(plan: Plan) -> tuple[Grid, Directions, OrderedSum]:
 
 @given(st.data())
 @settings(max_examples=150)
-def test_no_raised_value_goes_against_what_is_known(factory: ModuleType, data: st.DataObject) -> None:
+def test_no_raised_value_goes_against_what_is_known(data: st.DataObject) -> None:
     """Whatever trees, values and weights: after each tree every record's score follows the directions, and a tree
     that takes back too much is found out."""
-    plan = factory.make_plan(features=FEATURES)
+    plan = make_plan(features=FEATURES)
     grid, directions, whole = ordered(plan)
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     records, scores, kept = all_records(grid), 0, []
@@ -99,9 +100,9 @@ def test_no_raised_value_goes_against_what_is_known(factory: ModuleType, data: s
     assert directions.kept_by(kept[0][0], spoilt) == in_order
 
 
-def test_a_sum_may_take_back_what_it_rose_by_and_no_more(factory: ModuleType) -> None:
+def test_a_sum_may_take_back_what_it_rose_by_and_no_more() -> None:
     """Steps that went too far can be corrected: else their noise would add up, and a steep start would stay."""
-    plan = factory.make_plan(features=FEATURES)
+    plan = make_plan(features=FEATURES)
     grid, _, whole = ordered(plan)
     trees = tree_of(plan, grid, [0], 3, 5)
     rising, falling = (np.sort(np.arange(8) * 100)[::step].reshape(1, 8, 1).astype(np.int32) for step in (1, -1))
@@ -113,9 +114,9 @@ def test_a_sum_may_take_back_what_it_rose_by_and_no_more(factory: ModuleType) ->
     assert len(set(whole.add(trees, falling)[0, leaves, 0].tolist())) == 1
 
 
-def test_trees_of_several_features_take_back_what_holds_for_all_records(factory: ModuleType) -> None:
+def test_trees_of_several_features_take_back_what_holds_for_all_records() -> None:
     """What one feature's own tree has added for sure, a tree that asks for others as well may take back for some."""
-    plan = factory.make_plan(features=FEATURES)
+    plan = make_plan(features=FEATURES)
     grid, _, whole = ordered(plan)
     own, mixed = tree_of(plan, grid, [0], 2, 1), tree_of(plan, grid, [0, 2], 3, 3)
     falls = -1000 * np.arange(8).reshape(1, 8, 1).astype(np.int32)
@@ -133,9 +134,9 @@ def test_trees_of_several_features_take_back_what_holds_for_all_records(factory:
 
 @given(st.integers(0, 2**32), st.sampled_from([0, 1]))
 @settings(max_examples=50)
-def test_trees_of_one_feature_are_projected_by_least_squares(factory: ModuleType, seed: int, feature: int) -> None:
+def test_trees_of_one_feature_are_projected_by_least_squares(seed: int, feature: int) -> None:
     """Where the order is a line, the projection is the weighted isotonic regression, as scikit-learn finds it."""
-    plan = factory.make_plan(features=FEATURES)
+    plan = make_plan(features=FEATURES)
     grid, _, whole = ordered(plan)
     trees = tree_of(plan, grid, [feature], 3, seed)
     random = np.random.default_rng(seed)
@@ -152,9 +153,9 @@ def test_trees_of_one_feature_are_projected_by_least_squares(factory: ModuleType
 
 @given(st.integers(0, 2**32), st.integers(2, 4))
 @settings(max_examples=30)
-def test_other_trees_are_close_to_the_best_projection(factory: ModuleType, seed: int, depth: int) -> None:
+def test_other_trees_are_close_to_the_best_projection(seed: int, depth: int) -> None:
     """Over several features, it moves values hardly further than a projection by thousands of small steps does."""
-    plan = factory.make_plan(features=FEATURES)
+    plan = make_plan(features=FEATURES)
     grid, _, whole = ordered(plan)
     trees = tree_of(plan, grid, [0, 1, 3], depth, seed)
     random = np.random.default_rng(seed)
@@ -192,12 +193,12 @@ def nearest(values: NDArray[Any], weights: NDArray[Any], pairs: list[tuple[int, 
 
 @given(st.data())
 @settings(max_examples=100)
-def test_features_of_one_path_are_in_one_group(factory: ModuleType, data: st.DataObject) -> None:
+def test_features_of_one_path_are_in_one_group(data: st.DataObject) -> None:
     """No path of a drawn tree brings together what the plan keeps apart; features in no group may meet each other."""
-    names = [feature["name"] for feature in factory.FEATURES]
+    names = [feature["name"] for feature in builders.FEATURES]
     group = st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)
     groups = data.draw(st.lists(group, min_size=1, max_size=3))
-    plan = factory.make_plan(model={"interaction_constraints": groups})
+    plan = make_plan(model={"interaction_constraints": groups})
     grid, depth = build_grid(plan), data.draw(st.integers(2, 5))
     trees = tree_of(plan, grid, [0, 1, 2, 3], depth, data.draw(st.integers(0, 2**32)))
     allowed = [set(group) for group in groups] + [set(names) - set().union(*groups)]
@@ -220,7 +221,7 @@ def test_features_of_one_path_are_in_one_group(factory: ModuleType, data: st.Dat
         ([["age"], ["age", "income", "region", "change"]], [[1, 1, 1, 1]]),
     ],
 )
-def test_groups_are_read_as_they_are_written(factory: ModuleType, groups: list[list[str]], expected: Any) -> None:
+def test_groups_are_read_as_they_are_written(groups: list[list[str]], expected: Any) -> None:
     """Features in no group are one more; a group of all features keeps nothing apart."""
-    plan = factory.make_plan(model={"interaction_constraints": groups})
+    plan = make_plan(model={"interaction_constraints": groups})
     np.testing.assert_array_equal(groups_of(plan), expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from hedgerow.trees.random_trees import (
     shapes_of_trees,
     words_of_trees,
 )
+from tests.builders import FEATURES, make_plan
 
 
 def slow_tree(
@@ -93,12 +93,10 @@ def slow_tree_by_category(
 
 @settings(max_examples=120, deadline=None)
 @given(data=st.data(), depth=st.integers(1, 6), seed=st.integers(0, 2**40), is_central=st.booleans())
-def test_the_kernel_draws_what_the_definition_says(
-    factory: ModuleType, data: st.DataObject, depth: int, seed: int, is_central: bool
-):
+def test_the_kernel_draws_what_the_definition_says(data: st.DataObject, depth: int, seed: int, is_central: bool):
     """Any feature set, any candidates: the same node features, sides and thresholds, word for word of the stream."""
     many = {"name": "town", "type": "categorical", "categories": [str(i) for i in range(70)]}
-    grid = build_grid(factory.make_plan(features=[*factory.FEATURES, many]))
+    grid = build_grid(make_plan(features=[*FEATURES, many]))
     features = data.draw(st.permutations(range(grid.n_features)).flatmap(
         lambda order: st.integers(1, len(order)).map(lambda size: order[:size])
     ))  # fmt: skip
@@ -120,10 +118,10 @@ def test_the_kernel_draws_what_the_definition_says(
 
 @pytest.mark.parametrize("n_categories", [2, 15, 40, 250])
 @pytest.mark.parametrize("depth", [1, 4, 8])
-def test_a_tree_of_one_category_feature_is_the_definitions(factory: ModuleType, n_categories: int, depth: int):
+def test_a_tree_of_one_category_feature_is_the_definitions(n_categories: int, depth: int):
     """More codes than leaves, fewer, and as many."""
     categories = [str(i) for i in range(n_categories)]
-    grid = build_grid(factory.make_plan(features=[{"name": "c", "type": "categorical", "categories": categories}]))
+    grid = build_grid(make_plan(features=[{"name": "c", "type": "categorical", "categories": categories}]))
     fast = random_tree(PublicRandom(5, "tree"), [0], {}, grid, depth)
     asked, left, threshold = slow_tree(PublicRandom(5, "tree"), [0], {}, grid, depth)
     assert (fast.feature[0].tolist(), fast.goes_left[0].tolist()) == (asked, left)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,16 +24,17 @@ from hedgerow.trees.ensemble import (
     link_of,
     single_as_decimal,
 )
+from tests.builders import make_data, make_plan, plans, train
 
 Change = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture(scope="module")
-def small(factory: ModuleType) -> tuple[Any, dict[str, Any]]:
+def small() -> tuple[Any, dict[str, Any]]:
     """A plan and the JSON form of its model, with cuts, sets and nodes that send everything left."""
     fields = {"n_trees": 6, "max_depth": 4, "interaction": "cyclical", "interaction_size": 2}
-    plan = factory.make_plan("multiclass", fields)
-    table = ensemble_to_dict(factory.train(plan, [factory.make_data(plan, 60, 0)]).ensemble)
+    plan = make_plan("multiclass", fields)
+    table = ensemble_to_dict(train(plan, [make_data(plan, 60, 0)]).ensemble)
     kinds = {min(cut, 0) for tree in table["trees"] for cut in tree["cuts"]}
     assert kinds == {0, SET, ALL_LEFT}
     return plan, table
@@ -42,10 +42,10 @@ def small(factory: ModuleType) -> tuple[Any, dict[str, Any]]:
 
 @settings(max_examples=40)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-def test_an_ensemble_survives_json(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_an_ensemble_survives_json(data: st.DataObject, seed: int) -> None:
     """Reading back what was written gives the same arrays bit by bit, and writing those gives the same JSON."""
-    plan = data.draw(factory.plans())
-    ensemble = factory.train(plan, [factory.make_data(plan, 30, seed)]).ensemble
+    plan = data.draw(plans())
+    ensemble = train(plan, [make_data(plan, 30, seed)]).ensemble
     text = json.dumps(ensemble_to_dict(ensemble))
     again = ensemble_from_dict(json.loads(text), plan)
     ours, theirs = ensemble.fitted, again.fitted
@@ -62,10 +62,10 @@ def test_an_ensemble_survives_json(factory: ModuleType, data: st.DataObject, see
 
 @settings(max_examples=30)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-def test_the_fields_are_those_of_each_node(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+def test_the_fields_are_those_of_each_node(data: st.DataObject, seed: int) -> None:
     """Every number is the one that is found by looking at its node alone, and is one of Python's own."""
-    plan = data.draw(factory.plans())
-    ensemble = factory.train(plan, [factory.make_data(plan, 30, seed)]).ensemble
+    plan = data.draw(plans())
+    ensemble = train(plan, [make_data(plan, 30, seed)]).ensemble
     fitted, grid = ensemble.fitted, ensemble.grid
     assert fitted is not None and ensemble.leaf_weights is not None
     for tree, table in enumerate(ensemble_to_dict(ensemble)["trees"]):
@@ -87,17 +87,17 @@ def test_the_fields_are_those_of_each_node(factory: ModuleType, data: st.DataObj
         assert table["weights"] == [int(weight) for weight in ensemble.leaf_weights[tree]]
 
 
-def test_an_ensemble_without_trees_survives(factory: ModuleType) -> None:
+def test_an_ensemble_without_trees_survives() -> None:
     """A run that was stopped before its first tree still has a model, which says nothing."""
-    plan = factory.make_plan()
+    plan = make_plan()
     empty = Ensemble(build_grid(plan), None, 1, link_of(plan))
     assert ensemble_from_dict(ensemble_to_dict(empty), plan).fitted is None
 
 
-def test_thresholds_are_the_edges_people_would_write(factory: ModuleType) -> None:
+def test_thresholds_are_the_edges_people_would_write() -> None:
     """Thresholds are shortest decimals that single precision reads back as the very edge."""
-    plan = factory.make_plan(features=[{"name": "x", "type": "numeric", "min": 0, "max": 1}])
-    ensemble = factory.train(plan, [factory.make_data(plan, 60, 0)]).ensemble
+    plan = make_plan(features=[{"name": "x", "type": "numeric", "min": 0, "max": 1}])
+    ensemble = train(plan, [make_data(plan, 60, 0)]).ensemble
     edges = ensemble.grid.features[0].edges
     for tree in ensemble_to_dict(ensemble)["trees"]:
         for cut, threshold in zip(tree["cuts"], tree["thresholds"], strict=True):
@@ -107,10 +107,10 @@ def test_thresholds_are_the_edges_people_would_write(factory: ModuleType) -> Non
 
 
 @pytest.mark.parametrize("change", [{"max": 2.0}, {"min": -1.0}, {"spacing": "log"}])
-def test_the_digest_notices_another_grid(factory: ModuleType, change: dict[str, Any]) -> None:
+def test_the_digest_notices_another_grid(change: dict[str, Any]) -> None:
     """Any change of a feature's cells changes the digest."""
     feature = {"name": "x", "type": "numeric", "min": 0, "max": 1}
-    digests = {grid_digest(build_grid(factory.make_plan(features=[each]))) for each in (feature, {**feature, **change})}
+    digests = {grid_digest(build_grid(make_plan(features=[each]))) for each in (feature, {**feature, **change})}
     assert len(digests) == 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from hedgerow.plan.plan import Plan
 pytest.importorskip("interpret")
 from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
 
+from tests.builders import make_data, make_plan, train
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:JSON formats are in beta"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:interpret.*"),
@@ -27,11 +28,11 @@ ADDITIVE = {"n_trees": 30, "max_depth": 3, "interaction": "cyclical", "interacti
 
 
 @pytest.fixture(scope="module")
-def model_of(factory: ModuleType) -> Any:
+def model_of() -> Any:
     """Train a plan on random rows and make a `Model` of the outcome."""
 
     def build(plan: Plan, seed: int = 0, n: int = 60) -> Model:
-        outcome = factory.train(plan, [factory.make_data(plan, n, seed)])
+        outcome = train(plan, [make_data(plan, n, seed)])
         return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
     return build
@@ -62,11 +63,9 @@ def rows_of(plan: Plan, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     [("boosting", "binary"), ("boosting", "multiclass"), ("boosting", "regression"), ("boosting", "count"),
      ("adassp", "binary"), ("adassp", "regression")],
 )  # fmt: skip
-def test_interpret_predicts_the_same(
-    factory: ModuleType, model_of: Any, tmp_path: Path, label: str, method: str
-) -> None:
+def test_interpret_predicts_the_same(model_of: Any, tmp_path: Path, label: str, method: str) -> None:
     """Categories, missing and unlisted ones, values on edges and beyond bounds; a linear model is additive, too."""
-    plan = factory.make_plan(label, ADDITIVE)
+    plan = make_plan(label, ADDITIVE)
     if method == "adassp":
         kept = {key: plan.to_dict()[key] for key in ("version", "name", "features", "label", "privacy")}
         plan = Plan.from_dict({**kept, "model": {"algorithm": "adassp"}, "adassp": {"rounds": 3}})
@@ -85,9 +84,9 @@ def test_interpret_predicts_the_same(
     assert machine.predict(rows).tolist() == model.predict_codes(codes).tolist()
 
 
-def test_its_explanations_are_read(factory: ModuleType, model_of: Any, tmp_path: Path) -> None:
+def test_its_explanations_are_read(model_of: Any, tmp_path: Path) -> None:
     """What the file is for: the machine's own pictures of terms, and its local explanations, which are ours."""
-    model = model_of(factory.make_plan("binary", ADDITIVE))
+    model = model_of(make_plan("binary", ADDITIVE))
     machine = machine_of(model, tmp_path)
     assert machine.term_importances().shape == (4,)
     matrix = made_up_records(model.plan, model.ensemble.grid, 20, np.random.default_rng(2))
@@ -104,13 +103,13 @@ def test_doubles_fall_into_our_cells() -> None:
         assert np.float32(cut) >= edge and np.float32(np.nextafter(cut, -np.inf)) < edge
 
 
-def test_models_that_are_not_additive_are_refused(factory: ModuleType, model_of: Any) -> None:
+def test_models_that_are_not_additive_are_refused(model_of: Any) -> None:
     """Trees of several features, and averaged shares of classes, each by a sentence of its own."""
-    model = model_of(factory.make_plan("binary", {**ADDITIVE, "interaction_size": "all"}))
+    model = model_of(make_plan("binary", {**ADDITIVE, "interaction_size": "all"}))
     values = np.random.default_rng(0).integers(-(2**15), 2**15, model.ensemble.fitted.values.shape).astype(np.int32)
     model = replace(model, ensemble=replace(model.ensemble, fitted=replace(model.ensemble.fitted, values=values)))
     with pytest.raises(ModelError, match="one table per feature") as caught:
         model.to_ebm()
     assert caught.value.code == "export-unsupported"
     with pytest.raises(ModelError, match="averaged class shares"):
-        model_of(factory.make_plan("binary", {**ADDITIVE, "weight_update": "averaging"})).to_ebm()
+        model_of(make_plan("binary", {**ADDITIVE, "weight_update": "averaging"})).to_ebm()

@@ -6,7 +6,6 @@ import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from hedgerow.cli.main import main
 from hedgerow.models.exports import codes_of_matrix, made_up_records, xgboost_names
 from hedgerow.models.model import Model, RenamedWarning
 from hedgerow.plan.plan import Plan
+from tests.builders import make_data, make_plan, train
 
 TOLERANCE = 1e-6
 ADDITIVE = {"n_trees": 12, "max_depth": 3, "interaction": "cyclical", "interaction_size": 1}
@@ -34,14 +34,14 @@ _PARTS = st.one_of(
 )  # fmt: skip
 _NAMES = st.lists(_PARTS, min_size=1, max_size=4).map("".join).filter(lambda name: name.strip() and name != "y")
 ODD_NAMES = st.lists(_NAMES, min_size=4, max_size=4, unique=True)
-"""Names of the four features of `factory.make_plan`."""
+"""Names of the four features of `make_plan`."""
 
 
 @pytest.fixture(scope="module")
-def trained(factory: ModuleType) -> Model:
+def trained() -> Model:
     """An additive model of four features, a category among them."""
-    plan = factory.make_plan("binary", ADDITIVE)
-    outcome = factory.train(plan, [factory.make_data(plan, 200, 0)])
+    plan = make_plan("binary", ADDITIVE)
+    outcome = train(plan, [make_data(plan, 200, 0)])
     return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 
@@ -131,10 +131,10 @@ def test_interpret_finds_the_columns(tmp_path_factory: Any, trained: Model, name
 
 @settings(max_examples=200)
 @given(names=st.lists(_NAMES, min_size=1, max_size=12, unique=True))
-def test_no_column_is_taken_for_one_that_was_renamed(factory: ModuleType, names: list[str]) -> None:
+def test_no_column_is_taken_for_one_that_was_renamed(names: list[str]) -> None:
     """A name that XGBoost allows is kept, so the user's own "(kg)" never gets what the plan has of "[kg]"."""
     features = [{"name": name, "type": "numeric", "min": 0, "max": 1} for name in names]
-    found = xgboost_names(factory.make_plan(features=features))
+    found = xgboost_names(make_plan(features=features))
     assert list(found) == names
     assert len(set(found.values())) == len(names)
     assert all(found[name] == name for name in names if not set(name) & set("[]<"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hedgerow.models.exports import codes_of_matrix, made_up_records
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
+from tests.builders import FEATURES, make_data, make_plan, plans, train
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -67,11 +67,11 @@ def check(model: Model, seed: int = 0, n: int = 300) -> None:
 
 
 @pytest.fixture(scope="module")
-def model_of(factory: ModuleType) -> Any:
+def model_of() -> Any:
     """Train a plan on random rows and make a `Model` of the outcome."""
 
     def build(plan: Plan, seed: int = 0, n: int = 60) -> Model:
-        outcome = factory.train(plan, [factory.make_data(plan, n, seed)])
+        outcome = train(plan, [make_data(plan, n, seed)])
         return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
     return build
@@ -86,23 +86,19 @@ def with_values(model: Model, values: np.ndarray[Any, Any]) -> Model:
 
 @settings(max_examples=40)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), depth=st.integers(1, 6))
-def test_onnxruntime_predicts_the_same(
-    factory: ModuleType, model_of: Any, data: st.DataObject, seed: int, depth: int
-) -> None:
+def test_onnxruntime_predicts_the_same(model_of: Any, data: st.DataObject, seed: int, depth: int) -> None:
     """Trained models of every label, update, candidate method and interaction; values at and one step below edges."""
-    drawn = data.draw(factory.plans())
+    drawn = data.draw(plans())
     check(model_of(replace(drawn, model=replace(drawn.model, max_depth=depth)), seed), seed)
 
 
 @settings(max_examples=20)
 @given(label=st.sampled_from(["binary", "multiclass", "regression", "count", "survival"]),
        seed=st.integers(0, 2**32 - 1), depth=st.integers(1, 6), equal=st.booleans())  # fmt: skip
-def test_random_leaf_values_survive(
-    factory: ModuleType, model_of: Any, label: str, seed: int, depth: int, equal: bool
-) -> None:
+def test_random_leaf_values_survive(model_of: Any, label: str, seed: int, depth: int, equal: bool) -> None:
     """Leaf values that no training would give, some of them beyond what single precision adds up exactly."""
     fields = {"n_trees": 5, "max_depth": depth, "interaction": "cyclical", "interaction_size": "all"}
-    model = model_of(factory.make_plan(label, fields))
+    model = model_of(make_plan(label, fields))
     random = np.random.default_rng(seed)
     shape = model.ensemble.fitted.values.shape
     values = random.integers(-1, 2, shape) * 2**14 if equal else random.integers(-(2**20), 2**20, shape)
@@ -114,24 +110,24 @@ def test_random_leaf_values_survive(
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("value", [0, 2**15])
-def test_trees_that_ask_nothing(factory: ModuleType, model_of: Any, label: str, value: int) -> None:
+def test_trees_that_ask_nothing(model_of: Any, label: str, value: int) -> None:
     """Where all leaves of all trees are equal, there is no node left, and each record still has a prediction."""
-    model = model_of(factory.make_plan(label))
+    model = model_of(make_plan(label))
     check(with_values(model, np.full(model.ensemble.fitted.values.shape, value)))
 
 
-def test_scores_on_the_border_between_classes(factory: ModuleType, model_of: Any) -> None:
+def test_scores_on_the_border_between_classes(model_of: Any) -> None:
     """A score of exactly 0, or classes with equal scores: the first class, as `Model.predict` has it."""
     for label, update in (("binary", "newton"), ("binary", "averaging"), ("multiclass", "newton")):
-        model = model_of(factory.make_plan(label, {"n_trees": 2, "weight_update": update}))
+        model = model_of(make_plan(label, {"n_trees": 2, "weight_update": update}))
         shape = model.ensemble.fitted.values.shape
         check(with_values(model, np.random.default_rng(0).integers(-1, 2, shape) * 2**14))
 
 
-def test_a_node_that_only_missing_values_leave(factory: ModuleType, model_of: Any) -> None:
+def test_a_node_that_only_missing_values_leave(model_of: Any) -> None:
     """A list of members may not be empty; a split of missing from all categories must work, to either side."""
     feature = {"name": "c", "type": "categorical", "categories": ["a", "b"]}
-    plan = factory.make_plan("binary", {"n_trees": 1, "max_depth": 1}, features=[feature])
+    plan = make_plan("binary", {"n_trees": 1, "max_depth": 1}, features=[feature])
     for missing_left in (0, 1):
         model = model_of(plan)
         fitted = model.ensemble.fitted
@@ -142,14 +138,14 @@ def test_a_node_that_only_missing_values_leave(factory: ModuleType, model_of: An
         check(replace(model, ensemble=replace(model.ensemble, fitted=changed)))
 
 
-def test_many_categories(factory: ModuleType, model_of: Any) -> None:
+def test_many_categories(model_of: Any) -> None:
     """Sets of up to 250 categories, as many as a plan may have, beside each other and below each other."""
     features = [
         {"name": name, "type": "categorical", "categories": [f"{name}{number}" for number in range(size)]}
         for name, size in (("small", 33), ("large", 250))
     ]
     fields = {"n_trees": 20, "max_depth": 5, "interaction_size": "all", "interaction": "cyclical"}
-    model = model_of(factory.make_plan("binary", fields, features=features), n=500)
+    model = model_of(make_plan("binary", fields, features=features), n=500)
     values = np.random.default_rng(3).integers(-(2**15), 2**15, model.ensemble.fitted.values.shape)
     check(with_values(model, values), n=1500)
 
@@ -163,14 +159,14 @@ def test_many_categories(factory: ModuleType, model_of: Any) -> None:
     ],
     ids=["adassp", "s-gbdt", "dp-xgboost"],
 )
-def test_other_methods_export_as_well(factory: ModuleType, model_of: Any, sections: dict[str, Any]) -> None:
+def test_other_methods_export_as_well(model_of: Any, sections: dict[str, Any]) -> None:
     """Linear models are trees of one feature each, so all methods have a graph."""
-    table = factory.make_plan("binary").to_dict()
+    table = make_plan("binary").to_dict()
     table = {key: table[key] for key in ("version", "name", "features", "label", "privacy")} | sections
     check(model_of(Plan.from_dict(table), n=200))
 
 
-def test_texts_are_read_as_in_a_table(factory: ModuleType, model_of: Any) -> None:
+def test_texts_are_read_as_in_a_table(model_of: Any) -> None:
     """Categories that are numbers or flags, in the forms that a table may have them in, and words for "missing"."""
     features = [
         {"name": "code", "type": "categorical", "categories": ["1", "2", "007", "NA"]},
@@ -178,7 +174,7 @@ def test_texts_are_read_as_in_a_table(factory: ModuleType, model_of: Any) -> Non
         {"name": "label", "type": "numeric", "min": 0, "max": 1},
     ]
     fields = {"n_trees": 12, "max_depth": 3, "interaction_size": "all", "interaction": "cyclical"}
-    model = model_of(factory.make_plan("binary", fields, features=features))
+    model = model_of(make_plan("binary", fields, features=features))
     values = np.random.default_rng(0).integers(-(2**15), 2**15, model.ensemble.fitted.values.shape)
     model = with_values(model, values)
     codes = ["1", "1.0", "2", "2.0", "007", "7", "NA", "na", "nan", "NaN", "null", "NULL", "", "3", "x"]
@@ -196,9 +192,9 @@ def test_texts_are_read_as_in_a_table(factory: ModuleType, model_of: Any) -> Non
     assert len(set(found[:, 0].tolist())) > 4
 
 
-def test_classes_may_be_whole_numbers(factory: ModuleType, model_of: Any) -> None:
+def test_classes_may_be_whole_numbers(model_of: Any) -> None:
     """What an estimator was given as numbers, its graph gives back as numbers."""
-    model = model_of(factory.make_plan("multiclass", features=factory.FEATURES[:2]))
+    model = model_of(make_plan("multiclass", features=FEATURES[:2]))
     matrix = made_up_records(model.plan, model.ensemble.grid, 100, np.random.default_rng(0))
     labels, _ = session_of(model, classes=[3, 5, 7, 9]).run(None, {"X": matrix})
     expected = model.predict_codes(codes_of_matrix(model.ensemble.grid, matrix))

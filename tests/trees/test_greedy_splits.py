@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,17 @@ from numpy.typing import NDArray
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import Loss
 from hedgerow.trees.greedy_trees import Bins, GrowingTrees, SplitRule, Splits, best_cuts
+from tests.builders import make_plan
 
 KINDS = [(label, update) for label in ("binary", "multiclass", "regression") for update in ("newton", "averaging")]
 
 
 @st.composite
-def situations(draw: st.DrawFn, factory: ModuleType) -> tuple[GrowingTrees, SplitRule, np.random.Generator]:
+def situations(draw: st.DrawFn) -> tuple[GrowingTrees, SplitRule, np.random.Generator]:
     """Trees with some levels of arbitrary splits, over numeric and categorical features."""
     random = np.random.default_rng(draw(st.integers(0, 10**6)))
     label, update = draw(st.sampled_from(KINDS))
-    loss = build_loss(factory.make_plan(label, {"weight_update": update}))
+    loss = build_loss(make_plan(label, {"weight_update": update}))
     rule = SplitRule(
         loss=loss,
         leaf_ridge=draw(st.sampled_from([0.0, 1.5])),
@@ -121,9 +121,9 @@ def slow_cut(
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_the_best_cut_is_the_one_that_a_slow_search_finds(factory: ModuleType, data: st.DataObject) -> None:
+def test_the_best_cut_is_the_one_that_a_slow_search_finds(data: st.DataObject) -> None:
     """Every kind of statistics, ties, missing values to either side, one histogram for all nodes: the same choice."""
-    growing, rule, random = data.draw(situations(factory))
+    growing, rule, random = data.draw(situations())
     n_nodes = data.draw(st.sampled_from([None, 1]))
     sums, coins = noisy(growing, rule.loss, random, n_nodes)
     splits = best_cuts(growing, sums, coins, rule)
@@ -141,9 +141,9 @@ def test_the_best_cut_is_the_one_that_a_slow_search_finds(factory: ModuleType, d
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_a_level_sends_every_code_where_its_bin_goes(factory: ModuleType, data: st.DataObject) -> None:
+def test_a_level_sends_every_code_where_its_bin_goes(data: st.DataObject) -> None:
     """Children divide the alive bins of the feature asked for; codes, thresholds and bins say the same."""
-    growing, rule, random = data.draw(situations(factory))
+    growing, rule, random = data.draw(situations())
     sums, coins = noisy(growing, rule.loss, random)
     before, splits = growing.alive.copy(), best_cuts(growing, sums, coins, rule)
     growing.add_level(splits)
@@ -178,9 +178,9 @@ def check_codes(
             assert bool(goes_left[code]) == (code <= threshold)
 
 
-def test_gains_of_many_are_gains_of_each(factory: ModuleType) -> None:
+def test_gains_of_many_are_gains_of_each() -> None:
     """The rule scores arrays of any shape, with the number of releases spread over them."""
-    loss = build_loss(factory.make_plan())
+    loss = build_loss(make_plan())
     rule = SplitRule(loss, 1.0, 0.5, 2.0, 3.0)
     sums = np.random.default_rng(0).integers(-(10**6), 10**6, (2, 3, 4, 2))
     n_releases = np.arange(1, 5)

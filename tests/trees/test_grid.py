@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.trees.binning import FeatureGrid, build_grid
+from tests.builders import make_plan
 
 METHODS = ["adaptive", "uniform", "log", "iterative_hessian"]
 RANGES = [
@@ -19,9 +18,9 @@ RANGES = [
 ]  # fmt: skip
 
 
-def grid_of(factory: ModuleType, low: float, high: float, method: str, spacing: str, integer: bool) -> FeatureGrid:
+def grid_of(low: float, high: float, method: str, spacing: str, integer: bool) -> FeatureGrid:
     feature = {"name": "x", "type": "numeric", "min": low, "max": high, "spacing": spacing, "integer": integer}
-    grid = build_grid(factory.make_plan(features=[feature], model={"split_candidates": method})).features[0]
+    grid = build_grid(make_plan(features=[feature], model={"split_candidates": method})).features[0]
     assert grid.edges.dtype == np.float32 and len(grid.edges) >= 1
     assert (np.diff(grid.edges.astype(np.float64)) > 0).all()
     return grid
@@ -46,10 +45,10 @@ def telling_values(grid: FeatureGrid) -> NDArray[np.float32]:
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("spacing", ["auto", "uniform", "log"])
 @pytest.mark.parametrize("method", METHODS)
-def test_codes_are_those_of_a_plain_search(factory: ModuleType, method: str, spacing: str, integer: bool) -> None:
+def test_codes_are_those_of_a_plain_search(method: str, spacing: str, integer: bool) -> None:
     """The buckets that make binning fast must never move a value to another cell, at any range of any feature."""
     for low, high in RANGES:
-        grid = grid_of(factory, low, high, method, spacing, integer)
+        grid = grid_of(low, high, method, spacing, integer)
         values = telling_values(grid)
         np.testing.assert_array_equal(grid.encode(values), oracle(grid, values), err_msg=f"{low} to {high}")
 
@@ -66,9 +65,9 @@ def test_codes_of_arbitrary_edges_and_values(data: st.DataObject) -> None:
     np.testing.assert_array_equal(grid.encode(values), oracle(grid, values))
 
 
-def test_values_are_compared_in_single_precision(factory: ModuleType) -> None:
+def test_values_are_compared_in_single_precision() -> None:
     """A double between an edge and its neighbour in single precision goes where an exported model will send it."""
-    grid = grid_of(factory, 0, 1, "adaptive", "auto", False)
+    grid = grid_of(0, 1, "adaptive", "auto", False)
     edge = float(grid.edges[90])
     below = edge * (1 - 1e-12)
     assert below < edge and np.float32(below) == np.float32(edge)
@@ -78,14 +77,14 @@ def test_values_are_compared_in_single_precision(factory: ModuleType) -> None:
 
 @pytest.mark.parametrize("method", ["adaptive", "iterative_hessian"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_matrix_kernel_bins_as_columns_do(factory: ModuleType, method: str, dtype: type) -> None:
+def test_the_matrix_kernel_bins_as_columns_do(method: str, dtype: type) -> None:
     """Two ways in, one result: the fast path for matrices and the column by column one of tables."""
     features = [
         {"name": f"x{i}", "type": "numeric", "min": low, "max": high, "spacing": spacing}
         for i, (low, high) in enumerate(RANGES)
         for spacing in ["auto" if i % 2 else "log"]
     ]
-    grid = build_grid(factory.make_plan(features=features, model={"split_candidates": method}))
+    grid = build_grid(make_plan(features=features, model={"split_candidates": method}))
     assert grid.dtype == (np.uint8 if method == "adaptive" else np.uint16)
     random = np.random.default_rng(0)
     for n in (0, 1, 511, 512, 513, 1300):
@@ -102,14 +101,14 @@ def test_the_matrix_kernel_bins_as_columns_do(factory: ModuleType, method: str, 
 
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_bytes_are_used_as_long_as_every_code_fits(factory: ModuleType, method: str, integer: bool) -> None:
+def test_bytes_are_used_as_long_as_every_code_fits(method: str, integer: bool) -> None:
     """256 codes fit a byte, 257 do not: a code that wrapped round would be another cell."""
     for top in (1, 100, 252, 253, 254, 10_000):
         features = [
             {"name": "x", "type": "numeric", "min": 0, "max": top, "integer": integer},
             {"name": "c", "type": "categorical", "categories": [str(i) for i in range(250)]},
         ]
-        grid = build_grid(factory.make_plan(features=features, model={"split_candidates": method, "n_candidates": 250}))
+        grid = build_grid(make_plan(features=features, model={"split_candidates": method, "n_candidates": 250}))
         assert grid.n_codes == max(feature.n_codes for feature in grid.features)
         assert grid.dtype == (np.uint8 if grid.n_codes <= 256 else np.uint16)
         values = np.linspace(-1, top + 1, 999, dtype=np.float32)
@@ -117,31 +116,31 @@ def test_bytes_are_used_as_long_as_every_code_fits(factory: ModuleType, method: 
         np.testing.assert_array_equal(codes[0], oracle(grid.features[0], values))
 
 
-def test_unlisted_and_missing_categories_have_codes_of_their_own(factory: ModuleType) -> None:
+def test_unlisted_and_missing_categories_have_codes_of_their_own() -> None:
     """A value that nobody listed must not share a code with a listed one, nor with a missing one."""
-    grid = build_grid(factory.make_plan()).features[2]
+    grid = build_grid(make_plan()).features[2]
     assert grid.encode(np.array([0, 1, 2, -1, -2])).tolist() == [0, 1, 2, 3, 4]
     assert (grid.n_cells, grid.missing_code, grid.n_codes) == (4, 4, 5)
 
 
-def test_a_grid_depends_on_the_plan_alone(factory: ModuleType) -> None:
+def test_a_grid_depends_on_the_plan_alone() -> None:
     """Two parties with the same plan hold the same edges, bit by bit."""
-    first, second = build_grid(factory.make_plan()), build_grid(factory.make_plan())
+    first, second = build_grid(make_plan()), build_grid(make_plan())
     for one, other in zip(first.features, second.features, strict=True):
         assert one.edges.tobytes() == other.edges.tobytes()
 
 
-def fixed_edges(factory: ModuleType, method: str, low: float, high: float) -> NDArray[np.float32]:
+def fixed_edges(method: str, low: float, high: float) -> NDArray[np.float32]:
     features = [{"name": "x", "type": "numeric", "min": low, "max": high}]
-    plan = factory.make_plan(features=features, model={"split_candidates": method, "n_candidates": 7})
+    plan = make_plan(features=features, model={"split_candidates": method, "n_candidates": 7})
     edges: NDArray[np.float32] = build_grid(plan).features[0].edges
     return edges
 
 
 @pytest.mark.parametrize(("low", "high"), [(2, 10), (0, 60_000), (-3, 0), (-1e6, 1e6)])
-def test_log_candidates_are_uniform_in_the_logarithm(factory: ModuleType, low: float, high: float) -> None:
+def test_log_candidates_are_uniform_in_the_logarithm(low: float, high: float) -> None:
     """x <= s_q with log(1 + s_q - a) = q / Q log(1 + b - a), q from 0: the lower bound is the first candidate."""
-    edges = fixed_edges(factory, "log", low, high)
+    edges = fixed_edges("log", low, high)
     assert len(edges) == 7 and edges[0] > low and (edges < high).all()
     spaced = np.log1p(edges.astype(np.float64) - low)
     rounding = 0.1 if low == -1e6 else 1e-5  # of single precision, near -1e6
@@ -149,9 +148,9 @@ def test_log_candidates_are_uniform_in_the_logarithm(factory: ModuleType, low: f
 
 
 @pytest.mark.parametrize(("low", "high"), [(2, 10), (0, 60_000), (-3, 0), (0, 1e-20), (-1e6, 1e6)])
-def test_uniform_candidates_divide_as_the_paper_says(factory: ModuleType, low: float, high: float) -> None:
+def test_uniform_candidates_divide_as_the_paper_says(low: float, high: float) -> None:
     """x <= s_q with s_q = a + (q - 1) (b - a) / (Q - 1): the lower bound is told from all above it."""
-    edges = fixed_edges(factory, "uniform", low, high)
+    edges = fixed_edges("uniform", low, high)
     wanted = (low + (high - low) * np.arange(6) / 6).astype(np.float32)
     assert len(edges) == 6 and (edges > wanted).all()
     np.testing.assert_allclose(edges, wanted, rtol=1e-6, atol=2e-12 * (high - low))
@@ -160,10 +159,10 @@ def test_uniform_candidates_divide_as_the_paper_says(factory: ModuleType, low: f
 
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("spacing", ["auto", "uniform", "log"])
-def test_places_are_those_of_a_plain_search(factory: ModuleType, spacing: str, integer: bool) -> None:
+def test_places_are_those_of_a_plain_search(spacing: str, integer: bool) -> None:
     """A value's place is the number of its cell's inner edges at or below it: of the value and public edges alone."""
     for low, high in RANGES:
-        grid = grid_of(factory, low, high, "adaptive", spacing, integer)
+        grid = grid_of(low, high, "adaptive", spacing, integer)
         if grid.within is None:
             assert integer and high - low <= 253
             continue
@@ -184,10 +183,10 @@ def test_places_are_those_of_a_plain_search(factory: ModuleType, spacing: str, i
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_cells_cut_anew_are_those_of_a_plain_search(factory: ModuleType, data: st.DataObject) -> None:
+def test_cells_cut_anew_are_those_of_a_plain_search(data: st.DataObject) -> None:
     """From its first code and its place alone, a value gets the code that a search over the new edges gives it."""
     low, high = data.draw(st.sampled_from([(0, 16000), (-8e6, 24), (0, 3e38), (-1e-40, 1e-40), (-5, -4)]))
-    grid = grid_of(factory, low, high, "adaptive", "auto", data.draw(st.booleans()) and high - low > 253)
+    grid = grid_of(low, high, "adaptive", "auto", data.draw(st.booleans()) and high - low > 253)
     union = np.union1d(grid.edges, grid.inner_edges[grid.inner_edges < np.inf])
     random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     new = grid.cut_again(np.sort(random.choice(union, len(grid.edges), replace=False)))

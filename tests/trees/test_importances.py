@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
 
 import numpy as np
 from hypothesis import given, settings
@@ -14,17 +13,18 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, link_of, prune_tree
 from hedgerow.trees.importances import features_of_tree, importances, shape_function
+from tests.builders import make_data, make_plan, train
 
 
 @settings(max_examples=20)
 @given(label=st.sampled_from(["binary", "regression", "multiclass"]), seed=st.integers(0, 2**32 - 1))
-def test_shapes_add_up_to_the_scores(factory: ModuleType, label: str, seed: int) -> None:
+def test_shapes_add_up_to_the_scores(label: str, seed: int) -> None:
     """With one feature per tree, a record's scores are the sum of its features' shapes: of several classes up to a
     constant, of numbers up to the mean that they begin with.
     """
-    plan = factory.make_plan(label, {"n_trees": 9, "max_depth": 3, "interaction_size": 1})
-    rows = factory.make_data(plan, 50, seed)
-    ensemble = factory.train(plan, [rows]).ensemble
+    plan = make_plan(label, {"n_trees": 9, "max_depth": 3, "interaction_size": 1})
+    rows = make_data(plan, 50, seed)
+    ensemble = train(plan, [rows]).ensemble
     total = np.zeros((50, ensemble.n_outputs))
     for feature in range(ensemble.grid.n_features):
         total += shape_function(ensemble, feature).scores[rows.codes[feature]]
@@ -35,9 +35,9 @@ def test_shapes_add_up_to_the_scores(factory: ModuleType, label: str, seed: int)
     assert np.abs(total - scores - start).max() < 1e-9
 
 
-def test_the_density_is_found_again(factory: ModuleType) -> None:
+def test_the_density_is_found_again() -> None:
     """The released leaf weights of many random trees tell where the records are, within a few per cent."""
-    plan = factory.make_plan(
+    plan = make_plan(
         "regression", {"n_trees": 40, "max_depth": 3, "split_candidates": "uniform", "n_candidates": 9},
         {"epsilon": 1000.0, "n_records": 4000}, [{"name": "x", "type": "numeric", "min": 0, "max": 1}],
     )  # fmt: skip
@@ -45,39 +45,39 @@ def test_the_density_is_found_again(factory: ModuleType) -> None:
     grid = build_grid(plan).features[0]
     assert grid.n_codes == len(shares)
     codes = np.repeat(np.arange(grid.n_codes), (shares * 4000).astype(int)).astype(np.uint8)[None, :]
-    ensemble = factory.train(plan, [SiteData(codes, np.zeros(codes.shape[1], dtype=np.int32))]).ensemble
+    ensemble = train(plan, [SiteData(codes, np.zeros(codes.shape[1], dtype=np.int32))]).ensemble
     shape = shape_function(ensemble, 0)
     assert shape.is_weighted and np.isclose(shape.density.sum(), 1)
     assert np.abs(shape.density - shares).max() < 0.05
 
 
-def test_the_feature_that_decides_comes_first(factory: ModuleType) -> None:
+def test_the_feature_that_decides_comes_first() -> None:
     """A label that one feature decides makes that feature the most important, alone or in common trees."""
     for size in (1, "all"):
         fields = {"n_trees": 24, "max_depth": 3, "interaction": "cyclical", "interaction_size": size}
-        plan = factory.make_plan("binary", fields, {"epsilon": 50.0, "n_records": 2000})
-        rows = factory.make_data(plan, 2000, 3)
+        plan = make_plan("binary", fields, {"epsilon": 50.0, "n_records": 2000})
+        rows = make_data(plan, 2000, 3)
         labels = (rows.codes[2] == 1).astype(np.int32)
-        found = importances(factory.train(plan, [SiteData(rows.codes, labels)]).ensemble)
+        found = importances(train(plan, [SiteData(rows.codes, labels)]).ensemble)
         assert int(found.values.argmax()) == 2 and found.is_weighted
         assert np.allclose(found.values**2, found.own**2 + found.shared**2)
         assert found.interaction_share > 0.9 if size == "all" else found.interaction_share == 0
 
 
-def test_a_model_without_trees_or_weights(factory: ModuleType) -> None:
+def test_a_model_without_trees_or_weights() -> None:
     """No trees: nothing is important. No weights kept: importances still exist, and say that they are unweighted."""
-    plan = factory.make_plan(privacy={"n_records": 200})
+    plan = make_plan(privacy={"n_records": 200})
     assert importances(Ensemble(build_grid(plan), None, 1, link_of(plan))).values.tolist() == [0.0] * 4
-    trained = factory.train(plan, [factory.make_data(plan, 200, 0)]).ensemble
+    trained = train(plan, [make_data(plan, 200, 0)]).ensemble
     bare = importances(Ensemble(trained.grid, trained.fitted, 1, trained.link))
     assert not bare.is_weighted and bare.values.max() > 0
 
 
-def test_credits_add_up_to_the_variance_of_the_trees(factory: ModuleType) -> None:
+def test_credits_add_up_to_the_variance_of_the_trees() -> None:
     """What the splits of common trees are credited with is all of their leaves' variance, no more and no less."""
     fields = {"n_trees": 12, "max_depth": 4, "interaction": "cyclical", "interaction_size": "all"}
-    plan = factory.make_plan("binary", fields, {"n_records": 500})
-    ensemble = factory.train(plan, [factory.make_data(plan, 500, 1)]).ensemble
+    plan = make_plan("binary", fields, {"n_records": 500})
+    ensemble = train(plan, [make_data(plan, 500, 1)]).ensemble
     expected = 0.0
     for tree in range(ensemble.n_trees):
         if len(features_of_tree(ensemble, tree)) > 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 
 import mpmath
 import numpy as np
@@ -20,11 +19,11 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import sampled_divergence
 from hedgerow.protocol.queries import FILTER_UNITS
 from hedgerow.trees.leaf_sums import SiteRecords
+from tests.builders import contributions, make_plan
 
 
-def plan_of(factory: ModuleType, label: str, **section: object) -> Plan:
-    plan: Plan = factory.make_plan(label, {"n_trees": 6, "algorithm": "s-gbdt"}, s_gbdt=section)
-    return plan
+def plan_of(label: str, **section: object) -> Plan:
+    return make_plan(label, {"n_trees": 6, "algorithm": "s-gbdt"}, s_gbdt=section)
 
 
 def records_of(labels: NDArray[np.int64], scores: NDArray[np.int64]) -> SiteRecords:
@@ -52,13 +51,11 @@ def exact_divergence(loss: Loss, gradient: int, sigma: float, order: int, rate: 
     seed=st.integers(0, 10**6),
     rounds=st.sampled_from([(0, 0), (5, 0), (20, 0), (5, 1), (20, 3), (20, 6)]),
 )
-def test_nobody_spends_more_than_the_budget(
-    factory: ModuleType, label: str, share: float, seed: int, rounds: tuple[int, int]
-) -> None:
+def test_nobody_spends_more_than_the_budget(label: str, share: float, seed: int, rounds: tuple[int, int]) -> None:
     """Over any path of scores, the exact divergences of the rounds a record was active in stay within the budget."""
     extra, closing = rounds
     section = {"support_share": share, "extra_rounds": extra, "closing_rounds": closing, "subsampling_ratio": 0.2}
-    plan = plan_of(factory, label, **section)
+    plan = plan_of(label, **section)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     terms = decided.s_gbdt
     assert terms is not None
@@ -73,7 +70,7 @@ def test_nobody_spends_more_than_the_budget(
         assert kept is not None
         scores = random.integers(-4 * SCORE_UNIT, 4 * SCORE_UNIT + 1, n) * random.integers(0, 2)
         active = charge(records_of(labels, scores), loss, kept, spent)
-        gradients = np.abs(factory.contributions(loss, labels, scores[None, :])[:, 0])
+        gradients = np.abs(contributions(loss, labels, scores[None, :])[:, 0])
         for i in np.flatnonzero(active).tolist():
             gradient = int(gradients[i])
             if gradient not in cache:
@@ -90,9 +87,9 @@ def test_nobody_spends_more_than_the_budget(
 
 @pytest.mark.parametrize("label", ["binary", "regression"])
 @pytest.mark.parametrize("closing", [0, 1, 4, 6])
-def test_the_dearest_record_is_in_as_many_rounds_as_are_regular(factory: ModuleType, label: str, closing: int) -> None:
+def test_the_dearest_record_is_in_as_many_rounds_as_are_regular(label: str, closing: int) -> None:
     """Whoever has the largest gradient in all rounds is in the first and the closing ones, as many as it can pay."""
-    plan = plan_of(factory, label, extra_rounds=20, closing_rounds=closing)
+    plan = plan_of(label, extra_rounds=20, closing_rounds=closing)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     assert decided.s_gbdt is not None
     far = records_of(np.array([1]), np.array([-7 * SCORE_UNIT]))
@@ -105,9 +102,9 @@ def test_the_dearest_record_is_in_as_many_rounds_as_are_regular(factory: ModuleT
     assert rounds == [True] * (6 - closing) + [False] * 20 + [True] * closing
 
 
-def test_a_record_comes_back_when_its_gradient_is_smaller(factory: ModuleType) -> None:
+def test_a_record_comes_back_when_its_gradient_is_smaller() -> None:
     """A charge that does not fit keeps a record out of that round only, and costs it nothing."""
-    plan = plan_of(factory, "regression", support_share=0.01)
+    plan = plan_of("regression", support_share=0.01)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     assert decided.s_gbdt is not None
     kept = round_filter(plan, decided.s_gbdt, decided.noise_multiplier, 0)
@@ -119,9 +116,9 @@ def test_a_record_comes_back_when_its_gradient_is_smaller(factory: ModuleType) -
     assert charge(near, loss, kept, spent)[0] and spent[0] > before[0]
 
 
-def test_no_limit_lies_beyond_the_budget(factory: ModuleType) -> None:
+def test_no_limit_lies_beyond_the_budget() -> None:
     """Whatever limit a query names, a node lets nobody spend more than the budget."""
-    plan = plan_of(factory, "regression")
+    plan = plan_of("regression")
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     assert decided.s_gbdt is not None
     kept = round_filter(plan, decided.s_gbdt, decided.noise_multiplier, 0)
@@ -131,9 +128,9 @@ def test_no_limit_lies_beyond_the_budget(factory: ModuleType) -> None:
     assert sum(bool(charge(far, loss, loose, spent)[0]) for _ in range(30)) == 6 and spent[0] <= FILTER_UNITS
 
 
-def test_every_record_has_an_account(factory: ModuleType) -> None:
+def test_every_record_has_an_account() -> None:
     """Too few accounts are refused before anything is charged: the kernel would write beyond them."""
-    loss = s_gbdt_loss(plan_of(factory, "regression"))
+    loss = s_gbdt_loss(plan_of("regression"))
     terms = filter_terms(loss, 5.0, 12, 0.5, lambda multiplier: sampled_divergence(12, 0.1, multiplier))
     records = records_of(np.array([SCORE_UNIT, 0]), np.array([0, 0]))
     for n_accounts in (0, 1, 3):
@@ -143,9 +140,9 @@ def test_every_record_has_an_account(factory: ModuleType) -> None:
         assert not spent.any()
 
 
-def test_charges_are_rounded_up_and_ascend(factory: ModuleType) -> None:
+def test_charges_are_rounded_up_and_ascend() -> None:
     """Every level costs at least what its largest gradient costs, so no gradient of it is charged too little."""
-    loss = s_gbdt_loss(plan_of(factory, "regression"))
+    loss = s_gbdt_loss(plan_of("regression"))
     sigma = 5.0 * np.sqrt(loss.norm_squared)
     terms = filter_terms(loss, 5.0, 12, 0.5, lambda multiplier: sampled_divergence(12, 0.1, multiplier))
     assert (np.diff(terms.costs) >= 0).all() and len(terms.costs) == (loss.clip >> LEVEL_BITS) + 1
@@ -157,15 +154,13 @@ def test_charges_are_rounded_up_and_ascend(factory: ModuleType) -> None:
 
 @settings(max_examples=40)
 @given(label=st.sampled_from(["binary", "regression"]), clip=st.floats(0.01, 3.0), share=st.floats(0.001, 0.9))
-def test_a_records_statistics_are_its_clipped_gradient_and_a_constant(
-    factory: ModuleType, label: str, clip: float, share: float
-) -> None:
+def test_a_records_statistics_are_its_clipped_gradient_and_a_constant(label: str, clip: float, share: float) -> None:
     """Rounded towards zero, clipped alone, never beyond the norm; and the two noises stand as r1 to r2."""
-    plan = plan_of(factory, label, gradient_clip=clip, support_share=share)
+    plan = plan_of(label, gradient_clip=clip, support_share=share)
     loss = s_gbdt_loss(plan)
     labels = np.array([0, 1, 0, 1, 1]) if label == "binary" else np.array([-1, 1, 0, 1, -1]) * SCORE_UNIT
     scores = np.array([0, 0, 5, -5, 2]) * SCORE_UNIT
-    found = factory.contributions(loss, labels, scores[None, :])
+    found = contributions(loss, labels, scores[None, :])
     if label == "binary":
         gradients = 1 / (1 + np.exp(-scores / SCORE_UNIT)) - labels
         clip = min(clip, 1.0)

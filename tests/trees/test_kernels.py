@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from hedgerow.trees import binning
 from hedgerow.trees.histograms import Histogram, histogram
 from hedgerow.trees.leaf_sums import BLOCK, SPAN, SiteRecords, _update_and_sum, apply_update, leaf_sums
 from hedgerow.trees.random_trees import concatenate
+from tests.builders import LABELS, make_data, make_plan, query_of, random_fitted, random_trees, train
 
 AROUND_BLOCKS = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK - 5]
 
@@ -86,11 +86,9 @@ def make_records(
     return SiteRecords(codes, labels.astype(np.int32), scores)
 
 
-def check(
-    factory: ModuleType, records: SiteRecords, trees: TreeBatch, loss: Loss, update: FittedTrees | None, n_threads: int
-) -> None:
+def check(records: SiteRecords, trees: TreeBatch, loss: Loss, update: FittedTrees | None, n_threads: int) -> None:
     sums, scores = expected(records, trees, loss, update)
-    got = leaf_sums(records, factory.query_of(trees, loss, update), loss, n_threads)
+    got = leaf_sums(records, query_of(trees, loss, update), loss, n_threads)
     assert got.dtype == np.int64
     np.testing.assert_array_equal(got.reshape(sums.shape), sums)
     np.testing.assert_array_equal(records.scores, scores)
@@ -98,65 +96,65 @@ def check(
 
 @settings(max_examples=80)
 @given(data=st.data())
-def test_sums_equal_a_slow_walk(factory: ModuleType, data: st.DataObject) -> None:
+def test_sums_equal_a_slow_walk(data: st.DataObject) -> None:
     """Any trees (ordered, sets, missing to either side, features of any width), any loss, depths before and after."""
     random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     wide = data.draw(st.booleans())
     n_codes = data.draw(st.lists(st.integers(2, 700 if wide else 256), min_size=1, max_size=4))
-    label = data.draw(st.sampled_from(sorted(factory.LABELS)))
+    label = data.draw(st.sampled_from(sorted(LABELS)))
     update_kind = data.draw(st.sampled_from(["newton", "gradient", "averaging"]))
-    loss = build_loss(factory.make_plan(label, model={"weight_update": update_kind}))
+    loss = build_loss(make_plan(label, model={"weight_update": update_kind}))
     one_feature = data.draw(st.booleans())
     n_trees, depth = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
-    trees = factory.random_trees(random, n_trees, depth, n_codes, one_feature)
+    trees = random_trees(random, n_trees, depth, n_codes, one_feature)
     update = None
     if loss.n_outputs and data.draw(st.booleans()):
         # The earlier trees may be deeper or flatter, more or fewer.
-        old = factory.random_trees(random, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6)), n_codes)
-        update = factory.random_fitted(random, old, loss.n_outputs)
+        old = random_trees(random, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6)), n_codes)
+        update = random_fitted(random, old, loss.n_outputs)
     records = make_records(random, data.draw(st.integers(0, 60)), n_codes, loss, np.uint16 if wide else np.uint8)
-    check(factory, records, trees, loss, update, data.draw(st.integers(1, 3)))
+    check(records, trees, loss, update, data.draw(st.integers(1, 3)))
 
 
 @pytest.mark.parametrize("depth", range(1, 9))
 @pytest.mark.parametrize("one_feature", [False, True])
-def test_every_depth(factory: ModuleType, depth: int, one_feature: bool) -> None:
+def test_every_depth(depth: int, one_feature: bool) -> None:
     """Up to depth 8, where leaf numbers fill a byte, trees on one feature and on several."""
     random = np.random.default_rng(depth)
-    loss = build_loss(factory.make_plan())
-    trees = factory.random_trees(random, 2, depth, [256, 7, 40], one_feature)
-    old = factory.random_trees(random, 2, 9 - depth, [256, 7, 40], one_feature)
+    loss = build_loss(make_plan())
+    trees = random_trees(random, 2, depth, [256, 7, 40], one_feature)
+    old = random_trees(random, 2, 9 - depth, [256, 7, 40], one_feature)
     records = make_records(random, 400, [256, 7, 40], loss, np.uint8)
-    check(factory, records, trees, loss, factory.random_fitted(random, old, 1), 1)
+    check(records, trees, loss, random_fitted(random, old, 1), 1)
 
 
 @pytest.mark.parametrize("n", AROUND_BLOCKS)
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 7])
-def test_block_and_thread_borders(factory: ModuleType, n: int, n_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_and_thread_borders(n: int, n_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No record is lost, seen twice or updated twice where blocks or threads meet, also with no record at all."""
     monkeypatch.setattr(binning, "MIN_RECORDS_PER_THREAD", 0)
     random = np.random.default_rng(n)
-    loss = build_loss(factory.make_plan())
-    trees = factory.random_trees(random, 2, 3, [30, 9])
-    update = factory.random_fitted(random, factory.random_trees(random, 2, 2, [30, 9]), 1)
+    loss = build_loss(make_plan())
+    trees = random_trees(random, 2, 3, [30, 9])
+    update = random_fitted(random, random_trees(random, 2, 2, [30, 9]), 1)
     records = make_records(random, n, [30, 9], loss, np.uint8)
-    check(factory, records, trees, loss, update, n_threads)
+    check(records, trees, loss, update, n_threads)
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("is_extreme", [False, True])
-def test_sums_by_code_are_those_by_record(factory: ModuleType, label: str, is_extreme: bool) -> None:
+def test_sums_by_code_are_those_by_record(label: str, is_extreme: bool) -> None:
     """Trees of one feature are summed by code where records are many, and nothing is lost or spills over.
 
     Parts with fewer records than codes are summed record by record. In the extreme all records are of one code, with
     the largest statistics that there are, and more than are summed before words are unpacked.
     """
     random = np.random.default_rng(7)
-    loss = build_loss(factory.make_plan(label))
+    loss = build_loss(make_plan(label))
     sizes, n, part = [200, 256], SPAN + BLOCK + 7, 199
-    trees = concatenate([factory.random_trees(random, 2, 3, sizes, one_feature) for one_feature in (True, False)] * 2)
-    old = concatenate([factory.random_trees(random, 2, 4, sizes, one_feature) for one_feature in (False, True)] * 2)
-    update = factory.random_fitted(random, old, loss.n_outputs)
+    trees = concatenate([random_trees(random, 2, 3, sizes, one_feature) for one_feature in (True, False)] * 2)
+    old = concatenate([random_trees(random, 2, 4, sizes, one_feature) for one_feature in (False, True)] * 2)
+    update = random_fitted(random, old, loss.n_outputs)
     records = make_records(random, n, [1, 1] if is_extreme else sizes, loss, np.uint8)
     if is_extreme:
         records.labels[:] = -SCORE_UNIT if loss.kind == "squared" else 1
@@ -169,29 +167,29 @@ def test_sums_by_code_are_those_by_record(factory: ModuleType, label: str, is_ex
         )
         for first in range(0, n, part)
     ]
-    query = factory.query_of(trees, loss, update)
+    query = query_of(trees, loss, update)
     by_record = np.sum([leaf_sums(own, query, loss) for own in parts], axis=0)
     np.testing.assert_array_equal(leaf_sums(records, query, loss), by_record)
     np.testing.assert_array_equal(records.scores, np.concatenate([own.scores for own in parts], axis=1))
 
 
-def test_an_update_alone_changes_scores_exactly_once(factory: ModuleType) -> None:
+def test_an_update_alone_changes_scores_exactly_once() -> None:
     """`apply_update` and an update inside a query do the same to the scores."""
     random = np.random.default_rng(0)
-    loss = build_loss(factory.make_plan("multiclass"))
-    trees = factory.random_trees(random, 3, 4, [50, 6])
-    update = factory.random_fitted(random, trees, 4)
+    loss = build_loss(make_plan("multiclass"))
+    trees = random_trees(random, 3, 4, [50, 6])
+    update = random_fitted(random, trees, 4)
     records = make_records(random, 5000, [50, 6], loss, np.uint8)
     twin = SiteRecords(records.codes, records.labels, records.scores.copy())
     apply_update(records, update)
-    leaf_sums(twin, factory.query_of(trees, loss, update), loss, 2)
+    leaf_sums(twin, query_of(trees, loss, update), loss, 2)
     np.testing.assert_array_equal(records.scores, twin.scores)
 
 
 @pytest.mark.parametrize("extreme", [2**15 - 1, -(2**15) + 1])
-def test_a_block_of_the_largest_statistics_does_not_spill(factory: ModuleType, extreme: int) -> None:
+def test_a_block_of_the_largest_statistics_does_not_spill(extreme: int) -> None:
     """Two sums share a 64-bit word within a block: even with all records in one leaf neither touches the other."""
-    plain = build_loss(factory.make_plan())
+    plain = build_loss(make_plan())
     for pair in ([extreme, extreme], [extreme, -extreme], [0, extreme], [extreme, 0]):
         table = np.empty((2, STEPS, 2), dtype=np.int16)
         table[:] = pair
@@ -199,35 +197,35 @@ def test_a_block_of_the_largest_statistics_does_not_spill(factory: ModuleType, e
         n = 3 * BLOCK + 17
         trees = TreeBatch(np.zeros((1, 1), np.int32), np.ones((1, 1, 4), np.uint8), np.full((1, 1), 3, np.int32))
         records = SiteRecords(np.zeros((1, n), np.uint8), np.zeros(n, np.int32), np.zeros((1, n), np.int32))
-        sums = leaf_sums(records, factory.query_of(trees, loss), loss, 1).reshape(2, 2)
+        sums = leaf_sums(records, query_of(trees, loss), loss, 1).reshape(2, 2)
         assert sums.tolist() == [[n * pair[0], n * pair[1]], [0, 0]]
 
 
-def test_sums_do_not_depend_on_the_order_of_records(factory: ModuleType) -> None:
+def test_sums_do_not_depend_on_the_order_of_records() -> None:
     """Integers add up alike in any order: the ground on which partition invariance stands."""
     random = np.random.default_rng(8)
-    loss = build_loss(factory.make_plan("regression"))
-    trees = factory.random_trees(random, 3, 4, [50, 6])
+    loss = build_loss(make_plan("regression"))
+    trees = random_trees(random, 3, 4, [50, 6])
     records = make_records(random, 5000, [50, 6], loss, np.uint8)
     order = random.permutation(5000)
     shuffled = SiteRecords(
         np.ascontiguousarray(records.codes[:, order]), records.labels[order], records.scores[:, order].copy()
     )
-    query = factory.query_of(trees, loss)
+    query = query_of(trees, loss)
     np.testing.assert_array_equal(leaf_sums(records, query, loss, 1), leaf_sums(shuffled, query, loss, 1))
 
 
 @settings(max_examples=40)
 @given(data=st.data())
-def test_histograms_equal_a_slow_count(factory: ModuleType, data: st.DataObject) -> None:
+def test_histograms_equal_a_slow_count(data: st.DataObject) -> None:
     """Per feature and bin, the last statistic of each record that falls there, after the update was added."""
     random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     wide = data.draw(st.booleans())
     n_codes = data.draw(st.lists(st.integers(2, 700 if wide else 256), min_size=1, max_size=4))
-    label = data.draw(st.sampled_from(sorted(factory.LABELS)))
+    label = data.draw(st.sampled_from(sorted(LABELS)))
     weight_update = data.draw(st.sampled_from(["newton", "gradient"]))
-    loss = build_loss(factory.make_plan(label, model={"weight_update": weight_update}))
-    update = factory.random_fitted(random, factory.random_trees(random, 2, 3, n_codes), loss.n_outputs)
+    loss = build_loss(make_plan(label, model={"weight_update": weight_update}))
+    update = random_fitted(random, random_trees(random, 2, 3, n_codes), loss.n_outputs)
     features = tuple(random.permutation(len(n_codes))[: data.draw(st.integers(1, len(n_codes)))].tolist())
     n_bins = tuple(int(random.integers(1, n_codes[f] + 1)) for f in features)
     bins = tuple(random.integers(0, k, n_codes[f]).astype(np.uint16) for f, k in zip(features, n_bins, strict=True))
@@ -249,11 +247,11 @@ def test_histograms_equal_a_slow_count(factory: ModuleType, data: st.DataObject)
     np.testing.assert_array_equal(got, wanted)
 
 
-def test_what_is_mapped_from_a_file_compiles_nothing_once_more(factory: ModuleType) -> None:
+def test_what_is_mapped_from_a_file_compiles_nothing_once_more() -> None:
     """Processes that share a large model and its rows map them read only; predictions stay and come at once."""
-    plan = factory.make_plan()
-    data = factory.make_data(plan, 50, 1)
-    ensemble = factory.train(plan, [data]).ensemble
+    plan = make_plan()
+    data = make_data(plan, 50, 1)
+    ensemble = train(plan, [data]).ensemble
     expected = ensemble.scores(data.codes)
     rows = np.linspace(-3, 3, 40).reshape(20, 2)
     grid = binning.Grid(tuple(binning.FeatureGrid(np.array([-1, 0, 2], dtype=np.float32)) for _ in range(2)))

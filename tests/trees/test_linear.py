@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,13 +32,13 @@ from hedgerow.protocol.queries import FittedTrees
 from hedgerow.training.steps import Run
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
+from tests.builders import make_data, make_plan, take
 
 Case = tuple[Plan, Run, LinearBasis, AdasspSettings]
 
 
-def linear_plan(factory: ModuleType, label: str = "binary", own: dict[str, Any] | None = None, **privacy: Any) -> Plan:
-    plan: Plan = factory.make_plan(label, {"algorithm": "adassp"}, privacy, adassp=own or {})
-    return plan
+def linear_plan(label: str = "binary", own: dict[str, Any] | None = None, **privacy: Any) -> Plan:
+    return make_plan(label, {"algorithm": "adassp"}, privacy, adassp=own or {})
 
 
 def case_of(plan: Plan) -> Case:
@@ -66,7 +65,7 @@ def towards_zero(value: int, shift: int) -> int:
 
 
 @st.composite
-def cases(draw: st.DrawFn, factory: ModuleType) -> tuple[Case, SiteData]:
+def cases(draw: st.DrawFn) -> tuple[Case, SiteData]:
     label = draw(st.sampled_from(["binary", "regression"]))
     loss = draw(st.sampled_from(["auto", "squared", "logistic", "hinge"])) if label == "binary" else "auto"
     own = {
@@ -76,15 +75,15 @@ def cases(draw: st.DrawFn, factory: ModuleType) -> tuple[Case, SiteData]:
     }  # fmt: skip
     rows = draw(st.integers(1, 3))
     privacy = {"unit": "record" if rows == 1 else "patient", "max_rows_per_unit": rows}
-    plan = linear_plan(factory, label, own, **privacy)
-    return case_of(plan), factory.make_data(plan, draw(st.integers(1, 6)), draw(st.integers(0, 10**6)))
+    plan = linear_plan(label, own, **privacy)
+    return case_of(plan), make_data(plan, draw(st.integers(1, 6)), draw(st.integers(0, 10**6)))
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_the_kernels_sum_what_is_written_down(factory: ModuleType, data: st.DataObject) -> None:
+def test_the_kernels_sum_what_is_written_down(data: st.DataObject) -> None:
     """Gram matrix and cross products against sums in Python's integers, record by record, scores included."""
-    (plan, run, basis, own), rows = data.draw(cases(factory))
+    (plan, run, basis, own), rows = data.draw(cases())
     node = Node("one", rows, plan, own)
     shown = [slow_row(basis, rows.codes[:, record].tolist()) for record in range(rows.n_records)]
     upper = [(i, j) for i in range(basis.rows.n_columns) for j in range(i, basis.rows.n_columns)]
@@ -123,11 +122,11 @@ def slow_gradient(run: Run, label: int, score: int) -> int:
 
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_no_record_adds_more_than_the_query_states(factory: ModuleType, data: st.DataObject) -> None:
+def test_no_record_adds_more_than_the_query_states(data: st.DataObject) -> None:
     """The sensitivity that the noise is calibrated by, and the largest entry, for rows of one unit together."""
-    (plan, run, basis, own), rows = data.draw(cases(factory))
+    (plan, run, basis, own), rows = data.draw(cases())
     unit_rows = min(rows.n_records, plan.privacy.max_rows_per_unit)
-    one_unit = factory.take(rows, np.arange(unit_rows))
+    one_unit = take(rows, np.arange(unit_rows))
     node = Node("one", one_unit, plan, own)
     gram = gram_query(run, basis, own)
     cross = cross_query(run, basis, 0, None, 0)
@@ -137,9 +136,9 @@ def test_no_record_adds_more_than_the_query_states(factory: ModuleType, data: st
         assert max(abs(value) for value in vector) <= query.bound * unit_rows
 
 
-def test_the_worst_record_comes_near_the_bound(factory: ModuleType) -> None:
+def test_the_worst_record_comes_near_the_bound() -> None:
     """A bound that no record comes near would be paid for with needless noise."""
-    plan, run, basis, own = case_of(linear_plan(factory))
+    plan, run, basis, own = case_of(linear_plan())
     worst = np.zeros((4, 1), dtype=build_grid(plan).dtype)
     node = Node("one", SiteData(worst, np.ones(1, dtype=np.int32)), plan, own)
     for query in (gram_query(run, basis, own), cross_query(run, basis, 0, None, 0)):
@@ -147,9 +146,9 @@ def test_the_worst_record_comes_near_the_bound(factory: ModuleType) -> None:
         assert norm_squared > 0.99 * query.sensitivity_squared
 
 
-def test_a_skipped_shortening_would_exceed_the_bound(factory: ModuleType) -> None:
+def test_a_skipped_shortening_would_exceed_the_bound() -> None:
     """What the property above is worth: rows that are not shortened break it."""
-    plan, run, basis, own = case_of(linear_plan(factory, own={"row_norm": 1.0}))
+    plan, run, basis, own = case_of(linear_plan(own={"row_norm": 1.0}))
     query = gram_query(run, basis, own)
     free = GramMatrix(**{**query.__dict__, "rows": type(query.rows)(**{**query.rows.__dict__, "limit": 2**20})})
     codes = np.zeros((4, 1), dtype=build_grid(plan).dtype)
@@ -167,12 +166,12 @@ def test_a_gradient_is_bounded_by_what_the_score_can_be(kind: str) -> None:
     assert first == pytest.approx(0.5 if kind == "logistic" else 1.0, abs=1e-2)
 
 
-def test_the_trees_are_the_tables(factory: ModuleType) -> None:
+def test_the_trees_are_the_tables() -> None:
     """Each code's leaf value is coefficient times entry, the constant once; missing values count as the middle cell."""
-    plan, run, basis, _ = case_of(linear_plan(factory))
+    plan, run, basis, _ = case_of(linear_plan())
     coefficients = np.random.default_rng(3).normal(size=basis.rows.n_columns)
     fitted = FittedTrees(basis.trees, basis.values(coefficients, 2**30))
-    data = factory.make_data(plan, 400, 5)
+    data = make_data(plan, 400, 5)
     node = Node("one", data, plan, resolve_adassp(plan))
     node.answer(cross_query(run, basis, 1, fitted, 2**22))
     design = np.array([slow_row(basis, data.codes[:, record].tolist()) for record in range(400)]) / basis.unit
@@ -182,11 +181,11 @@ def test_the_trees_are_the_tables(factory: ModuleType) -> None:
     assert basis.rows.entry[1, income.missing_code] == basis.rows.entry[1, income.n_cells // 2]
 
 
-def test_what_is_known_of_the_gram_matrix_is_mended(factory: ModuleType) -> None:
+def test_what_is_known_of_the_gram_matrix_is_mended() -> None:
     """Two categories of a feature never meet; a category's square is its product with the constant."""
-    plan, run, basis, own = case_of(linear_plan(factory))
+    plan, run, basis, own = case_of(linear_plan())
     query = gram_query(run, basis, own)
-    exact = Node("one", factory.make_data(plan, 50, 2), plan, own).answer(query)
+    exact = Node("one", make_data(plan, 50, 2), plan, own).answer(query)
     clean = correct_gram(exact, basis)
     noisy = correct_gram(exact + np.random.default_rng(0).integers(-(10**7), 10**7, len(exact)), basis)
     first, size = basis.blocks[2]
@@ -194,7 +193,7 @@ def test_what_is_known_of_the_gram_matrix_is_mended(factory: ModuleType) -> None
     assert size == 4 and np.array_equal(block, np.diag(np.diagonal(block)))
     assert np.array_equal(np.diagonal(block), noisy[0, first : first + size])
     assert np.array_equal(noisy, noisy.T)
-    design = np.array([slow_row(basis, column) for column in factory.make_data(plan, 50, 2).codes.T.tolist()])
+    design = np.array([slow_row(basis, column) for column in make_data(plan, 50, 2).codes.T.tolist()])
     np.testing.assert_allclose(clean, (design.T @ design) / basis.unit**2, atol=50 * 2.0**GRAM_SHIFT / basis.unit**2)
 
 
@@ -224,22 +223,22 @@ def test_the_solver_uses_no_library_that_differs_between_machines() -> None:
         assert word not in code, word
 
 
-def test_every_query_states_its_kind(factory: ModuleType) -> None:
+def test_every_query_states_its_kind() -> None:
     """The names by which policies and ledgers know them."""
-    _, run, basis, own = case_of(linear_plan(factory))
+    _, run, basis, own = case_of(linear_plan())
     assert gram_query(run, basis, own).purpose.kind == GramMatrix.__name__
     assert cross_query(run, basis, 0, None, 0).purpose.kind == CrossProducts.__name__
 
 
 @pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian", "quantile"])
 @pytest.mark.parametrize("n_records", [7, 20_000])
-def test_scores_of_a_linear_model_are_those_of_its_rows(factory: ModuleType, candidates: str, n_records: int) -> None:
+def test_scores_of_a_linear_model_are_those_of_its_rows(candidates: str, n_records: int) -> None:
     """Of grids that are finer than a byte as well, however few the records: a leaf's value is its cells' own."""
-    plan = factory.make_plan("regression", {"split_candidates": candidates})
+    plan = make_plan("regression", {"split_candidates": candidates})
     grid = build_grid(plan)
     basis = LinearBasis.of(plan, grid, 1.0, "linear")
     coefficients = np.random.default_rng(0).uniform(-1, 1, basis.rows.n_columns)
-    codes = factory.make_data(plan, n_records, 1).codes
+    codes = make_data(plan, n_records, 1).codes
     records = SiteRecords(codes, np.zeros(n_records, dtype=np.int32), np.zeros((1, n_records), dtype=np.int32))
     apply_update(records, FittedTrees(basis.trees, basis.values(coefficients, 2**30)))
     expected = np.full(n_records, coefficients[0])

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -36,6 +35,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import Purpose
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import SiteRecords
+from tests.builders import make_data, make_plan, take
 
 Matrix = NDArray[np.float64]
 Questions = list[GramMatrix | CrossProducts]
@@ -98,19 +98,17 @@ def answer_of(plan: Plan, query: GramMatrix | CrossProducts, data: SiteData, sco
     return cross_products(records, query, start_of(plan).loss).tolist()
 
 
-def worst_share(
-    factory: ModuleType, plan: Plan, fault: Callable[[LinearRows], LinearRows] = lambda rows: rows
-) -> float:
+def worst_share(plan: Plan, fault: Callable[[LinearRows], LinearRows] = lambda rows: rows) -> float:
     """The largest squared distance of sums with and without one record, as a share of what the question declares."""
     data, worst = extremes(plan), 0.0
-    others = factory.take(data, np.arange(0, data.n_records, 7))
+    others = take(data, np.arange(0, data.n_records, 7))
     for query in questions(plan):
         asked = replace(query, rows=fault(query.rows))
         far = query.score_bound if isinstance(query, CrossProducts) else 0
         for score in {-far, far}:
             without = answer_of(plan, asked, others, score)
             for number in range(0, data.n_records, 5):
-                more = factory.take(data, np.append(np.arange(0, data.n_records, 7), number))
+                more = take(data, np.append(np.arange(0, data.n_records, 7), number))
                 pairs = zip(answer_of(plan, asked, more, score), without, strict=True)
                 moved = [a - b for a, b in pairs]
                 assert fault(query.rows) is not query.rows or max(map(abs, moved)) <= query.bound
@@ -118,31 +116,30 @@ def worst_share(
     return worst
 
 
-def plan_of(factory: ModuleType, label: str, epsilon: float = 2.0, **section: object) -> Plan:
+def plan_of(label: str, epsilon: float = 2.0, **section: object) -> Plan:
     own = {"initial_score": "linear", "initial_score_share": 0.5, **section}
-    plan: Plan = factory.make_plan(label, {"algorithm": "s-gbdt", "n_trees": 2}, {"epsilon": epsilon}, s_gbdt=own)
-    return plan
+    return make_plan(label, {"algorithm": "s-gbdt", "n_trees": 2}, {"epsilon": epsilon}, s_gbdt=own)
 
 
 @pytest.mark.parametrize("label", ["binary", "regression"])
-def test_no_neighbour_is_farther_than_declared(factory: ModuleType, label: str) -> None:
+def test_no_neighbour_is_farther_than_declared(label: str) -> None:
     """Sums over records and over one more, for the worst transforms, codes, labels and scores; and it is nearly
     reached, so that the search is no empty one."""
-    worst = worst_share(factory, plan_of(factory, label))
+    worst = worst_share(plan_of(label))
     assert 0.99 < worst <= 1
 
 
 @pytest.mark.parametrize("label", ["binary", "regression"])
-def test_rows_that_are_not_shortened_afterwards_would_be_found(factory: ModuleType, label: str) -> None:
+def test_rows_that_are_not_shortened_afterwards_would_be_found(label: str) -> None:
     """The search above finds what it is there for: no shortening, and a limit that is a little too long."""
     for limit in (2**30, 2**14 + 100):
-        assert worst_share(factory, plan_of(factory, label), lambda rows, limit=limit: replace(rows, limit=limit)) > 1
+        assert worst_share(plan_of(label), lambda rows, limit=limit: replace(rows, limit=limit)) > 1
 
 
-def test_rows_too_long_for_their_squares_are_refused(factory: ModuleType) -> None:
+def test_rows_too_long_for_their_squares_are_refused() -> None:
     """With more entries than this the squared norm may leave 64 bits, and the longest row would not be shortened."""
     assert MAX_TRANSFORMED * (2**24) ** 2 < 2**63
-    plan = plan_of(factory, "binary")
+    plan = plan_of("binary")
     basis = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=True)
     with pytest.raises(ValueError, match="too long"):
         basis.transform(np.broadcast_to(np.zeros(1), (MAX_TRANSFORMED + 1, 1)))
@@ -203,11 +200,11 @@ def slow_solution(lower: list[list[float]], x: list[float]) -> list[float]:
     return x
 
 
-def test_a_round_is_bound_to_its_transform(factory: ModuleType) -> None:
+def test_a_round_is_bound_to_its_transform() -> None:
     """Nodes whose transforms differ by one unit would add up rows that mean different things; their rounds differ."""
-    plan = plan_of(factory, "binary")
+    plan = plan_of("binary")
     replica = Replica(TrainingTask(plan))
-    node = Node("one", factory.make_data(plan, 50, 1), plan, resolve(plan))
+    node = Node("one", make_data(plan, 50, 1), plan, resolve(plan))
     contexts = []
     for _ in range(5):
         query = replica.query
@@ -225,10 +222,10 @@ def test_a_round_is_bound_to_its_transform(factory: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("clip", [1e-3, 1e-4, 4e-5])
-def test_the_smallest_clips_leave_one_integer(factory: ModuleType, clip: float) -> None:
+def test_the_smallest_clips_leave_one_integer(clip: float) -> None:
     """A clip of gradients below one integer is one integer, for the kernel and for the noise, and the plan resolves."""
-    plan = plan_of(factory, "regression", 20.0, gradient_clip=clip)
+    plan = plan_of("regression", 20.0, gradient_clip=clip)
     loss = start_of(plan).loss
     assert loss.clip**2 == loss.norm_squared == max(1, math.floor(clip * 2**14)) ** 2
     assert resolve(plan).planned_releases(plan)
-    assert worst_share(factory, plan) <= 1
+    assert worst_share(plan) <= 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -28,6 +27,7 @@ from hedgerow.protocol.queries import FittedTrees, Purpose
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import SiteRecords
+from tests.builders import make_data, make_plan, take
 
 
 def towards_zero(value: int, shift: int) -> int:
@@ -52,14 +52,14 @@ def slow_row(basis: LinearBasis, codes: list[int]) -> list[int]:
 
 
 @st.composite
-def bases(draw: st.DrawFn, factory: ModuleType) -> tuple[Plan, LinearBasis, SiteData]:
+def bases(draw: st.DrawFn) -> tuple[Plan, LinearBasis, SiteData]:
     """A basis after any transform: small, usual, or beyond the largest entry that is kept."""
-    plan = factory.make_plan(draw(st.sampled_from(["binary", "regression"])))
+    plan = make_plan(draw(st.sampled_from(["binary", "regression"])))
     basis = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=draw(st.booleans()))
     p = basis.rows.n_columns
     random = np.random.default_rng(draw(st.integers(0, 10**6)))
     matrix = random.normal(size=(p, p)) * 10.0 ** draw(st.integers(-4, 4))
-    return plan, basis.transform(matrix), factory.make_data(plan, draw(st.integers(1, 5)), draw(st.integers(0, 99)))
+    return plan, basis.transform(matrix), make_data(plan, draw(st.integers(1, 5)), draw(st.integers(0, 99)))
 
 
 def records_of(data: SiteData) -> SiteRecords:
@@ -68,9 +68,9 @@ def records_of(data: SiteData) -> SiteRecords:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_the_kernels_sum_what_is_written_down(factory: ModuleType, data: st.DataObject) -> None:
+def test_the_kernels_sum_what_is_written_down(data: st.DataObject) -> None:
     """Both kinds of sums against sums record by record, whatever the transform."""
-    plan, basis, rows = data.draw(bases(factory))
+    plan, basis, rows = data.draw(bases())
     shown = [slow_row(basis, rows.codes[:, record].tolist()) for record in range(rows.n_records)]
     p = basis.rows.n_columns
     upper = [(i, j) for i in range(p) for j in range(i, p)]
@@ -96,10 +96,10 @@ def test_the_kernels_sum_what_is_written_down(factory: ModuleType, data: st.Data
 
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_no_transform_makes_a_record_larger_than_stated(factory: ModuleType, data: st.DataObject) -> None:
+def test_no_transform_makes_a_record_larger_than_stated(data: st.DataObject) -> None:
     """The transform is a release, so nobody knows it beforehand: the sensitivity must hold for all of them."""
-    plan, basis, rows = data.draw(bases(factory))
-    one = factory.take(rows, np.arange(1))
+    plan, basis, rows = data.draw(bases())
+    one = take(rows, np.arange(1))
     loss = linear_loss("logistic", plan.label.type == "regression", 1.0)
     gram = gram_question(1, "test", basis, 1.0, 1)
     cross = cross_question(Purpose(2, "CrossProducts", "test"), basis, loss, (1.0, 1), (None, 0), 0)
@@ -112,26 +112,26 @@ def test_no_transform_makes_a_record_larger_than_stated(factory: ModuleType, dat
         assert max(abs(value) for value in vector) <= query.bound
 
 
-def test_a_record_comes_near_the_bound(factory: ModuleType) -> None:
+def test_a_record_comes_near_the_bound() -> None:
     """A transform that sends a record onto one axis reaches the stated sensitivity: it is no larger than it must be."""
-    plan = factory.make_plan("binary")
+    plan = make_plan("binary")
     basis = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=True)
     matrix = np.zeros((4, 4))
     matrix[0, 0] = 5.0
     query = gram_question(1, "test", basis.transform(matrix), 1.0, 1)
-    vector = gram_matrix(records_of(factory.make_data(plan, 1, 1)), query).astype(np.float64)
+    vector = gram_matrix(records_of(make_data(plan, 1, 1)), query).astype(np.float64)
     assert (vector**2).sum() > 0.999 * query.sensitivity_squared
 
 
-def test_coefficients_of_transformed_rows_are_trees_over_codes(factory: ModuleType) -> None:
+def test_coefficients_of_transformed_rows_are_trees_over_codes() -> None:
     """The score of a record is the product of coefficients, transform and plain row; left-out features say nothing."""
-    plan = factory.make_plan("regression")
+    plan = make_plan("regression")
     grid = build_grid(plan)
     random = np.random.default_rng(4)
     matrix, coefficients = random.normal(size=(4, 4)), random.normal(size=4)
     basis = LinearBasis.of(plan, grid, 1.0, "grid", numeric_only=True).transform(matrix)
     assert basis.blocks == ((1, 1), (2, 1), (3, 0), (3, 1))
-    data = factory.make_data(plan, 50, 3)
+    data = make_data(plan, 50, 3)
     values = basis.values(coefficients, 2**30)
     scores = Ensemble(grid, FittedTrees(basis.trees, values), 1, "identity").scores(data.codes)[0]
     plain = np.zeros((50, 4))

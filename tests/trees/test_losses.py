@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,17 +21,16 @@ from hedgerow.losses.tables import (
     STEPS,
     Loss,
 )
+from tests.builders import contributions, make_plan
 
 UPDATES = ["newton", "gradient", "averaging"]
 CLIPS = st.one_of(st.none(), st.floats(0.01, 9.9))
 SCALES = st.one_of(st.none(), st.floats(0.01, 200))
 
 
-def loss_of(
-    factory: ModuleType, label: str, update: str, clip: float | None = None, scale: float | None = None
-) -> Loss:
+def loss_of(label: str, update: str, clip: float | None = None, scale: float | None = None) -> Loss:
     """The loss, or the claim that it is refused: then there is nothing that could leak."""
-    return build_loss(factory.make_plan(label, model={"weight_update": update}), clip, scale)
+    return build_loss(make_plan(label, model={"weight_update": update}), clip, scale)
 
 
 def norms_squared(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -57,14 +55,12 @@ def every_score(n_outputs: int) -> NDArray[np.int64]:
 @pytest.mark.parametrize("clip", [None, 0.05, 0.7, 5.0])
 @pytest.mark.parametrize("scale", [None, 0.05, 50.0])
 @pytest.mark.parametrize("update", UPDATES)
-def test_no_entry_of_a_table_exceeds_the_sensitivity(
-    factory: ModuleType, update: str, clip: float | None, scale: float | None
-) -> None:
+def test_no_entry_of_a_table_exceeds_the_sensitivity(update: str, clip: float | None, scale: float | None) -> None:
     """All labels at all scores, through the kernel: the promised norm is the largest that occurs, not one less."""
-    loss = loss_of(factory, "binary", update, clip, scale)
+    loss = loss_of("binary", update, clip, scale)
     scores = every_score(loss.n_outputs)
     n = scores.shape[1]
-    both = [factory.contributions(loss, np.full(n, label), scores) for label in (0, 1)]
+    both = [contributions(loss, np.full(n, label), scores) for label in (0, 1)]
     statistics = np.concatenate(both)
     check_bounds(loss, statistics, 2**31)
     assert norms_squared(statistics).max() == loss.norm_squared
@@ -73,13 +69,13 @@ def test_no_entry_of_a_table_exceeds_the_sensitivity(
 
 @settings(max_examples=40)
 @given(bound=st.one_of(st.integers(0, 2**20), st.sampled_from([0, 255, 256, 257, 2**19 - 1, 2**19])), data=st.data())
-def test_a_score_bound_lowers_the_sensitivity_and_no_more(factory: ModuleType, bound: int, data: st.DataObject) -> None:
+def test_a_score_bound_lowers_the_sensitivity_and_no_more(bound: int, data: st.DataObject) -> None:
     """Scores within the public bound reach the sensitivity that is claimed for them, and never exceed it."""
-    loss = loss_of(factory, "binary", data.draw(st.sampled_from(["newton", "gradient"])), data.draw(CLIPS))
+    loss = loss_of("binary", data.draw(st.sampled_from(["newton", "gradient"])), data.draw(CLIPS))
     drawn = data.draw(st.lists(st.integers(-bound, bound), max_size=60))
     scores = np.array([-bound, bound, 0, *drawn])[None, :]
     for label in (0, 1):
-        statistics = factory.contributions(loss, np.full(scores.shape[1], label), scores)
+        statistics = contributions(loss, np.full(scores.shape[1], label), scores)
         check_bounds(loss, statistics, bound)
     claimed = loss.sensitivity_squared(bound)
     furthest = min(STEPS // 2, bound + 2 ** (STEP_BITS - 1) >> STEP_BITS)
@@ -89,9 +85,9 @@ def test_a_score_bound_lowers_the_sensitivity_and_no_more(factory: ModuleType, b
 
 @settings(max_examples=60)
 @given(c=st.floats(0.05, LOGISTIC_HESSIAN_SCALE), label=st.floats(0, 1))
-def test_up_to_c_star_the_hessian_is_free(factory: ModuleType, c: float, label: float) -> None:
+def test_up_to_c_star_the_hessian_is_free(c: float, label: float) -> None:
     """For c <= c* the norm of (g, c h) stays at most 1: the Hessian costs nothing beside the gradient."""
-    loss = loss_of(factory, "binary", "newton", None, c)
+    loss = loss_of("binary", "newton", None, c)
     assert RECORD_NORM / loss.scales[0] <= 1.0
     x = label  # any gradient magnitude, not only those of the table
     assert math.hypot(x, c * x * (1 - x)) <= 1 + 1e-12
@@ -104,9 +100,9 @@ def test_beyond_c_star_the_hessian_costs() -> None:
     assert math.hypot(x, LOGISTIC_HESSIAN_SCALE * 1.001 * x * (1 - x)) > 1.0001
 
 
-def test_beyond_c_star_the_scale_pays_for_it(factory: ModuleType) -> None:
+def test_beyond_c_star_the_scale_pays_for_it() -> None:
     """A larger c must shrink the units, so that the promised norm stays what it is."""
-    loss = loss_of(factory, "binary", "newton", None, 5.0)
+    loss = loss_of("binary", "newton", None, 5.0)
     assert RECORD_NORM / loss.scales[0] == pytest.approx(1.354, abs=1e-3)  # S(5), from the closed form
     assert loss.norm_squared <= RECORD_NORM**2
 
@@ -125,24 +121,24 @@ def scores_of(data: st.DataObject, n_outputs: int, n: int) -> NDArray[np.int64]:
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_softmax_records_are_shrunk_to_the_promised_norm(factory: ModuleType, data: st.DataObject) -> None:
+def test_softmax_records_are_shrunk_to_the_promised_norm(data: st.DataObject) -> None:
     """At any scores, clip and scale the integers keep the norm; the guard acts before anything is summed."""
     update = data.draw(st.sampled_from(["newton", "gradient"]))
     try:
-        loss = loss_of(factory, "multiclass", update, data.draw(CLIPS), data.draw(SCALES))
+        loss = loss_of("multiclass", update, data.draw(CLIPS), data.draw(SCALES))
     except PlanError:
         return
     labels = np.arange(200) % 4
-    statistics = factory.contributions(loss, labels, scores_of(data, 4, 200))
+    statistics = contributions(loss, labels, scores_of(data, 4, 200))
     check_bounds(loss, statistics, 2**31)
 
 
 @pytest.mark.parametrize(("clip", "scale"), [(1e-3, 1000.0), (1e-4, 900.0), (1e-9, None), (1e-300, None), (9.0, 1e-6)])
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
-def test_extreme_scales_are_refused_or_safe(factory: ModuleType, label: str, clip: float, scale: float | None) -> None:
+def test_extreme_scales_are_refused_or_safe(label: str, clip: float, scale: float | None) -> None:
     """A plan may ask for clips that would overflow the kernels' words: it is refused, or the norm still holds."""
     try:
-        loss = loss_of(factory, label, "newton", clip, scale)
+        loss = loss_of(label, "newton", clip, scale)
     except PlanError as error:
         assert "joint_clip" in error.what
         return
@@ -150,12 +146,12 @@ def test_extreme_scales_are_refused_or_safe(factory: ModuleType, label: str, cli
     labels = random.integers(0, 2, 256)
     for size in (0, 2**14, 2**17, 2**30):
         scores = random.integers(-size, size + 1, (loss.n_outputs, 256))
-        check_bounds(loss, factory.contributions(loss, labels, scores), 2**31)
+        check_bounds(loss, contributions(loss, labels, scores), 2**31)
 
 
-def test_many_classes_keep_the_norm_as_well(factory: ModuleType) -> None:
+def test_many_classes_keep_the_norm_as_well() -> None:
     """With 250 classes and even scores, hundreds of small entries add up to a norm: none may be forgotten."""
-    plan = factory.make_plan("multiclass")
+    plan = make_plan("multiclass")
     table = plan.to_dict()
     table["label"]["classes"] = [str(i) for i in range(250)]
     for update in ("newton", "gradient"):
@@ -164,57 +160,57 @@ def test_many_classes_keep_the_norm_as_well(factory: ModuleType) -> None:
             loss = build_loss(type(plan).from_dict(table), None, scale)
             scores = np.random.default_rng(1).integers(-300, 300, (250, 40))
             scores[:, :5] = 0
-            check_bounds(loss, factory.contributions(loss, np.arange(40), scores), 2**31)
+            check_bounds(loss, contributions(loss, np.arange(40), scores), 2**31)
 
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_residuals_are_clipped_at_any_label_and_score(factory: ModuleType, data: st.DataObject) -> None:
+def test_residuals_are_clipped_at_any_label_and_score(data: st.DataObject) -> None:
     """Squared loss has no bounded gradient of its own; the clip holds for labels and scores of 32 bits too."""
     update = data.draw(st.sampled_from(UPDATES))
     try:
-        loss = loss_of(factory, "regression", update, data.draw(CLIPS), data.draw(SCALES))
+        loss = loss_of("regression", update, data.draw(CLIPS), data.draw(SCALES))
     except PlanError:
         return
     size = data.draw(st.sampled_from([1, 2**16, 2**31 - 1]))
     random = np.random.default_rng(data.draw(st.integers(0, 1000)))
     labels = np.concatenate([random.integers(-size, size + 1, 100), [-(2**31), 2**31 - 1]])
-    statistics = factory.contributions(loss, labels, scores_of(data, loss.n_outputs, 102))
+    statistics = contributions(loss, labels, scores_of(data, loss.n_outputs, 102))
     check_bounds(loss, statistics, 2**31)
     assert (statistics[:, 1] == loss.constant).all()
 
 
 @pytest.mark.parametrize("clip", [None, 0.25, 2.0])
-def test_regression_gradients_equal_the_formula(factory: ModuleType, clip: float | None) -> None:
+def test_regression_gradients_equal_the_formula(clip: float | None) -> None:
     """The released gradient is the clipped residual in the units that the leaf rule divides by, at any clip."""
-    loss = loss_of(factory, "regression", "newton", clip)
+    loss = loss_of("regression", "newton", clip)
     random = np.random.default_rng(3)
     labels, scores = random.integers(-SCORE_UNIT, SCORE_UNIT + 1, 500), random.integers(-(2**18), 2**18, (1, 500))
-    got = factory.contributions(loss, labels, scores) / loss.scales
+    got = contributions(loss, labels, scores) / loss.scales
     limit = 1.0 if clip is None else clip
     wanted = np.clip((scores[0] - labels) / SCORE_UNIT, -limit, limit)
     np.testing.assert_allclose(got[:, 0], wanted, atol=2 / loss.scales[0])
     np.testing.assert_array_equal(got[:, 1], 1.0)
 
 
-def test_logistic_statistics_equal_the_formula(factory: ModuleType) -> None:
+def test_logistic_statistics_equal_the_formula() -> None:
     """Gradient p - y and Hessian p (1 - p), to half a step of the table and one integer."""
-    loss = loss_of(factory, "binary", "newton")
+    loss = loss_of("binary", "newton")
     scores = np.random.default_rng(4).integers(-(2**19), 2**19, (1, 500))
     for label in (0, 1):
-        got = factory.contributions(loss, np.full(500, label), scores) / loss.scales
+        got = contributions(loss, np.full(500, label), scores) / loss.scales
         p = 1 / (1 + np.exp(-scores[0] / SCORE_UNIT))
         np.testing.assert_allclose(got[:, 0], p - label, atol=0.25 / 512 + 2 / loss.scales[0])
         np.testing.assert_allclose(got[:, 1], p * (1 - p), atol=0.1 / 512 + 2 / loss.scales[1])
 
 
-def test_softmax_statistics_equal_the_formula(factory: ModuleType) -> None:
+def test_softmax_statistics_equal_the_formula() -> None:
     """Gradients p_k - 1{y = k} and Hessians p_k (1 - p_k); up to c = 2 the guard never has to act."""
-    loss = loss_of(factory, "multiclass", "newton")
+    loss = loss_of("multiclass", "newton")
     assert loss.scales[4] / loss.scales[0] == pytest.approx(SOFTMAX_HESSIAN_SCALE)
     random = np.random.default_rng(5)
     labels, scores = random.integers(0, 4, 500), random.integers(-(2**18), 2**18, (4, 500))
-    got = factory.contributions(loss, labels, scores) / loss.scales
+    got = contributions(loss, labels, scores) / loss.scales
     weights = np.exp(scores / SCORE_UNIT)
     p = (weights / weights.sum(axis=0)).T
     step = 1 / 256  # differences of scores are rounded down to the step of the table
@@ -224,24 +220,24 @@ def test_softmax_statistics_equal_the_formula(factory: ModuleType) -> None:
     assert np.abs((got[:, :4] * loss.scales[0]).sum(axis=1)).max() <= 4
 
 
-def test_a_shrunk_softmax_record_keeps_its_direction(factory: ModuleType) -> None:
+def test_a_shrunk_softmax_record_keeps_its_direction() -> None:
     """Clipping must shorten a record's vector, not bend it: gradient and Hessian keep their proportion."""
-    free, clipped = loss_of(factory, "multiclass", "newton"), loss_of(factory, "multiclass", "newton", 0.3)
+    free, clipped = loss_of("multiclass", "newton"), loss_of("multiclass", "newton", 0.3)
     random = np.random.default_rng(6)
     labels, scores = random.integers(0, 4, 200), random.integers(-(2**17), 2**17, (4, 200))
-    long = factory.contributions(free, labels, scores) / free.scales * np.repeat([1.0, 2.0], 4)
-    short = factory.contributions(clipped, labels, scores) / clipped.scales * np.repeat([1.0, 2.0], 4)
+    long = contributions(free, labels, scores) / free.scales * np.repeat([1.0, 2.0], 4)
+    short = contributions(clipped, labels, scores) / clipped.scales * np.repeat([1.0, 2.0], 4)
     lengths = np.linalg.norm(short, axis=1)
     assert (lengths <= 0.3 + 1e-6).all() and (lengths > 0.29).mean() > 0.9
     factor = np.minimum(1, 0.3 / np.linalg.norm(long, axis=1))
     np.testing.assert_allclose(short, long * factor[:, None], atol=1e-3)
 
 
-def test_averaging_counts_exactly_one_per_record(factory: ModuleType) -> None:
+def test_averaging_counts_exactly_one_per_record() -> None:
     """Counts are disjoint: every record adds the same unit to one class, so the norm is that unit."""
     for label, n_classes in (("binary", 2), ("multiclass", 4)):
-        loss = loss_of(factory, label, "averaging")
+        loss = loss_of(label, "averaging")
         labels = np.arange(100) % n_classes
-        got = factory.contributions(loss, labels, np.zeros((0, 100), dtype=np.int64))
+        got = contributions(loss, labels, np.zeros((0, 100), dtype=np.int64))
         np.testing.assert_array_equal(got, RECORD_NORM * np.eye(n_classes, dtype=np.int64)[labels])
         assert loss.norm_squared == RECORD_NORM**2

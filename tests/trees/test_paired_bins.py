@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from hedgerow.protocol.queries import Purpose, TreeBatch
 from hedgerow.trees import histograms as paired_bins
 from hedgerow.trees.histograms import NodeHistograms, PairedBinsCache, node_histograms
 from hedgerow.trees.leaf_sums import SPAN, SiteRecords
+from tests.builders import contributions, make_data, make_plan, random_trees, take
 
 N_CODES = 7
 
@@ -43,14 +43,14 @@ def make_records(random: np.random.Generator, n: int, loss: Loss) -> SiteRecords
     return SiteRecords(random.integers(0, N_CODES, (6, n)).astype(np.uint8), labels, scores)
 
 
-def make_loss(factory: ModuleType, label: str, update: str) -> Loss:
-    return build_loss(factory.make_plan(label, {"weight_update": update}), joint_clip=None)
+def make_loss(label: str, update: str) -> Loss:
+    return build_loss(make_plan(label, {"weight_update": update}), joint_clip=None)
 
 
-def slow_sums(factory: ModuleType, records: SiteRecords, query: NodeHistograms, loss: Loss) -> NDArray[np.int64]:
+def slow_sums(records: SiteRecords, query: NodeHistograms, loss: Loss) -> NDArray[np.int64]:
     """Record by record from the root, in the order that the query's contract states."""
     entries: list[int] = []
-    statistics = factory.contributions(loss, records.labels, records.scores)
+    statistics = contributions(loss, records.labels, records.scores)
     for tree in range(query.trees.n_trees):
         nodes = []
         for record in range(records.n_records):
@@ -73,32 +73,32 @@ def slow_sums(factory: ModuleType, records: SiteRecords, query: NodeHistograms, 
     kind=st.sampled_from([("binary", "newton"), ("binary", "averaging"), ("multiclass", "newton")]),
 )  # fmt: skip
 def test_sums_of_pairs_equal_a_slow_walk(
-    factory: ModuleType, seed: int, n_slots: int, depth: int, n_trees: int, kind: tuple[str, str]
+    seed: int, n_slots: int, depth: int, n_trees: int, kind: tuple[str, str]
 ) -> None:
     """Even and odd numbers of features, a feature paired with itself, every depth, and several trees at once."""
     random = np.random.default_rng(seed)
-    loss = make_loss(factory, *kind)
-    trees = factory.random_trees(random, n_trees, depth, [N_CODES] * 6)
+    loss = make_loss(*kind)
+    trees = random_trees(random, n_trees, depth, [N_CODES] * 6)
     query, records, pairs = make_query(random, n_slots, trees, loss), make_records(random, 300, loss), PairedBinsCache()
     paired = node_histograms(records, query, loss, 1, pairs)
     assert pairs.bins_for(records.codes, query, 1) is not None  # that is what was summed over
-    assert (paired == slow_sums(factory, records, query, loss)).all()
+    assert (paired == slow_sums(records, query, loss)).all()
     assert (paired == node_histograms(records, query, loss)).all()
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_the_longest_sums_do_not_spill_over(factory: ModuleType, n_threads: int, sign: int) -> None:
+def test_the_longest_sums_do_not_spill_over(n_threads: int, sign: int) -> None:
     """Two statistics share a word: records at the bound, all of one sign and in one cell, span after span."""
-    random, loss = np.random.default_rng(0), make_loss(factory, "binary", "newton")
+    random, loss = np.random.default_rng(0), make_loss("binary", "newton")
     n = 2 * SPAN + 5
     records = SiteRecords(
         np.zeros((6, n), dtype=np.uint8),
         np.full(n, 0 if sign > 0 else 1, dtype=np.int32),
         np.full((1, n), sign * 2**24, dtype=np.int32),
     )
-    query = make_query(random, 3, factory.random_trees(random, 1, 0, [N_CODES] * 6), loss)
-    one = factory.contributions(loss, records.labels[:1], records.scores[:, :1])[0]
+    query = make_query(random, 3, random_trees(random, 1, 0, [N_CODES] * 6), loss)
+    one = contributions(loss, records.labels[:1], records.scores[:, :1])[0]
     assert abs(int(one[0])) > 2**13 and int(one[0]) * sign > 0
     for pairs in (None, PairedBinsCache()):
         sums = node_histograms(records, query, loss, n_threads, pairs).reshape(-1, 2)
@@ -106,10 +106,10 @@ def test_the_longest_sums_do_not_spill_over(factory: ModuleType, n_threads: int,
         assert (full == one.astype(np.int64) * n).all() and len(full) == 3
 
 
-def test_what_is_kept_is_only_used_for_what_it_was_made_of(factory: ModuleType) -> None:
+def test_what_is_kept_is_only_used_for_what_it_was_made_of() -> None:
     """Other records, features or bins are looked up again; the same ones, in new arrays, are not."""
-    random, loss = np.random.default_rng(1), make_loss(factory, "binary", "newton")
-    trees = factory.random_trees(random, 1, 1, [N_CODES] * 6)
+    random, loss = np.random.default_rng(1), make_loss("binary", "newton")
+    trees = random_trees(random, 1, 1, [N_CODES] * 6)
     query, records, pairs = make_query(random, 4, trees, loss), make_records(random, 300, loss), PairedBinsCache()
     kept = pairs.bins_for(records.codes, query, 1)
     copied = replace(query, features=query.features.copy(), bin_of_code=query.bin_of_code.copy())
@@ -122,13 +122,13 @@ def test_what_is_kept_is_only_used_for_what_it_was_made_of(factory: ModuleType) 
         (make_records(random, 300, loss), copied),
     ]
     for other, question in others:
-        assert (node_histograms(other, question, loss, 1, pairs) == slow_sums(factory, other, question, loss)).all()
+        assert (node_histograms(other, question, loss, 1, pairs) == slow_sums(other, question, loss)).all()
 
 
-def test_pairs_are_left_alone_where_they_do_not_pay(factory: ModuleType) -> None:
+def test_pairs_are_left_alone_where_they_do_not_pay() -> None:
     """Trees with features of their own, and cells that outnumber the records: one feature at a time."""
-    random, loss = np.random.default_rng(2), make_loss(factory, "binary", "newton")
-    query = make_query(random, 4, factory.random_trees(random, 2, 1, [N_CODES] * 6), loss)
+    random, loss = np.random.default_rng(2), make_loss("binary", "newton")
+    query = make_query(random, 4, random_trees(random, 2, 1, [N_CODES] * 6), loss)
     few, many = (make_records(random, n, loss) for n in (3, 300))
     assert PairedBinsCache().bins_for(many.codes, query, 1) is not None
     assert PairedBinsCache().bins_for(few.codes, query, 1) is None
@@ -136,10 +136,10 @@ def test_pairs_are_left_alone_where_they_do_not_pay(factory: ModuleType) -> None
     assert PairedBinsCache().bins_for(many.codes, query, 1) is None
 
 
-def test_a_large_batch_does_not_fill_the_memory(factory: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_batch_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells outnumber bins, so a vector of moderate length could need many times its memory, once for each thread."""
-    random, loss = np.random.default_rng(4), make_loss(factory, "multiclass", "newton")
-    query = make_query(random, 4, factory.random_trees(random, 3, 1, [N_CODES] * 6), loss)
+    random, loss = np.random.default_rng(4), make_loss("multiclass", "newton")
+    query = make_query(random, 4, random_trees(random, 3, 1, [N_CODES] * 6), loss)
     records, bins = make_records(random, 300, loss), query.n_bins[query.features[0]]
     n_cells = int(bins[0] * bins[1] + bins[2] * bins[3])
     monkeypatch.setattr(paired_bins, "MOST_STATISTICS", 3 * 2 * n_cells * loss.n_statistics)
@@ -148,15 +148,15 @@ def test_a_large_batch_does_not_fill_the_memory(factory: ModuleType, monkeypatch
     monkeypatch.setattr(paired_bins, "MOST_STATISTICS", 3 * 2 * n_cells * loss.n_statistics - 1)
     pairs = PairedBinsCache()
     assert pairs.bins_for(records.codes, query, 1) is None
-    assert (node_histograms(records, query, loss, 1, pairs) == slow_sums(factory, records, query, loss)).all()
+    assert (node_histograms(records, query, loss, 1, pairs) == slow_sums(records, query, loss)).all()
 
 
-def test_rows_that_arrive_are_in_the_next_histogram(factory: ModuleType) -> None:
+def test_rows_that_arrive_are_in_the_next_histogram() -> None:
     """A node's cells are those of the records that it has now."""
     model: dict[str, Any] = {"split_method": "hist", "interaction_size": "all", "n_candidates": 2}
-    plan = factory.make_plan(model=model)
-    early, late, every = (factory.make_data(plan, n, 5) for n in (400, 250, 650))
-    every = factory.take(every, np.arange(650))
+    plan = make_plan(model=model)
+    early, late, every = (make_data(plan, n, 5) for n in (400, 250, 650))
+    every = take(every, np.arange(650))
     every.codes[:] = np.concatenate([early.codes, late.codes], axis=1)
     every.labels[:] = np.concatenate([early.labels, late.labels])
     own = resolve(plan)
@@ -165,7 +165,7 @@ def test_rows_that_arrive_are_in_the_next_histogram(factory: ModuleType) -> None
     n_bins = np.full(4, 2)
     query = NodeHistograms(
         purpose=Purpose(0, "NodeHistograms", "test"), length=4 * 2 * loss.n_statistics, bound=1,
-        sensitivity_squared=1, noise_multiplier=1.0, trees=factory.random_trees(random, 1, 0, n_codes),
+        sensitivity_squared=1, noise_multiplier=1.0, trees=random_trees(random, 1, 0, n_codes),
         features=np.arange(4)[None], bin_of_code=random.integers(0, 2, (4, max(n_codes))).astype(np.uint16),
         n_bins=n_bins, score_bound=0,
     )  # fmt: skip

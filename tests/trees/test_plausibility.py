@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,13 @@ from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.rounds import HEADROOM, least_entry_bound, rows_of
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.plausibility import DEVIATIONS, ReleaseChecks, SumFacts
+from tests.builders import LABELS, contributions, make_data, make_plan, take
 
 N_RECORDS = 40
 ALGORITHMS = ["random", "hist", "partially_random", "s-gbdt", "adassp", "dp-xgboost"]
 
 
-def plan_of(factory: ModuleType, algorithm: str, label: str = "binary", update: str = "newton", **privacy: Any) -> Plan:
+def plan_of(algorithm: str, label: str = "binary", update: str = "newton", **privacy: Any) -> Plan:
     """A small plan of every kind of query."""
     own = {"n_records": N_RECORDS, **privacy}
     if algorithm in ("random", "hist", "partially_random"):
@@ -46,27 +46,26 @@ def plan_of(factory: ModuleType, algorithm: str, label: str = "binary", update: 
             model["split_candidates"] = "iterative_hessian"
         else:
             model["interaction_size"] = 2
-        plan: Plan = factory.make_plan(label, model, own)
-        return plan
+        return make_plan(label, model, own)
     if algorithm == "dp-xgboost":
         section = {"splits": "exponential" if update == "newton" else "histogram", "sketch_rounds": 1}
         trees = {"algorithm": algorithm, "n_trees": 2, "n_candidates": 5}
-        plan = factory.make_plan(label, trees, {**own, "accountant": "pure"}, dp_xgboost=section)
+        plan = make_plan(label, trees, {**own, "accountant": "pure"}, dp_xgboost=section)
     else:
-        plan = factory.make_plan(label, {"algorithm": algorithm}, own)
+        plan = make_plan(label, {"algorithm": algorithm}, own)
     return plan
 
 
-def parts_of(factory: ModuleType, data: SiteData, owner: Any, n_sites: int) -> dict[str, SiteData]:
-    return {f"s{site}": factory.take(data, np.flatnonzero(owner == site)) for site in range(n_sites)}
+def parts_of(data: SiteData, owner: Any, n_sites: int) -> dict[str, SiteData]:
+    return {f"s{site}": take(data, np.flatnonzero(owner == site)) for site in range(n_sites)}
 
 
 @st.composite
-def honest(draw: st.DrawFn, factory: ModuleType) -> tuple[Plan, dict[str, SiteData], int]:
+def honest(draw: st.DrawFn) -> tuple[Plan, dict[str, SiteData], int]:
     """Any plan, up to four times its rows, at one to six sites, all alike or not, spread or all at one."""
     pick = st.sampled_from
     algorithm = draw(pick(ALGORITHMS))
-    labels = ["binary", "regression"] if algorithm in ("s-gbdt", "adassp", "dp-xgboost") else list(factory.LABELS)
+    labels = ["binary", "regression"] if algorithm in ("s-gbdt", "adassp", "dp-xgboost") else list(LABELS)
     if algorithm in ("hist", "partially_random"):
         labels.remove("survival")
     noises = ["server", "distributed", "local"]
@@ -75,42 +74,42 @@ def honest(draw: st.DrawFn, factory: ModuleType) -> tuple[Plan, dict[str, SiteDa
     noise = draw(pick(noises)) if n_sites >= 3 else "server"
     epsilon = draw(pick([0.1, 2.0, 30.0, math.inf] if noise == "server" else [0.1, 2.0, 30.0]))
     update = draw(pick(["newton", "gradient", "averaging"]))
-    plan = plan_of(factory, algorithm, draw(pick(labels)), update, epsilon=epsilon, noise=noise)
+    plan = plan_of(algorithm, draw(pick(labels)), update, epsilon=epsilon, noise=noise)
     table = plan.to_dict()
     plan = Plan.from_dict({**table, "federation": {**table["federation"], "min_sites": 1}})
     n_rows, seed = draw(st.integers(0, HEADROOM * N_RECORDS)), draw(st.integers(0, 1000))
-    data = factory.make_data(plan, n_rows, seed)
+    data = make_data(plan, n_rows, seed)
     if draw(st.booleans()) and n_rows:
-        data = factory.take(data, np.zeros(n_rows, dtype=np.int64))
+        data = take(data, np.zeros(n_rows, dtype=np.int64))
     owner = np.arange(n_rows) % n_sites if draw(st.booleans()) else np.zeros(n_rows, dtype=np.int64)
-    return plan, parts_of(factory, data, owner, n_sites), seed
+    return plan, parts_of(data, owner, n_sites), seed
 
 
 @pytest.mark.slow
 @given(st.data())
 @settings(max_examples=70)
-def test_honest_sites_are_never_stopped(factory: ModuleType, data: st.DataObject) -> None:
+def test_honest_sites_are_never_stopped(data: st.DataObject) -> None:
     """A run of honest sites ends with a model and can be evaluated: every loss, algorithm and kind of noise."""
-    plan, sites, seed = data.draw(honest(factory))
+    plan, sites, seed = data.draw(honest())
     model = train(plan, sites, noise=SeededNoise(seed))
     if plan.privacy.noise != "distributed":
         evaluate_federated(model, sites, epsilon=1.0, noise=SeededNoise(seed))
 
 
-def test_what_honest_nodes_clip_is_allowed_for(factory: ModuleType) -> None:
+def test_what_honest_nodes_clip_is_allowed_for() -> None:
     """All rows of four times the declared number at one site, in one leaf of one tree and in two of the other: its node
     clips the one sum and not the others, and the run goes on.
     """
-    plan = factory.make_plan(
+    plan = make_plan(
         model={"n_trees": 12, "max_depth": 1, "weight_update": "averaging", "interaction_size": 1},
         privacy={"n_records": 30_000},
     )
-    one = factory.make_data(plan, 2, 3)
+    one = make_data(plan, 2, 3)
     one.codes[1:] = one.codes[1:, :1]
     one.codes[0] = [0, 4]
     rows = np.arange(120_000) % 2
     data = SiteData(np.ascontiguousarray(one.codes[:, rows]), np.ones(len(rows), dtype=np.int32))
-    train(plan, parts_of(factory, data, np.zeros(len(rows)), 4), noise=SeededNoise(1))
+    train(plan, parts_of(data, np.zeros(len(rows)), 4), noise=SeededNoise(1))
 
 
 # What no records add up to ---------------------------------------------------------------------------------------
@@ -137,12 +136,10 @@ def dialogue(plan: Plan, data: SiteData, lie: Callable[[Query, IntVector], IntVe
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("label", ["binary", "regression"])
 @pytest.mark.parametrize("update", ["newton", "gradient"])
-def test_a_sum_with_the_wrong_sign_is_no_sum_over_records(
-    factory: ModuleType, algorithm: str, label: str, update: str
-) -> None:
+def test_a_sum_with_the_wrong_sign_is_no_sum_over_records(algorithm: str, label: str, update: str) -> None:
     """Fewer than no records: every kind of release in which records are counted is stopped, at its first."""
-    plan = plan_of(factory, algorithm, label, update, epsilon=30.0, n_records=20_000)
-    data = factory.make_data(plan, 20_000, 1)
+    plan = plan_of(algorithm, label, update, epsilon=30.0, n_records=20_000)
+    data = make_data(plan, 20_000, 1)
     if algorithm == "s-gbdt":
         # A small sample is lost in the noise; the initial score is not.
         assert dialogue(plan, data, lambda _, exact: -exact)[0][1]
@@ -165,11 +162,11 @@ def with_narrow_clips(plan: Plan) -> Plan:
 
 @pytest.mark.parametrize("algorithm", ["random", "hist", "partially_random"])
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
-def test_trees_over_the_same_rows_have_the_same_totals(factory: ModuleType, algorithm: str, label: str) -> None:
+def test_trees_over_the_same_rows_have_the_same_totals(algorithm: str, label: str) -> None:
     """A vector that is not made of records, such as a large number in one place, shows in the totals of the others."""
     # With several classes it is not known that nodes do not clip, unless their words have room for all.
     n_rows = 5000 if label == "multiclass" else 20_000
-    plan = plan_of(factory, algorithm, label, "gradient", epsilon=30.0, n_records=n_rows)
+    plan = plan_of(algorithm, label, "gradient", epsilon=30.0, n_records=n_rows)
     plan = with_narrow_clips(plan) if label == "regression" else plan
 
     def lie(query: Query, exact: IntVector) -> IntVector:
@@ -177,15 +174,15 @@ def test_trees_over_the_same_rows_have_the_same_totals(factory: ModuleType, algo
         worse[-1] += n_rows * query.bound // 3
         return worse
 
-    assert all("differ" in fault for _, fault in dialogue(plan, factory.make_data(plan, n_rows, 1), lie))
+    assert all("differ" in fault for _, fault in dialogue(plan, make_data(plan, n_rows, 1), lie))
 
 
 @pytest.mark.parametrize("label", ["binary", "regression"])
-def test_rows_do_not_come_or_go_between_two_rounds(factory: ModuleType, label: str) -> None:
+def test_rows_do_not_come_or_go_between_two_rounds(label: str) -> None:
     """A site that begins to lie in the middle of a run moves the number of records, which no score can move."""
-    plan = plan_of(factory, "random", label, "gradient", epsilon=30.0, n_records=20_000)
+    plan = plan_of("random", label, "gradient", epsilon=30.0, n_records=20_000)
     plan = with_narrow_clips(plan) if label == "regression" else plan
-    data = factory.make_data(plan, 20_000, 1)
+    data = make_data(plan, 20_000, 1)
     said = dialogue(plan, data, lambda query, exact: exact * (1 + (query.purpose.round > 3)))
     leaves = [(query.purpose.round, fault) for query, fault in said if isinstance(query, LeafSums)]
     assert leaves and any(number > 3 for number, _ in leaves)
@@ -195,23 +192,23 @@ def test_rows_do_not_come_or_go_between_two_rounds(factory: ModuleType, label: s
 
 
 @pytest.mark.parametrize("update", ["newton", "gradient", "averaging"])
-def test_a_record_is_within_what_is_said_of_it(factory: ModuleType, update: str) -> None:
+def test_a_record_is_within_what_is_said_of_it(update: str) -> None:
     """The limits are of records that exist: no label and no score within the bound goes beyond them."""
-    plan = factory.make_plan(model={"weight_update": update})
+    plan = make_plan(model={"weight_update": update})
     settings = resolve(plan)
     loss, random = settings.loss(plan), np.random.default_rng(1)
     for bound in (0, 5000, SCORE_LIMIT):
         allowed = statistics_of(loss, bound)
         scores = random.integers(-bound, bound + 1, (loss.n_outputs, 4000)).astype(np.int32)
         labels = random.integers(0, 2, 4000)
-        found = factory.contributions(loss, labels, scores)
+        found = contributions(loss, labels, scores)
         assert (found >= allowed.low).all() and (found <= allowed.high).all()
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(found == 0, 0, np.abs(found) / found[:, -1:])
         assert (ratio <= allowed.ratio * (1 + 1e-12)).all()
         for moved in (1, 300, 40_000):
             later = np.clip(scores + random.integers(-moved, moved + 1, scores.shape), -bound, bound).astype(np.int32)
-            assert (np.abs(factory.contributions(loss, labels, later) - found) <= allowed.moves(moved)).all()
+            assert (np.abs(contributions(loss, labels, later) - found) <= allowed.moves(moved)).all()
 
 
 def test_the_chance_of_a_false_alarm_is_what_is_said() -> None:
@@ -219,9 +216,9 @@ def test_the_chance_of_a_false_alarm_is_what_is_said() -> None:
     assert 2**40 * 2 * math.exp(-(DEVIATIONS**2) / 2) < 1e-12
 
 
-def test_a_kind_of_query_without_checks_is_an_error(factory: ModuleType) -> None:
+def test_a_kind_of_query_without_checks_is_an_error() -> None:
     """A new kind of question does not slip through unasked."""
-    plan = factory.make_plan()
+    plan = make_plan()
     query = next(program_for(plan))
     bare = Query(**{each.name: getattr(query, each.name) for each in dataclasses.fields(Query)})
     facts = SumFacts(400, None, noise_of(query), 3)

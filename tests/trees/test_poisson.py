@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees.binning import build_grid
+from tests.builders import contributions
 
 LARGEST = st.sampled_from([1, 2, 12, 365, LARGEST_COUNT])
 CLIPS = st.sampled_from(["none", 0.05, 0.5, 3.0])
@@ -98,7 +98,7 @@ def test_statistics_are_the_gradient_and_the_curvature_of_the_deviance(largest: 
     size=st.integers(0, 2**21), update=UPDATES, zoom=st.integers(0, 8), seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
 def test_no_record_exceeds_the_sensitivity(
-    factory: ModuleType, largest: int, clip: float | None, scale: float | None, size: int, update: str, zoom: int,
+    largest: int, clip: float | None, scale: float | None, size: int, update: str, zoom: int,
     seed: int,
 ) -> None:  # fmt: skip
     """Whatever its label and score, a record's integers stay within the norm that noise is calibrated by."""
@@ -113,7 +113,7 @@ def test_no_record_exceeds_the_sensitivity(
     random = np.random.default_rng(seed)
     labels = random.choice([-SCORE_UNIT, SCORE_UNIT, 0, 777], 256)
     scores = random.choice([-size, size, 0, size // 2], (1, 256))
-    own = factory.contributions(loss, labels.astype(np.int32), scores)
+    own = contributions(loss, labels.astype(np.int32), scores)
     squared = (own.astype(np.int64) ** 2).sum(axis=-1).max()
     assert squared <= loss.sensitivity_squared(size) <= loss.norm_squared <= RECORD_NORM**2
     assert np.abs(own).max() <= loss.bound()
@@ -121,15 +121,13 @@ def test_no_record_exceeds_the_sensitivity(
 
 
 @given(largest=LARGEST, zoom=st.integers(1, 8), seed=st.integers(0, 2**32 - 1))
-def test_zoomed_statistics_are_those_of_two_cut_lines(
-    factory: ModuleType, largest: int, zoom: int, seed: int
-) -> None:
+def test_zoomed_statistics_are_those_of_two_cut_lines(largest: int, zoom: int, seed: int) -> None:
     """(cut(2^z (mean - y)), min(2^z mean, 2)) in units of M / 2, computed apart from the kernel's integers."""
     plan = plan_of(largest)
     loss = build_loss(plan, 0.5)
     random = np.random.default_rng(seed)
     counts, scores = random.integers(0, largest + 1, 200), random.integers(-(2**19), 2**19, (1, 200))
-    own = factory.contributions(zoomed(loss, zoom), plan.label.kind.kept(counts, plan.label), scores)
+    own = contributions(zoomed(loss, zoom), plan.label.kind.kept(counts, plan.label), scores)
     middles = ((scores[0] >> STEP_BITS) << STEP_BITS) + (1 << STEP_BITS) // 2
     mean = LogMean().values(middles / SCORE_UNIT, plan.label) * 2 / largest
     residual = np.clip((mean - counts * 2 / largest) * 2**zoom, -0.5, 0.5)

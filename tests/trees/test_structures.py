@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from hedgerow.trees.random_trees import (
     words_for,
     words_of_trees,
 )
+from tests.builders import make_plan
 
 
 def draw_tree(grid: Grid, features: list[int], cuts: dict[int, list[int]], depth: int, seed: int) -> TreeBatch:
@@ -53,10 +53,10 @@ def test_the_public_stream_never_changes() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_central_splits_leave_out_the_outer_quarters_of_what_is_open(factory: ModuleType, depth: int) -> None:
+def test_central_splits_leave_out_the_outer_quarters_of_what_is_open(depth: int) -> None:
     """Every node's cut lies in the middle half of its path's open cuts, anywhere in it; of few cuts none is lost."""
     numeric = [{"name": name, "type": "numeric", "min": 0.0, "max": 1.0} for name in "ab"]
-    grid, cuts = build_grid(factory.make_plan(features=numeric)), list(range(3, 3 * 32, 3))
+    grid, cuts = build_grid(make_plan(features=numeric)), list(range(3, 3 * 32, 3))
     seen: dict[tuple[int, int], set[int]] = {}
     table = CutTable.of({0: cuts, 1: []}, grid)
     for seed in range(300):
@@ -120,9 +120,9 @@ def test_streams_of_other_labels_and_seeds_differ() -> None:
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_trees_follow_from_their_seed(factory: ModuleType, data: st.DataObject) -> None:
+def test_trees_follow_from_their_seed(data: st.DataObject) -> None:
     """The same request gives the same tree, bit by bit, whoever draws it and however often."""
-    grid = build_grid(factory.make_plan())
+    grid = build_grid(make_plan())
     request = data.draw(requests(grid))
     first, second = draw_tree(grid, *request), draw_tree(grid, *request)
     for name in ("feature", "goes_left", "threshold"):
@@ -131,9 +131,9 @@ def test_trees_follow_from_their_seed(factory: ModuleType, data: st.DataObject) 
 
 @settings(max_examples=150)
 @given(data=st.data())
-def test_every_split_divides_what_reaches_it(factory: ModuleType, data: st.DataObject) -> None:
+def test_every_split_divides_what_reaches_it(data: st.DataObject) -> None:
     """A split that sends every reachable value to one side would waste a level; then everything goes left instead."""
-    grid = build_grid(factory.make_plan())
+    grid = build_grid(make_plan())
     features, cuts, depth, seed = data.draw(requests(grid))
     tree = draw_tree(grid, features, cuts, depth, seed)
     assert (tree.n_trees, tree.depth, tree.goes_left.shape[2]) == (1, depth, grid.n_codes)
@@ -161,10 +161,10 @@ def test_every_split_divides_what_reaches_it(factory: ModuleType, data: st.DataO
 
 @pytest.mark.parametrize("n_categories", [2, 3, 9, 40, 250])
 @pytest.mark.parametrize("depth", [1, 3, 5])
-def test_categories_fill_the_leaves(factory: ModuleType, n_categories: int, depth: int) -> None:
+def test_categories_fill_the_leaves(n_categories: int, depth: int) -> None:
     """Alone in a tree, every category has a leaf of its own when there are enough, and no leaf stays empty if not."""
     categories = [str(i) for i in range(n_categories)]
-    plan = factory.make_plan(features=[{"name": "c", "type": "categorical", "categories": categories}])
+    plan = make_plan(features=[{"name": "c", "type": "categorical", "categories": categories}])
     grid = build_grid(plan)
     tree = draw_tree(grid, [0], {0: []}, depth, 5)
     leaves = []
@@ -176,9 +176,9 @@ def test_categories_fill_the_leaves(factory: ModuleType, n_categories: int, dept
     assert len(set(leaves)) == min(2**depth, grid.n_codes)
 
 
-def test_missing_values_go_to_either_side_evenly(factory: ModuleType) -> None:
+def test_missing_values_go_to_either_side_evenly() -> None:
     """The side of missing values is a public coin: no look at data can have chosen it, and neither side is favoured."""
-    grid = build_grid(factory.make_plan())
+    grid = build_grid(make_plan())
     cells = grid.features[3]
     cuts = {3: list(range(cells.n_cells - 1))}
     sides = []
@@ -188,9 +188,9 @@ def test_missing_values_go_to_either_side_evenly(factory: ModuleType) -> None:
     assert abs(sum(sides) - 450) < 5 * 15  # 900 coins, five standard deviations
 
 
-def test_a_batch_is_its_trees_one_by_one(factory: ModuleType) -> None:
+def test_a_batch_is_its_trees_one_by_one() -> None:
     """Every tree comes from its own stream and features only, whatever is drawn beside it."""
-    grid = build_grid(factory.make_plan())
+    grid = build_grid(make_plan())
     cuts = {
         f: list(range(0, cells.n_cells - 1, 3)) for f, cells in enumerate(grid.features) if not cells.is_categorical
     }
@@ -226,9 +226,9 @@ def test_no_structure_is_drawn_from_data() -> None:
     assert imported == {"np", "numba", "hashlib", "struct"}
 
 
-def test_joined_batches_keep_their_trees(factory: ModuleType) -> None:
+def test_joined_batches_keep_their_trees() -> None:
     """Trees of several batches, in order."""
-    grid = build_grid(factory.make_plan())
+    grid = build_grid(make_plan())
     trees = [draw_tree(grid, [0, 3], {0: [1, 2], 3: [5, 100]}, 3, seed) for seed in range(4)]
     joined = concatenate(trees)
     assert joined.n_trees == 4
