@@ -33,6 +33,9 @@ HEAD = """\
 `python -m experiments field_reference > docs/fields.md`.* "auto" is decided from public numbers
 ([the rule](defaults.md)). "required" has no default."""
 ESTIMATORS = (DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor)
+_NAMES = tuple(one.__name__ for one in ESTIMATORS)
+WHOSE = {_NAMES: "all", _NAMES[:3]: "boosted", _NAMES[3:]: "linear"}
+"""How the page calls the owners of a parameter."""
 
 BASES = {
     "Choice", "ColumnCounts", "EvaluationQuery", "OneCount", "PartitionSums", "PureQuery", "SampledQuery",
@@ -67,8 +70,8 @@ def _allowed(field: dataclasses.Field[Any]) -> str:
     return "a table"
 
 
-def _row(name: str, kind: str, default: str, said: str) -> str:
-    return f"| `{name}` | {kind} | {default} | {said} |".replace("\n", " ")
+def _row(name: str, *cells: str) -> str:
+    return f"| `{name}` | {' | '.join(cells)} |".replace("\n", " ")
 
 
 def _default(value: Any) -> str:
@@ -82,16 +85,21 @@ def _default(value: Any) -> str:
 
 
 def table_of_fields(owner: type) -> Iterable[str]:
-    """A row for each field of a section."""
+    """A row for each field of a section; those of one meaning share a row."""
     said = sentences(owner)
-    yield from ("| field | value | default | meaning |", "| --- | --- | --- | --- |")
+    names: dict[tuple[str, str, str], list[str]] = {}
     for field in dataclasses.fields(owner):
-        yield _row(field.name, _allowed(field), _default(field.default), said[field.name].replace("|", r"\|"))
+        facts = (_allowed(field), _default(field.default), said[field.name].replace("|", r"\|"))
+        names.setdefault(facts, []).append(field.name)
+    yield from ("| field | value | default | meaning |", "| --- | --- | --- | --- |")
+    for facts, fields in names.items():
+        yield _row("`, `".join(fields), *facts)
 
 
 def table_of_parameters() -> Iterable[str]:
     """A row for each parameter of the estimators, with those that take it where not all do."""
     takers: dict[tuple[str, str, str, str], list[str]] = {}
+    shared: dict[tuple[str, str, str, str], list[str]] = {}
     for owner in ESTIMATORS:
         # The estimators of numbers and of times leave to that of classes what is the same.
         said = sentences(DPGBDTClassifier)
@@ -102,8 +110,10 @@ def table_of_parameters() -> Iterable[str]:
             takers.setdefault((name, kind, _default(given.default), said[name]), []).append(owner.__name__)
     yield from ("| parameter | type | default | of | meaning |", "| --- | --- | --- | --- | --- |")
     for (name, kind, default, said_of_it), owners in takers.items():
-        whose = "all" if len(owners) == len(ESTIMATORS) else ", ".join(owners)
-        yield _row(name, kind, default, f"{whose} | {said_of_it}")
+        whose = WHOSE.get(tuple(owners)) or ", ".join(owners)
+        shared.setdefault((kind, default, whose, said_of_it), []).append(name)
+    for facts, names in shared.items():
+        yield _row("`, `".join(names), *facts)
 
 
 def kinds() -> Iterator[type[Query]]:

@@ -114,7 +114,7 @@ class Adapter:
     """How a site writes its table: the fields are those at the head of this file.
 
     Attributes:
-        separator, decimal, encoding: the words of a declaration (`hedgerow.data.tables`), "" where the file decides.
+        separator, decimal, encoding: how CSV files are written, where it does not follow from the file (docs/data.md).
         missing: texts that mean "no value", by column; "" is every column.
         rename: names of the table with the plan's names.
         recode: by column, texts of the table with the plan's texts.
