@@ -7,7 +7,14 @@ The search (`Search`): a node is heavy or light, and below a light one all are l
 path at once. A subtree of s layers is looked at in one layer, `look(s)` below its root. A heavy node there makes its
 ancestors heavy, and sends the search below it; a light one ends the path there; above the layer it goes on where a node
 is not known to be heavy. So on every path the nodes that are not known yet are an interval of layers, and a round asks
-for one of them at most: each record counts once per tree and round, in `rounds_of(height)` rounds.
+for one of them at most: each record counts once per tree and round, in `rounds_of(height)` rounds. Marks come from
+releases, so that questions depend on them costs nothing (adaptive composition).
+
+With `UNIT` = U integers per record, T trees and units of k rows a round has the L2 sensitivity sqrt(T) k U, and so have
+the leaves' counts by class; a number's sum and count together sqrt(2 T) k U. All are attained, by k equal rows. So
+mu² = R / m_s² + 1 / m_l², for R rounds and the noise multipliers of search and leaves. The search ends at `MOST_ASKED`
+entries whatever was released: one site that lies makes no vector longer than the account has planned for. The authors'
+prototype adds noise to nodes that are not empty only, and pays for that with delta; here every node of a layer has it.
 """
 
 from __future__ import annotations
