@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.datasets import Table
-from hedgerow.app.coordinator import model_of
+from hedgerow.app.coordinator import build_model
 from hedgerow.app.environments import make_keys as make_keys_in
 from hedgerow.app.environments import start_node
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
@@ -172,7 +172,7 @@ def coordinate(
         session = RunSession(setup, kept)
         rehearse(session.run.task.with_structure_seed(0))
         outcome = run_coordinator(session, hub, plan.federation, time.monotonic, lambda *_: check())
-        return model_of(outcome), session
+        return build_model(outcome), session
 
 
 # Nodes -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from experiments import harness
 from experiments.datasets import Feature, Table
 from experiments.harness import Prepared, ScoreBook, error_of, plan_for, rows_of, stratified_split, trained
-from hedgerow.app.statistics import picture_of
+from hedgerow.app.statistics import draw_curves
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.local.survey import curves_of, survey_sites
@@ -168,7 +168,7 @@ def main_survival_curves(argv: list[str]) -> int:
         share = shown / (options.runs * exact.size)
         print(f"{epsilon:>7g}  {np.mean(mean):13.4f}  {np.median(largest):24.4f}  {np.mean(half):17.4f}  {share:5.0%}")
     if options.picture is not None:
-        options.picture.write_text(picture_of(made(1.0, 1), is_file=True), encoding="utf-8")
+        options.picture.write_text(draw_curves(made(1.0, 1), is_file=True), encoding="utf-8")
     return 0
 
 

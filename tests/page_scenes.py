@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hedgerow.app.owner import facts_of
+from hedgerow.app.owner import list_facts
 from hedgerow.app.page import Console, Page, PastRun, SitePage
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import Question
@@ -114,7 +114,7 @@ def sites(model: Model, folder: Path) -> Iterator[tuple[str, Page]]:
         page.tell("WARNING", f"Odd: {MARKUP}")
         page.say(**BOOK, phase="Taking part", mood="runs", rounds=[120, 240])
         if name == "question":
-            asked = {"id": QUESTION.id, "facts": facts_of(QUESTION)}
+            asked = {"id": QUESTION.id, "facts": list_facts(QUESTION)}
             page.say(phase="Your answer is awaited", mood="waits", question=asked, rounds=None)
         elif name == "refused":
             page.say(phase="Stopped", mood="bad", can_stop=False)

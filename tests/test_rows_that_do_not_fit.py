@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hedgerow.app.rows import arrivals_of, loader, raw_loader
+from hedgerow.app.rows import loader, open_arrivals, raw_loader
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
 from hedgerow.client.policy import NodeSetup, _declared_raw, parse_policy
@@ -450,7 +450,7 @@ def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(
         said.append((level, text.partition(" (")[0]))
 
     empty, odd = table(Path("empty.csv"), []), table(Path("odd.csv"), ["p1,old,a,1"] * 3)
-    arrivals = arrivals_of(str(scene), tell=tell)
+    arrivals = open_arrivals(str(scene), tell=tell)
     assert arrivals is not None
     assert [arrivals.read(path, plan_of({})).n_records for path in (empty, odd, Path("few.csv"))] == [0, 0, 40]
     monkeypatch.setattr("hedgerow.app.rows.note", tell)

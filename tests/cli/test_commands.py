@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from hedgerow.app.cost import model_facts, trees_text
-from hedgerow.app.inputs import named_sites, read_plan
+from hedgerow.app.inputs import parse_sites, read_plan
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK
 from hedgerow.cli.main import main
 from hedgerow.data.site_data import read_site_data
@@ -323,7 +323,7 @@ def test_the_demonstration_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_site_names() -> None:
     """A name before "=", else the file's own without its ending."""
-    sites = named_sites(["north=data/x.csv", "data/south.csv.gz", "west.parquet", "./a=b/east.csv"])
+    sites = parse_sites(["north=data/x.csv", "data/south.csv.gz", "west.parquet", "./a=b/east.csv"])
     assert [(name, str(path)) for name, path in sites.items()] == [
         ("north", "data/x.csv"),
         ("south", "data/south.csv.gz"),
@@ -336,7 +336,7 @@ def test_a_site_is_not_named_by_the_password_in_its_url() -> None:
     """Names of sites stand in reports and models."""
     urls = ["postgresql://user:canary@host#select a/b from t", "duckdb:///x/north.duckdb#select * from t",
             "postgresql://user:canary@host/south?password=canary#select 1"]  # fmt: skip
-    assert list(named_sites(urls)) == ["database", "north", "south"]
+    assert list(parse_sites(urls)) == ["database", "north", "south"]
 
 
 def test_demo(

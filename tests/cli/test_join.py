@@ -13,10 +13,10 @@ import pytest
 
 from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
-from hedgerow.app.inputs import asked, read_policy
+from hedgerow.app.inputs import prompt, read_policy
 from hedgerow.app.join import JoinOptions, _book, _compare, _Line, _require_company
 from hedgerow.app.rows import _read_now, loader
-from hedgerow.app.study import policy_of
+from hedgerow.app.study import build_policy
 from hedgerow.app.survey import SurveyOptions
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
@@ -190,7 +190,7 @@ def test_a_full_disk_names_the_file_and_leaves_none(
 
 def test_a_later_name_of_the_rows_is_not_passed_over(invitation: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Once there is a policy its name counts: who gives another one is told so, and who gives the same goes on."""
-    Path("own.toml").write_text(policy_of(read_invitation(Path(invitation)).policy, "ward"), encoding="utf-8")
+    Path("own.toml").write_text(build_policy(read_invitation(Path(invitation)).policy, "ward"), encoding="utf-8")
     said = joined(capsys, invitation, "--policy", "own.toml", "--data-set", "other")
     assert "(data-set-beside-policy, exit code 2)" in said and "'ward'" in said
     assert "(usage, exit code 2)" in joined(capsys, invitation, "--policy", "own.toml", "--data-set", "ward")
@@ -269,7 +269,7 @@ def test_a_question_is_seen_where_output_goes_to_a_file(
 ) -> None:
     """`hedgerow join ... > said.txt` asks at the terminal; it waited there for an answer to what nobody could see."""
     monkeypatch.setattr("sys.stdin", StringIO("yes\n"))
-    assert asked("Take part?") == "yes"
+    assert prompt("Take part?") == "yes"
     assert capsys.readouterr() == ("", "Take part? ")
 
 
@@ -331,7 +331,7 @@ def test_a_study_says_for_whom_it_waits_from_its_first_look_on(
     capsys.readouterr()
     told = list[str]()
     with closing(StudyBook(Path("wards"))) as book:
-        lines = study._Lines(book, study.identity_of(book), None)
+        lines = study._Lines(book, study.read_identity(book), None)
         for clock[0] in (1000.0, 1000.3, 1030.0, 1061.0):
             assert not lines.look()
             told.append(" ".join(capsys.readouterr().err.split()))
@@ -348,7 +348,7 @@ def test_words_that_were_settled_elsewhere_are_not_called_different(
 ) -> None:
     """The prompt for a party's words stays open beside `study confirm`: Enter at it then says nothing untrue."""
     with closing(StudyBook(Path("wards"))) as book:
-        keys, north = study.identity_of(book).public, book.guest("north")
+        keys, north = study.read_identity(book).public, book.guest("north")
         assert north is not None
         nonce = {"commitment": b"a", "challenge": bytes(32), "nonce": bytes(32), "sealed": b"a", "second": b"a"}
         book.note(north, party=new_identity("north", Role.SITE, bytes(range(32))).public, **nonce)
@@ -362,9 +362,9 @@ def test_words_that_were_settled_elsewhere_are_not_called_different(
                 assert main(["study", "invite", "north", "--again"]) == 0
             return "" if meanwhile == "nothing" else "four words of before"
 
-        monkeypatch.setattr(study, "asked", elsewhere)
+        monkeypatch.setattr(study, "prompt", elsewhere)
         monkeypatch.setattr(study, "is_terminal", lambda: True)
-        study._Lines(book, study.identity_of(book), None).look()
+        study._Lines(book, study.read_identity(book), None).look()
     assert "are not those of" not in capsys.readouterr().err
 
 

@@ -226,7 +226,7 @@ def test_a_run_that_a_node_could_not_take_part_in_is_a_warning(
     def take_part(**_: object) -> None:
         raise next(faults, KeyboardInterrupt())
 
-    monkeypatch.setattr(node, "ready", lambda *_, **__: nullcontext(SimpleNamespace(take_part=take_part)))
+    monkeypatch.setattr(node, "prepare_node", lambda *_, **__: nullcontext(SimpleNamespace(take_part=take_part)))
     monkeypatch.setattr(node, "_takes_up_roster", lambda *_: False)
     monkeypatch.setattr(node, "read_private", lambda path: new_identity("north", Role.SITE, bytes(range(32))))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
@@ -261,7 +261,7 @@ def test_a_node_ends_for_what_its_own_people_have_to_mend(
             raise fault
         yield SimpleNamespace(take_part=take_part)
 
-    monkeypatch.setattr(node, "ready", ready)
+    monkeypatch.setattr(node, "prepare_node", ready)
     monkeypatch.setattr(node, "read_private", lambda path: new_identity("north", Role.SITE, bytes(range(32))))
     with pytest.raises(type(fault)):
         node.stay(OPTIONS, lambda _: None)

@@ -214,9 +214,9 @@ def test_commands_are_shown_as_they_can_be_typed(monkeypatch: pytest.MonkeyPatch
         (own / program).chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(own / "python"))
     monkeypatch.setenv("PATH", "")
-    assert output.typed("hedgerow report m.json") == f"'{own}/hedgerow' report m.json"
+    assert output.format_command("hedgerow report m.json") == f"'{own}/hedgerow' report m.json"
     monkeypatch.chdir(tmp_path)
-    assert output.typed("hedgerow report m.json") == "'my env/bin/hedgerow' report m.json"
-    assert output.typed("pip install x") == "pip install x"
+    assert output.format_command("hedgerow report m.json") == "'my env/bin/hedgerow' report m.json"
+    assert output.format_command("pip install x") == "pip install x"
     monkeypatch.setenv("PATH", str(own))
-    assert output.typed("hedgerow report m.json") == "hedgerow report m.json"
+    assert output.format_command("hedgerow report m.json") == "hedgerow report m.json"

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hedgerow.app.watch import clock_time, span
 from hedgerow.cli.main import main
-from hedgerow.cli.monitor import MonitorView, described
+from hedgerow.cli.monitor import MonitorView, describe_report
 from hedgerow.protocol.stream import EventReport, RunReport, SiteReport, Update
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress, Monitors
 from hedgerow.transport.identities import read_private, read_roster
@@ -144,7 +144,7 @@ def test_no_pace_makes_the_time_left_absurd(done: int, planned: int, pace: float
     report = replace(REPORT, rounds_done=done, rounds_planned=planned, rounds_per_second=pace)
     assert report.seconds_left == left
     drawn(view_of(report), 120)
-    json.loads(json.dumps(described(report), allow_nan=False))
+    json.loads(json.dumps(describe_report(report), allow_nan=False))
 
 
 def test_times_for_people() -> None:

@@ -109,11 +109,11 @@ def test_who_gets_ready_for_long_says_why(
     """A node or coordinator that compiles for minutes looks as if it hung; one that is soon ready says nothing."""
     monkeypatch.setattr(progress, "_SECONDS_UNTIL_SLOW", 0.01)
     for quiet in (True, False):
-        with progress.told_if_slow(quiet=quiet):
+        with progress.note_if_slow(quiet=quiet):
             time.sleep(0.2)
         assert ("compiled" in capsys.readouterr().err) is not quiet
     monkeypatch.setattr(progress, "_SECONDS_UNTIL_SLOW", 10.0)
-    with progress.told_if_slow(quiet=False):
+    with progress.note_if_slow(quiet=False):
         pass
     assert capsys.readouterr().err == ""
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.app.inputs import named_sites
+from hedgerow.app.inputs import parse_sites
 from hedgerow.data.drafts import draft_plan
 from hedgerow.data.lines import Declared, declared, header_of, without_declaration
 from hedgerow.data.sources import column_names, ending_of, read_records
@@ -170,7 +170,7 @@ def test_years_codes_and_positions_are_names(header: str) -> None:
 def test_a_site_may_be_named_with_what_is_declared() -> None:
     """On the command line the name before "=", the file, and the declaration behind it."""
     declaration = "#separator=tab,encoding=cp1252"
-    assert named_sites([f"a.csv{declaration}", f"south=/data/b.csv.gz{declaration}"]) == {
+    assert parse_sites([f"a.csv{declaration}", f"south=/data/b.csv.gz{declaration}"]) == {
         "a": f"a.csv{declaration}",
         "south": f"/data/b.csv.gz{declaration}",
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow import __version__
-from hedgerow.app.study import policy_of
+from hedgerow.app.study import build_policy
 from hedgerow.cli.main import main
 from hedgerow.plan.plan import parse_plan
 from hedgerow.transport.identities import read_roster
@@ -53,7 +53,7 @@ def join(scene: Scene, site: str, *more: str, folder: str = "", strike: dict[str
         content = json.loads((scene.folder / f"{site}.invitation").read_text(encoding="utf-8"))
         if not own.exists():
             noise = parse_plan(content["plan"]).privacy.noise
-            own.write_text(policy_of(content["policy"], site, noise), encoding="utf-8")
+            own.write_text(build_policy(content["policy"], site, noise), encoding="utf-8")
         given += ["--policy", own.name]
     return scene.start(
         f"join-{site}{folder}", "join", f"{site}.invitation", "--data", f"{site}.csv", "--yes", *given, *more,

@@ -163,13 +163,13 @@ def test_one_row_more_adds_one_row_whatever_other_files_hold(tmp_path: Path, row
 
 def test_the_command_line_tells_of_copies(tmp_path: Path) -> None:
     """A node's operator hears of a copy; with `rows_that_do_not_fit = "refuse"` it ends the run."""
-    from hedgerow.app.rows import arrivals_of
+    from hedgerow.app.rows import open_arrivals
 
     plan, told = plan_of(), list[str]()
     text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
     put(tmp_path, {"a.csv": text, "b.csv": text})
     for strict in (False, True):
-        source = arrivals_of(str(tmp_path), strict=strict, tell=told.append)
+        source = open_arrivals(str(tmp_path), strict=strict, tell=told.append)
         assert source is not None
         kept = database(tmp_path / f"{strict}.db")
         try:
@@ -273,13 +273,13 @@ def test_a_file_that_is_still_written_is_not_taken(tmp_path: Path) -> None:
 
 def test_tables_are_read_as_a_sites_own(tmp_path: Path) -> None:
     """The command line's folder: a CSV with the plan's columns becomes rows of the node."""
-    from hedgerow.app.rows import arrivals_of
+    from hedgerow.app.rows import open_arrivals
 
     plan = plan_of()
     text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
     (tmp_path / "late.csv").write_text(text)
-    source = arrivals_of(str(tmp_path))
-    assert source is not None and arrivals_of(None) is None
+    source = open_arrivals(str(tmp_path))
+    assert source is not None and open_arrivals(None) is None
     kept = database(tmp_path / "node.db")
     try:
         (rows,) = ArrivalsOfRun(source, plan, kept, b"1").due(0, True)

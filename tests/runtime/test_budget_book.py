@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.app.node import book_file, book_of, note_book
+from hedgerow.app.node import book_file, find_book, note_book
 from hedgerow.client import budget
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy
@@ -164,7 +164,7 @@ def test_a_book_outlives_the_state_folder(tmp_path: Path) -> None:
     state.mkdir()
     place = book_file(None, state, policy, "north")
     assert place == tmp_path / "north-budget.db"
-    assert note_book(state, place) == place and book_of(state) == place.resolve() and book_of(place) == place
+    assert note_book(state, place) == place and find_book(state) == place.resolve() and find_book(place) == place
     assert (state / "budget.path").stat().st_mode & 0o077 == 0
     (state / "budget.db").touch()
     assert book_file(None, state, policy, "north") == state / "budget.db"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hedgerow.app import owner
-from hedgerow.app.cost import seen_facts
+from hedgerow.app.cost import describe_visibility
 from hedgerow.app.page import plan_facts
 from hedgerow.cli.main import main
 from hedgerow.client.node_session import NodeSession
@@ -432,16 +432,16 @@ def test_the_command_shows_what_is_asked_and_what_it_would_cost(
     assert main(["approve", str(folder), "--json"]) == 0
     assert f'"id": "{QUESTION.id}"' in capsys.readouterr().out
     unbounded = dataclasses.replace(QUESTION, epsilon=math.inf)
-    assert "nothing bounds it" in dict(owner.facts_of(unbounded))["costs"]
+    assert "nothing bounds it" in dict(owner.list_facts(unbounded))["costs"]
 
 
 @pytest.mark.parametrize("noise", ["server", "distributed", "local"])
 def test_who_approves_is_told_who_sees_exact_totals(noise: str) -> None:
     """At the terminal, on the page and in `hedgerow privacy` alike, by one function."""
     plan = make_plan(privacy={"noise": noise, "n_records": 1000})
-    said = dict(owner.facts_of(dataclasses.replace(QUESTION, noise=noise)))["who sees what"]
+    read_part = dict(owner.list_facts(dataclasses.replace(QUESTION, noise=noise)))["who sees what"]
     assert dict(plan_facts(plan))["who sees what"] == said == who_sees(noise)
-    assert dict(seen_facts(plan, forecast(plan)))["who sees what"] == said
+    assert dict(describe_visibility(plan, forecast(plan)))["who sees what"] == said
     assert ("it sees exact totals" in said) == (noise == "server")
 
 

@@ -113,7 +113,7 @@ def test_the_owner_sees_a_run_and_what_it_has_cost(page: SitePage, federation: F
     with SitePage("0.0.0.0:0", "site-0") as open_page:
         with watching(open_page, party):
             pass
-        assert open_page.said("runs") == after["runs"] and open_page.said("invitations") == []
+        assert open_page.read_part("runs") == after["runs"] and open_page.read_part("invitations") == []
 
 
 def test_a_second_run_adds_to_the_curve(page: SitePage, federation: Federation) -> None:
@@ -196,7 +196,7 @@ def test_the_words_of_a_node_that_waits(page: SitePage, tmp_path: Path) -> None:
 
 def test_a_connection_that_is_lost_is_said(page: SitePage, federation: Federation) -> None:
     for event, phase in ((Disconnected("unreachable"), "No connection"), (Connected(), "Waiting for the coordinator")):
-        page.connected(event)
+        page.show_connection(event)
         with watching(page, federation.parties["site-0"]):
             pass
         assert state(page)["phase"].startswith(phase)
@@ -212,7 +212,7 @@ def test_the_counts_of_rows_stay_on_this_machine(page: SitePage) -> None:
     assert table["mending"].startswith("[data]")
     with SitePage("0.0.0.0:0", "site-0") as open_page:
         open_page.show_fit("north.csv", found)
-        (table,) = open_page.said("tables")
+        (table,) = open_page.read_part("tables")
         assert table["columns"] == []
         # A log and an error may hold them as well.
         open_page.tell("INFO", "north.csv: 12,034 rows read")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hedgerow.app.inputs import read_policy, read_text
 from hedgerow.app.join import _rules
-from hedgerow.app.study import policy_of
+from hedgerow.app.study import build_policy
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.study import SUFFIX, Invitation, check_address, parse_invitation, read_invitation, write_private
@@ -88,7 +88,7 @@ def test_a_damaged_invitation_is_refused_or_another(study: Study, data: st.DataO
 def test_files_that_an_editor_has_saved_say_the_same(study: Study, tmp_path: Path) -> None:
     """Editors on Windows begin a file with a byte-order mark and end lines otherwise; nothing was changed by that."""
     invitation, _ = written(study)
-    policy = policy_of("max_epsilon = 1\ndelta = 1e-6", "north")
+    policy = build_policy("max_epsilon = 1\ndelta = 1e-6", "north")
     texts = {"invitation": invitation.to_text(), "plan": invitation.plan, "policy": policy}
     texts["public"] = public_lines(invitation.coordinator)
     for name, text in texts.items():
@@ -121,7 +121,7 @@ def test_a_policy_is_shown_as_it_is_read() -> None:
     The budget stands right above the question.
     """
     proposal = 'max_epsilon = 100\n"delta" = 1e-6\nlabels = ["""\\\n  max_epsilon = 0.1"""]\n'
-    shown = _rules(policy_of(proposal + "# max_epsilon = 0.1\n" * 99, "wards"))
+    shown = _rules(build_policy(proposal + "# max_epsilon = 0.1\n" * 99, "wards"))
     assert {("data_set", "wards"), ("labels", "max_epsilon = 0.1"), ("features", "all")} < set(shown)
     assert shown[-2:] == [("max_epsilon", "100.0"), ("delta", "1e-06")]
     assert sum("epsilon" in name for name, _ in shown) == 1
@@ -129,7 +129,7 @@ def test_a_policy_is_shown_as_it_is_read() -> None:
 
 def test_a_proposal_does_not_name_the_data() -> None:
     """With a new name for the rows, a coordinator could begin their budget again."""
-    assert parse_policy(policy_of("max_epsilon = 1\ndelta = 1e-6", 'a "ward" \\')).data_set == 'a "ward" \\'
+    assert parse_policy(build_policy("max_epsilon = 1\ndelta = 1e-6", 'a "ward" \\')).data_set == 'a "ward" \\'
     for line in ('data_set = "fresh"', '"data_set" = "fresh"', "version = 1"):
         with pytest.raises(UsageError):
-            parse_policy(policy_of(f"max_epsilon = 1\ndelta = 1e-6\n{line}", "wards"))
+            parse_policy(build_policy(f"max_epsilon = 1\ndelta = 1e-6\n{line}", "wards"))

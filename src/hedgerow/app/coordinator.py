@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hedgerow.app.evaluation import found_by
-from hedgerow.app.inputs import address_of, check_can_write, listed, signing_key, signing_roster
+from hedgerow.app.evaluation import conclude_evaluation
+from hedgerow.app.inputs import check_can_write, join_names, parse_address, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, tell
-from hedgerow.app.progress import sites_of, told_if_slow
+from hedgerow.app.progress import list_contributors, note_if_slow
 from hedgerow.app.watch import EVENT_WORDS
 from hedgerow.errors import UsageError
 from hedgerow.local.training import FederatedEvaluation
@@ -70,7 +70,7 @@ class CoordinatorOptions:
 
 
 @contextmanager
-def published(
+def publish(
     board: RunBoard, hub: CountingHub, monitors: Monitors, page: Audience | None = None
 ) -> Iterator[None]:
     """Tell all who watch how the run is, and at the end how it ended."""
@@ -140,7 +140,7 @@ class RunLines:
         self._told = missing
         absent = [site for site in missing if site not in self._connected] if math.isfinite(self._waited) else []
         self._waited = now
-        why = f". Not connected: {listed(absent)}. {_WHY_ABSENT}" if absent else ""
+        why = f". Not connected: {join_names(absent)}. {_WHY_ABSENT}" if absent else ""
         tell(f"{text}{why}")
 
     def __call__(self, event: RunEvent) -> None:
@@ -189,13 +189,13 @@ class RunLines:
         if event.kind is not RunEventKind.READY or not self._is_waiting or not missing:
             return ""
         self._waited = time.monotonic()
-        return f"; waiting for {listed(missing)}{self._how_long()}"
+        return f"; waiting for {join_names(missing)}{self._how_long()}"
 
     def _missing(self) -> list[str]:
         return [site for site in self._sites if site not in self._ready | self._given_up]
 
     def _text(self, missing: Sequence[str]) -> str:
-        return f"waiting for {listed(missing)}{self._how_long()}" if missing else ""
+        return f"waiting for {join_names(missing)}{self._how_long()}" if missing else ""
 
     def _how_long(self) -> str:
         """How many sites the run needs besides, and how long it waits, as far as that is known."""
@@ -256,7 +256,7 @@ class ModelFile:
         self.save(self._model(outcome))
 
     def _model(self, outcome: Outcome) -> Model:
-        return model_of(outcome) if self.heir is None else found_by(outcome, self.heir).model
+        return build_model(outcome) if self.heir is None else conclude_evaluation(outcome, self.heir).model
 
     def save(self, model: Model) -> None:
         """Write it, unless it is there with more on its account; raises as `save_unless_kept`."""
@@ -271,12 +271,12 @@ class ModelFile:
         )
 
 
-def model_of(outcome: Outcome) -> Model:
+def build_model(outcome: Outcome) -> Model:
     """The model that a training has made, with its account."""
     return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
 
 
-def paused_file(journal: Path) -> Path:
+def pause_file(journal: Path) -> Path:
     """What is there while a run is paused, or is to be."""
     return Path(f"{journal}.paused")
 
@@ -357,9 +357,9 @@ def carry_out(
         begun.run = lambda: session.run.run_id
         lines.least = session.run.sites.least
         with opened(session, board) as hub:
-            pause = paused_file(file.journal)
+            pause = pause_file(file.journal)
             # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
-            with told_if_slow(quiet=file.quiet):
+            with note_if_slow(quiet=file.quiet):
                 rehearse(session.run.task.with_structure_seed(0))
             outcome = run_coordinator(session, hub, plan.federation, time.monotonic, lines.waiting, pause.exists)
         file.keep(outcome, session)
@@ -382,7 +382,7 @@ def serve(
     """
     require_masks(plan)
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
-    host, port = address_of(options.listen, "--listen")
+    host, port = parse_address(options.listen, "--listen")
     # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
     digest = bytes.fromhex(plan.digest) if about is None else b""
     allow_many_connections()
@@ -394,8 +394,8 @@ def serve(
         try:
             if not options.quiet:
                 place = f"{f'[{host}]' if ':' in host else host}:{hub.port}"
-                note(f"Listening on {place} for {listed(site.name for site in pinned.sites)}.")
-            with published(board, hub, monitors, page):
+                note(f"Listening on {place} for {join_names(site.name for site in pinned.sites)}.")
+            with publish(board, hub, monitors, page):
                 yield hub
         except KeyboardInterrupt:
             end = f" {options.ended_by} ends it." if options.ended_by else ""
@@ -417,7 +417,7 @@ def train_over_nodes(
 ) -> tuple[Model, RunSession]:
     """`serve` a training, or go on with it; returns its model, which is written. Raises as `carry_out`."""
     outcome, session = serve(options, plan, file, None, page, shows)
-    model = model_of(outcome)
+    model = build_model(outcome)
     if page is not None:
         page.show_model(model)
     return model, session
@@ -432,7 +432,7 @@ def evaluate_over_nodes(
     """
     # It writes the account: numbers that were seen but not charged would be a leak.
     outcome, session = serve(options, model.plan, file, evaluated)
-    return found_by(outcome, model), sites_of(session)
+    return conclude_evaluation(outcome, model), list_contributors(session)
 
 
 def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tuple[bytes, list[str], int]:
@@ -447,7 +447,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
     """
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
     log = begin_log(pinned.coordinator.name, options.log_format)
-    place = address_of(options.listen, "--listen")
+    place = parse_address(options.listen, "--listen")
     if not journal_file.is_file():
         raise UsageError("no-open-run", path=journal_file)
     with closing(Journal(journal_file)) as journal:
@@ -459,7 +459,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
         with closing(ENGINES[options.engine].hub(identity, pinned, place, b"", None)) as hub:
             if not options.quiet:
                 note(f"The run {run_id.hex()[:12]} is ended.")
-                note(f"Waiting for {listed(names)}, to tell them, for {seconds:.0f} s at most.")
+                note(f"Waiting for {join_names(names)}, to tell them, for {seconds:.0f} s at most.")
             reached = tell_of_the_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
     return run_id, reached, len(names)
 
@@ -477,7 +477,7 @@ def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = Fals
     sites, took = {site.name for site in roster.sites}, set[str]()
     awaited = late(model, roster) if only_late else sites
     digest = digest_of_model(Model.load(model).ensemble)
-    before = set(_noted(model, digest).get("sites", ()))
+    before = set(_read_record(model, digest).get("sites", ()))
 
     def answer(message: bytes) -> bytes:
         try:
@@ -486,8 +486,10 @@ def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = Fals
             return Farewell.of(refusal).to_bytes()
         return content
 
-    place = HubAddress(*address_of(options.listen, "--listen"))
-    note(f"Waiting for {listed(sorted(awaited))} to take the model's file, for {_SECONDS_TO_HAND_OUT:.0f} s at most.")
+    place = HubAddress(*parse_address(options.listen, "--listen"))
+    note(
+        f"Waiting for {join_names(sorted(awaited))} to take the model's file, for {_SECONDS_TO_HAND_OUT:.0f} s at most."
+    )
     server = StudyServer(identity, place, len(sites), answer, roster.sites)
     try:
         deadline = time.monotonic() + _SECONDS_TO_HAND_OUT
@@ -496,8 +498,8 @@ def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = Fals
     finally:
         server.close()
         record = {"model": digest.hex(), "roster": roster.fingerprint(), "sites": sorted(before | took)}
-        write_atomically(_record_of(model), json.dumps(record).encode())
-    note(f"The model's file was taken by {listed(sorted(took)) or 'no site'}.")
+        write_atomically(_record_file(model), json.dumps(record).encode())
+    note(f"The model's file was taken by {join_names(sorted(took)) or 'no site'}.")
 
 
 def late(model: Path, roster: PinnedRoster) -> set[str]:
@@ -506,21 +508,21 @@ def late(model: Path, roster: PinnedRoster) -> set[str]:
     No one where the roster is another one by now, with which the run cannot be taken up. Raises ModelError.
     """
     digest = digest_of_model(Model.load(model).ensemble)
-    noted = _noted(model, digest)
+    noted = _read_record(model, digest)
     is_known = not noted or noted["roster"] == roster.fingerprint()
     return {site.name for site in roster.sites} - set(noted.get("sites", ())) if is_known else set()
 
 
-def _noted(model: Path, digest: bytes) -> dict[str, Any]:
+def _read_record(model: Path, digest: bytes) -> dict[str, Any]:
     """What the record beside a model's file says of this model: `roster` and `sites`; empty for a record of another."""
     try:
-        record = json.loads(_record_of(model).read_text(encoding="utf-8"))
+        record = json.loads(_record_file(model).read_text(encoding="utf-8"))
         return dict(record) if record["model"] == digest.hex() else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def _record_of(model: Path) -> Path:
+def _record_file(model: Path) -> Path:
     return model.with_name(f"{model.name}.taken")
 
 

@@ -43,7 +43,7 @@ def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
     print("Privacy")
     print_facts(privacy_facts(plan, expected))
     print("\nNoise")
-    print_facts([*seen_facts(plan, expected), *_noise_facts(plan, expected, n_sites)])
+    print_facts([*describe_visibility(plan, expected), *_noise_facts(plan, expected, n_sites)])
     if facts := outlook(plan):
         print("\nExpected accuracy")
         print_facts(facts)
@@ -97,7 +97,7 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
 
 def model_facts(plan: Plan, settings: Settings) -> list[tuple[str, str]]:
     """The settings that a run uses; those begin with "auto" that a plan cannot name without another model."""
-    facts = [(name, _shown_setting(plan, settings, name)) for name in settings.shown]
+    facts = [(name, _format_setting(plan, settings, name)) for name in settings.shown]
     if any(value.startswith("auto: ") for _, value in facts):
         why = "a plan that names one turns off what goes with it (docs/defaults.md)"
         facts.append(("auto", f"leave these to the rule: {why}"))
@@ -126,10 +126,10 @@ def trees_text(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> str:
     return f"{ensemble.n_trees - n_others} trees of depth {depth}{others}"
 
 
-def _shown_setting(plan: Plan, settings: Settings, name: str) -> str:
+def _format_setting(plan: Plan, settings: Settings, name: str) -> str:
     """A setting as it is used, after "auto" where the rest of them would be others if the plan named it."""
     value = getattr(settings, name)
-    text = _shown(value)
+    text = _format_value(value)
     if name == "learning_rate" and settings.shape_rate:
         several = f", {settings.subset_rate:g} on several" if settings.subset_rate else ""
         text = f"{settings.shape_rate:g} of expected values in trees on one numeric feature{several}; {text} in others"
@@ -141,7 +141,7 @@ def _shown_setting(plan: Plan, settings: Settings, name: str) -> str:
     return text if named == settings else f"auto: {text}"
 
 
-def seen_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
+def describe_visibility(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     """Who sees which totals, for all who are asked to take part; and how many totals may be of one record."""
     is_unnoised = math.isinf(plan.privacy.epsilon)
     seen = "there is no noise: the coordinator sees exact totals" if is_unnoised else who_sees(plan.privacy.noise)
@@ -166,7 +166,7 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
         return []
     if isinstance(expected.settings, DpXgboostSettings):
         return [("of the sites", "this algorithm has no noise of the sites")]
-    cost, n_groups = distributed_cost(plan, n_sites), plan.federation.groups
+    cost, n_groups = compare_distributed_noise(plan, n_sites), plan.federation.groups
     groups = []
     if n_groups:
         times = middle_noise(n_groups)
@@ -206,7 +206,7 @@ def groups_text(plan: Plan, n_sites: int) -> str:
     )
 
 
-def distributed_cost(plan: Plan, n_sites: int) -> dict[str, Any]:
+def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:
     """What noise of so many sites costs against that of the coordinator, for the same promise."""
     privacy, least = plan.privacy, plan.federation.min_sites
     if plan.federation.groups:
@@ -264,5 +264,5 @@ def _features(plan: Plan) -> str:
     return f"{count} feature{'' if count == 1 else 's'}" + (f" ({categorical} categorical)" if categorical else "")
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return "the loss's own" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -24,7 +24,7 @@ from typing import Protocol
 from hedgerow.app.evaluation import Sites, read_sites
 from hedgerow.app.inputs import check_can_write, read_plan
 from hedgerow.app.output import end_log, note
-from hedgerow.app.progress import sites_of
+from hedgerow.app.progress import list_contributors
 from hedgerow.client.node import available_threads, has_compiled, seeded_samplings, use_threads
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.progress import TrainingProgress
@@ -134,7 +134,7 @@ class Federation:
             model, session = train_over_nodes(options, plan, file, shows=lambda said: check())
         finally:
             end_log()
-        return StudyResult(model, tuple(sites_of(session)))
+        return StudyResult(model, tuple(list_contributors(session)))
 
 
 _SECONDS_TO_LEAVE = 60.0

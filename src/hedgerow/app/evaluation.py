@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.app.inputs import listed
+from hedgerow.app.inputs import join_names
 from hedgerow.app.output import (
     note,
     number,
     print_facts,
     today,
     warn,
-    wrapped,
+    wrap_text,
 )
 from hedgerow.app.progress import status
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
@@ -79,7 +79,7 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     return {"n_records": len(truth), **loss_kind(model.plan).scores(truth, output, model.plan.label)}
 
 
-def title_of(name: str) -> str:
+def format_title(name: str) -> str:
     """A score's name for a person."""
     return _TITLES.get(name, name.replace("_", " "))
 
@@ -94,12 +94,12 @@ def to_be_evaluated(model: Model, epsilon: float, delta: float | None, noise: st
     return EvaluatedModel(task, model.ledger, model.report)
 
 
-def journal_of(out: Path | str, model: Model) -> str:
+def journal_file(out: Path | str, model: Model) -> str:
     """Every evaluation of a model has a journal of its own: the ledger is longer each time."""
     return f"{out}.evaluation-{len(model.ledger)}.journal"
 
 
-def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:
+def conclude_evaluation(outcome: Outcome, model: Model) -> FederatedEvaluation:
     """What a run over nodes found, and the model with it on its account."""
     if outcome.evaluation is None or outcome.cost is None:
         raise HedgerowError("no-numbers")
@@ -109,21 +109,21 @@ def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:
 
 def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> None:
     """What was found and what it cost, for a person."""
-    facts = [("sites", f"{len(sites)}: {listed(sites)}"), *score_facts(found.evaluation)]
+    facts = [("sites", f"{len(sites)}: {join_names(sites)}"), *score_facts(found.evaluation)]
     facts.append(("model", f"written to {out}, with this evaluation on its account"))
     if picture is not None:
         facts.append(("picture", str(picture)))
     print_facts(facts)
     print(f"\n  This evaluation alone cost epsilon {number(found.cost.epsilon, 6)} at delta {found.cost.delta:.3g}.")
     print("  The model with all that was released about it:\n")
-    print(wrapped(found.model.report_text(today())))
+    print(wrap_text(found.model.report_text(today())))
 
 
 def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     """What was found, for a person."""
     n_records = evaluation.n_records
     facts = [("records", f"about {max(n_records.value, 0):,.0f} ± {n_records.noise_error:,.0f}")]
-    facts += [(title_of(name), estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
+    facts += [(format_title(name), estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
     if evaluation.error_clip is not None:
         facts.append(("errors", f"beyond {number(evaluation.error_clip)} counted as {number(evaluation.error_clip)}"))
     for coverage, half in evaluation.half_widths.items():

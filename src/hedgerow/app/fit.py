@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import says_yes
-from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrapped
+from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrap_text
 from hedgerow.data.drafts import usable_columns
 from hedgerow.data.fit import ColumnFit, TableFit, counted, header_advice, table_fit
 from hedgerow.data.sources import Location, column_names, is_url, opened
@@ -39,7 +39,7 @@ Tell = Callable[..., object]
 """Takes a line for the owner of the site, and no one else; with `level="WARNING"` what must not be passed over."""
 
 
-def is_loss(found: TableFit) -> bool:
+def is_mostly_left_out(found: TableFit) -> bool:
     """Whether more rows are left out than anybody should pass over, or no row is used."""
     return found.rows.share_left_out > MOST_LEFT_OUT
 
@@ -53,17 +53,17 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
     found = table_fit(place, plan)
     name = "The query's result" if is_url(table) else table
     about = f"{shown(name)} beside the plan {plan.name!r}. {PRIVATE}"
-    print(f"{wrapped(about, hanging=0)}\n")
+    print(f"{wrap_text(about, hanging=0)}\n")
     _print_fit(found)
     if plan.privacy.unit == "record":
         others = [name for name in usable_columns(column_names(place)) if name not in needed_columns(plan)]
         if question := whose_rows(place, others):
-            print("\n" + wrapped(question, hanging=0))
+            print("\n" + wrap_text(question, hanging=0))
     return found
 
 
 def _print_fit(found: TableFit) -> None:
-    (alarm if is_loss(found) else print)(wrapped(found.rows.text(), hanging=0))
+    (alarm if is_mostly_left_out(found) else print)(wrap_text(found.rows.text(), hanging=0))
     print()
     _print_columns(found)
     if findings := found.findings():
@@ -80,10 +80,10 @@ def _print_fit(found: TableFit) -> None:
             "Tried on this table: with these lines of this site's own file (docs/data.md) more of its cells are read, "
             "and no other cell changes. Take them if that is what the cells mean"
         )
-        print(f"\n{wrapped(title, hanging=0)}")
+        print(f"\n{wrap_text(title, hanging=0)}")
         print("\n".join(["  [data]", *(f"  {line}" for line in found.mending)]))
     if found.ignored:
-        print("\n" + wrapped(rest(found), hanging=0))
+        print("\n" + wrap_text(rest(found), hanging=0))
     if any(column.beyond > MANY for column in found.columns):
         note(
             "Change bounds and lists by what the code book says or anybody knows, not by what stands in these rows: "
@@ -176,7 +176,7 @@ def look(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | N
     found = table_fit(table, plan)
     name = "The query's result" if is_url(table) else Path(os.fspath(table)).name
     rows = f"{name}: {found.rows.text()} (private: for this site only)"
-    tell(rows, level="WARNING") if is_loss(found) else tell(rows)
+    tell(rows, level="WARNING") if is_mostly_left_out(found) else tell(rows)
     said = [name]
     for words, counts in (
         ("clamped", {column.name: column.n_below + column.n_above for column in found.columns}),
@@ -200,12 +200,14 @@ def look(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | N
     policy.check_fit(found)
 
 
-def ask_of_loss(name: str, found: TableFit) -> None:
+def ask_about_left_out_rows(name: str, found: TableFit) -> None:
     """Where many rows are left out, or none is used, ask whether to take part all the same; a terminal is there.
 
     Raises PolicyRefusal "not-agreed".
     """
-    if is_loss(found) and not says_yes(f"{name}: {found.rows.text()} Take part all the same?", if_empty="no"):
+    if is_mostly_left_out(found) and not says_yes(
+        f"{name}: {found.rows.text()} Take part all the same?", if_empty="no"
+    ):
         raise PolicyRefusal("not-agreed")
 
 

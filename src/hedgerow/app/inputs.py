@@ -42,7 +42,7 @@ def read_text(path: str) -> str:
         raise PlanError("plan-encoding", path=path) from None
 
 
-def named_sites(arguments: Sequence[str]) -> dict[str, str]:
+def parse_sites(arguments: Sequence[str]) -> dict[str, str]:
     """Each site's table, a file or a URL, by its name, from `[NAME=]TABLE` arguments.
 
     Raises:
@@ -57,7 +57,7 @@ def named_sites(arguments: Sequence[str]) -> dict[str, str]:
     return sites
 
 
-def adapted_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Location]:
+def adapt_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Location]:
     """Each site's table, by its name, to be read as its site writes it.
 
     Args: given: `[NAME=]FILE` arguments; one without a name is for the sites that have none of their own.
@@ -82,9 +82,9 @@ def adapted_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, 
     return {name: adapted(place, own.get(name, own.get("", PLAIN))) for name, place in tables.items()}
 
 
-def adapted_table(place: str, file: str | None) -> Location:
+def adapt_table(place: str, file: str | None) -> Location:
     """One site's table, to be read as the site's own file says, if one is given; raises UsageError."""
-    return adapted_sites({"": place}, [] if file is None else [file])[""]
+    return adapt_sites({"": place}, [] if file is None else [file])[""]
 
 
 def _site(argument: str) -> tuple[str, str]:
@@ -150,7 +150,7 @@ def is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def asked(question: str) -> str:
+def prompt(question: str) -> str:
     """What a person types at the terminal; KeyboardInterrupt for its end (Ctrl-D), as for Ctrl-C."""
     # Where output goes to a file, the question does not go with it.
     aside = "" if sys.stdout.isatty() else f"{question} "
@@ -162,24 +162,24 @@ def asked(question: str) -> str:
 
 
 def says_yes(question: str, *, if_empty: str = "") -> bool:
-    """Whether a person says yes; what is neither yes nor no is asked about again. KeyboardInterrupt as `asked`.
+    """Whether a person says yes; what is neither yes nor no is asked about again. KeyboardInterrupt as `prompt`.
 
     Args: if_empty: "no" where an empty line says that.
     """
     words = "yes/NO" if if_empty else "yes/no"
-    while (said := asked(f"{question} [{words}]").lower() or if_empty) not in ("yes", "y", "no", "n"):
+    while (said := prompt(f"{question} [{words}]").lower() or if_empty) not in ("yes", "y", "no", "n"):
         pass
     return said.startswith("y")
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Names for a person, the first dozen of many."""
     every = list(names)
     rest = f" and {len(every) - 12} more" if len(every) > 12 else ""
     return ", ".join(every[:12]) + rest
 
 
-def rows_of(given: list[str]) -> dict[str, int]:
+def parse_max_rows(given: list[str]) -> dict[str, int]:
     """The numbers of ``--max-rows NAME=N``; raises UsageError."""
     rows = {}
     for each in given:
@@ -190,7 +190,7 @@ def rows_of(given: list[str]) -> dict[str, int]:
     return rows
 
 
-def address_of(text: str, option: str) -> tuple[str, int]:
+def parse_address(text: str, option: str) -> tuple[str, int]:
     """Host and port of "host:port" or "[v6]:port".
 
     Raises:
@@ -203,9 +203,9 @@ def address_of(text: str, option: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def dialled(text: str, option: str) -> str:
-    """The same, as what is dialled; raises as `address_of`."""
-    host, port = address_of(text, option)
+def dial_address(text: str, option: str) -> str:
+    """Host and port of a coordinator, as a place to connect to; raises as `parse_address`."""
+    host, port = parse_address(text, option)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow.app.inputs import (
-    adapted_table,
-    asked,
-    dialled,
+    adapt_table,
+    dial_address,
     is_terminal,
-    listed,
+    join_names,
+    parse_max_rows,
+    prompt,
     read_policy,
     read_text,
-    rows_of,
     says_yes,
 )
-from hedgerow.app.output import name_log, note, print_facts, warn, wrapped
-from hedgerow.app.study import policy_of
+from hedgerow.app.output import name_log, note, print_facts, warn, wrap_text
+from hedgerow.app.study import build_policy
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.fields import read_toml, shown
@@ -109,7 +109,7 @@ class JoinOptions:
     log_format: str = "text"
     quiet: bool = False
 
-    def folder_of(self, invitation: Invitation) -> Path:
+    def party_folder(self, invitation: Invitation) -> Path:
         """This party's own folder."""
         return Path(self.folder or Path(self.invitation).parent / f"{invitation.study}-{invitation.party}")
 
@@ -128,7 +128,7 @@ def join(options: JoinOptions, invitation: Invitation, page: SitePage | None = N
     name_log(invitation.party)
     options = replace(options, connect=options.connect or invitation.address)
     address = check_address(options.connect, "--connect")
-    folder = options.folder_of(invitation)
+    folder = options.party_folder(invitation)
     if invitation.role is Role.SITE and options.data is None and options.held_out is None:
         raise UsageError("usage-no-rows")
     _make_room(invitation, folder)
@@ -142,12 +142,12 @@ def join(options: JoinOptions, invitation: Invitation, page: SitePage | None = N
         identity=str(folder / f"{invitation.party}{PRIVATE_SUFFIX}"),
         roster=str(folder / ROSTER),
         policy=policy,
-        address=dialled(address, "--connect"),
+        address=dial_address(address, "--connect"),
         data=options.data,
         held_out=options.held_out,
         plan=str(folder / PLAN),
         state=str(folder / "state"),
-        budget=str(_place_of_book(options, invitation, read_policy(policy).data_set)) if is_site else None,
+        budget=str(_choose_book(options, invitation, read_policy(policy).data_set)) if is_site else None,
         out=str(folder),
         threads=options.threads,
         log_format=options.log_format,
@@ -206,7 +206,7 @@ def _agree(options: JoinOptions, invitation: Invitation, folder: Path, page: Sit
 
     Raises PolicyRefusal "not-agreed"; LostRowsError where nobody is asked.
     """
-    from hedgerow.app.fit import ask_of_loss
+    from hedgerow.app.fit import ask_about_left_out_rows
     from hedgerow.data.units import MOST_LEFT_OUT
     from hedgerow.models.model import write_atomically
 
@@ -236,7 +236,7 @@ def _agree(options: JoinOptions, invitation: Invitation, folder: Path, page: Sit
         if not is_terminal():
             raise UsageError("usage-yes")
         if found is not None and found.rows.share_left_out > most:
-            ask_of_loss("This site's table", found)
+            ask_about_left_out_rows("This site's table", found)
         if not says_yes("Take part in this study, by this policy?"):
             raise PolicyRefusal("not-agreed")
     for place, draft in proposed.items():
@@ -262,10 +262,10 @@ def _show_site(
     own = options.policy or str(kept)
     # One that is there already may have been changed by its owner.
     if options.policy is None and not kept.exists():
-        data_set = options.data_set or _name_of(table)
+        data_set = options.data_set or _suggest_data_set(table)
         if options.data_set is None:
             _require_known(options, invitation, data_set)
-        text = policy_of(invitation.policy, data_set, plan.privacy.noise)
+        text = build_policy(invitation.policy, data_set, plan.privacy.noise)
         _require_trust(options, parse_policy(text))
         if parse_policy(text).data != PLAIN:
             # How a table is to be read is for its owner to say.
@@ -275,16 +275,16 @@ def _show_site(
     if options.adapter is not None:
         _adapt(options, options.adapter, own)
     policy, text = read_policy(own), read_text(own)
-    found = show_fit(plan, adapted_table(table, own if policy.data != PLAIN else None), table)
+    found = show_fit(plan, adapt_table(table, own if policy.data != PLAIN else None), table)
     policy.check_plan(plan)
     title = "Your policy, which your node enforces whatever the coordinator asks for"
-    print(f"\n{wrapped(title, hanging=0)}\n")
+    print(f"\n{wrap_text(title, hanging=0)}\n")
     print_facts(_rules(text))
     if proposed is not None and (wider := policy.beyond_defaults(plan)):
         warn(f"This policy allows more, or tells more, than one that says nothing of it: {'; '.join(wider)}.")
-    place = _place_of_book(options, invitation, policy.data_set)
+    place = _choose_book(options, invitation, policy.data_set)
     title = f"What the rows of {shown(policy.data_set)} have cost, in all studies whose book is {place}"
-    print(f"\n{wrapped(title, hanging=0)}\n")
+    print(f"\n{wrap_text(title, hanging=0)}\n")
     print_facts(_spending(place, plan if options.data is not None else None, policy))
     return proposed, found
 
@@ -309,13 +309,13 @@ def _require_trust(options: JoinOptions, proposed: Policy) -> None:
             raise noise_refusal(f"The invitation asks for {noise} noise, which --yes does not grant", noise, "noise")
         if is_terminal():
             note(what)
-            if asked(f"Type {noise} to allow it:").lower() != noise:
+            if prompt(f"Type {noise} to allow it:").lower() != noise:
                 raise PolicyRefusal("not-agreed")
 
 
 def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:
     """What has been spent of what the policy allows, and what it would come to with one run of this plan."""
-    from hedgerow.app.owner import of_budget
+    from hedgerow.app.owner import format_budget
     from hedgerow.client.budget import RESERVED, BudgetBook, epsilon_of
     from hedgerow.methods.tasks import TrainingTask
 
@@ -326,10 +326,10 @@ def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str,
         with closing(BudgetBook(place)) as book:
             is_reserved = any(line.status == RESERVED for line in book.lines(policy.data_set))
             spent, total = (book.spent(policy.data_set, policy.delta, more) for more in ([], events))
-    facts = [("spent, or reserved" if is_reserved else "spent", of_budget(spent, policy.max_epsilon, policy.delta))]
+    facts = [("spent, or reserved" if is_reserved else "spent", format_budget(spent, policy.max_epsilon, policy.delta))]
     if plan is not None:
         refused = "; your node would refuse the run (policy-over-budget)" if total > policy.max_epsilon else ""
-        facts.append(("with this run", of_budget(total, policy.max_epsilon, policy.delta) + refused))
+        facts.append(("with this run", format_budget(total, policy.max_epsilon, policy.delta) + refused))
     return facts
 
 
@@ -402,11 +402,11 @@ def _require_known(options: JoinOptions, invitation: Invitation, data_set: str) 
                 books[place] = {line.data_set for line in book.lines()}
     known = set[str]().union(*books.values())
     if known and data_set not in known:
-        used = listed(str(place) for place, names in books.items() if names)
-        raise UsageError("data-set-new", data_set=data_set, book=used, known=listed(sorted(known)))
+        used = join_names(str(place) for place, names in books.items() if names)
+        raise UsageError("data-set-new", data_set=data_set, book=used, known=join_names(sorted(known)))
 
 
-def _name_of(table: str) -> str:
+def _suggest_data_set(table: str) -> str:
     """What the budget of a table is counted for, unless its owner says so."""
     from hedgerow.data.sources import file_of, is_url
 
@@ -492,8 +492,8 @@ def _most_rows(options: JoinOptions) -> int:
     said = options.max_rows
     if said is None and is_terminal() and not options.yes:
         note("How many rows will this site use at most? It bounds what a site can do to the model.")
-        said = asked("A round number, for everybody sees it, or nothing to say none:").replace(",", "")
-    return rows_of([f"site={said}"])["site"] if said else 0
+        said = prompt("A round number, for everybody sees it, or nothing to say none:").replace(",", "")
+    return parse_max_rows([f"site={said}"])["site"] if said else 0
 
 
 def _require_company(options: JoinOptions, invitation: Invitation, roster: PinnedRoster, words: str) -> None:
@@ -515,7 +515,7 @@ def _require_company(options: JoinOptions, invitation: Invitation, roster: Pinne
     if options.expect is not None:
         expected = {name.strip() for name in options.expect.split(",")} - {invitation.party}
         if found != expected:
-            raise PolicyRefusal("roster-unexpected", found=listed(sorted(found)), why="--expect names others")
+            raise PolicyRefusal("roster-unexpected", found=join_names(sorted(found)), why="--expect names others")
     if options.yes:
         if options.expect is None:
             warn("Nobody was asked whether these are the right sites: --expect NAME,NAME refuses a roster of others.")
@@ -524,7 +524,8 @@ def _require_company(options: JoinOptions, invitation: Invitation, roster: Pinne
         raise UsageError("usage-yes")
     note("A coordinator can run sites of its own under any name: be sure of people, not of names.")
     if not says_yes("Do you know all of these sites, and take part with them?"):
-        raise PolicyRefusal("roster-unexpected", found=listed(sorted(found)), why="the owner does not know all of them")
+        why = "the owner does not know all of them"
+        raise PolicyRefusal("roster-unexpected", found=join_names(sorted(found)), why=why)
 
 
 def _compare(options: JoinOptions, invitation: Invitation, notes: Notebook, words: str) -> None:
@@ -540,7 +541,7 @@ def _compare(options: JoinOptions, invitation: Invitation, notes: Notebook, word
     if is_terminal():
         # An empty line looks again: `join --confirm` goes on beside it.
         while not is_confirmed():
-            if are_same_words(said := asked("Which four words do they read to you?"), words):
+            if are_same_words(said := prompt("Which four words do they read to you?"), words):
                 notes.exchange(confirmed=words.encode())
             elif said:
                 fault = UsageError("words-differ", name=invitation.party)
@@ -591,7 +592,7 @@ class _Line:
 # The book ----------------------------------------------------------------------------------------------------------
 
 
-def _place_of_book(options: JoinOptions, invitation: Invitation, data_set: str) -> Path:
+def _choose_book(options: JoinOptions, invitation: Invitation, data_set: str) -> Path:
     """Where what these rows cost is counted; raises as `_book`."""
     if options.budget is not None:
         return Path(options.budget)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.app.fit import Tell, ask_of_loss
+from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, today, warn
-from hedgerow.app.owner import AtTheNode, command_of
-from hedgerow.app.progress import told_if_slow
-from hedgerow.app.rows import Load, arrivals_of, check_table, loader, raw_loader, with_rows_read
+from hedgerow.app.owner import AtTheNode, approval_command
+from hedgerow.app.progress import note_if_slow
+from hedgerow.app.rows import Load, check_table, loader, open_arrivals, raw_loader, with_rows_read
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.joining import leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
@@ -113,11 +113,11 @@ class NodeOptions:
         given = ((self.data, self.query), (self.held_out, self.held_out_query))
         return [adapted(data if not query else f"{data}#{query}", policy.data) for data, query in given if data]
 
-    def state_of(self, name: str) -> Path:
+    def state_folder(self, name: str) -> Path:
         """The folder of the node of this name."""
         return Path(self.state or Path(self.identity).parent / f"{name}-state")
 
-    def models_of(self, name: str) -> Path:
+    def models_folder(self, name: str) -> Path:
         """Where the models go."""
         return Path(self.out or Path(self.identity).parent / f"{name}-models")
 
@@ -157,7 +157,7 @@ def note_book(folder: Path, book: Path) -> Path:
     return book
 
 
-def book_of(given: Path) -> Path:
+def find_book(given: Path) -> Path:
     """The book that a path names: a file as it is, a state folder's own."""
     if not given.is_dir():
         return given
@@ -179,9 +179,9 @@ def book_file(budget: str | None, folder: Path, policy: str, name: str) -> Path:
 
 
 @contextmanager
-def opened(options: NodeOptions, name: str) -> Iterator[tuple[NodeStore, BudgetBook, Path]]:
+def open_node_files(options: NodeOptions, name: str) -> Iterator[tuple[NodeStore, BudgetBook, Path]]:
     """The state and the budget book of the node of this name, with the book's place, until the block ends."""
-    folder = options.state_of(name)
+    folder = options.state_folder(name)
     with closing(NodeStore(folder)) as store:
         place = note_book(folder, book_file(options.budget, folder, options.policy, name))
         with closing(BudgetBook(place)) as book:
@@ -226,13 +226,13 @@ def make_setup(
     return NodeSetup(
         identity.public.name, signing_key(identity), signing_roster(roster), policy, os.urandom,
         SystemNoise(os.urandom), load, plan, n_threads, load_held_out, models, tell=tell,
-        arrivals=arrivals_of(options.arrivals, strict=policy.is_strict, tell=tell, own=policy.data),
+        arrivals=open_arrivals(options.arrivals, strict=policy.is_strict, tell=tell, own=policy.data),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ReadyNode:
-    """A site's node whose tables, state and book are there; see `ready`."""
+    """A site's node whose tables, state and book are there; see `prepare_node`."""
 
     options: NodeOptions
     identity: PrivateIdentity
@@ -257,14 +257,14 @@ class ReadyNode:
 
         def observe(event: Connected | Disconnected) -> None:
             if page is not None:
-                page.connected(event)
+                page.show_connection(event)
             if not options.quiet:
                 notes(event)
 
         uplink = ENGINES[options.engine].uplink(options.address, self.identity, self.roster, digest)
         with closing(uplink):
             if not options.quiet:
-                note(f"{session.site}: dialling {options.address} with {_agreed(plan, self.roster)}.")
+                note(f"{session.site}: dialling {options.address} with {_describe_holdings(plan, self.roster)}.")
             asked = AtTheNode(store.desk, store.folder)
             with nullcontext() if page is None else page.watching(session, store, self.book_place, self.policy):
                 try:
@@ -273,7 +273,7 @@ class ReadyNode:
                     if fault.code in _MISMATCHES and not options.quiet:
                         # The refusal says how grave it is: a node that stays takes up a new roster, where all is as it
                         # should be.
-                        held = _agreed(session.plan, self.roster)
+                        held = _describe_holdings(session.plan, self.roster)
                         note(f"This node holds {held}. The coordinator says what it holds in its own log.")
                     raise
                 if session.salvaged is not None and not options.quiet:
@@ -294,14 +294,14 @@ def is_no_run_due(session: NodeSession, store: NodeStore, *, stays: bool, has_me
     return not session.run_id and (has_met or (stays and bool(store.run_ids())))
 
 
-def _agreed(plan: Plan | None, roster: PinnedRoster) -> str:
+def _describe_holdings(plan: Plan | None, roster: PinnedRoster) -> str:
     """What this side holds that both have to hold, in words for the phone."""
     own = "no plan" if plan is None else f"the plan {plan.name!r} ({spoken(bytes.fromhex(plan.digest))})"
     return f"{own} and the roster {roster.fingerprint()}"
 
 
 @contextmanager
-def ready(options: NodeOptions, page: SitePage | None = None, *, asks: bool = False) -> Iterator[ReadyNode]:
+def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bool = False) -> Iterator[ReadyNode]:
     """A node for one run. What its owner can mend is said at once, and before anyone is dialled.
 
     Args: page: the site's; asks: whether the owner sits there and is asked where many rows are left out. A node that
@@ -326,20 +326,20 @@ def ready(options: NodeOptions, page: SitePage | None = None, *, asks: bool = Fa
         check_table(data, policy.data)
         return load
 
-    def seen(table: str, found: TableFit) -> None:
+    def show_fit(table: str, found: TableFit) -> None:
         if page is not None:
             page.show_fit(table, found)
         if asks:
-            ask_of_loss(table, found)
+            ask_about_left_out_rows(table, found)
 
     with use_threads(options.threads or available_threads()) as n_threads:
         setup = make_setup(options, (identity, roster), policy, plan, n_threads, read, note)
         setup = replace(setup, load_raw=raw_loader(options.data, options.query, policy.data), tell=warn)
         check_own_plan(setup)
-        setup = with_rows_read(setup, options.tables(policy), seen=seen)
-        with told_if_slow(quiet=options.quiet):
+        setup = with_rows_read(setup, options.tables(policy), seen=show_fit)
+        with note_if_slow(quiet=options.quiet):
             warm_up(plan, n_threads)
-        with opened(options, name) as (store, book, place):
+        with open_node_files(options, name) as (store, book, place):
             try:
                 if options.leave:
                     note_leaving(store, book, name)
@@ -365,8 +365,8 @@ def _note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
 
 
 def take_part(options: NodeOptions, page: SitePage | None = None, *, asks: bool = False) -> NodeResult:
-    """Take part in one run. Args: see `ready`. Raises HedgerowError: as `ready`, and why the run has ended."""
-    with ready(options, page, asks=asks) as node:
+    """Take part in one run. Args: see `prepare_node`. Raises HedgerowError: as `prepare_node`, and why the run has ended."""
+    with prepare_node(options, page, asks=asks) as node:
         return node.take_part()
 
 
@@ -440,7 +440,7 @@ def stay(
 
     Args:
         report: is given what became of each run.
-        page, asks: as for `ready`; the owner is asked once, when they start the node.
+        page, asks: as for `prepare_node`; the owner is asked once, when they start the node.
         is_once: end after the first run that has come to its end.
         has_met: whether the coordinator was reached before, so that there may well be no run now.
 
@@ -449,10 +449,10 @@ def stay(
     """
     name, pause = read_private(Path(options.identity)).public.name, _SECONDS_BETWEEN_RUNS
     if page is not None:
-        page.show_models(options.models_of(name))
+        page.show_models(options.models_folder(name))
     while True:
         fault = None
-        with ready(options, page, asks=asks) as node:
+        with prepare_node(options, page, asks=asks) as node:
             asks = False
             try:
                 result = node.take_part(stays=not is_once, has_met=has_met)
@@ -476,7 +476,7 @@ def stay(
             pause = min(2 * pause, _LONGEST_REST)
         else:
             if page is not None:
-                page.show_models(options.models_of(name))
+                page.show_models(options.models_folder(name))
             pause = _SECONDS_BETWEEN_RUNS
             if is_once:
                 return
@@ -517,7 +517,7 @@ def _takes_up_roster(options: NodeOptions, page: SitePage | None) -> bool:
         return False
     change = change_of(new, old)
     if read_policy(options.policy).monitors != "any" or not adds_monitors_only(new, old):
-        folder, zeros = options.state_of(name), "00" * 32
+        folder, zeros = options.state_folder(name), "00" * 32
         question = Question(
             zeros, ROSTER, change, new.digest().hex(), new.digest().hex(), 0.0, 0.0, "", 0.0, 0.0, 0.0, ""
         )
@@ -532,7 +532,7 @@ def _takes_up_roster(options: NodeOptions, page: SitePage | None) -> bool:
                 asked(shown)
                 time.sleep(_SECONDS_BETWEEN_RUNS)
         if not said:
-            approves = command_of(question, folder)
+            approves = approval_command(question, folder)
             raise PolicyRefusal("roster-denied", change=change, words=new.fingerprint(), command=approves)
     write_atomically(place, text.encode())
     note(f"{name} pins the roster {new.fingerprint()} from now on: {change}.")
@@ -543,11 +543,11 @@ def _keep_model(options: NodeOptions, result: Ensemble | Evaluation) -> None:
     """Ask for the model's file after a run, compare it with this node's own, and write it with its report."""
     identity, coordinator = read_private(Path(options.identity)), read_roster(Path(options.roster)).coordinator
     name = identity.public.name
-    with closing(NodeStore(options.state_of(name))) as store:
+    with closing(NodeStore(options.state_folder(name))) as store:
         own = set(store.models())
     own |= {digest_of_model(result)} if isinstance(result, Ensemble) else set()
     own |= {digest_of_model(Model.load(path).ensemble) for path in options.models}
-    folder = options.models_of(name)
+    folder = options.models_folder(name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline = time.monotonic() + _SECONDS_FOR_A_MODEL
     while True:

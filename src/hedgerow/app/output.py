@@ -38,7 +38,7 @@ def report_error(error: HedgerowError, *, as_json: bool, exit_code: int | None =
     remedy = error.remedy
     if error.code == "missing-extra":
         # Another environment's pip would install it where Hedgerow does not look.
-        remedy = remedy.replace("pip install", f"{typed('pip')} install")
+        remedy = remedy.replace("pip install", f"{format_command('pip')} install")
     if as_json:
         content = {
             "code": error.code,
@@ -52,11 +52,11 @@ def report_error(error: HedgerowError, *, as_json: bool, exit_code: int | None =
     if (log := _LOG.get()) is not None:
         log.say("ERROR", error.what, cause=error.cause, remedy=remedy, code=error.code, exit_code=code)
         return code
-    print(_paragraph(_styled("Error", "1;31", sys.stderr) + "   ", len("Error   "), error.what), file=sys.stderr)
+    print(_paragraph(_style("Error", "1;31", sys.stderr) + "   ", len("Error   "), error.what), file=sys.stderr)
     for title, text in (("Cause", error.cause), ("To do", remedy)):
         if text:
-            print(_paragraph(_styled(title, "1", sys.stderr) + "   ", len(title) + 3, text), file=sys.stderr)
-    print(_styled(f"        ({error.code}, exit code {code})", "2", sys.stderr), file=sys.stderr)
+            print(_paragraph(_style(title, "1", sys.stderr) + "   ", len(title) + 3, text), file=sys.stderr)
+    print(_style(f"        ({error.code}, exit code {code})", "2", sys.stderr), file=sys.stderr)
     return code
 
 
@@ -88,7 +88,7 @@ def today() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime())
 
 
-def wrapped(text: str, hanging: int = 20, columns: int | None = None) -> str:
+def wrap_text(text: str, hanging: int = 20, columns: int | None = None) -> str:
     """A report's lines, wrapped with a hanging indent."""
     columns = columns or width()
     lines = []
@@ -196,12 +196,12 @@ def warn(text: str) -> None:
     if (log := _LOG.get()) is not None:
         log.say("WARNING", text)
         return
-    print(_paragraph(_styled("Note", "1;33", sys.stderr) + "    ", 8, text), file=sys.stderr)
+    print(_paragraph(_style("Note", "1;33", sys.stderr) + "    ", 8, text), file=sys.stderr)
 
 
 def alarm(text: str) -> None:
     """What a person must not pass over, in red, on stdout."""
-    print(_styled(text, "1;31", sys.stdout))
+    print(_style(text, "1;31", sys.stdout))
 
 
 def warn_seeded() -> None:
@@ -209,7 +209,7 @@ def warn_seeded() -> None:
     warn("The noise comes from a seed, so anyone who knows it can remove it. For experiments only.")
 
 
-def typed(command: str) -> str:
+def format_command(command: str) -> str:
     """A command of this installation as a shell here understands it: its program with the folder, if that is needed."""
     program, *rest = command.split(" ", 1)
     own, found = Path(sys.executable).parent / program, shutil.which(program)
@@ -246,7 +246,7 @@ def _one_line(text: str) -> str:
     return shown(text.translate({ord(each): " " for each in "\n\t\r"}))
 
 
-def _styled(text: str, style: str, stream: TextIO) -> str:
+def _style(text: str, style: str, stream: TextIO) -> str:
     plain = not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     return text if plain else f"\033[{style}m{text}\033[0m"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_REMINDERS = 60.0
 
 
-def facts_of(question: Question) -> list[tuple[str, str]]:
+def list_facts(question: Question) -> list[tuple[str, str]]:
     """What the owner is shown before they answer, as names and values."""
     from hedgerow.client.state import ROSTER
 
@@ -38,22 +38,22 @@ def facts_of(question: Question) -> list[tuple[str, str]]:
         ("plan", f"{question.name}, {question.words}"),
         ("who sees what", who_sees(question.noise)),
         ("costs", f"{cost} at delta {question.delta:g}"),
-        ("then spent", f"{spending_of(question)} of {question.data_set}"),
+        ("then spent", f"{describe_spending(question)} of {question.data_set}"),
         ("question", question.id),
     ]
 
 
-def spending_of(question: Question) -> str:
+def describe_spending(question: Question) -> str:
     """What would be spent or reserved with this run, of what the policy allows."""
-    return of_budget(question.total, question.most, question.total_delta)
+    return format_budget(question.total, question.most, question.total_delta)
 
 
-def of_budget(epsilon: float, most: float, delta: float) -> str:
+def format_budget(epsilon: float, most: float, delta: float) -> str:
     """So much of what a policy allows."""
     return f"epsilon {number(epsilon)} of {most:g} at delta {delta:g}"
 
 
-def command_of(question: Question, folder: object) -> str:
+def approval_command(question: Question, folder: object) -> str:
     """What approves a question."""
     return f"hedgerow approve {shlex.quote(str(folder))} {question.id}"
 
@@ -86,15 +86,18 @@ class AtTheNode:
         if question.id != self._shown:
             self._shown, self._since, self._count = question.id, time.monotonic(), 1
             self._number = 1000 + secrets.randbelow(9000)
-            note(f"The owner is asked first. {'; '.join(f'{name}: {value}' for name, value in facts_of(question))}")
+            note(f"The owner is asked first. {'; '.join(f'{name}: {value}' for name, value in list_facts(question))}")
             how = f"Type yes {self._number}, or no. From elsewhere: " if self._reads else "To approve it: "
-            note(f"{how}{command_of(question, self._folder)}")
+            note(f"{how}{approval_command(question, self._folder)}")
         if self._reads and select.select([sys.stdin], [], [], 0)[0]:
             self._take(sys.stdin.readline(), question)
         waited = time.monotonic() - self._since
         if waited >= self._count * _SECONDS_BETWEEN_REMINDERS:
             if is_worth_a_line(self._count):
-                note(f"Waiting for the owner, for {waited / 60:,.0f} min by now: {command_of(question, self._folder)}")
+                note(
+                    f"Waiting for the owner, for {waited / 60:,.0f} min by now: "
+                    f"{approval_command(question, self._folder)}"
+                )
             self._count += 1
 
     def _take(self, line: str, question: Question) -> None:

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from hedgerow.app import cost, fit
-from hedgerow.app.inputs import address_of
+from hedgerow.app.inputs import parse_address
 from hedgerow.app.metrics import Metrics
 from hedgerow.app.output import json_text, note, number, today
-from hedgerow.app.owner import answer, facts_of
-from hedgerow.app.watch import RunView, sentence, thinned
+from hedgerow.app.owner import answer, list_facts
+from hedgerow.app.watch import RunView, sentence, thin
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
@@ -86,7 +86,7 @@ class Page:
     """
 
     def __init__(self, place: str, name: str, title: str, actions: Mapping[str, Action] | None = None) -> None:
-        self._host, port = address_of(place if ":" in place else f"127.0.0.1:{place}", "--console")
+        self._host, port = parse_address(place if ":" in place else f"127.0.0.1:{place}", "--console")
         self._token, self._actions = secrets.token_urlsafe(16), actions or {}
         self._files = {"": f"{name}.html", **{file: file for file in (f"{name}.js", "page.css", "page.js")}}
         self._picture = b""
@@ -111,7 +111,7 @@ class Page:
             self._state = json_text(self._parts, indent=None).encode(errors="replace")
             self._version += 1
 
-    def said(self, part: str) -> Any:
+    def read_part(self, part: str) -> Any:
         """A part of the page as it is now; None before it was said."""
         return self._parts.get(part)
 
@@ -123,7 +123,7 @@ class Page:
     def show_model(self, model: Model) -> None:
         """A model's report as text, and its shapes where they can be drawn."""
         try:
-            self._picture, picture, why_none = _drawn(model), f"shapes.png?{self._version}", ""
+            self._picture, picture, why_none = _draw_shapes(model), f"shapes.png?{self._version}", ""
         except HedgerowError as fault:
             self._picture, picture, why_none = b"", "", fault.what
         self.say(report=model.report_text(today()), picture=picture, no_picture=why_none)
@@ -138,7 +138,7 @@ class Page:
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             return Response("There is no such page.", 404)
         if request.method == "POST":
-            return await self._done(request, name)
+            return await self._carry_out(request, name)
         if name in self._files:
             file = self._files[name]
             content = resources.files("hedgerow.app").joinpath(file).read_bytes()
@@ -155,7 +155,7 @@ class Page:
         """What is told without the token; None for nothing."""
         return None
 
-    async def _done(self, request: Request, name: str) -> Response:
+    async def _carry_out(self, request: Request, name: str) -> Response:
         """Carry out an action, if this server's own page asks for it, on this machine."""
         action = self._actions.get(name.removeprefix("do/")) if name.startswith("do/") else None
         if action is None:
@@ -233,7 +233,7 @@ class Page:
         self.close()
 
 
-def _drawn(model: Model) -> bytes:
+def _draw_shapes(model: Model) -> bytes:
     """The model's shapes as PNG; EnvironmentFault without matplotlib."""
     # An extra, and slow to import.
     from hedgerow.models.plots import plot_shapes
@@ -325,9 +325,9 @@ class Console(Page):
 
     def lose(self, reason: str) -> None:
         """The monitor has no connection to the coordinator; the last report stays, with a word above it."""
-        if not self.said("is_over"):
+        if not self.read_part("is_over"):
             lost = f"No connection to the coordinator ({reason})."
-            if self.said("is_over") is None:
+            if self.read_part("is_over") is None:
                 self.say(phase="No connection", mood="bad", lost=lost)
             else:
                 self.say(mood="bad", lost=f"{lost} Below is the last that it told.")
@@ -381,11 +381,11 @@ def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
         return [["all runs", "they protect different units, so their costs cannot be added"]]
     before = [event for run in past for event in run.events]
     # What a survey released before several runs was released once.
-    surveys = {_survey_of(run.plan): run.plan for run in past}
+    surveys = {_identify_survey(run.plan): run.plan for run in past}
     for surveyed in surveys.values():
         before += prepared_events(surveyed)
     gdp, delta = get_accountant("gdp"), plan.privacy.delta
-    own = TrainingTask(plan).planned_releases() + ([] if _survey_of(plan) in surveys else prepared_events(plan))
+    own = TrainingTask(plan).planned_releases() + ([] if _identify_survey(plan) in surveys else prepared_events(plan))
     whole = gdp.epsilon([*before, *own], delta)
     return [
         ["before this run", f"epsilon {number(gdp.epsilon(before, delta))}"],
@@ -394,7 +394,7 @@ def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
     ]
 
 
-def _survey_of(plan: Plan) -> Hashable:
+def _identify_survey(plan: Plan) -> Hashable:
     """What tells one survey before a run from another: the runs that made it, or, where a plan does not say them, all
     of that plan, so that one which was changed by hand counts twice: rather too much than too little.
     """
@@ -498,7 +498,7 @@ class SitePage(Page):
             words = spoken(bytes.fromhex(plan.digest))
             named = [("plan", plan.name), ("fingerprint", words), ("predicts", about)]
             expected = forecast(plan)
-            seen = cost.seen_facts(plan, expected)
+            seen = cost.describe_visibility(plan, expected)
             self.say(cost=[*named, *cost.privacy_facts(plan, expected), *seen])
 
     def show_fit(self, name: str, found: TableFit) -> None:
@@ -512,9 +512,9 @@ class SitePage(Page):
             table |= {"rest": rest, "columns": columns, "mending": "\n".join(lines)}
         else:
             table["rest"] = "Its counts are private, and this page is served to other machines: see `hedgerow check`."
-        self.say(tables=[*(self.said("tables") or []), table])
+        self.say(tables=[*(self.read_part("tables") or []), table])
 
-    def connected(self, event: Connected | Disconnected) -> None:
+    def show_connection(self, event: Connected | Disconnected) -> None:
         """The connection to the coordinator has come or gone."""
         is_there = isinstance(event, Connected)
         self._connection = "" if is_there else WireRefusal(known(event.reason)).what  # type: ignore[union-attr]
@@ -564,7 +564,7 @@ class SitePage(Page):
     def asking(self, folder: Path, question: Question) -> Iterator[None]:
         """Show what is asked between two runs until the block ends, and take the answer; `folder`: the node's."""
         self._folder = folder
-        *facts, _ = facts_of(question)
+        *facts, _ = list_facts(question)
         waiting = "The coordinator has a new roster: see below."
         shown = {"id": question.id, "facts": facts}
         self.say(phase="Your answer is awaited", mood="waits", waiting=waiting, question=shown, can_stop=True)
@@ -577,23 +577,23 @@ class SitePage(Page):
     # What the owner may do --------------------------------------------------------------------------------------------
 
     def _approve(self, asked: Mapping[str, Any]) -> str:
-        return self._answered(asked, approve=True)
+        return self._answer_question(asked, approve=True)
 
     def _deny(self, asked: Mapping[str, Any]) -> str:
-        return self._answered(asked, approve=False)
+        return self._answer_question(asked, approve=False)
 
-    def _answered(self, asked: Mapping[str, Any], *, approve: bool) -> str:
+    def _answer_question(self, asked: Mapping[str, Any], *, approve: bool) -> str:
         """Answer the question that was shown: the page names it, so no other can be slipped in between."""
         with closing(self._own_desk()) as desk:
             said = answer(desk, str(asked.get("question", "")), approve=approve)
-        return self._noted(said)
+        return self._log_action(said)
 
     def _stop(self, _: Mapping[str, Any]) -> str:
         with closing(self._own_desk()) as desk:
             desk.stop()
-        return self._noted("The node leaves its run, charged for what it has answered, and ends.")
+        return self._log_action("The node leaves its run, charged for what it has answered, and ends.")
 
-    def _noted(self, said: str) -> str:
+    def _log_action(self, said: str) -> str:
         """What was done on the page, in the log of the node as well: it is that of another thread."""
         self._context.copy().run(note, f"On the site's page: {said}")
         return said
@@ -636,7 +636,7 @@ class _Look:
             "phase": phase,
             "mood": mood,
             "waiting": waiting,
-            "question": None if question is None else {"id": question.id, "facts": self._asked(question)},
+            "question": None if question is None else {"id": question.id, "facts": self._describe_question(question)},
             "can_stop": not is_over,
             "rounds": [done, planned] if planned else None,
         }
@@ -647,10 +647,10 @@ class _Look:
             self._again = ended + _IDLE_PER_WORK * (ended - began)
         return parts
 
-    def _asked(self, question: Question) -> list[tuple[str, str]]:
+    def _describe_question(self, question: Question) -> list[tuple[str, str]]:
         """What a question asks for, with what was spent before; without its number, which the page sends along."""
         before = self._book.spent(question.data_set, question.total_delta)
-        *facts, then, _ = facts_of(question)
+        *facts, then, _ = list_facts(question)
         return [*facts, ("spent now", f"epsilon {before:.4g}"), then]
 
     def _ledger(self) -> dict[str, Any]:
@@ -716,4 +716,4 @@ class _Look:
         point = (start + min(1.0, done / planned), total)
         if not self._in_run or self._in_run[-1] != point:
             self._in_run.append(point)
-        self._in_run = thinned(self._in_run)
+        self._in_run = thin(self._in_run)

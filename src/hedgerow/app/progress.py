@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from hedgerow.app.inputs import listed
+from hedgerow.app.inputs import join_names
 from hedgerow.app.output import note, number
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _SECONDS_UNTIL_SLOW = 10.0
 
 
 @contextmanager
-def told_if_slow(*, quiet: bool) -> Iterator[None]:
+def note_if_slow(*, quiet: bool) -> Iterator[None]:
     """While a party has its code loaded, say after ten seconds why that takes long, whatever its method compiles."""
     text = "Getting ready: on a machine's first run inner loops are compiled, which takes a minute or two, once."
     # The log's line is made where the timer runs, which would not know that there is a log.
@@ -62,10 +62,10 @@ def survey_facts(findings: Findings, names: tuple[str, ...]) -> list[tuple[str, 
         doubt = f" ({findings.label.doubt})" if findings.label.doubt else ""
         facts.append(("label", f"{number(low)} to {number(high)}{cut}{doubt}"))
     if findings.classes:
-        facts.append(("classes", listed([str(own) for own in findings.classes])))
+        facts.append(("classes", join_names([str(own) for own in findings.classes])))
     return facts
 
 
-def sites_of(session: RunSession) -> list[str]:
+def list_contributors(session: RunSession) -> list[str]:
     """Whose rows are in a release of the run."""
     return sorted({site for survivors in session.run.survivors for site in survivors})

@@ -44,7 +44,7 @@ def loader(
     source = opened(place).source if is_url(place) else data
 
     def load(plan: Plan) -> SiteData:
-        return _said(read_site_data(adapted(place, own), plan, strict=strict), source, tell)
+        return _report_reading(read_site_data(adapted(place, own), plan, strict=strict), source, tell)
 
     return load
 
@@ -63,7 +63,7 @@ def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Cal
     return lambda asked: read_raw_site(adapted(place, own), asked, tell_owner)
 
 
-def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
+def _report_reading(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
     rows, report = read
     if tell is not None and (report.unfit or report.warning or not rows.n_records):
         text = " ".join(filter(None, (report.text(), report.warning)))
@@ -140,7 +140,7 @@ def _stamps(tables: Sequence[Location]) -> list[tuple[int, int] | None]:
     return found
 
 
-def arrivals_of(
+def open_arrivals(
     folder: str | None, *, strict: bool = False, tell: Tell | None = None, own: Adapter = PLAIN
 ) -> ArrivalFolder | None:
     """The folder of tables that come while a run goes on; None for none; EnvironmentFault when it is not there."""
@@ -148,7 +148,7 @@ def arrivals_of(
         return None
 
     def read(path: Path, plan: Plan) -> SiteData:
-        return _said(read_site_data(adapted(path, own), plan, strict=strict), path.name, tell)
+        return _report_reading(read_site_data(adapted(path, own), plan, strict=strict), path.name, tell)
 
     source = ArrivalFolder(Path(folder), read, strict, tell)
     source.names()

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.app.inputs import listed
+from hedgerow.app.inputs import join_names
 from hedgerow.app.output import print_facts
 from hedgerow.local.survey import TableSurvey
 from hedgerow.models.plots import CLASS_COLOURS
@@ -81,7 +81,7 @@ class Sheet:
 # What is said ---------------------------------------------------------------------------------------------------------
 
 
-def sheets_of(found: TableStatistics | SurvivalCurves, *, is_page: bool = False) -> list[Sheet]:
+def build_sheets(found: TableStatistics | SurvivalCurves, *, is_page: bool = False) -> list[Sheet]:
     """All of it. Args: is_page: with room for bounds, bands, finer pictures and every class."""
     if isinstance(found, SurvivalCurves):
         return [_curve_sheet(found, curve) for curve in found.curves]
@@ -100,7 +100,7 @@ def sheets_of(found: TableStatistics | SurvivalCurves, *, is_page: bool = False)
     return [sheet for sheet in sheets if sheet.rows]
 
 
-def meaning_of(found: TableStatistics | SurvivalCurves) -> str:
+def explain_sheets(found: TableStatistics | SurvivalCurves) -> str:
     """How to read the sheets."""
     least = f"not shown, because of fewer than {LEAST_RECORDS:.0f} records or too much noise"
     if isinstance(found, SurvivalCurves):
@@ -132,11 +132,11 @@ def _number_sheet(title: str, columns: list[Column], *, has_odd: bool, has_mean:
         for own in map(at.get, shares):
             band = f" [{column.format(own.low)}, {column.format(own.high)}]" if is_page and own is not None else ""
             row.append(NOT_SHOWN if own is None else f"{column.format(own.value)}{band}")
-        rows.append((*row, histogram_of(column, n_bars)))
+        rows.append((*row, build_histogram(column, n_bars)))
     return Sheet(title, tuple(heads), tuple(rows))
 
 
-def histogram_of(column: Column, n_bars: int) -> Bars:
+def build_histogram(column: Column, n_bars: int) -> Bars:
     """Even bins between the bounds, and what lies outside them where it is shown."""
     if column.range is None:
         return Bars(())
@@ -173,7 +173,7 @@ def _text_sheet(columns: list[Column], *, is_page: bool) -> Sheet:
             percent(column.missing),
             categories_text(column, 12 if is_page else 6),
         )
-        rows.append((*row, _shares_of(column)) if is_page else row)
+        rows.append((*row, _build_shares(column)) if is_page else row)
     return Sheet("Text", heads, tuple(rows))
 
 
@@ -181,7 +181,7 @@ def _by_size(column: Column) -> list[Group]:
     return sorted((group for group in column.groups if group.count.is_shown), key=lambda own: -own.count.value)
 
 
-def _shares_of(column: Column) -> Bars:
+def _build_shares(column: Column) -> Bars:
     """The categories by their counts, the largest first, and those that are not shown."""
     shown = [] if column.is_hashed else _by_size(column)
     if not shown:
@@ -258,7 +258,7 @@ def count_text(count: Noisy) -> str:
 
 def _unknown_text(found: TableStatistics | SurvivalCurves) -> str:
     unknown = [column.name for column in getattr(found, "columns", ()) if column.kind == "unknown"]
-    return f"Too little stands out of the noise in, and a drafted plan lacks: {listed(unknown)}." if unknown else ""
+    return f"Too little stands out of the noise in, and a drafted plan lacks: {join_names(unknown)}." if unknown else ""
 
 
 # Where it is said -----------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
     """The statistics on a terminal. Args: names: of the sites."""
     print_facts([("sites", _sites_text(names)), ("records", f"about {count_text(found.n_records)}")])
     console.print()
-    for sheet in sheets_of(found):
+    for sheet in build_sheets(found):
         table = Table(
             box=box.SIMPLE_HEAD, title=sheet.title, title_justify="left", title_style="bold", pad_edge=False,
             padding=(0, 1, 0, 0),
@@ -281,33 +281,33 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
         console.print(table)
     if said := _unknown_text(found):
         console.print(Text(f"{said}\n"))
-    console.print(Text(f"{meaning_of(found)}\n", style="dim"))
+    console.print(Text(f"{explain_sheets(found)}\n", style="dim"))
 
 
 def _sites_text(names: Sequence[str]) -> str:
-    return f"{len(names)} {'sites' if len(names) > 1 else 'site'}: {listed(names)}"
+    return f"{len(names)} {'sites' if len(names) > 1 else 'site'}: {join_names(names)}"
 
 
-def page_of(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
+def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
     """The statistics as a page. Args: subject: what the report calls them."""
     found, report = survey.statistics, survey.report
     is_curves = isinstance(found, SurvivalCurves)
     facts = [("records, about", count_text(found.n_records)), ("epsilon", short(report.epsilon))]
     facts += [("delta", f"{report.delta:g}")]
     template = resources.files("hedgerow.app").joinpath("statistics.html").read_text(encoding="utf-8")
-    picture = picture_of(found) if isinstance(found, SurvivalCurves) else ""
+    picture = draw_curves(found) if isinstance(found, SurvivalCurves) else ""
     return Template(template).substitute(
         title="Survival curves" if is_curves else "Statistics before training",
         sites=escape(_sites_text(sites)),
         facts="".join(f'<div><b>{escape(value)}</b><span class="muted">{name}</span></div>' for name, value in facts),
         voided="".join(f'<p class="void">Void: {escape(reason)}.</p>' for reason in report.voided_by),
-        body=picture + "\n".join(map(_html_of, sheets_of(found, is_page=True))),
-        meaning=escape(" ".join(filter(None, (_unknown_text(found), meaning_of(found))))),
+        body=picture + "\n".join(map(_render_sheet, build_sheets(found, is_page=True))),
+        meaning=escape(" ".join(filter(None, (_unknown_text(found), explain_sheets(found))))),
         report=escape(report.text(subject)),
     )
 
 
-def _html_of(sheet: Sheet) -> str:
+def _render_sheet(sheet: Sheet) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in sheet.heads)
     rows = "\n".join(
         "<tr>" + "".join(f"<td>{c.svg() if isinstance(c, Bars) else escape(c)}</td>" for c in row) + "</tr>"
@@ -322,7 +322,7 @@ _PLOT = (44.0, 26.0, 580.0, 280.0)
 """Left, top, width and height of the area of curves."""
 
 
-def picture_of(found: SurvivalCurves, *, is_file: bool = False) -> str:
+def draw_curves(found: SurvivalCurves, *, is_file: bool = False) -> str:
     """Curves with their 95 % bands, straight between ends of intervals: SVG within a page, or a file of its own."""
     left, top, width, height = _PLOT
     muted = 'fill="#7c8781" font-family="system-ui,sans-serif" font-size="11"'

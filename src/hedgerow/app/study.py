@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.app.inputs import address_of, asked, is_terminal, listed, read_plan, read_text
+from hedgerow.app.inputs import is_terminal, join_names, parse_address, prompt, read_plan, read_text
 from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
@@ -110,7 +110,7 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
 
     plan = read_plan(plan_file)
     require_masks(plan)
-    host, _ = address_of(listen, "--listen")
+    host, _ = parse_address(listen, "--listen")
     address = check_address(dialled or listen, "--address" if dialled else "--listen")
     if host in _ANY_HOST and not dialled:
         raise UsageError("study-address", listen=listen)
@@ -136,7 +136,7 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
     note(f"Next: `hedgerow study invite SITE ...`. {folder} holds the coordinator's keys: keep it, and back it up.")
 
 
-def folder_of(given: str | None) -> Path:
+def find_folder(given: str | None) -> Path:
     """A study's folder: as given, this one, or the only one below it; raises UsageError "study-folder"."""
     if given is not None:
         if not (Path(given) / "study.db").is_file():
@@ -147,16 +147,16 @@ def folder_of(given: str | None) -> Path:
         return here
     found = sorted(place.parent for place in here.glob("[!.]*/study.db"))
     if len(found) != 1:
-        raise UsageError("study-folder", folder="." if not found else listed(map(str, found)))
+        raise UsageError("study-folder", folder="." if not found else join_names(map(str, found)))
     return found[0]
 
 
-def identity_of(book: StudyBook) -> PrivateIdentity:
+def read_identity(book: StudyBook) -> PrivateIdentity:
     """The coordinator's keys."""
     return read_private(book.folder / f"{COORDINATOR}{PRIVATE_SUFFIX}")
 
 
-def _proposed(policy: str | None, max_epsilon: float | None, plan: Plan, before: str | None) -> str:
+def _propose_policy(policy: str | None, max_epsilon: float | None, plan: Plan, before: str | None) -> str:
     """The policy that a site is asked to confirm, without the name of its data; raises UsageError.
 
     Args: before: that of the invitation that this one replaces, for where the command names none.
@@ -170,11 +170,11 @@ def _proposed(policy: str | None, max_epsilon: float | None, plan: Plan, before:
     else:
         most = plan.privacy.epsilon if max_epsilon is None else max_epsilon
         text = f"max_epsilon = {most}\ndelta = {plan.privacy.delta}\n"
-    parse_policy(policy_of(text, "the data", plan.privacy.noise)).check_plan(plan)
+    parse_policy(build_policy(text, "the data", plan.privacy.noise)).check_plan(plan)
     return text
 
 
-def policy_of(proposed: str, data_set: str, noise: str = "distributed") -> str:
+def build_policy(proposed: str, data_set: str, noise: str = "distributed") -> str:
     """A policy's text, out of a proposal and what the owner calls the data.
 
     Args: noise: the plan's; noise that others add is no part of a proposal, and every owner is asked for it in words.
@@ -201,7 +201,7 @@ def invite(
         again: write new ones; the old ones of these parties are void.
     """
     with closing(StudyBook(folder)) as book:
-        plan, identity = read_plan(str(book.folder / PLAN)), identity_of(book)
+        plan, identity = read_plan(str(book.folder / PLAN)), read_identity(book)
         given = ((Role.SITE, sites), (Role.MONITOR, monitors))
         parties = [(name, role) for role, names in given for name in names]
         if not parties:
@@ -211,7 +211,7 @@ def invite(
                 raise UsageError("invited-coordinator", name=name)
         # All of them before the first is written: what is refused has invited nobody.
         policies = {
-            (name, role): _proposed(policy, max_epsilon, plan, book.proposed_to(name) if again else None)
+            (name, role): _propose_policy(policy, max_epsilon, plan, book.proposed_to(name) if again else None)
             if role is Role.SITE
             else ""
             for name, role in parties
@@ -231,7 +231,7 @@ def invite(
     if sites:
         from hedgerow.client.policy import parse_policy
 
-        asked = {parse_policy(policy_of(text, "the data")).max_epsilon for text in policies.values() if text}
+        asked = {parse_policy(build_policy(text, "the data")).max_epsilon for text in policies.values() if text}
         # A newcomer who is asked for less than those before is out of budget when they are not.
         note(f"Each site is asked to allow epsilon {' or '.join(f'{most:g}' for most in sorted(asked))} over all runs.")
         if plan.privacy.noise != "distributed":
@@ -252,7 +252,7 @@ def move(folder: Path, new: str, given: str | None = None) -> None:
         before, listen = book.fact("address"), book.fact("listen")
         # One address for both moves as one.
         listen = given or (new if listen == before else listen)
-        address_of(listen, "--listen")
+        parse_address(listen, "--listen")
         book.move(new, listen)
     note(f"From its next start the coordinator listens on {listen}; new invitations name {new}.")
     note(f"Every site starts `hedgerow join` with --connect {new}. Keys, roster and runs stay as they are.")
@@ -316,7 +316,7 @@ def confirm(folder: Path, words: Sequence[str]) -> None:
 
 
 def _confirm(book: StudyBook, given: Sequence[str]) -> None:
-    coordinator_keys = identity_of(book).public
+    coordinator_keys = read_identity(book).public
     for each in given:
         name, equals, words = each.partition("=")
         if not equals:
@@ -343,8 +343,8 @@ def serve(options: StudyOptions, words: Sequence[str], report: Report) -> None:
     is_receiving = not (folder / ROSTER).is_file() or not (are_all_in or (last and not is_over))
     late = [] if is_receiving else _late(folder, last)
     if late:
-        note(f"Run {last} is over. Away at its end, and told of it now: {listed(late)}.")
-    is_resting = not late and (is_over or (last > 0 and _pause_of(folder, last).exists()))
+        note(f"Run {last} is over. Away at its end, and told of it now: {join_names(late)}.")
+    is_resting = not late and (is_over or (last > 0 and _pause_file(folder, last).exists()))
     with _page(options) if is_receiving or not is_resting else nullcontext() as page:
         if is_receiving:
             with closing(StudyBook(folder)) as book:
@@ -373,12 +373,12 @@ def _page(options: StudyOptions) -> Iterator[Console | None]:
         yield page
 
 
-def _warn_of_few_sites(book: StudyBook, sites: Sequence[str]) -> None:
+def _warn_about_few_sites(book: StudyBook, sites: Sequence[str]) -> None:
     """Say before anyone calls anyone that nodes would take part in no run of so few sites."""
     from hedgerow.client.policy import parse_policy
 
     proposed = [text for text in map(book.proposed_to, sites) if text is not None]
-    least = max((parse_policy(policy_of(text, "the data")).min_sites for text in proposed), default=0)
+    least = max((parse_policy(build_policy(text, "the data")).min_sites for text in proposed), default=0)
     if len(sites) < least:
         warn(
             f"{len(sites)} site(s) are invited, and the proposed policies take part with {least} or more (min_sites): "
@@ -391,20 +391,20 @@ def _receive(book: StudyBook, page: Console | None) -> None:
     """Serve the parties until all have the roster."""
     from hedgerow.models.model import write_atomically
 
-    identity = identity_of(book)
+    identity = read_identity(book)
     guests = book.guests()
     if not any(guest.role is Role.SITE for guest in guests):
         raise UsageError("nobody-invited")
     _require_own_roster(book)
-    _warn_of_few_sites(book, [guest.name for guest in guests if guest.role is Role.SITE])
-    host, port = address_of(book.fact("listen"), "--listen")
+    _warn_about_few_sites(book, [guest.name for guest in guests if guest.role is Role.SITE])
+    host, port = parse_address(book.fact("listen"), "--listen")
     allow_many_connections()
     # A book for each thread: one that the server writes to while the operator confirms somebody waits for its turn.
     with closing(StudyBook(book.folder)) as desk:
         answering = _Answering(Reception(identity.public, desk, os.urandom))
         server = StudyServer(identity, HubAddress(host, port), len(guests), answering)
         try:
-            note(f"Listening on {book.fact('listen')} for {listed(guest.name for guest in guests)}.")
+            note(f"Listening on {book.fact('listen')} for {join_names(guest.name for guest in guests)}.")
             lines = _Lines(book, identity, page)
             while not lines.look():
                 answering.require_well()
@@ -471,11 +471,11 @@ class _Lines:
         }
         if not any(parties.values()):
             parties["to take the roster"] = [guest.name for guest in guests if not guest.has_all]
-        awaited = ", ".join(f"{listed(names)} {what}" for what, names in parties.items() if names)
+        awaited = ", ".join(f"{join_names(names)} {what}" for what, names in parties.items() if names)
         now = time.monotonic()
         text = f"waiting for {awaited} (since {now - self._since:,.0f} s, until they come)" if awaited else ""
         if self._page is not None:
-            self._page.show_parties([(guest.name, state_of(guest), guest.has_all) for guest in guests], text)
+            self._page.show_parties([(guest.name, describe_state(guest), guest.has_all) for guest in guests], text)
         if text and (awaited != self._awaited or now - self._told_at >= _SECONDS_BETWEEN_WAITS):
             self._awaited, self._told_at = awaited, now
             note(f"{text[:1].upper()}{text[1:]}.")
@@ -484,7 +484,7 @@ class _Lines:
         words = guest.words(self._coordinator)
         self._say(f"{guest.name} has enrolled. Its words: {words}")
         if is_terminal():
-            said = asked(f"Call {guest.name}. Which four words do they read to you?")
+            said = prompt(f"Call {guest.name}. Which four words do they read to you?")
             now = self._book.guest(guest.name)
             # The question may have stood for long: `study confirm`, `invite --again` and `withdraw` go on beside it.
             if not said or now is None or now.is_confirmed or now.invitation != guest.invitation:
@@ -533,7 +533,7 @@ def _carry_out(options: StudyOptions, number: int, report: Report, page: Console
         page.show_history(past_runs(folder, number), read_plan(str(plan)))
         page.show_plan(read_plan(str(plan)))
     try:
-        file = ModelFile(place / "model.json", None, _journal_of(folder, number), quiet=options.quiet)
+        file = ModelFile(place / "model.json", None, _journal_file(folder, number), quiet=options.quiet)
         coordinator = options.coordinator()
         report(*train_over_nodes(coordinator, read_plan(str(plan)), file, page), file.path)
         hand_out(coordinator, file.path, only_late=True)
@@ -551,7 +551,7 @@ def _carry_out(options: StudyOptions, number: int, report: Report, page: Console
 
 def _say_who_was_away(folder: Path, number: int) -> None:
     if late := _late(folder, number):
-        note(f"Not by {listed(late)}: once they are back, `hedgerow study serve` gives it to them.")
+        note(f"Not by {join_names(late)}: once they are back, `hedgerow study serve` gives it to them.")
 
 
 def _late(folder: Path, number: int) -> list[str]:
@@ -562,13 +562,13 @@ def _late(folder: Path, number: int) -> list[str]:
     return sorted(coordinator.late(model, read_roster(folder / ROSTER))) if model.is_file() else []
 
 
-def _pause_of(folder: Path, number: int) -> Path:
+def _pause_file(folder: Path, number: int) -> Path:
     from hedgerow.app import coordinator
 
-    return coordinator.paused_file(_journal_of(folder, number))
+    return coordinator.pause_file(_journal_file(folder, number))
 
 
-def _journal_of(folder: Path, number: int) -> Path:
+def _journal_file(folder: Path, number: int) -> Path:
     return run_folder(folder, number) / "model.json.journal"
 
 
@@ -585,7 +585,7 @@ def past_runs(folder: Path, before: int) -> list[PastRun]:
             model = Model.load(place / "model.json")
             plan, releases, remark = model.plan, model.ledger.releases[len(model.plan.prepared) :], ""
         elif state == "ended":
-            with closing(Journal(_journal_of(folder, number))) as journal:
+            with closing(Journal(_journal_file(folder, number))) as journal:
                 plan, releases, remark = read_plan(str(place / PLAN)), journal.entries(), "no model"
         else:
             continue
@@ -616,7 +616,7 @@ def run(options: StudyOptions, plan: str | None, report: Report) -> None:
         write_atomically(folder / PLAN, read_text(plan).encode())
         note(f"Send {plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
     number = last + 1 if is_over or not last else last
-    _pause_of(folder, number).unlink(missing_ok=True)
+    _pause_file(folder, number).unlink(missing_ok=True)
     with _page(options) as page:
         _carry_out(options, number, report, page)
 
@@ -626,11 +626,11 @@ def pause(folder: Path) -> None:
     last, is_over = newest_run(folder)
     if not last or is_over:
         raise UsageError("study-no-run")
-    _pause_of(folder, last).touch(mode=0o600)
-    while _is_carried_out(_journal_of(folder, last)):
+    _pause_file(folder, last).touch(mode=0o600)
+    while _is_carried_out(_journal_file(folder, last)):
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     if newest_run(folder)[1]:
-        _pause_of(folder, last).unlink(missing_ok=True)
+        _pause_file(folder, last).unlink(missing_ok=True)
         note(f"Run {last} was over before it could be paused.")
         return
     note(f"Run {last} is paused; its sites wait. `hedgerow study run` goes on with it, `hedgerow study abort` ends it.")
@@ -663,7 +663,7 @@ def evaluate(
     Args: noise: as for `EvaluationTask`; report: is given what was found, and the model's file.
     """
     from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes, hand_out
-    from hedgerow.app.evaluation import journal_of, to_be_evaluated
+    from hedgerow.app.evaluation import journal_file, to_be_evaluated
     from hedgerow.models.model import Model
 
     folder = options.folder
@@ -673,7 +673,7 @@ def evaluate(
     if not place.is_file():
         raise UsageError("study-no-run")
     model, coordinator = Model.load(place), options.coordinator()
-    file = ModelFile(place, model, Path(journal_of(place, model)), quiet=options.quiet)
+    file = ModelFile(place, model, Path(journal_file(place, model)), quiet=options.quiet)
     asked = to_be_evaluated(model, epsilon, None, noise)
     report(*evaluate_over_nodes(coordinator, asked, model, file), place)
     hand_out(coordinator, place)
@@ -689,7 +689,7 @@ def abort(options: StudyOptions) -> tuple[bytes, list[str], int]:
     if not last or is_over:
         raise UsageError("study-no-run")
     plan = read_plan(str(run_folder(folder, last) / PLAN))
-    ended = end_run(options.coordinator(), plan, _journal_of(folder, last))
+    ended = end_run(options.coordinator(), plan, _journal_file(folder, last))
     write_private(run_folder(folder, last) / "ended", "")
     return ended
 
@@ -712,10 +712,10 @@ def run_state(folder: Path, number: int) -> str:
         return "ended"
     if (place / "model.json").is_file():
         return "finished"
-    return "paused" if _pause_of(folder, number).exists() else "open"
+    return "paused" if _pause_file(folder, number).exists() else "open"
 
 
-def state_of(guest: Guest) -> str:
+def describe_state(guest: Guest) -> str:
     """How far a party's enrolment is."""
     if guest.has_all:
         return "takes part"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.inputs import adapted_sites, listed, new_file, read_text
+from hedgerow.app.inputs import adapt_sites, join_names, new_file, read_text
 from hedgerow.app.output import json_text, note
-from hedgerow.app.progress import sites_of, status
-from hedgerow.app.statistics import page_of, picture_of
+from hedgerow.app.progress import list_contributors, status
+from hedgerow.app.statistics import draw_curves, render_page
 from hedgerow.data.drafts import ask_of_texts, read_codebook
 from hedgerow.data.fit import of_lines
 from hedgerow.data.sources import column_names
@@ -64,7 +64,7 @@ class SurveyOptions:
             column's categories.
         without: columns that are left out.
         unit, max_rows_per_unit: whom it protects, and rows of one that are used (1); None for single rows.
-        adapters: how sites write their tables, as for `adapted_sites`.
+        adapters: how sites write their tables, as for `adapt_sites`.
         train_epsilon: what the drafted plan promises; None for `usual_epsilon`.
         seed: draws the noise from a seed, for experiments.
         quiet: make no remarks.
@@ -115,10 +115,11 @@ class Survey:
     def write(self, folder: Path) -> dict[str, Path]:
         """Write the files; statistics that were there before are written over, but for a plan that is another one."""
         texts = {
-            "report.html": page_of(self.found, self.sites, SUBJECT), "survey.json": json_text(self.to_dict()) + "\n",
-        }  # fmt: skip
+            "report.html": render_page(self.found, self.sites, SUBJECT),
+            "survey.json": json_text(self.to_dict()) + "\n",
+        }
         if isinstance(self.found.statistics, SurvivalCurves):
-            texts["curves.svg"] = picture_of(self.found.statistics, is_file=True)
+            texts["curves.svg"] = draw_curves(self.found.statistics, is_file=True)
         if self.text:
             save_plan(folder / PLAN, self.text)
         for name, text in texts.items():
@@ -152,14 +153,14 @@ def survey_over_tables(
 
     Args: folder: where they are to go; allow_loss: the share of a table's rows that may be left out.
     """
-    label = _declared_label(options)
+    label = _read_label(options)
     if folder is not None and options.label:
         # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
         new_file(str(folder / PLAN))
-    places = adapted_sites(tables, options.adapters)
+    places = adapt_sites(tables, options.adapters)
     curves = _curves(options, {})
     if curves is None:
-        schema, without = _known(options, column_names(next(iter(places.values()))))
+        schema, without = _read_declarations(options, column_names(next(iter(places.values()))))
     with status("Reading", quiet=options.quiet):
         if curves is None:
             read = read_site_tables(places, schema, without, options.unit or "record")
@@ -181,7 +182,7 @@ def survey_over_tables(
     texts = [own for table in read.tables.values() for own in table.columns if own.place.column in hashed]
     if question := ask_of_texts({own.place.column for own in texts if number_like(own.texts[0])}):
         note(f"Private, for the owners of the tables only: {question}")
-    return _made(options, found, list(read.tables), label)
+    return _build_survey(options, found, list(read.tables), label)
 
 
 def survey_over_nodes(
@@ -196,23 +197,25 @@ def survey_over_nodes(
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app.coordinator import serve
 
-    label, noise = _declared_label(options), {"noise": options.noise or "distributed"}
-    asked = _curves(options, noise) or _asked_of_nodes(options, header, noise)
+    label, noise = _read_label(options), {"noise": options.noise or "distributed"}
+    asked = _curves(options, noise) or _ask_nodes(options, header, noise)
     task = SurveyTask(asked)
 
-    def found_in(outcome: Outcome, session: RunSession) -> Survey:
+    def conclude(outcome: Outcome, session: RunSession) -> Survey:
         statistics = asked.statistics(session.run.releases, outcome.ledger)
         found = table_survey(asked, statistics, outcome.ledger, coordinator.noise)
-        return _made(options, replace(found, run=session.run.run_id), sites_of(session), label)
+        return _build_survey(options, replace(found, run=session.run.run_id), list_contributors(session), label)
 
     def write(outcome: Outcome, session: RunSession) -> None:
-        found_in(outcome, session).write(folder)
+        conclude(outcome, session).write(folder)
 
     file = StatisticsFolder(folder, Path(journal or folder / "survey.journal"), write, is_new, options.quiet)
-    return found_in(*serve(coordinator, task.plan, file, task))
+    return conclude(*serve(coordinator, task.plan, file, task))
 
 
-def _made(options: SurveyOptions, found: TableSurvey, sites: Sequence[str], label: dict[str, Any] | None) -> Survey:
+def _build_survey(
+    options: SurveyOptions, found: TableSurvey, sites: Sequence[str], label: dict[str, Any] | None
+) -> Survey:
     plan = drafted_plan(found, len(sites), options.train_epsilon, label)
     text = open_plan_text(found, len(sites), options.train_epsilon) if plan is None else plan_text(plan)
     return Survey(found, sites, plan, text)
@@ -221,7 +224,7 @@ def _made(options: SurveyOptions, found: TableSurvey, sites: Sequence[str], labe
 # What is asked for ----------------------------------------------------------------------------------------------------
 
 
-def _declared_label(options: SurveyOptions) -> dict[str, Any] | None:
+def _read_label(options: SurveyOptions) -> dict[str, Any] | None:
     """The [label] of the schema, if it is a number; read before anything is spent, for it may be wrong."""
     is_declared = options.schema is not None and bool(options.label)
     return numeric_label_of(read_text(str(options.schema)), options.label) if is_declared else None
@@ -234,10 +237,10 @@ def _curves(options: SurveyOptions, noise: Mapping[str, str]) -> OpenTable | Non
     return curves_of(read_text(options.survival), options.by, _privacy(options, noise))
 
 
-def _asked_of_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, str]) -> OpenTable:
+def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, str]) -> OpenTable:
     """The statistics that are asked for, by what is declared, or by the header of a table."""
-    given = adapted_sites({} if header is None else {"": header}, options.adapters)
-    schema, without = _known(options, column_names(given[""]) if given else None)
+    given = adapt_sites({} if header is None else {"": header}, options.adapters)
+    schema, without = _read_declarations(options, column_names(given[""]) if given else None)
     if options.unit is not None:
         without.append(options.unit)
     if given:
@@ -250,7 +253,7 @@ def _asked_of_nodes(options: SurveyOptions, header: str | None, noise: Mapping[s
     return _open_table(options, columns, noise)
 
 
-def _known(options: SurveyOptions, names: Sequence[str] | None) -> tuple[dict[str, AskedColumn], list[str]]:
+def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> tuple[dict[str, AskedColumn], list[str]]:
     """What is declared of the columns, by the schema before the code book, and the columns that are left out.
 
     Args: names: of the columns that there are; None for those that are declared.
@@ -265,20 +268,20 @@ def _known(options: SurveyOptions, names: Sequence[str] | None) -> tuple[dict[st
     # A code book is of a whole study: what it says of columns that are not here is for other tables.
     identifiers = [name for name in names if is_identifier(name, book) and name not in own]
     if identifiers and not options.quiet:
-        note(f"Left out, by their names or the code book identifiers or free text: {listed(identifiers)}.")
+        note(f"Left out, by their names or the code book identifiers or free text: {join_names(identifiers)}.")
     known = {name: column for name, column in declared.items() if name in names and name != options.unit}
     return {**known, **schema}, [*options.without, *identifiers]
 
 
 def _say_unread(names: Sequence[str]) -> None:
     if names:
-        note(f"Left out, for their types or for names that two columns have: {listed(names)}.")
+        note(f"Left out, for their types or for names that two columns have: {join_names(names)}.")
 
 
 def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: Mapping[str, str]) -> OpenTable:
     names = [column.name for column in columns]
     if options.label and options.label not in names:
-        raise UsageError("survey-column", column=options.label, columns=listed(names))
+        raise UsageError("survey-column", column=options.label, columns=join_names(names))
     return OpenTable.of(columns, options.label or "", _privacy(options, noise))
 
 

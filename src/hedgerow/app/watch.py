@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from hedgerow.app.inputs import listed
+from hedgerow.app.inputs import join_names
 from hedgerow.app.output import megabytes, number
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import EVALUATION, SURVEY, WAITING, EventReport, RunReport, SiteReport, SiteState
@@ -84,7 +84,7 @@ class RunView:
         point = (report.rounds_done, report.epsilon_spent)
         if not math.isinf(point[1]) and self._curve[-1:] != [point]:
             # Epsilon is computed now and then: the newest value of a round counts.
-            self._curve = thinned([*(one for one in self._curve if one[0] < report.rounds_done), point])
+            self._curve = thin([*(one for one in self._curve if one[0] < report.rounds_done), point])
         is_waiting = report.phase in (WAITING, RunState.GATHERING)
         self._waiting_since = (self._waiting_since or report.seconds) if is_waiting else None
         return new
@@ -111,7 +111,7 @@ class RunView:
             "dropout": dropouts, "refusal": refusals, "round begun again": report.rounds_abandoned,
             "stream refused": sum(report.streams_refused.values()),
         }  # fmt: skip
-        troubles = [_counted(count, what) for what, count in counts.items() if count]
+        troubles = [_pluralize(count, what) for what, count in counts.items() if count]
         tally = Counter(site.state for site in report.sites)
         return {
             "title": f"{kind} {report.run_id.hex()[:8]}",
@@ -149,7 +149,7 @@ class RunView:
             return ""
         missing = [site.name for site in report.sites if site.state not in (SiteState.READY, SiteState.DONE)]
         since = f" (since {span(report.seconds - self._waiting_since)})"
-        return f"Waiting for {listed(missing)}{since}." if missing else "All sites are there."
+        return f"Waiting for {join_names(missing)}{since}." if missing else "All sites are there."
 
 
 def _site(site: SiteReport) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def sentence(said: str) -> str:
     return f"{_capital(said)}." if said else ""
 
 
-def _counted(count: int, what: str) -> str:
+def _pluralize(count: int, what: str) -> str:
     noun, *more = what.split(" ", 1)
     return " ".join([f"{count} {noun}{'s' * (count != 1)}", *more])
 
@@ -194,7 +194,7 @@ MOST_POINTS = 400
 Point = TypeVar("Point", bound=tuple[float, float])
 
 
-def thinned(curve: list[Point]) -> list[Point]:
+def thin(curve: list[Point]) -> list[Point]:
     """A curve; of one of more than `MOST_POINTS` every second point, and the last."""
     return [*curve[:-1:2], curve[-1]] if len(curve) > MOST_POINTS else curve
 

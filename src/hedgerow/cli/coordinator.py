@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, end_run, hand_out, train_over_nodes
 from hedgerow.app.cost import trees_text
-from hedgerow.app.inputs import check_can_write, listed, read_plan
-from hedgerow.app.output import note, print_facts, print_json, today, warn, warn_seeded, wrapped
-from hedgerow.app.progress import sites_of
-from hedgerow.cli.options import filled
+from hedgerow.app.inputs import check_can_write, join_names, read_plan
+from hedgerow.app.output import note, print_facts, print_json, today, warn, warn_seeded, wrap_text
+from hedgerow.app.progress import list_contributors
+from hedgerow.cli.options import read_options
 from hedgerow.models.model import Model
 from hedgerow.server.coordinator import RunSession
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> None:
     """Wait for the sites, run, write the model, print what it promises, and hand it out; a page stays beyond that."""
-    options, plan = filled(CoordinatorOptions, arguments), read_plan(arguments.plan)
+    options, plan = read_options(CoordinatorOptions, arguments), read_plan(arguments.plan)
     out = check_can_write(arguments.out)
     file = ModelFile(out, None, Path(arguments.journal or f"{out}.journal"), arguments.new_run, arguments.json)
     if arguments.abort:
@@ -49,14 +49,14 @@ def print_end(run_id: bytes, reached: list[str], n_sites: int, *, as_json: bool)
     if as_json:
         print_json({"run_id": run_id.hex(), "told": reached})
         return
-    print_facts([("run", f"{run_id.hex()[:12]}, ended"), ("told", listed(reached) if reached else "no site")])
+    print_facts([("run", f"{run_id.hex()[:12]}, ended"), ("told", join_names(reached) if reached else "no site")])
     if len(reached) < n_sites:
         note("A site that was not told learns of it when it is invited to another run.")
 
 
 def print_model(model: Model, session: RunSession, out: Path, *, as_json: bool) -> None:
     """What a run has made, and what it promises."""
-    together = sites_of(session)
+    together = list_contributors(session)
     if as_json:
         content = {
             "model": str(out),
@@ -78,10 +78,10 @@ def print_model(model: Model, session: RunSession, out: Path, *, as_json: bool) 
     smallest = min(map(len, session.run.survivors), default=0)
     print_facts(
         [
-            ("sites", f"{len(together)} of {len(session.run.sites)}: {listed(together)}"),
+            ("sites", f"{len(together)} of {len(session.run.sites)}: {join_names(together)}"),
             ("rounds", f"{len(session.run.survivors)}, the smallest of {smallest} sites"),
             ("model", f"{trees_text(model.plan, model.ensemble, is_whole=model.salvaged is None)}, written to {out}"),
             *([("bounds", model.bounds_text)] if model.bounds_text else []),
         ]
     )
-    print("\n" + wrapped(model.report_text(today())))
+    print("\n" + wrap_text(model.report_text(today())))

@@ -10,17 +10,17 @@ from pathlib import Path
 from hedgerow.app.evaluation import (
     content_of,
     evaluate,
-    journal_of,
+    format_title,
+    journal_file,
     print_evaluation,
     read_own,
     read_sites,
-    title_of,
     to_be_evaluated,
 )
-from hedgerow.app.inputs import adapted_sites, check_can_write, named_sites, picture_file
-from hedgerow.app.output import PRIVATE, PRIVATE_MARK, number, print_facts, print_json, warn, warn_seeded, wrapped
+from hedgerow.app.inputs import adapt_sites, check_can_write, parse_sites, picture_file
+from hedgerow.app.output import PRIVATE, PRIVATE_MARK, number, print_facts, print_json, warn, warn_seeded, wrap_text
 from hedgerow.app.progress import status
-from hedgerow.cli.options import filled
+from hedgerow.cli.options import read_options
 from hedgerow.client.node import available_threads, use_threads
 from hedgerow.errors import UsageError
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, plot_calibration
@@ -34,17 +34,17 @@ def run(arguments: argparse.Namespace) -> None:
         _run_federated(arguments)
         return
     _check_plain(arguments)
-    (table,) = adapted_sites({arguments.data: arguments.data}, arguments.adapters).values()
+    (table,) = adapt_sites({arguments.data: arguments.data}, arguments.adapters).values()
     model = Model.load(arguments.model)
     with status(f"Predicting {Path(arguments.data).name}", quiet=arguments.json):
         scores = evaluate(model, read_own(table, model.plan, arguments.allow_loss))
     if arguments.json:
         print_json({"model": arguments.model, "data": arguments.data, **PRIVATE_MARK, **scores})
         return
-    print(f"{wrapped(PRIVATE, hanging=0)}\n")
-    facts = [(title_of(name), number(value)) for name, value in scores.items() if name != "n_records"]
+    print(f"{wrap_text(PRIVATE, hanging=0)}\n")
+    facts = [(format_title(name), number(value)) for name, value in scores.items() if name != "n_records"]
     if "auc" in scores:
-        is_binary, title = len(model.plan.label.classes) == 2, title_of("auc")
+        is_binary, title = len(model.plan.label.classes) == 2, format_title("auc")
         remark = "chance 0.5" if is_binary else "mean of each class against the rest"
         remark = "one class only" if math.isnan(scores["auc"]) else remark
         facts = [(name, f"{value} ({remark})" if name == title else value) for name, value in facts]
@@ -69,7 +69,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     picture = _picture(arguments.plot, model)
     if arguments.roster is None:
         require_room(out, model)
-        tables = adapted_sites(named_sites(arguments.sites), arguments.adapters)
+        tables = adapt_sites(parse_sites(arguments.sites), arguments.adapters)
         allowed = arguments.allow_loss
         rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict, allowed=allowed)
         for name, own in rows.items():
@@ -90,9 +90,9 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, evaluate_over_nodes, hand_out
 
-    options = filled(CoordinatorOptions, arguments)
+    options = read_options(CoordinatorOptions, arguments)
     asked = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
-    journal = Path(arguments.journal or journal_of(out, model))
+    journal = Path(arguments.journal or journal_file(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     found, sites = evaluate_over_nodes(options, asked, model, file)
     show(found, sites, out, picture, is_seeded=options.noise.seeded, as_json=arguments.json)
@@ -119,7 +119,7 @@ def _check_federated(arguments: argparse.Namespace) -> None:
     if over_network and arguments.sites:
         raise UsageError("usage-beside", option="--site", other="--roster")
     if over_network:
-        adapted_sites({}, arguments.adapters)
+        adapt_sites({}, arguments.adapters)
     elif arguments.hand_out:
         raise UsageError("usage-needs", option="--hand-out", other="--roster")
     if arguments.noise is not None and not over_network:

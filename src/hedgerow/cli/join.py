@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hedgerow.app.join import JoinOptions, confirm, join
-from hedgerow.cli.options import filled
+from hedgerow.cli.options import read_options
 from hedgerow.study import read_invitation
 from hedgerow.transport.identities import Role
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> None:
     """Agree, enrol, have the words compared, and take part."""
     invitation = read_invitation(Path(arguments.invitation))
-    options = filled(JoinOptions, arguments, connect=arguments.connect or "")
+    options = read_options(JoinOptions, arguments, connect=arguments.connect or "")
     if arguments.confirm is not None:
-        confirm(invitation, options.folder_of(invitation), arguments.confirm)
+        confirm(invitation, options.party_folder(invitation), arguments.confirm)
         return
     is_site = invitation.role is Role.SITE
     where: AbstractContextManager[SitePage | None] = nullcontext()

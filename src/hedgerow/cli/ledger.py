@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.app.inputs import read_policy
-from hedgerow.app.node import book_of
+from hedgerow.app.node import find_book
 from hedgerow.app.output import note, number, print_facts, print_json
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
 from hedgerow.client.joining import close_reserved
@@ -23,7 +23,7 @@ _LEAST_DIGITS = 8
 
 def run(arguments: argparse.Namespace) -> None:
     """Close a run or set a plan's draws back, if one is named, and print the budget book."""
-    file = book_of(Path(arguments.state))
+    file = find_book(Path(arguments.state))
     if not file.is_file():
         raise UsageError("budget-not-found", path=arguments.state)
     policy = None if arguments.policy is None else read_policy(arguments.policy)
@@ -78,7 +78,7 @@ def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
     """
     lines = [line for line in book.lines() if line.status == RESERVED and line.run_id.startswith(wanted.lower())]
     if given.is_dir():
-        lines = [line for line in lines if _folder_of(line, given) == given.resolve()]
+        lines = [line for line in lines if _find_folder(line, given) == given.resolve()]
     if len(wanted) < _LEAST_DIGITS or len({line.run_id for line in lines}) != 1:
         raise UsageError("run-not-reserved", wanted=wanted, least=_LEAST_DIGITS)
     closed = []
@@ -103,7 +103,7 @@ def _allow_draws(book: BudgetBook, wanted: str) -> dict[str, int]:
     return forgotten
 
 
-def _folder_of(line: BudgetLine, given: Path) -> Path:
+def _find_folder(line: BudgetLine, given: Path) -> Path:
     """A line's state folder; where that is gone, or not known, the folder that was given, if it is one."""
     noted = Path(line.state)
     is_there = bool(line.state) and (noted / "node.db").is_file()
@@ -117,8 +117,8 @@ def _own_stores(
 
     A state tells whose it is. Where it does not, being of an earlier version, the folder must be that of the line.
     """
-    folders = [_folder_of(line, given) for line in lines]
-    opened = {folder: _opened(folder, open_files) for folder in dict.fromkeys(folders)}
+    folders = [_find_folder(line, given) for line in lines]
+    opened = {folder: _open_store(folder, open_files) for folder in dict.fromkeys(folders)}
     found: list[tuple[BudgetLine, NodeStore | None]] = []
     for line, folder in zip(lines, folders, strict=True):
         store = opened[folder]
@@ -128,7 +128,7 @@ def _own_stores(
     return found
 
 
-def _opened(folder: Path, open_files: ExitStack) -> NodeStore | None:
+def _open_store(folder: Path, open_files: ExitStack) -> NodeStore | None:
     if not (folder / "node.db").is_file():
         return None
     try:

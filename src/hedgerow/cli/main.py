@@ -50,17 +50,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # argparse, after --help and --version
         return done.code if isinstance(done.code, int) else 0
     except KeyboardInterrupt:
-        return _interrupted()
+        return _report_interrupt()
     except BrokenPipeError:
         # Python flushes stdout again when it ends; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _file_number_of_stdout())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _stdout_descriptor())
         return BROKEN_PIPE
     except Exception as error:
         if _is_interruption(error):
-            return _interrupted()
+            return _report_interrupt()
         if debug:
             raise
-        if (fault := _fault_of(error)) is not None:
+        if (fault := _explain(error)) is not None:
             return report_error(fault, as_json=as_json)
         own = HedgerowError("internal", type=type(error).__name__, error=error)
         return report_error(own, as_json=as_json, exit_code=OWN_FAULT)
@@ -110,7 +110,7 @@ def _no_interrupt_dropped() -> Iterator[None]:
             again.cancel()
 
 
-def _interrupted() -> int:
+def _report_interrupt() -> int:
     tell("\nInterrupted.", level="WARNING")
     return INTERRUPTED
 
@@ -134,14 +134,14 @@ def _run(arguments: list[str]) -> None:
     getattr(importlib.import_module(module), name)(namespace)
 
 
-def _file_number_of_stdout() -> int:
+def _stdout_descriptor() -> int:
     try:
         return sys.stdout.fileno()
     except (OSError, ValueError):
         return 1
 
 
-def _fault_of(error: Exception) -> HedgerowError | None:
+def _explain(error: Exception) -> HedgerowError | None:
     """What went wrong, in words; None for a fault of Hedgerow's own."""
     if isinstance(error, HedgerowError):
         return error

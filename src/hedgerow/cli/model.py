@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hedgerow.app.evaluation import read_own
-from hedgerow.app.inputs import adapted_table, check_can_write, picture_file
-from hedgerow.app.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrapped
+from hedgerow.app.inputs import adapt_table, check_can_write, picture_file
+from hedgerow.app.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrap_text
 from hedgerow.data.units import Records
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
 from hedgerow.models.plots import plot_shapes
@@ -27,11 +27,11 @@ def report(arguments: argparse.Namespace) -> None:
         return
     if model.salvaged is not None:
         warn(model.salvaged.text())
-    print(wrapped(model.report_text(today())))
+    print(wrap_text(model.report_text(today())))
     if model.bounds_text:
-        print("\n" + wrapped(f"Predicts numbers from {model.bounds_text}.", hanging=0))
+        print("\n" + wrap_text(f"Predicts numbers from {model.bounds_text}.", hanging=0))
     if model.plan.known:
-        print("\n" + wrapped(f"By its plan, at no cost in privacy: {'; '.join(model.plan.known)}."))
+        print("\n" + wrap_text(f"By its plan, at no cost in privacy: {'; '.join(model.plan.known)}."))
 
 
 def plot(arguments: argparse.Namespace) -> None:
@@ -89,7 +89,7 @@ def predict(arguments: argparse.Namespace) -> None:
     model = Model.load(arguments.model)
     header = model.header(chances=arguments.proba, coverage=arguments.interval)
     # Before anything is written: a table that is not there, or does not fit, leaves no header of predictions.
-    table = adapted_table(arguments.data, arguments.adapter)
+    table = adapt_table(arguments.data, arguments.adapter)
     records = read_own(table, model.plan, arguments.allow_loss, with_label=False)
     chunks = _predictions(model, records, arguments, len(header))
     if arguments.json and out is None:

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.app.inputs import dialled
+from hedgerow.app.inputs import dial_address
 from hedgerow.app.output import json_text, note
 from hedgerow.app.watch import RunView, span
 from hedgerow.errors import UsageError
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Dial the coordinator and show what it tells, until the run is over."""
     if not LEAST_INTERVAL <= arguments.every <= LONGEST_INTERVAL:
         raise UsageError("usage-every", every=arguments.every, least=LEAST_INTERVAL, longest=LONGEST_INTERVAL)
-    address, every, once = dialled(arguments.connect, "--connect"), arguments.every, arguments.once
+    address, every, once = dial_address(arguments.connect, "--connect"), arguments.every, arguments.once
     watch(
         arguments.roster, arguments.identity, address, every,
         console=arguments.console, as_json=arguments.json, once=once,
@@ -86,7 +86,7 @@ def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
         event = watch.receive(left)
         if isinstance(event, Update):
             if as_json:
-                _print_line("report", described(event.report))
+                _print_line("report", describe_report(event.report))
                 return
             view, console = MonitorView(address, time.monotonic), Console()
             view.take(event)
@@ -113,7 +113,7 @@ def _lines(watch: GrpcWatch) -> None:
                 _print_line(one.kind, {key: value for key, value in asdict(one).items() if key != "kind"})
             if event.missed:
                 _print_line("missed", {"events": event.missed})
-            _print_line("report", described(event.report))
+            _print_line("report", describe_report(event.report))
             if event.report.is_over:
                 return
 
@@ -153,7 +153,7 @@ def _live(watch: GrpcWatch, address: str) -> None:
         _raise_if_final(event)
 
 
-def described(report: RunReport) -> dict[str, Any]:
+def describe_report(report: RunReport) -> dict[str, Any]:
     """A report for machines."""
     content = asdict(report)
     for name in ("process", "run_id", "plan_digest"):

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.evaluation import score_facts
-from hedgerow.app.inputs import dialled, is_terminal
+from hedgerow.app.inputs import dial_address, is_terminal
 from hedgerow.app.node import NodeOptions, NodeResult, stay, take_part
 from hedgerow.app.output import begin_log, print_facts, print_json
 from hedgerow.app.progress import survey_facts
-from hedgerow.cli.options import filled
+from hedgerow.cli.options import read_options
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.survey.bounds import Findings
 from hedgerow.survey.curves import SurvivalCurves
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> None:
     """Take part in one run, or with --serve in one after another; a page stays beyond that."""
-    address = dialled(arguments.connect, "--connect")
-    options = filled(NodeOptions, arguments, address=address, models=tuple(arguments.allowed or ()))
+    address = dial_address(arguments.connect, "--connect")
+    options = read_options(NodeOptions, arguments, address=address, models=tuple(arguments.allowed or ()))
     report = partial(print_result, as_json=arguments.json)
     where: AbstractContextManager[SitePage | None] = nullcontext()
     if arguments.console is not None:

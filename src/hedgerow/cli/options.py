@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def filled(kind: type[T], arguments: argparse.Namespace, **given: Any) -> T:
+def read_options(kind: type[T], arguments: argparse.Namespace, **given: Any) -> T:
     """A record of options: `given`, `quiet` by --json, and every other field by the option of its name."""
     named = {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}  # type: ignore[arg-type]
     return kind(**named | {"quiet": arguments.json} | given)

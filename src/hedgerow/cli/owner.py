@@ -12,16 +12,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hedgerow.app.fit import show_fit
-from hedgerow.app.inputs import adapted_table, asked, is_terminal, read_plan
+from hedgerow.app.inputs import adapt_table, is_terminal, prompt, read_plan
 from hedgerow.app.output import PRIVATE_MARK, note, print_facts, print_json
-from hedgerow.app.owner import answer, command_of, facts_of
+from hedgerow.app.owner import answer, approval_command, list_facts
 from hedgerow.data.fit import table_fit
 
 
 def check(arguments: argparse.Namespace) -> None:
     """Print how many rows are used, one line a column, what its owner should look at, and what would mend it."""
     plan = read_plan(arguments.plan)
-    place = adapted_table(arguments.data, arguments.adapter)
+    place = adapt_table(arguments.data, arguments.adapter)
     if arguments.json:
         found = table_fit(place, plan)
         print_json(
@@ -61,12 +61,12 @@ def approve(arguments: argparse.Namespace) -> None:
         if question is None:
             note("Nothing is asked.")
             if (denied := desk.denied_roster()) is not None:
-                print_facts(facts_of(denied))
-                note(f"It was denied. To approve it after all: {command_of(denied, arguments.folder)}")
+                print_facts(list_facts(denied))
+                note(f"It was denied. To approve it after all: {approval_command(denied, arguments.folder)}")
             return
-        print_facts(facts_of(question))
+        print_facts(list_facts(question))
         if is_terminal():
-            if (said := asked("Do you approve it? [yes/no]").lower()) in ("yes", "y", "no", "n"):
+            if (said := prompt("Do you approve it? [yes/no]").lower()) in ("yes", "y", "no", "n"):
                 note(answer(desk, question.id, approve=said.startswith("y")))
             return
-        note(f"To approve it: {command_of(question, arguments.folder)}")
+        note(f"To approve it: {approval_command(question, arguments.folder)}")

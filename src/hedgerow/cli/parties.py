@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hedgerow.app.inputs import check_can_write, listed, rows_of
+from hedgerow.app.inputs import check_can_write, join_names, parse_max_rows
 from hedgerow.app.output import note, print_facts, print_json
 from hedgerow.errors import UsageError
 from hedgerow.transport.identities import (
@@ -41,7 +41,7 @@ def new(arguments: argparse.Namespace) -> None:
     role = Role.COORDINATOR if arguments.coordinator else Role.MONITOR if arguments.monitor else Role.SITE
     identity, private, public = create_identity(folder, arguments.name, role)
     if arguments.json:
-        print_json({**described(identity.public), "private_file": str(private), "public_file": str(public)})
+        print_json({**describe_party(identity.public), "private_file": str(private), "public_file": str(public)})
         return
     print_facts([*facts(identity.public), ("private file", str(private)), ("public file", str(public))])
     note(
@@ -56,12 +56,12 @@ def show(arguments: argparse.Namespace) -> None:
     is_private = path.name.endswith((PRIVATE_SUFFIX, ".json"))
     identity = read_private(path).public if is_private else read_public(path)
     if arguments.json:
-        print_json(described(identity))
+        print_json(describe_party(identity))
     else:
         print_facts(facts(identity))
 
 
-def described(identity: PublicIdentity) -> dict[str, Any]:
+def describe_party(identity: PublicIdentity) -> dict[str, Any]:
     """A party for machines."""
     return {
         "name": identity.name,
@@ -74,30 +74,30 @@ def described(identity: PublicIdentity) -> dict[str, Any]:
 
 def facts(identity: PublicIdentity) -> list[tuple[str, str]]:
     """A party for people."""
-    return [(name.replace("_", " "), str(value)) for name, value in described(identity).items()]
+    return [(name.replace("_", " "), str(value)) for name, value in describe_party(identity).items()]
 
 
 def build(arguments: argparse.Namespace) -> None:
     """Write the roster, and say who is new, gone or renewed since the previous one."""
     out = check_can_write(arguments.out)
     previous = None if arguments.previous is None else read_roster(Path(arguments.previous))
-    coordinator, rows = party_of(arguments.coordinator, Role.COORDINATOR), rows_of(arguments.max_rows)
-    sites = [party_of(site, Role.SITE) for site in arguments.sites]
-    monitors = [party_of(monitor, Role.MONITOR) for monitor in arguments.monitors]
+    coordinator, rows = read_party(arguments.coordinator, Role.COORDINATOR), parse_max_rows(arguments.max_rows)
+    sites = [read_party(site, Role.SITE) for site in arguments.sites]
+    monitors = [read_party(monitor, Role.MONITOR) for monitor in arguments.monitors]
     roster = build_roster(coordinator, sites, previous, monitors, rows)
-    changes = {} if previous is None else changed(previous, roster)
+    changes = {} if previous is None else compare_rosters(previous, roster)
     write_new(out, roster.to_toml())
     if arguments.json:
-        print_json({**described_roster(roster), "file": str(out), "changes": changes})
+        print_json({**describe_roster(roster), "file": str(out), "changes": changes})
         return
     print_facts(
         [
             ("file", str(out)),
             ("epoch", str(roster.epoch)),
-            ("sites", f"{len(roster.sites)}: {listed(site.name for site in roster.sites)}"),
-            *([("monitors", listed(one.name for one in roster.monitors))] if roster.monitors else []),
+            ("sites", f"{len(roster.sites)}: {join_names(site.name for site in roster.sites)}"),
+            *([("monitors", join_names(one.name for one in roster.monitors))] if roster.monitors else []),
             *([("largest numbers of rows", rows_text(roster))] if roster.max_rows else []),
-            *((name, listed(names)) for name, names in changes.items() if names),
+            *((name, join_names(names)) for name, names in changes.items() if names),
             ("fingerprint", roster.fingerprint()),
         ]
     )
@@ -107,7 +107,7 @@ def build(arguments: argparse.Namespace) -> None:
     )
 
 
-def party_of(file: str, role: Role) -> PublicIdentity:
+def read_party(file: str, role: Role) -> PublicIdentity:
     """The party of a public file; raises UsageError for a file that was given in another party's place."""
     party = read_public(Path(file))
     if party.role is not role:
@@ -123,7 +123,7 @@ def party_of(file: str, role: Role) -> PublicIdentity:
     return party
 
 
-def changed(old: PinnedRoster, new: PinnedRoster) -> dict[str, list[str]]:
+def compare_rosters(old: PinnedRoster, new: PinnedRoster) -> dict[str, list[str]]:
     """The names of who joined, who left, and whose keys were renewed; coordinator and monitors count like sites."""
     before = {party.name: party for party in old.everybody}
     after = {party.name: party for party in new.everybody}
@@ -138,7 +138,7 @@ def show_roster(arguments: argparse.Namespace) -> None:
     """Print the roster's fingerprint and everybody's."""
     roster = read_roster(Path(arguments.roster))
     if arguments.json:
-        print_json(described_roster(roster))
+        print_json(describe_roster(roster))
         return
     print_facts([("epoch", str(roster.epoch)), ("fingerprint", roster.fingerprint())])
     if roster.max_rows:
@@ -153,16 +153,16 @@ def rows_text(roster: PinnedRoster) -> str:
     return ", ".join(f"{name} {most:,}" for name, most in rows.items() if most)
 
 
-def described_roster(roster: PinnedRoster) -> dict[str, Any]:
+def describe_roster(roster: PinnedRoster) -> dict[str, Any]:
     """A roster for machines."""
     return {
         "epoch": roster.epoch,
         "fingerprint": roster.fingerprint(),
         "digest": roster.digest().hex(),
-        "coordinator": described(roster.coordinator),
+        "coordinator": describe_party(roster.coordinator),
         "sites": [
-            {**described(site), **({"max_rows": most} if (most := roster.max_rows_of(site.name)) else {})}
+            {**describe_party(site), **({"max_rows": most} if (most := roster.max_rows_of(site.name)) else {})}
             for site in roster.sites
         ],
-        "monitors": [described(monitor) for monitor in roster.monitors],
+        "monitors": [describe_party(monitor) for monitor in roster.monitors],
     }

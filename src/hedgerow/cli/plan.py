@@ -15,11 +15,11 @@ from typing import Any
 
 from hedgerow.app.cost import groups_text
 from hedgerow.app.fit import whose_rows
-from hedgerow.app.inputs import adapted_sites, adapted_table, check_can_write, listed, new_file, read_plan, read_text
-from hedgerow.app.output import note, number, print_facts, print_json, typed, warn, warn_seeded, wrapped
-from hedgerow.app.progress import sites_of, survey_facts
+from hedgerow.app.inputs import adapt_sites, adapt_table, check_can_write, join_names, new_file, read_plan, read_text
+from hedgerow.app.output import format_command, note, number, print_facts, print_json, warn, warn_seeded, wrap_text
+from hedgerow.app.progress import list_contributors, survey_facts
 from hedgerow.app.survey import PlanFile, no_classes, save_plan
-from hedgerow.cli.options import filled
+from hedgerow.cli.options import read_options
 from hedgerow.cli.survey import private_draft
 from hedgerow.data.drafts import draft_plan, read_codebook, summarise, usable_columns
 from hedgerow.data.sources import Location, column_names
@@ -52,7 +52,7 @@ def init(arguments: argparse.Namespace) -> None:
             _write(text, out)
         require_plan()
         return
-    place = adapted_table(arguments.data, arguments.adapter)
+    place = adapt_table(arguments.data, arguments.adapter)
     text = draft_plan(
         place,
         arguments.label if arguments.event is None else (arguments.label, arguments.event),
@@ -91,7 +91,7 @@ def _write(text: str, out: Path | None) -> None:
     n_open = len(re.findall(r"^# \w+ = .*# FILL IN", text, re.M))
     kinds = " that go with each type" if re.search("^# type = .*# FILL IN", text, re.M) else ""
     rest = f" In it, fill in the {n_open} lines marked FILL IN{kinds}; then" if n_open else " Now"
-    note(f"Wrote {out}.{rest} see what it costs: {typed(f'hedgerow privacy {out}')}")
+    note(f"Wrote {out}.{rest} see what it costs: {format_command(f'hedgerow privacy {out}')}")
 
 
 def preset(arguments: argparse.Namespace) -> None:
@@ -113,11 +113,11 @@ def preset(arguments: argparse.Namespace) -> None:
         return
     out = new_file(arguments.out)
     write_atomically(out, text.encode())
-    note(f"Wrote {out}. Now see what it costs: {typed(f'hedgerow privacy {out}')}")
+    note(f"Wrote {out}. Now see what it costs: {format_command(f'hedgerow privacy {out}')}")
 
 
 def _header(preset: Preset) -> str:
-    source = wrapped(preset.source, hanging=0, columns=100)
+    source = wrap_text(preset.source, hanging=0, columns=100)
     return "".join(f"# {line.strip()}\n" for line in (f"{preset.title}.", *source.splitlines()))
 
 
@@ -149,14 +149,14 @@ def init_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.plan.toml import plan_toml, toml_without_classes
 
     _check(arguments)
-    asked = open_plan_of(arguments)
+    asked = read_open_plan(arguments)
     # What can be refused without a survey is refused before it is paid for.
     _require_trainable(asked)
     task = SurveyTask(asked)
     out = check_can_write(arguments.out)
     journal = Path(arguments.journal or f"{out}.survey.journal")
 
-    def found_in(outcome: Outcome, session: RunSession) -> tuple[Plan, bool]:
+    def conclude(outcome: Outcome, session: RunSession) -> tuple[Plan, bool]:
         """The plan, and whether the classes of its label were not found."""
         found, lacks_classes = outcome.findings, False
         if asked.label_asked in ("values", "texts") and isinstance(found, Findings) and len(found.classes) < 2:
@@ -167,12 +167,12 @@ def init_federated(arguments: argparse.Namespace) -> None:
         return plan, lacks_classes
 
     def write(outcome: Outcome, session: RunSession) -> None:
-        plan, lacks_classes = found_in(outcome, session)
+        plan, lacks_classes = conclude(outcome, session)
         save_plan(out, toml_without_classes(plan) if lacks_classes else plan_toml(plan))
 
     file = PlanFile(out, journal, write, arguments.new_run, arguments.json)
-    outcome, session = serve(filled(CoordinatorOptions, arguments), task.plan, file, task)
-    plan, lacks_classes = found_in(outcome, session)
+    outcome, session = serve(read_options(CoordinatorOptions, arguments), task.plan, file, task)
+    plan, lacks_classes = conclude(outcome, session)
     if not (lacks_classes and arguments.json):
         _print_survey(arguments, plan, outcome, session, asked)
     if lacks_classes:
@@ -186,14 +186,14 @@ def plan_found_by(asked: OpenPlan, outcome: Outcome, run: bytes) -> Plan:
     return asked.filled(outcome.findings, outcome.ledger, run)
 
 
-def open_plan_of(arguments: argparse.Namespace) -> OpenPlan:
+def read_open_plan(arguments: argparse.Namespace) -> OpenPlan:
     """What is asked for: a TOML file's plan with its gaps, or all columns of a table's header as numbers."""
     if arguments.data.lower().endswith(".toml"):
-        adapted_sites({}, [] if arguments.adapter is None else [arguments.adapter])
+        adapt_sites({}, [] if arguments.adapter is None else [arguments.adapter])
         return parse_open_plan(read_text(arguments.data))
     from hedgerow.data.sources import column_names
 
-    names = usable_columns(column_names(adapted_table(arguments.data, arguments.adapter)))
+    names = usable_columns(column_names(adapt_table(arguments.data, arguments.adapter)))
     if arguments.label is None:
         raise UsageError("usage-survey-missing", missing="--label")
     if arguments.epsilon is None:
@@ -239,7 +239,7 @@ def _require_trainable(asked: OpenPlan) -> None:
 def _print_survey(
     arguments: argparse.Namespace, plan: Plan, outcome: Outcome, session: RunSession, asked: OpenPlan
 ) -> None:
-    sites = sites_of(session)
+    sites = list_contributors(session)
     cost = outcome.report.epsilon
     if arguments.json:
         spent = {"epsilon": None if math.isinf(cost) else cost, "delta": plan.privacy.delta}
@@ -247,7 +247,7 @@ def _print_survey(
         return
     if outcome.report.seeded:
         warn_seeded()
-    facts = [("sites", f"{len(sites)}: {listed(sites)}")]
+    facts = [("sites", f"{len(sites)}: {join_names(sites)}")]
     if isinstance(outcome.findings, Findings):
         facts += survey_facts(outcome.findings, asked.columns)
     facts.append(("groups of sites", groups_text(plan, len(session.run.sites))))
@@ -258,4 +258,4 @@ def _print_survey(
     if of_label is not None and least is not None and of_label.low < least:
         said = f"below {least:g} is no {plan.label.type}, and such rows are left out"
         warn(f"{plan.label.name} has values down to {of_label.low:g}: {said}.")
-    note(f"Now see what a run of the plan costs with it: {typed(f'hedgerow privacy {arguments.out}')}")
+    note(f"Now see what a run of the plan costs with it: {format_command(f'hedgerow privacy {arguments.out}')}")

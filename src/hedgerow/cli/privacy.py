@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import Any
 
-from hedgerow.app.cost import distributed_cost, model_facts, show_cost, warnings
+from hedgerow.app.cost import compare_distributed_noise, model_facts, show_cost, warnings
 from hedgerow.app.inputs import read_plan
 from hedgerow.app.output import print_json
 from hedgerow.local.forecast import Forecast, expected_singles, forecast, outlook_of
@@ -49,5 +49,5 @@ def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
         "bits_per_number": expected.bits_per_number,
         "bytes_per_node": expected.bytes_per_node,
         "single_record_leaves": expected_singles(plan, expected.settings),
-        "distributed_noise": distributed_cost(plan, n_sites) if is_private and can_share else None,
+        "distributed_noise": compare_distributed_noise(plan, n_sites) if is_private and can_share else None,
     }

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from hedgerow.app import study
 from hedgerow.app.inputs import output_folder, read_plan
 from hedgerow.app.output import note, print_facts, print_json
-from hedgerow.cli.options import filled
+from hedgerow.cli.options import read_options
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.study import PLAN, StudyBook
 
@@ -44,7 +44,7 @@ def new(arguments: argparse.Namespace) -> None:
 def invite(arguments: argparse.Namespace) -> None:
     """Write one invitation for each party."""
     study.invite(
-        study.folder_of(arguments.study),
+        study.find_folder(arguments.study),
         arguments.sites,
         arguments.monitors,
         max_epsilon=arguments.max_epsilon,
@@ -55,21 +55,21 @@ def invite(arguments: argparse.Namespace) -> None:
 
 def address(arguments: argparse.Namespace) -> None:
     """Move a study to another address."""
-    study.move(study.folder_of(arguments.study), arguments.address, arguments.listen)
+    study.move(study.find_folder(arguments.study), arguments.address, arguments.listen)
 
 
 def withdraw(arguments: argparse.Namespace) -> None:
     """Take an invitation back, or a party out of the roster."""
-    study.withdraw(study.folder_of(arguments.study), arguments.party)
+    study.withdraw(study.find_folder(arguments.study), arguments.party)
 
 
 def confirm(arguments: argparse.Namespace) -> None:
     """Pin the keys of parties whose words the operator has compared."""
-    study.confirm(study.folder_of(arguments.study), arguments.words)
+    study.confirm(study.find_folder(arguments.study), arguments.words)
 
 
 def _options(arguments: argparse.Namespace) -> study.StudyOptions:
-    return filled(study.StudyOptions, arguments, folder=study.folder_of(arguments.study))
+    return read_options(study.StudyOptions, arguments, folder=study.find_folder(arguments.study))
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -93,7 +93,7 @@ def _report(arguments: argparse.Namespace) -> study.Report:
 
 def pause(arguments: argparse.Namespace) -> None:
     """Let the newest run rest between two rounds."""
-    study.pause(study.folder_of(arguments.study))
+    study.pause(study.find_folder(arguments.study))
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -146,10 +146,15 @@ def abort(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Print the study's parties and runs."""
-    with closing(StudyBook(study.folder_of(arguments.study))) as book:
-        keys = study.identity_of(book).public
+    with closing(StudyBook(study.find_folder(arguments.study))) as book:
+        keys = study.read_identity(book).public
         parties = [
-            {"name": guest.name, "role": guest.role.value, "state": study.state_of(guest), "words": guest.words(keys)}
+            {
+                "name": guest.name,
+                "role": guest.role.value,
+                "state": study.describe_state(guest),
+                "words": guest.words(keys),
+            }
             for guest in book.guests()
         ]
         last, _ = study.newest_run(book.folder)

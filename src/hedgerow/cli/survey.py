@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hedgerow.app.inputs import listed, named_sites, output_folder
-from hedgerow.app.output import WIDEST, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
+from hedgerow.app.inputs import join_names, output_folder, parse_sites
+from hedgerow.app.output import WIDEST, format_command, note, print_facts, print_json, warn, warn_seeded, wrap_text
 from hedgerow.app.statistics import count_text, percent, print_statistics
 from hedgerow.app.survey import PLAN, SUBJECT, Survey, SurveyOptions, survey_over_nodes, survey_over_tables
-from hedgerow.cli.options import filled
+from hedgerow.cli.options import read_options
 from hedgerow.errors import UsageError
 from hedgerow.local.survey import TableSurvey, usual_epsilon
 from hedgerow.plan.plan import Plan
@@ -29,12 +29,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Make the statistics; print them, or write them into a folder as well."""
     _check(arguments)
     folder = None if arguments.out is None else output_folder(arguments.out)
-    options = filled(SurveyOptions, arguments)
+    options = read_options(SurveyOptions, arguments)
     if arguments.federated and folder is not None:
         # An extra: only a party that dials or listens needs grpc.
         from hedgerow.app.coordinator import CoordinatorOptions
 
-        party = filled(CoordinatorOptions, arguments)
+        party = read_options(CoordinatorOptions, arguments)
         given = arguments.data, arguments.journal
         made = survey_over_nodes(options, party, folder, *given, is_new=arguments.new_run)
         parties = {"roster": party.roster, "identity": party.identity, "listen": party.listen}
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         train = f"coordinator {{plan}} {asked} --out model.json"
     else:
         tables = arguments.sites or [arguments.data]
-        made = survey_over_tables(options, named_sites(tables), folder, arguments.allow_loss)
+        made = survey_over_tables(options, parse_sites(tables), folder, arguments.allow_loss)
         asked = " ".join(f"--site {shlex.quote(each)}" for each in tables)
         train = f"train {{plan}} {asked}" + "".join(f" --adapter {shlex.quote(each)}" for each in options.adapters)
     show(options, made, folder, train)
@@ -63,10 +63,10 @@ def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) 
             warn_seeded()
         console = Console(width=min(WIDEST, Console().width), highlight=False)
         print_statistics(console, found.statistics, made.sites)
-        print(wrapped(found.report.text(SUBJECT)))
+        print(wrap_text(found.report.text(SUBJECT)))
         _say_what_next(options, made, files, train)
         if files and plan is not None:
-            _say_of_the_label(found, plan)
+            _report_label(found, plan)
     made.require_plan(options.label, files.get(PLAN))
 
 
@@ -110,7 +110,7 @@ def private_draft(arguments: argparse.Namespace, out: Path | None) -> tuple[str,
     adapters = [] if arguments.adapter is None else [arguments.adapter]
     delta = 1e-6 if arguments.delta is None else arguments.delta
     options = SurveyOptions(epsilon=arguments.epsilon, delta=delta, label=arguments.label, adapters=adapters)
-    made = survey_over_tables(options, named_sites([arguments.data]), allow_loss=arguments.allow_loss)
+    made = survey_over_tables(options, parse_sites([arguments.data]), allow_loss=arguments.allow_loss)
     return made.text, partial(made.require_plan, arguments.label, out if made.text else None)
 
 
@@ -119,7 +119,7 @@ def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path],
     if found.statistics.n_records.value * options.epsilon < _FEW_RECORDS:
         warn("There are few records for so small an epsilon, so much is hidden by the noise, or wrong by it.")
     for column in getattr(found.statistics, "columns", ()):
-        _say_of_cells(column)
+        _report_cells(column)
     if isinstance(found.statistics, SurvivalCurves) and found.statistics.doubt:
         warn(f"{found.statistics.doubt}.")
     if not files:
@@ -130,10 +130,10 @@ def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path],
         epsilon = usual_epsilon(found.report) if options.train_epsilon is None else options.train_epsilon
         both = f"The plan promises epsilon {epsilon:g} for these statistics and the training together"
         command = train.replace("{plan}", shlex.quote(str(files[PLAN])))
-        note(f"{both}: {typed(f'hedgerow {command}')}")
+        note(f"{both}: {format_command(f'hedgerow {command}')}")
 
 
-def _say_of_cells(column: Column) -> None:
+def _report_cells(column: Column) -> None:
     """What the releases say of a column that a plan by them would not use as its owner thinks, and what helps."""
     if column.kind == "number" and column.odd.is_shown:
         kind = "no date" if column.is_date else "not a number"
@@ -146,7 +146,7 @@ def _say_of_cells(column: Column) -> None:
         warn(f"{column.name}: {column.range.doubt}.")
 
 
-def _say_of_the_label(found: TableSurvey, plan: Plan) -> None:
+def _report_label(found: TableSurvey, plan: Plan) -> None:
     """Of classes that were found there may be more; and whole numbers that were taken for classes may be counts."""
     label, columns = plan.label, found.statistics.columns if isinstance(found.statistics, TableStatistics) else ()
     own = next((column for column in columns if column.name == label.name), None)
@@ -157,12 +157,14 @@ def _say_of_the_label(found: TableSurvey, plan: Plan) -> None:
         rest = counted(sum(each.value for each in others), others[0].deviation, len(others))
         if rest.is_shown:
             warn(
-                f"About {count_text(rest)} rows have other values of {label.name} than {listed(label.classes)}, each "
-                "too rare to stand out: a training by this plan leaves them out, unless label.classes has theirs too."
+                f"About {count_text(rest)} rows have other values of {label.name} than {join_names(label.classes)}, "
+                "each too rare to stand out: a training by this plan leaves them out, unless label.classes has theirs "
+                "too."
             )
     if len(label.classes) > 2 and own.kind == "number":
         note(
-            f"It predicts which of {len(label.classes)} classes {label.name} is: {listed(label.classes)}. Where these "
+            f"It predicts which of {len(label.classes)} classes {label.name} is: {join_names(label.classes)}. Where "
+            "these "
             'are counts or amounts, change its [label]: type = "count" and max, or "regression", min and max, in place '
             "of classes. --schema takes such a [label] too."
         )

@@ -27,8 +27,18 @@ from rich.text import Text
 from hedgerow.app.cost import outlook, trees_text
 from hedgerow.app.environments import train_with_progress
 from hedgerow.app.evaluation import Sites, evaluate, read_sites
-from hedgerow.app.inputs import adapted_sites, check_can_write, listed, named_sites, output_folder, read_plan
-from hedgerow.app.output import WIDEST, note, number, print_facts, print_json, today, typed, warn_seeded, wrapped
+from hedgerow.app.inputs import adapt_sites, check_can_write, join_names, output_folder, parse_sites, read_plan
+from hedgerow.app.output import (
+    WIDEST,
+    format_command,
+    note,
+    number,
+    print_facts,
+    print_json,
+    today,
+    warn_seeded,
+    wrap_text,
+)
 from hedgerow.app.progress import status
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows, site_data_from_records
@@ -48,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     plan = read_plan(arguments.plan)
     out = check_can_write(arguments.out or "model.json")
     require_room(out)
-    files = adapted_sites(named_sites(arguments.sites), arguments.adapters)
+    files = adapt_sites(parse_sites(arguments.sites), arguments.adapters)
     check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     allowed = arguments.allow_loss
@@ -74,8 +84,8 @@ def run(arguments: argparse.Namespace) -> None:
         warn_seeded()
     bounds = [("bounds", model.bounds_text)] if model.bounds_text else []
     trees = f"{trees_text(model.plan, model.ensemble)}, written to {out}"
-    print_facts([("sites", f"{len(sites)}: {listed(sites)}"), ("model", trees), *bounds])
-    print("\n" + wrapped(model.report_text(today())))
+    print_facts([("sites", f"{len(sites)}: {join_names(sites)}"), ("model", trees), *bounds])
+    print("\n" + wrap_text(model.report_text(today())))
 
 
 # A rehearsal ----------------------------------------------------------------------------------------------------------
@@ -263,7 +273,7 @@ def demo(arguments: argparse.Namespace) -> None:
     console.print(Text(_QUESTION))
     data = write_rand_hie(folder / "data")
     plan = read_plan(str(data.plan))
-    bounded = _bounded(data, plan, quiet=arguments.json)
+    bounded = _bound_rows(data, plan, quiet=arguments.json)
     sites = {name: own for name, (own, _) in bounded.items()}
     _print_sites(console, {name: report for name, (_, report) in bounded.items()})
     noise = SystemNoise(os.urandom)
@@ -280,7 +290,7 @@ def demo(arguments: argparse.Namespace) -> None:
         _print_result(console, result, folder)
 
 
-def _bounded(data: SiteFiles, plan: Plan, *, quiet: bool) -> dict[str, tuple[SiteData, ContributionReport]]:
+def _bound_rows(data: SiteFiles, plan: Plan, *, quiet: bool) -> dict[str, tuple[SiteData, ContributionReport]]:
     """The rows of each site that a plan uses, and how many of how many they are: these rows are public."""
     with status("Reading", quiet=quiet):
         return bounded_sites({name: read_site_rows(path, plan) for name, path in data.train.items()}, plan)
@@ -298,7 +308,7 @@ def _write(folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, flo
     files = {"model": folder / _MODEL, "report": folder / "report.txt"}
     save_unless_kept(model, files["model"], _REMEDY)
     opening = f"Hedgerow demo: {len(model.sites)} sites, test AUC {scores['auc']:.4f} (chance 0.5)\n\n"
-    files["report"].write_text(opening + wrapped(model.report_text(today()), columns=WIDEST) + "\n", encoding="utf-8")
+    files["report"].write_text(opening + wrap_text(model.report_text(today()), columns=WIDEST) + "\n", encoding="utf-8")
     shapes = folder / "shapes.png"
     if _draw_shapes(model, shapes, quiet):
         files["shapes"] = shapes
@@ -341,7 +351,7 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
     console.print()
     console.print(
         Panel(
-            Text(wrapped(result.model.report_text(today()), columns=console.width - 6)),
+            Text(wrap_text(result.model.report_text(today()), columns=console.width - 6)),
             title="what the model promises",
             title_align="left",
             border_style="green" if report.guarantee == "holds" else "red",
@@ -365,7 +375,7 @@ def _print_files(console: Console, result: _Result, folder: Path) -> None:
     for name, path in result.files.items():
         console.print(Text(f"  {name:<10} {path}", overflow="fold"))
     if "shapes" not in result.files:
-        line = f"""  (for shapes.png: {typed('pip install "hedgerow[plots]"')})"""
+        line = f"""  (for shapes.png: {format_command('pip install "hedgerow[plots]"')})"""
         console.print(Text(line, style="dim"), soft_wrap=True)
     console.print()
     console.print(Text("Next", style="bold"))
@@ -378,7 +388,7 @@ def _print_files(console: Console, result: _Result, folder: Path) -> None:
     for command in commands:
         words = [shlex.quote(str(word)) if isinstance(word, Path) else word for word in command]
         # Broken by us, a line could not be copied and typed.
-        console.print(Text(f"  {typed(' '.join(words))}"), soft_wrap=True)
+        console.print(Text(f"  {format_command(' '.join(words))}"), soft_wrap=True)
     console.print()
 
 
@@ -410,7 +420,7 @@ def compare(plan: Plan, sites: Sites, data: SiteFiles, arguments: argparse.Names
         return evaluate(model, read_records(data.test, plan, with_unit=False))["auc"]
 
     row: dict[str, Any] = {"unit": "record", "max_rows_per_unit": 1}
-    bounded = _bounded(data, replace(plan, privacy=replace(plan.privacy, **row)), quiet=True)
+    bounded = _bound_rows(data, replace(plan, privacy=replace(plan.privacy, **row)), quiet=True)
     rows = {name: own for name, (own, _) in bounded.items()}
     areas = {
         "private for a row, not a person": area("Private for a row", rows, **row),

@@ -25,12 +25,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from hedgerow.app.coordinator import ModelFile, carry_out, model_of, published, require_masks
+from hedgerow.app.coordinator import ModelFile, build_model, carry_out, publish, require_masks
 from hedgerow.app.environments import make_keys
-from hedgerow.app.evaluation import content_of, found_by, journal_of, print_evaluation, to_be_evaluated
-from hedgerow.app.inputs import address_of, check_can_write, read_plan
+from hedgerow.app.evaluation import conclude_evaluation, content_of, journal_file, print_evaluation, to_be_evaluated
+from hedgerow.app.inputs import check_can_write, parse_address, read_plan
 from hedgerow.app.output import end_log, json_text, note, warn
-from hedgerow.app.progress import sites_of
+from hedgerow.app.progress import list_contributors
 from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
 from hedgerow.errors import UsageError
 from hedgerow.flower import CoordinatorFile, read_coordinator_file
@@ -441,7 +441,7 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
     plan = read_plan(file.plan) if model is None else model.plan
     require_masks(plan)
     out = check_can_write(file.out)
-    journal = f"{out}.journal" if model is None else journal_of(out, model)
+    journal = f"{out}.journal" if model is None else journal_file(out, model)
     place = ModelFile(out, model, check_can_write(file.journal or journal))
     about = None if model is None else to_be_evaluated(model, file.epsilon, file.delta or None, file.noise)
     keys, hubs = (read_private(Path(file.identity)), read_roster(Path(file.roster))), list[FlowerHub]()
@@ -459,12 +459,12 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
     try:
         outcome, session = carry_out(keys, plan, noise, place, about, asking)
         if model is None:
-            written = model_of(outcome)
+            written = build_model(outcome)
             if written.salvaged is not None:
                 warn(f"{written.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
             note(f"{written.ensemble.n_trees} trees, {len(session.run.survivors)} rounds, written to {out}.")
         else:
-            found, sites = found_by(outcome, model), sites_of(session)
+            found, sites = conclude_evaluation(outcome, model), list_contributors(session)
             written = found.model
             print_evaluation(found, sites, out, None)
             if file.scores:
@@ -508,10 +508,10 @@ def watched(
     from hedgerow.transport.grpc_hub import HubAddress, Monitors, MonitorServer
 
     monitors = Monitors(keys[1])
-    server = MonitorServer(*keys, HubAddress(*address_of(file.monitor, "monitor")), monitors)
+    server = MonitorServer(*keys, HubAddress(*parse_address(file.monitor, "monitor")), monitors)
     try:
         note(f"Monitors may watch on port {server.port}.")
-        with published(board, hub, monitors, None):
+        with publish(board, hub, monitors, None):
             yield
     finally:
         server.close()

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.app.fit import Tell, ask_of_loss
+from hedgerow.app.fit import Tell, ask_about_left_out_rows
 from hedgerow.app.inputs import is_terminal, read_plan, read_policy
-from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, note_leaving, opened
+from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, note_leaving, open_node_files
 from hedgerow.app.output import begin_log, note, tell
-from hedgerow.app.owner import command_of, facts_of
+from hedgerow.app.owner import approval_command, list_facts
 from hedgerow.app.rows import Load, check_table, loader, with_rows_read
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import available_threads, use_threads, warm_up
@@ -211,8 +211,9 @@ class FlowerNode:
             if session.failure is not None:
                 self._report(session.failure)
             if session.question is not None:
-                said = "; ".join(f"{name}: {value}" for name, value in facts_of(session.question))
-                _log(self._folder, f"The owner is asked first. {said}; {command_of(session.question, self._folder)}")
+                said = "; ".join(f"{name}: {value}" for name, value in list_facts(session.question))
+                command = approval_command(session.question, self._folder)
+                _log(self._folder, f"The owner is asked first. {said}; {command}")
             return answers, session.pending_state()
 
     def _greet(self, session: NodeSession, messages: Sequence[bytes]) -> list[bytes]:
@@ -282,7 +283,7 @@ def check(path: Path) -> None:
         keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
         setup = setup_of(options, keys, policy, n_threads, is_check=True)
         check_own_plan(setup)
-        with_rows_read(setup, options.tables(policy), told, ask_of_loss if is_terminal() else None)
+        with_rows_read(setup, options.tables(policy), told, ask_about_left_out_rows if is_terminal() else None)
 
 
 def setup_of(
@@ -409,7 +410,7 @@ def serve(path: Path, socket: Path, log_format: str, *, leaves: bool) -> None:
     begin_log(name, log_format)
     check(path)
     if leaves:
-        with opened(options, name) as (store, book, _):
+        with open_node_files(options, name) as (store, book, _):
             note_leaving(store, book, name)
     warm_up(None, options.threads or 1)
 
