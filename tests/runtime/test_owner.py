@@ -439,7 +439,7 @@ def test_the_command_shows_what_is_asked_and_what_it_would_cost(
 def test_who_approves_is_told_who_sees_exact_totals(noise: str) -> None:
     """At the terminal, on the page and in `hedgerow privacy` alike, by one function."""
     plan = make_plan(privacy={"noise": noise, "n_records": 1000})
-    read_part = dict(owner.list_facts(dataclasses.replace(QUESTION, noise=noise)))["who sees what"]
+    said = dict(owner.list_facts(dataclasses.replace(QUESTION, noise=noise)))["who sees what"]
     assert dict(plan_facts(plan))["who sees what"] == said == who_sees(noise)
     assert dict(describe_visibility(plan, forecast(plan)))["who sees what"] == said
     assert ("it sees exact totals" in said) == (noise == "server")

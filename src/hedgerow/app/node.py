@@ -365,7 +365,7 @@ def _note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
 
 
 def take_part(options: NodeOptions, page: SitePage | None = None, *, asks: bool = False) -> NodeResult:
-    """Take part in one run. Args: see `prepare_node`. Raises HedgerowError: as `prepare_node`, and why the run has ended."""
+    """Take part in one run. Args: see `prepare_node`. Raises HedgerowError: as that does, and why the run has ended."""
     with prepare_node(options, page, asks=asks) as node:
         return node.take_part()
 
