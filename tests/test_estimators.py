@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from decimal import Decimal
 from typing import Any
 
@@ -342,6 +343,18 @@ CLASSES: dict[str, Any] = {
     "decimals": [Decimal(0), Decimal(1)],
     "dates": np.array(["2020-01-01", "2021-01-01"], dtype="datetime64[D]"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("n_records", "n_warnings"), [(200, 1), (20_000, 0)])
+def test_a_fit_warns_once_of_too_little_signal(n_records: int, n_warnings: int) -> None:
+    """Where everything is declared there is no survey that could warn of it."""
+    X = np.random.default_rng(0).random((200, 2))
+    private = DPGBDTClassifier(1.0, bounds=[(0, 1)] * 2, classes=[0, 1], n_records=n_records, n_trees=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        private.fit(X, (X[:, 0] > 0.5).astype(int))
+    assert [own.category for own in caught] == [FewRecordsWarning] * n_warnings
+    assert all(own.filename == __file__ for own in caught)
 
 
 @pytest.mark.filterwarnings("ignore::hedgerow.estimators.base.FewRecordsWarning")

@@ -17,11 +17,12 @@ from hedgerow.cli import train
 from hedgerow.cli.train import _print, made_records, split_evenly
 from hedgerow.data.site_data import site_data_from_records
 from hedgerow.errors import PlanError
-from hedgerow.local.forecast import MEASURED_SIGNAL, outlook_of
 from hedgerow.methods.registry import METHODS
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.registry import rules_by_method
+from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.accountants import mu_of
+from hedgerow.privacy.outlook import LITTLE_SIGNAL, MEASURED_SIGNAL, outlook_of
 from tests.federation_files import plan_text
 
 Run = Callable[..., Any]
@@ -89,10 +90,24 @@ def test_privacy_says_whether_it_will_be_any_good(study: Path, tmp_path: Path, h
     text = (study / "plan.toml").read_text()
     (tmp_path / "plan.toml").write_text(text.replace("n_records = 1500", "n_records = 100"))
     said = hedgerow("privacy", tmp_path / "plan.toml")
-    assert "Expected accuracy" in said and "too little signal" in said
-    assert "too little signal" not in hedgerow("privacy", study / "plan.toml")
+    assert "Expected accuracy" in said and "too little signal" in " ".join(said.split())
+    assert "too little signal" not in " ".join(hedgerow("privacy", study / "plan.toml").split())
     outlook = hedgerow("privacy", tmp_path / "plan.toml", "--json")["outlook"]
     assert outlook["signal"] < 300
+
+
+def test_a_report_says_how_much_signal_there_was(study: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """Whoever trains on little, with all bounds declared, is told so on the terminal and in what the model carries."""
+    plan = parse_plan((study / "plan.toml").read_text())
+    sites = [part for name in ("north", "south") for part in ("--site", f"{name}={study / name}.csv")]
+    for epsilon, is_little in ((0.3, True), (4.0, False)):
+        own = replace(plan, privacy=replace(plan.privacy, epsilon=epsilon))
+        (tmp_path / "plan.toml").write_text(plan_toml(own))
+        out = tmp_path / f"{epsilon}.json"
+        said = " ".join(hedgerow("train", tmp_path / "plan.toml", *sites, "--out", out).split())
+        filed = hedgerow("report", out, "--json")["outlook"]
+        assert (said.count("too little signal"), filed["signal"] < LITTLE_SIGNAL) == (int(is_little), is_little)
+        assert said.count("s = ") == 1
 
 
 def test_what_was_measured_is_said_of_its_like_alone(plan: Plan, tmp_path: Path, hedgerow: Run) -> None:

@@ -18,13 +18,14 @@ from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeRun
 from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError, PlanError, PolicyRefusal, RemoteProtocolError
-from hedgerow.local.forecast import outlook_of, proposed_groups
+from hedgerow.local.forecast import proposed_groups
 from hedgerow.local.training import build_aggregation, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.privacy.outlook import outlook_of
 from hedgerow.protocol.groups import LineUp, combined, drawing_of, noise_factor, packed, rows_of_groups
 from hedgerow.protocol.messages import MessageKind, Payload, RunState, decode
 from hedgerow.protocol.queries import IntVector, Query

@@ -12,17 +12,16 @@ from hedgerow.local.forecast import (
     USUAL_GROUPS,
     Forecast,
     expected_singles,
-    is_measured,
     measured_case,
     measured_loss,
     noise_factor,
-    outlook_of,
     proposed_groups,
 )
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
+from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import warnings_of
 from hedgerow.protocol.groups import noise_factor as middle_noise
@@ -225,31 +224,11 @@ def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:
 
 def outlook(plan: Plan) -> list[tuple[str, str]]:
     """How much of a model the noise leaves at the plan's epsilon, and at others; nothing without noise."""
-    epsilon = plan.privacy.epsilon
-    if math.isinf(epsilon) or plan.privacy.noise == "local":
-        return []
-    own = outlook_of(plan)
-    several = f" over {plan.privacy.rows_per_unit} rows a unit" if plan.privacy.rows_per_unit > 1 else ""
-    if n_groups := plan.federation.groups:
-        several += f", over {middle_noise(n_groups):.2f} for the middle of {n_groups} groups"
-    facts = [
-        ("signal", f"s = {own.signal:,.0f} ({plan.privacy.n_records:,} records at mu "
-         f"{number(mu_of(epsilon, plan.privacy.delta), 3)}{several}): roughly, how many standard deviations of noise "
-         "the data amount to"),
-    ]  # fmt: skip
-    if own.median is not None:
-        curve = ((factor * epsilon, outlook_of(plan, factor * epsilon)) for factor in _CURVE)
-        facts += [
-            ("measured", f"typically {own.median:.0%} of the accuracy above chance of the same trees without noise, "
-             f"{own.smallest:.0%} to {own.largest:.0%} (AUC, four public data sets with two classes; "
-             "docs/runs/signal.txt)"),
-            ("by epsilon", ", ".join(f"{number(other, 3)}: {share.median:.0%}" for other, share in curve)),
-        ]  # fmt: skip
-    if own.is_little:
-        facts.append(
-            ("warning", "that is too little signal for most data: ask for more records or sites, fewer features, or a "
-             "larger epsilon; `hedgerow simulate` shows what a change is worth")
-        )  # fmt: skip
+    facts = outlook_facts(plan)
+    if facts and is_measured(plan):
+        epsilons = [factor * plan.privacy.epsilon for factor in _CURVE]
+        shares = ", ".join(f"{number(other, 3)}: {outlook_of(plan, other).median:.0%}" for other in epsilons)
+        facts.insert(2, ("by epsilon", shares))
     return facts
 
 

@@ -15,6 +15,7 @@ from hedgerow.app.output import note, print_facts, print_json, today, warn, warn
 from hedgerow.app.progress import list_contributors
 from hedgerow.cli.options import read_options
 from hedgerow.models.model import Model
+from hedgerow.privacy.outlook import doubt_of
 from hedgerow.server.coordinator import RunSession
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.abort:
         print_end(*end_run(options, plan, file.journal), as_json=arguments.json)
         return
+    if not arguments.json and (doubt := doubt_of(plan)):
+        warn(f"{doubt}.")
     where: AbstractContextManager[Console | None] = nullcontext()
     if arguments.console is not None:
         # An extra: only who wants the page needs it.

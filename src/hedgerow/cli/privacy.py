@@ -10,9 +10,10 @@ from typing import Any
 from hedgerow.app.cost import compare_distributed_noise, model_facts, show_cost, warnings
 from hedgerow.app.inputs import read_plan
 from hedgerow.app.output import print_json
-from hedgerow.local.forecast import Forecast, expected_singles, forecast, outlook_of
+from hedgerow.local.forecast import Forecast, expected_singles, forecast
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.outlook import outlook_of
 from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.transport.identities import spoken
 

@@ -36,6 +36,7 @@ from hedgerow.app.output import (
     print_facts,
     print_json,
     today,
+    warn,
     warn_seeded,
     wrap_text,
 )
@@ -51,6 +52,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model, require_room, save_unless_kept
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.outlook import doubt_of
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -66,6 +68,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.no_secagg:
         # After reading: which rows of a person are used follows from the plan's digest, and is to stay the same.
         plan = without_secure_aggregation(plan)
+    if not arguments.json and (doubt := doubt_of(plan)):
+        warn(f"{doubt}.")
     quiet, seed = arguments.json, arguments.seed
     model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=quiet, seed=seed)
     save_unless_kept(model, out)

@@ -45,6 +45,7 @@ from hedgerow.plan.fields import day_of, days_between, iso_of
 from hedgerow.plan.plan import DECLARED, FOUND, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
 from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.outlook import doubt_of
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
 from hedgerow.survey.bounds import BOOLEANS, Findings, Range, kind_of_counts
@@ -426,7 +427,7 @@ MOST_BEYOND = 0.05
 
 
 class FewRecordsWarning(UserWarning):
-    """There are few records for what a survey was asked at this epsilon, or it cut much off; say more by hand."""
+    """There are few records at this epsilon, for a model or for what a survey was asked, or it cut much off."""
 
 
 def warn_of_few_records(
@@ -670,6 +671,8 @@ class PrivateTrees(BaseEstimator):
     def _train(self, ready: Ready) -> None:
         names, table, start = self._feature_names(), ready.table, ready.start
         plan = self._plan(table, names, {"name": free_name("label", names), **ready.label}, start)
+        if doubt := doubt_of(plan):
+            warnings.warn(f"{doubt}.", FewRecordsWarning, stacklevel=3)
         threads = use_threads(threads_of_jobs(self.n_jobs))
         with _in_parameters(self), threads as n_threads, self._shown(plan, len(start.rows)) as progress:
             site_data = self._site_data(plan, table, ready.y, start.rows)

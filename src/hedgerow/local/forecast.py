@@ -11,12 +11,12 @@ from hedgerow.errors import PlanError
 from hedgerow.methods.registry import method_of, resolve
 from hedgerow.methods.replica import dry_run
 from hedgerow.methods.tasks import TrainingTask
-from hedgerow.plan.plan import Model, Plan
-from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant, mu_of
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import prepared_events
+from hedgerow.privacy.outlook import outlook_of
 from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
-from hedgerow.protocol import groups
 from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
@@ -34,53 +34,11 @@ MEASURED_LOSSES = (
 )  # fmt: skip
 """Losses of AUC by noise of the sites: (epsilon, factor of the noise, Adult, Bank), of docs/runs/noise_modes.txt."""
 
-MEASURED_SIGNAL: tuple[tuple[float, float, float, float], ...] = (
-    (0, 0.15, 0.22, 0.54), (30, 0.29, 0.56, 0.73), (100, 0.47, 0.80, 0.90), (300, 0.74, 0.88, 0.93),
-    (1_000, 0.92, 0.94, 0.97), (3_000, 0.95, 0.98, 0.99), (10_000, 0.99, 0.99, 1.00),
-)  # fmt: skip
-"""What is left of a model by signal: (least s, smallest, median, largest share), of docs/runs/signal.txt.
-
-Shares are of AUC - 1/2 of the same trees without noise on all rows, over four public sets with two classes.
-"""
-LITTLE_SIGNAL = 300.0
-"""Below, a model of most data sets says little."""
 USUAL_GROUPS, SMALLEST_GROUP = 3, 3
 """Groups of sites that are proposed, where so many are expected in each: the fewest that a sum hides."""
 SIGNAL_OF_GROUPS = 3_000.0
 """From so much signal on, three groups cost at most .01 of AUC, the mean of docs/runs/signal.txt between s and s / 2.01
 (docs/poisoning.md)."""
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """How much signal a plan's noise leaves.
-
-    Attributes:
-        signal: s = n mu / rows per unit: roughly, how many standard deviations of noise the data amount to; >= 0. Over
-            groups of sites that of the middle of their sums.
-        smallest, median, largest: share of a model that was left at such signal, 0 to 1, over four data sets; None
-            for plans whose like was not measured.
-    """
-
-    signal: float
-    smallest: float | None = None
-    median: float | None = None
-    largest: float | None = None
-
-    @property
-    def is_little(self) -> bool:
-        return self.signal < LITTLE_SIGNAL
-
-
-def outlook_of(plan: Plan, epsilon: float | None = None) -> Outlook:
-    """How much signal is left at the plan's epsilon, or at another one; both finite."""
-    privacy = plan.privacy
-    mu = mu_of(privacy.epsilon if epsilon is None else epsilon, privacy.delta)
-    signal = privacy.n_records * mu / privacy.rows_per_unit / groups.noise_factor(plan.federation.groups)
-    if not is_measured(plan):
-        return Outlook(signal)
-    _, *shares = max(row for row in MEASURED_SIGNAL if row[0] <= signal)
-    return Outlook(signal, *shares)
 
 
 def proposed_groups(plan: Plan, n_sites: int) -> Plan | None:
@@ -99,11 +57,6 @@ def proposed_groups(plan: Plan, n_sites: int) -> Plan | None:
     with suppress(PlanError):
         return Plan.from_dict({**table, "federation": {**table["federation"], **changes}})
     return None
-
-
-def is_measured(plan: Plan) -> bool:
-    """Whether `MEASURED_SIGNAL` and `MEASURED_LOSSES` speak of such a plan: of two classes, and the default in all."""
-    return plan.label.type == "binary" and replace(plan.model, structure_seed=Model().structure_seed) == Model()
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
 )
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, prepared_ledger
+from hedgerow.privacy.outlook import outlook_facts, outlook_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, check_claims, unread_report_of
 from hedgerow.protocol.stream import Salvage
 from hedgerow.survey.queries import OctaveCounts, ZoomCounts
@@ -180,8 +181,10 @@ class Model:
         """
         filed = self.filing(date)
         outcome = "complete" if self.salvaged is None else self.salvaged.text()
+        lines = [f"! Warning: {text}." if name == "warning" else text for name, text in outlook_facts(self.plan)]
+        outlook = "".join(f"  {'' if at else 'outlook':<17} {text}\n" for at, text in enumerate(lines))
         return (
-            f"{self.report.text(sites=self.sites)}\n"
+            f"{self.report.text(sites=self.sites)}\n{outlook}"
             "  agreed plan       its digest by `hedgerow privacy`, where the sites drew the trees' seed:\n"
             f"    {filed['agreed_digest']}\n  outcome           {outcome}\n"
             f"  version           Hedgerow {filed['created_with']}\n  printed on        {date}"
@@ -198,6 +201,7 @@ class Model:
             "created_with": self.created_with,
             "outcome": "complete" if self.salvaged is None else "salvaged",
             "printed_on": date,
+            "outlook": asdict(outlook_of(self.plan)) if outlook_facts(self.plan) else None,
             **salvaged,
         }
 
