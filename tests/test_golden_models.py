@@ -111,7 +111,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "boosting, expected values of counts": (
         "count",
         {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 20.0}},
-        "8e76c3043f750cb631f52ba2",
+        "ee18dc30ea5bdccfb9944bd5",
     ),
     "boosting, time to an event": (
         "survival",
@@ -205,8 +205,8 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         {"model": {"weight_update": "averaging"}},
         "de51092d076996db231b2a6e",
     ),
-    "boosting, counts": ("count", {"model": {"start": "none"}}, "0d8eec260c4cc9193343f4fc"),
-    "boosting, counts, level": ("count", {"model": {"weight_update": "gradient"}}, "ab3a93235d03f6e847dc8c19"),
+    "boosting, counts": ("count", {"model": {"start": "none"}}, "20262c15144f2908c7047b81"),
+    "boosting, counts, level": ("count", {"model": {"weight_update": "gradient"}}, "e0ebab91fdd260884ec9960c"),
     "boosting, classes, filtered": ("multiclass", {"model": {"max_depth": 3}}, "a05f1b8b29b7713a4310d67b"),
     "boosting, classes, averaging": (
         "multiclass",
@@ -313,7 +313,7 @@ EVALUATED = {
     "binary": "a6d11b095fa2b6127b8cfb31",
     "multiclass": "19f0c48e20af73869c8a4210",
     "regression": "86ab1282e99deb03507cdbd9",
-    "count": "52a9fbf4e72ec6a35f562370",
+    "count": "5e52de5d1c8f776b2c30016d",
     "survival": "0f8862e34304a37b1e96c698",
 }
 

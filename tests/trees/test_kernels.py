@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,10 @@ def statistics_of(loss: Loss, label: int, scores: list[int]) -> list[int]:
     if loss.kind == "curve":
         step = min(max((scores[0] >> STEP_BITS) + STEPS // 2, 0), STEPS - 1)
         residual = int(loss.curve[0, step]) - label
-        size = min(abs(residual) * int(loss.scales[0]) // SCORE_UNIT, loss.clip)
-        return [size if residual >= 0 else -size, int(loss.curve[1, step])]
+        hessian = int(loss.curve[1, step])
+        room = min(loss.clip, math.isqrt(loss.norm_squared - hessian**2))
+        size = min(abs(residual) * int(loss.scales[0]) // SCORE_UNIT, room)
+        return [size if residual >= 0 else -size, hessian]
     unit, newton = int(loss.scales[0]), loss.constant == 0
     steps = [min((max(scores) - score) >> STEP_BITS, 4095) for score in scores]
     weights = [round(2**30 * float(np.exp(-step / 256))) for step in steps]

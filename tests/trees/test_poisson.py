@@ -87,7 +87,8 @@ def test_statistics_are_the_gradient_and_the_curvature_of_the_deviance(largest: 
     assert np.abs((loss.curve[0, steps] / SCORE_UNIT + 1) * largest / 2 - mean).max() <= 1e-5 * largest
     if update == "newton":
         unit = largest / 2 / loss.scales[1]
-        assert np.abs(loss.curve[1, steps] * unit - mean).max() <= unit + 1e-9
+        most = math.inf if clip == "none" else RECORD_NORM / math.sqrt(2) * unit
+        assert np.abs(loss.curve[1, steps] * unit - np.minimum(mean, most)).max() <= unit + 1e-9
     else:
         assert len(set(loss.curve[1].tolist())) == 1
     assert (np.diff(loss.curve[0]) >= 0).all() and (np.diff(loss.curve[1]) >= 0).all()
@@ -120,20 +121,29 @@ def test_no_record_exceeds_the_sensitivity(
     assert np.abs(own[..., 0]).max() <= loss.largest_statistic(0) and own[..., 1].max() <= loss.largest_statistic(1)
 
 
-@given(largest=LARGEST, zoom=st.integers(1, 8), seed=st.integers(0, 2**32 - 1))
-def test_zoomed_statistics_are_those_of_two_cut_lines(largest: int, zoom: int, seed: int) -> None:
-    """(cut(2^z (mean - y)), min(2^z mean, 2)) in units of M / 2, computed apart from the kernel's integers."""
+@given(largest=LARGEST, zoom=st.integers(0, 8), seed=st.integers(0, 2**32 - 1))
+def test_statistics_are_cut_off_as_one_vector(largest: int, zoom: int, seed: int) -> None:
+    """h = min(2^z mean, N / (c sqrt(2))) and |g| = |2^z (mean - y)| up to sqrt(N^2 - (c h)^2) in units of M / 2,
+    computed apart from the kernel's integers; a record with a large residual has all of the norm that noise is for.
+    """
     plan = plan_of(largest)
-    loss = build_loss(plan, 0.5)
+    clip = c = 0.5
+    loss = build_loss(plan, clip)
+    units = loss.scales
+    loss = zoomed(loss, zoom)
     random = np.random.default_rng(seed)
     counts, scores = random.integers(0, largest + 1, 200), random.integers(-(2**19), 2**19, (1, 200))
-    own = contributions(zoomed(loss, zoom), plan.label.kind.kept(counts, plan.label), scores)
+    own = contributions(loss, plan.label.kind.kept(counts, plan.label), scores)
     middles = ((scores[0] >> STEP_BITS) << STEP_BITS) + (1 << STEP_BITS) // 2
     mean = LogMean().values(middles / SCORE_UNIT, plan.label) * 2 / largest
-    residual = np.clip((mean - counts * 2 / largest) * 2**zoom, -0.5, 0.5)
+    hessian = np.minimum(mean * 2**zoom, clip / c / math.sqrt(2))
+    room = np.sqrt(clip**2 - (c * hessian) ** 2)
+    residual = (mean - counts * 2 / largest) * 2**zoom
     error = 2**zoom * 2**-15 + 2**-12
-    assert np.abs(own[..., 0].ravel() / loss.scales[0] - residual).max() <= error
-    assert np.abs(own[..., 1].ravel() / loss.scales[1] - np.minimum(mean * 2**zoom, 2)).max() <= error
+    assert np.abs(own[..., 0].ravel() / units[0] - np.clip(residual, -room, room)).max() <= error
+    assert np.abs(own[..., 1].ravel() / units[1] - hessian).max() <= error
+    norms = np.hypot(own[..., 0], own[..., 1]).ravel()[np.abs(residual) > room + error]
+    assert (norms > RECORD_NORM - 3).all() and np.sqrt(loss.sensitivity_squared(SCORE_LIMIT)) <= RECORD_NORM
 
 
 @given(largest=LARGEST, score=st.integers(-(2**20), 2**20))

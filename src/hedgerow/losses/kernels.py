@@ -86,7 +86,7 @@ def statistics_of_block(loss, labels, scores, begin, end, packed, own):  # type:
     elif loss.kind == SQUARED:
         _squared_statistics(labels, scores, begin, end, loss.unit, loss.clip, loss.constant, packed)
     elif loss.kind == CURVE:
-        _curve_statistics(labels, scores, begin, end, loss.curve, loss.unit, loss.clip, packed)
+        _curve_statistics(labels, scores, begin, end, loss.curve, loss.unit, packed)
     else:
         _softmax_statistics(labels, scores, begin, end, loss, own, packed)
 
@@ -131,14 +131,14 @@ def _squared_statistics(labels, scores, begin, end, unit, clip, constant, packed
 
 
 @numba.njit(cache=True, nogil=True)
-def _curve_statistics(labels, scores, begin, end, curve, unit, clip, packed):  # type: ignore[no-untyped-def]
+def _curve_statistics(labels, scores, begin, end, curve, unit, packed):  # type: ignore[no-untyped-def]
     """(clipped difference of the prediction and the label, what the curve says); rounded towards zero."""
-    predictions, last = curve[0], curve[1]
+    predictions, last, largest = curve[0], curve[1], curve[2]
     half = np.int64(len(predictions) // 2)
     for i in range(end - begin):
         step = min(max((np.int64(scores[0, begin + i]) >> STEP_BITS) + half, np.int64(0)), 2 * half - 1)
         residual = predictions[step] - labels[begin + i]
-        magnitude = min((abs(residual) * unit) >> 16, np.int64(clip))
+        magnitude = min((abs(residual) * unit) >> 16, largest[step])
         packed[0, i] = _pack(magnitude if residual >= 0 else -magnitude, last[step])
 
 

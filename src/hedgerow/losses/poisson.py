@@ -10,23 +10,26 @@ Scores begin at 0, so a model begins at B: midway, by factors, between a mean of
 Labels are kept as any number's are, scaled from [0, M] to [-1, 1] in units of 2**-16 (a count is then exact to 1/25 at
 the largest M, and to 1/2,500 at M = 100), and so are predictions. In such units, of M / 2 counts, a record has
 
-    g = (mean(s) - y) / (M / 2),    cut off at +-G           newton: h = mean(s) / (M / 2), from 0 to 2
-                                                             gradient: 1
+    g = (mean(s) - y) / (M / 2)        newton: h = mean(s) / (M / 2), from 0 to 2;    gradient: h = 1
 
-and adds (g, c h), rounded towards zero. Both are looked up by steps of 1/256 of score, so the largest norm is a maximum
-over numbers that exist: hypot(G, c H), with H the h of the largest score by then (`Loss.sensitivity_squared`).
+and adds (g, c h), rounded towards zero and no longer than N as a vector. Predictions, c h and the room that it leaves
+to g are looked up by steps of 1/256 of score:
 
-G is `model.joint_clip`, by default 1/2, that is M / 4 counts, and .7 counts at least; no residual is beyond 2. Counts
-above the mean lie further from it than those below, so a clip that many of them reach pulls all predictions down: at
-1/4, by a tenth where the mean was a twentieth of M; at 1/2, by a thirtieth. h is not cut off: the steps of a leaf, sums
-of g over sums of h, would then be longer than Newton's where means are large, and no learning rate would suit large
-means and small ones. What keeps h from asking for most of the noise is its scale c, `model.hessian_scale`: by default
-it is so small that the largest h weighs as much as the largest g, which served best of the scales from 0.1 to 1 (20,000
-made records at epsilon 1).
+    c h is cut off at N / sqrt(2), and then |g| at sqrt(N**2 - (c h)**2)        so g**2 + (c h)**2 <= N**2
 
-Where counts are far below M, the default multiplies g and h by a power of two before they are cut off, G and c staying
-as they are (`hedgerow.losses.tables.zoomed`); h is then cut off as well, at 2. Clipped residuals pull predictions
-down, which a last release puts right (`hedgerow.methods.line.RateSums`).
+whatever the label and the score are. In integers the room is the whole root of what the integer c h leaves of N**2, and
+the sensitivity is the largest g**2 + (c h)**2 over the steps that scores can have (`Loss.sensitivity_squared`): a
+maximum over numbers that exist.
+
+N is `model.joint_clip`, by default 1/2, that is M / 4 counts, and .7 counts at least; without a clip no residual is
+beyond 2, and no vector beyond hypot(2, 2 c). Counts above the mean lie further from it than those below, so a clip that
+many of them reach pulls all predictions down: at 1/4, by a tenth where the mean was a twentieth of M; at 1/2, by a
+thirtieth. Where h is cut off much, the steps of a leaf, sums of g over sums of h, are longer than Newton's where means
+are large; so it may have as much of the norm as g. c is `model.hessian_scale`, by default N.
+
+Where counts are far below M, the default multiplies g and h by a power of two before they are cut off, N and c staying
+as they are (`hedgerow.losses.tables.zoomed`). Clipped residuals pull predictions down, which a last release puts right
+(`hedgerow.methods.line.RateSums`).
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from hedgerow.losses.tables import (
     Loss,
     check_units,
     exponentials,
+    joint_curve,
 )
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan
@@ -54,6 +58,8 @@ from hedgerow.plan.registry import LabelColumn
 LARGEST_COUNT = 10_000
 LARGEST_RESIDUAL = 2.0
 """In units of M / 2 counts."""
+MOST_OF_HESSIAN = math.sqrt(0.5)
+"""Of a record's norm, c h at most: the gradient has as much room beside it."""
 _STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
 _COARSE_BITS, _FINE_BITS = 24, 20
 """Of the two factors of an exponential in `LogMean.units`."""
@@ -91,20 +97,23 @@ def logarithm(value: float, less: int = 0) -> int:
 def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
     newton, largest = plan.model.weight_update == "newton", plan.label.bounds[1]
     clip = LARGEST_RESIDUAL if joint_clip is None else min(joint_clip, LARGEST_RESIDUAL)
-    c = hessian_scale or (clip / LARGEST_RESIDUAL if newton else clip / 2)
+    c = hessian_scale or (clip / 2 if joint_clip is None or not newton else clip)
     # exp at the middles of the steps, the lowest first.
     rising = _exp(SCORE_LIMIT) * exponentials(2 * STEPS, 2 * _STEPS_PER_UNIT)[1::2][::-1]
     residual = np.minimum(2 * _exp(_middle(plan.label)) / largest * rising, LARGEST_RESIDUAL)
     hessian = residual if newton else np.ones(STEPS)
+    norm, most = clip, MOST_OF_HESSIAN
+    if joint_clip is None:
+        norm, most = math.hypot(clip, c * float(hessian.max())), 1.0
     # A hair below the norm, so that no rounding of a product lifts a statistic over it.
-    scale = RECORD_NORM / math.hypot(clip, c * float(hessian.max())) * (1 - 1e-12)
+    scale = RECORD_NORM / norm * (1 - 1e-12)
     check_units(scale, clip * scale, c * scale)
-    curve = np.stack([np.rint((residual - 1) * SCORE_UNIT), np.trunc(hessian * c * scale)]).astype(np.int64)
+    last = np.trunc(np.minimum(hessian * c * scale, most * RECORD_NORM)).astype(np.int64)
     gradient = math.floor(clip * scale)
+    curve = joint_curve(np.rint((residual - 1) * SCORE_UNIT).astype(np.int64), last, gradient, RECORD_NORM**2)
     scales = np.array([float(math.floor(scale)), c * scale])
-    norm_squared = gradient**2 + int(curve[1, -1]) ** 2
     empty = np.empty((0, STEPS, 2), dtype=np.int16)
-    return Loss("curve", 1, 2, scales, empty, norm_squared, gradient, curve=curve)
+    return Loss("curve", 1, 2, scales, empty, RECORD_NORM**2, gradient, curve=curve)
 
 
 class LogMean(NumberLink):

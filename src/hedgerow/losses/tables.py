@@ -63,8 +63,8 @@ class Loss:
         clip: largest gradient magnitude, in integer units (kinds "squared" and "curve").
         is_share: the statistics are (1{y=1}, c), a share's numerator and denominator.
         constant: the last statistic when it is the same for every record (squared; softmax with gradient updates).
-        curve: int64 [2, STEPS], kind "curve": for each step of score the prediction, as labels are kept, and the last
-            statistic, both not descending and the latter at least 0.
+        curve: int64 [3, STEPS], kind "curve": for each step of score the prediction, as labels are kept, and the last
+            statistic, both not descending and the latter at least 0; and the largest gradient beside it.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Loss:
     clip: int = 0
     constant: int = 0
     is_share: bool = False
-    curve: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
+    curve: NDArray[np.int64] = field(default_factory=lambda: np.zeros((3, 0), dtype=np.int64))
 
     @property
     def counts_classes(self) -> bool:
@@ -92,10 +92,10 @@ class Loss:
         """Largest squared norm of a record whose score is known to lie within +-`score_bound` (units of 2**-16)."""
         if self.kind not in ("table", "curve"):
             return self.norm_squared
-        last = self.steps_within(score_bound).stop - 1
+        within = self.steps_within(score_bound)
         if self.kind == "curve":
-            return self.clip**2 + int(self.curve[1, last]) ** 2
-        return int(self._norms_within[last - STEPS // 2])
+            return int((self.curve[1:, within] ** 2).sum(axis=0).max())
+        return int(self._norms_within[within.stop - 1 - STEPS // 2])
 
     def steps_within(self, score_bound: int) -> slice:
         """The entries of the table, or of the curve, that scores within +-`score_bound` (units of 2**-16) have."""
@@ -166,9 +166,10 @@ def statistics_of(loss: Loss, score_bound: int) -> Statistics:
             ratio = np.where(table == 0, 0.0, np.abs(table) / table[..., -1:]).max(axis=(0, 1))
         return Statistics(low, high, ratio, step)
     if loss.kind == "curve":
-        last = loss.curve[1, loss.steps_within(score_bound)]
-        low, high = np.array([-loss.clip, last[0]]), np.array([loss.clip, last[-1]])
-        ratio = loss.clip / int(last[0]) if last[0] else math.inf
+        last, gradient = loss.curve[1:, loss.steps_within(score_bound)]
+        low, high = np.array([-gradient[0], last[0]]), np.array([gradient[0], last[-1]])
+        # Where the last statistic is larger, the gradient has less room.
+        ratio = int(gradient[0]) / int(last[0]) if last[0] else math.inf
         return Statistics(low, high, np.array([ratio, 1.0]), high - low)
     if loss.kind == "squared":
         low, high = np.array([-loss.clip, loss.constant]), np.array([loss.clip, loss.constant])
@@ -194,7 +195,24 @@ def zoomed(loss: Loss, zoom: int) -> Loss:
         raise ValueError("only residuals of a number are clipped")
     scales *= 2**zoom
     last = np.trunc((loss.curve[0] + SCORE_UNIT) / SCORE_UNIT * scales[1]).astype(np.int64)
-    return replace(loss, scales=scales, curve=np.stack([loss.curve[0], np.minimum(last, loss.curve[1, -1])]))
+    curve = joint_curve(loss.curve[0], np.minimum(last, loss.curve[1, -1]), loss.clip, loss.norm_squared)
+    return replace(loss, scales=scales, curve=curve)
+
+
+def joint_curve(
+    prediction: NDArray[np.int64], last: NDArray[np.int64], clip: int, norm_squared: int
+) -> NDArray[np.int64]:
+    """The curve of these two, with the largest gradient beside each last statistic: int64 [3, STEPS].
+
+    It is at most the whole root of what the last statistic leaves of the squared norm: no record has a longer vector.
+
+    Args:
+        prediction, last: int64 [STEPS], see `Loss.curve`; the latter at most the norm.
+        clip: the largest gradient beside a last statistic of 0, in integer units.
+        norm_squared: of a record's statistics, in integer units.
+    """
+    rooms = [min(clip, math.isqrt(norm_squared - own * own)) for own in last.tolist()]
+    return np.stack([prediction, last, np.array(rooms, dtype=np.int64)])
 
 
 def loss_from_table(
