@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from hedgerow.errors import HedgerowError, fault_of_import
+from hedgerow.errors import HedgerowError, explain_import_error
 
 HERE = Path(__file__).parent
 BESIDE_TESTS = {
@@ -73,7 +73,7 @@ def run(argv: list[str]) -> int:
         act = getattr(importlib.import_module(command.module), command.function)
         return int((partial(act, name) if command.function == "run" else act)(argv[1:]))
     except ImportError as error:
-        absent = fault_of_import(error)
+        absent = explain_import_error(error)
         if absent is None:
             raise
         print(f"experiments: {absent}", file=sys.stderr)

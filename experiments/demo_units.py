@@ -12,7 +12,7 @@ import numpy as np
 
 from hedgerow.app.evaluation import evaluate
 from hedgerow.data.datasets import write_rand_hie
-from hedgerow.data.site_data import bounded_sites, read_site_rows
+from hedgerow.data.site_data import bound_sites, read_site_rows
 from hedgerow.data.sources import read_records
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan, parse_plan
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"epsilon {plan.privacy.epsilon:g}, delta {plan.privacy.delta:g}, {asked.runs} runs")
         for rows in (0, *ROWS):
             own = protecting(plan, rows)
-            bounded = bounded_sites({name: read_site_rows(path, own) for name, path in data.train.items()}, own)
+            bounded = bound_sites({name: read_site_rows(path, own) for name, path in data.train.items()}, own)
             sites = {name: rows for name, (rows, _) in bounded.items()}
             areas = []
             for run in range(asked.runs):

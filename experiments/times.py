@@ -22,9 +22,9 @@ from experiments import datasets
 from experiments.datasets import category, number
 from experiments.harness import arguments, least_seconds, options_of, plan_for
 from hedgerow import DPGBDTClassifier
-from hedgerow.data.sources import opened, place_of
+from hedgerow.data.sources import open_table, table_place
 from hedgerow.data.tables import Table
-from hedgerow.data.units import needed_columns, records_from_columns
+from hedgerow.data.units import list_needed_columns, records_from_columns
 
 # Beside XGBoost -------------------------------------------------------------------------------------------------------
 
@@ -170,19 +170,19 @@ def _in_files(rows: pa.Table, folder: Path) -> Iterator[tuple[str, Callable[[], 
     import duckdb
 
     arrow_csv.write_csv(rows, folder / "t.csv")
-    yield "CSV", lambda: opened(folder / "t.csv")
+    yield "CSV", lambda: open_table(folder / "t.csv")
     arrow_parquet.write_table(rows, folder / "t.parquet")
-    yield "Parquet", lambda: opened(folder / "t.parquet")
+    yield "Parquet", lambda: open_table(folder / "t.parquet")
     with duckdb.connect(str(folder / "t.duckdb")) as connection:
         connection.register("given", rows)
         connection.execute("create table hedgerow_sources as select * from given")
-    yield "DuckDB", lambda: opened(f"duckdb:///{folder}/t.duckdb{QUERY}")
+    yield "DuckDB", lambda: open_table(f"duckdb:///{folder}/t.duckdb{QUERY}")
     with sqlite3.connect(folder / "t.db") as database:
         database.execute("create table hedgerow_sources (age real, income integer, change real, region text, y text)")
         columns = [column.to_pylist() for column in rows.columns]
         database.executemany("insert into hedgerow_sources values (?, ?, ?, ?, ?)", zip(*columns, strict=True))
     database.close()
-    yield "SQLite", lambda: opened(f"sqlite:///{folder}/t.db{QUERY}")
+    yield "SQLite", lambda: open_table(f"sqlite:///{folder}/t.db{QUERY}")
 
 
 def _in_postgresql(rows: pa.Table, url: str, readings: int) -> None:
@@ -191,9 +191,9 @@ def _in_postgresql(rows: pa.Table, url: str, readings: int) -> None:
     with dbapi.connect(url, autocommit=True) as connection, connection.cursor() as cursor:
         cursor.adbc_ingest("hedgerow_sources", rows, mode="create")
         try:
-            _print("PostgreSQL by ADBC", lambda: opened(f"{url}{QUERY}"), readings)
+            _print("PostgreSQL by ADBC", lambda: open_table(f"{url}{QUERY}"), readings)
             by_rows = url.replace("://", "+psycopg2://", 1)
-            _print("PostgreSQL by SQLAlchemy", lambda: opened(f"{by_rows}{QUERY}"), readings)
+            _print("PostgreSQL by SQLAlchemy", lambda: open_table(f"{by_rows}{QUERY}"), readings)
         finally:
             cursor.execute("drop table hedgerow_sources")
 
@@ -207,10 +207,10 @@ def _print(name: str, open_table: Callable[[], Table], readings: int) -> None:
 
 
 def _cells(open_table: Callable[[], Table]) -> Iterator[Any]:
-    return open_table().batches(needed_columns(PLAN, with_label=True, with_unit=None), 65536, None)
+    return open_table().batches(list_needed_columns(PLAN, with_label=True, with_unit=None), 65536, None)
 
 
 def _codes(open_table: Callable[[], Table]) -> Iterator[Any]:
-    names, place = needed_columns(PLAN, with_label=True, with_unit=None), place_of(open_table())
+    names, place = list_needed_columns(PLAN, with_label=True, with_unit=None), table_place(open_table())
     for batch in _cells(open_table):
         yield records_from_columns(dict(zip(names, batch, strict=True)), PLAN, table=place)

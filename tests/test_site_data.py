@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hedgerow.data.site_data import (
     SiteData,
     SiteRows,
-    bounded_sites,
+    bound_sites,
     read_site_data,
     read_sites_data,
     site_data_from_records,
@@ -94,7 +94,7 @@ def rows_kept(plan: Plan, tables: dict[str, SiteRows]) -> list[tuple[str, str, i
     """(person, site, row) of everything that stays."""
     return sorted(
         (str(tables[site].unit[row]), site, int(row))
-        for site, (data, _) in bounded_sites(tables, plan).items()
+        for site, (data, _) in bound_sites(tables, plan).items()
         for row in data.labels
     )
 
@@ -133,7 +133,7 @@ def test_what_was_left_out_over_all_tables_is_counted(table: Path) -> None:
     both = read_sites_data({"one": table, "two": table}, plan)
     assert sum(data.n_records for data in both.values()) == 20
     rows = {name: SiteRows(people(*"aabbc").data, np.array(list("aabbc"))) for name in ("one", "two")}
-    reports = [report for _, report in bounded_sites(rows, plan_of(unit="person")).values()]
+    reports = [report for _, report in bound_sites(rows, plan_of(unit="person")).values()]
     assert sum(report.n_dropped for report in reports) == 7 and sum(report.n_rows for report in reports) == 10
     twice = plan_of(unit="person", max_rows_per_unit=2, sites_per_unit=2)
     assert sum(data.n_records for data in read_sites_data({"one": table, "two": table}, twice).values()) == 40

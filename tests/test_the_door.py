@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from sklearn.exceptions import DataConversionWarning
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
-from hedgerow.data.arrow import arrow_of
+from hedgerow.data.arrow import to_arrow
 from hedgerow.data.columns import AsMissing, Place
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.data.units import feature_of
+from hedgerow.data.units import read_feature
 from hedgerow.errors import HedgerowError
 from hedgerow.estimators import base
 from hedgerow.estimators.base import BeyondPlanWarning
@@ -157,13 +157,13 @@ def test_one_cell_has_one_code_for_survey_and_training(cells: list[Any], cell: A
     objects = np.empty(len(cells) + 1, dtype=object)
     objects[:] = [*cells, cell]
     for column in ([*cells, cell], objects, pd.Series(objects, dtype=object)):
-        both, alone = (RawColumn([arrow_of(own, "a table", "a column")], place) for own in (column, column[-1:]))
+        both, alone = (RawColumn([to_arrow(own, "a table", "a column")], place) for own in (column, column[-1:]))
         assert both.kinds[-1] == alone.kinds[0]
         for feature, among, by_itself in ((number, both.numbers, alone.numbers), (day, both.days, alone.days)):
             with np.errstate(over="ignore"):
                 expected = np.float32(by_itself[0])
                 np.testing.assert_equal(np.float32(among[-1]), expected)
-            np.testing.assert_equal(feature_of(column, feature, place, AsMissing())[-1], expected)
+            np.testing.assert_equal(read_feature(column, feature, place, AsMissing())[-1], expected)
         assert both.kinds[-1] != NUMBER or not np.isnan(both.numbers[-1])
         assert both.kinds[-1] != DATE or not np.isnan(both.days[-1])
 
@@ -175,8 +175,8 @@ def test_truth_values_are_the_same_numbers_however_a_reader_left_them() -> None:
     plain, mixed = (pd.read_csv(io.StringIO(f"a\nTrue\nFalse\n{other}\n"))["a"] for other in ("True", "unknown"))
     assert plain.dtype == bool != mixed.dtype
     for column in (plain, mixed, pa.array([True, False, None]), [True, False, "-"], np.array(["true", "FALSE", ""])):
-        assert feature_of(column, number, place, AsMissing())[:2].tolist() == [1, 0]
-        assert RawColumn([arrow_of(column, "a table", "a column")], place).kinds[:2].tolist() == [TRUTH, TRUTH]
+        assert read_feature(column, number, place, AsMissing())[:2].tolist() == [1, 0]
+        assert RawColumn([to_arrow(column, "a table", "a column")], place).kinds[:2].tolist() == [TRUTH, TRUTH]
     matrix = np.array([[1.5, True], [2.5, False], *([[1, True]] * 20), ["<3", True]])
     assert base.as_matrix(matrix)[:2].tolist() == [[1.5, 1], [2.5, 0]]
 
@@ -190,7 +190,7 @@ def test_a_csv_that_pandas_reads_as_text_is_read_cell_by_cell(cells: list[str]) 
     found = []
     for other in (cells[0], "unknown", ""):
         text = io.StringIO("\n".join(["a,b", *(f"{cell},1" for cell in [*cells, other])]))
-        raw = RawColumn([arrow_of(pd.read_csv(text, dtype=str)["a"], "a table", "a column")], place)
+        raw = RawColumn([to_arrow(pd.read_csv(text, dtype=str)["a"], "a table", "a column")], place)
         texts, codes = raw.texts
         found.append((raw.kinds[:2].tolist(), raw.numbers[:2].tolist(), [texts[code] for code in codes[:2]]))
     np.testing.assert_equal(found[1:], [found[0]] * 2)

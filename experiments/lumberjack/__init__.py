@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hedgerow.methods import Method, Parts
 from hedgerow.methods.registry import METHODS, add_method
-from hedgerow.plan.fields import checked, integer, number, refuse
+from hedgerow.plan.fields import define_field, integer, number, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
 from hedgerow.training.presets import Preset
@@ -28,10 +28,10 @@ class Lumberjack:
         least_records: and from so many records on.
     """
 
-    height: int = checked(integer(1, 64), 24)
-    search_share: float = checked(number(0, 1, exclusive=True), 0.75)
-    threshold: float = checked(number(0, 100), 4.0)
-    least_records: int = checked(integer(1, 10**9), 20)
+    height: int = define_field(integer(1, 64), 24)
+    search_share: float = define_field(number(0, 1, exclusive=True), 0.75)
+    threshold: float = define_field(number(0, 100), 4.0)
+    least_records: int = define_field(integer(1, 10**9), 20)
 
     @classmethod
     def of(cls, plan: Plan) -> Lumberjack:

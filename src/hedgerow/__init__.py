@@ -99,9 +99,9 @@ def __getattr__(name: str) -> Any:
             raise
         raise missing_extra(module, f"hedgerow.{name}") from absent
     except RuntimeError as fault:
-        from hedgerow.errors import fault_of_kernels
+        from hedgerow.errors import explain_kernel_error
 
-        if (known := fault_of_kernels(fault)) is None:
+        if (known := explain_kernel_error(fault)) is None:
             raise
         raise known from fault
     globals()[name] = value

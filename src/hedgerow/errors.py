@@ -47,10 +47,10 @@ class HedgerowError(Exception):
         super().__init__(entry)
         row = entries().get(type(self).__name__, {}).get(entry)
         if row is None:
-            row = _unlisted(entry, self.default_code, values)
-        self.code = code or _filled(row.get("code", entry), values)
+            row = _make_row(entry, self.default_code, values)
+        self.code = code or _fill(row.get("code", entry), values)
         self.what, self.cause, self.remedy = (
-            _filled(row.get(part, ""), {"code": self.code, **values}) for part in ("what", "cause", "remedy")
+            _fill(row.get(part, ""), {"code": self.code, **values}) for part in ("what", "cause", "remedy")
         )
 
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ def entries() -> Mapping[str, Mapping[str, Row]]:
     return tomllib.loads(_TEXT)
 
 
-def _unlisted(text: str, default_code: str, values: Mapping[str, object]) -> Row:
+def _make_row(text: str, default_code: str, values: Mapping[str, object]) -> Row:
     """The row of an error that the table does not list: its text, or a name and what was given with it."""
     given = [f"{name}: {value}." for name, value in values.items() if name not in ("cause", "remedy")]
     row = {
@@ -186,7 +186,7 @@ def _unlisted(text: str, default_code: str, values: Mapping[str, object]) -> Row
     return {name: part.replace("{", "{{").replace("}", "}}") for name, part in row.items()}
 
 
-def _filled(sentence: str, values: Mapping[str, object]) -> str:
+def _fill(sentence: str, values: Mapping[str, object]) -> str:
     """The sentence with its values; as it stands when one is missing or does not fit, which tests exclude."""
     try:
         return sentence.format_map(values)
@@ -227,13 +227,13 @@ def missing_extra(module: str, what: str = "This") -> EnvironmentFault:
     return EnvironmentFault("missing-extra", what=what, package=package, extra=extra)
 
 
-def fault_of_import(fault: ImportError) -> EnvironmentFault | None:
+def explain_import_error(fault: ImportError) -> EnvironmentFault | None:
     """What an import that failed says about an optional package; None when it failed for another reason."""
     module = (fault.name or "").partition(".")[0]
     return missing_extra(module) if module in OPTIONAL else None
 
 
-def fault_of_kernels(fault: Exception) -> EnvironmentFault | None:
+def explain_kernel_error(fault: Exception) -> EnvironmentFault | None:
     """What numba says where it may keep compiled code nowhere, in words; None for every other error.
 
     It looks beside the installed package, then in the user's home; an account of a service often may write to neither.

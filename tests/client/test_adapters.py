@@ -11,7 +11,7 @@ import pytest
 from hedgerow.cli.main import main
 from hedgerow.client.policy import parse_policy
 from hedgerow.data.adapters import PLAIN, read_adapter
-from hedgerow.data.sources import adapted, column_names, opened
+from hedgerow.data.sources import adapt, column_names, open_table
 from hedgerow.errors import UsageError
 
 WriteFile = Callable[[str, bytes], Path]
@@ -181,10 +181,10 @@ def test_names_and_types_are_those_of_the_plan(write_file: WriteFile) -> None:
     """A column that another one takes the name of is hidden, and two may change places."""
     place = write_file("a.csv", b"age,days,sex\n1,2,M\n")
     own = read_adapter(str(write_file("a.toml", b"[data]\nrename = {days = 'age'}\nscale.age = 2")))
-    assert column_names(adapted(place, own)) == ["age", "sex"]
-    assert [str(kind) for kind in opened(adapted(place, own)).types().values()] == ["double", "string"]
+    assert column_names(adapt(place, own)) == ["age", "sex"]
+    assert [str(kind) for kind in open_table(adapt(place, own)).types().values()] == ["double", "string"]
     swap = read_adapter(str(write_file("b.toml", b"[data]\nrename = {days = 'age', age = 'days'}")))
-    assert column_names(adapted(place, swap)) == ["days", "age", "sex"]
+    assert column_names(adapt(place, swap)) == ["days", "age", "sex"]
 
 
 def test_a_policy_has_the_lines_of_its_site() -> None:

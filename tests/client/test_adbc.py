@@ -19,9 +19,9 @@ import pytest
 
 from hedgerow.data.columns import Place, identifiers
 from hedgerow.data.databases import AdbcTable
-from hedgerow.data.raw_cells import read_raw, types_of
+from hedgerow.data.raw_cells import read_raw, read_types
 from hedgerow.data.site_data import site_data_from_records
-from hedgerow.data.sources import column_names, opened, read_columns, read_records
+from hedgerow.data.sources import column_names, open_table, read_columns, read_records
 from hedgerow.errors import DataError, UsageError
 from hedgerow.survey.questions import AskedColumn
 from tests.builders import make_plan
@@ -104,8 +104,8 @@ def test_postgresqls_own_types(server: str) -> None:
     """What Arrow has no type for is text if the driver makes text of it, and else refused by name, never misread."""
     location = f"{server}#select * from odd"
     names = ["small", "exact", "yes", "day", "moment", "feeling", "person"]
-    assert list(types_of(location).values())[:6] == ["number", "number", "text", "date", "date", "text"]
-    assert {"address", "part"}.isdisjoint(types_of(location))
+    assert list(read_types(location).values())[:6] == ["number", "number", "text", "date", "date", "text"]
+    assert {"address", "part"}.isdisjoint(read_types(location))
     batch = next(iter(read_columns(location, names)))
     assert [column[0].as_py() for column in batch] == [
         1, "2.50", True, datetime.date(2020, 1, 31), datetime.datetime(2020, 1, 31, 8, tzinfo=datetime.UTC), "fine",
@@ -148,7 +148,7 @@ def test_no_server_and_no_query(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         column_names("postgres://user:canary@/db")
     with pytest.raises(DataError) as caught:
-        opened(f"postgresql://user:canary@/db?host={tmp_path}#select 1").types()
+        open_table(f"postgresql://user:canary@/db?host={tmp_path}#select 1").types()
     assert caught.value.code == "data-sql" and "canary" not in str(caught.value)
 
 

@@ -25,7 +25,7 @@ from hedgerow.data.sources import read_records
 from hedgerow.data.units import concatenate, records_from_columns
 from hedgerow.errors import DataError, PlanError
 from hedgerow.plan.draft import Entry
-from hedgerow.plan.fields import day_of, days_between, iso_of
+from hedgerow.plan.fields import days_between, format_day, parse_day
 from hedgerow.plan.plan import Plan, parse_plan
 
 WriteFile = Callable[[str, bytes], Path]
@@ -41,16 +41,18 @@ SEEN = {"name": "seen", "type": "date", "min": "2020-01-01", "max": "2021-12-31"
 def test_every_moment_comes_back(moment: datetime.datetime) -> None:
     """To the millisecond, which is what the 53 bits of a float hold at the ends of the calendar."""
     moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
-    read = datetime.datetime.fromisoformat(iso_of(day_of(moment.isoformat())))
+    read = datetime.datetime.fromisoformat(format_day(parse_day(moment.isoformat())))
     assert abs(read - moment) < datetime.timedelta(milliseconds=1)
 
 
 def test_days_are_counted_in_utc() -> None:
-    assert day_of("1970-01-01") == 0
-    assert day_of("1969-12-31") == -1
-    assert day_of("2000-03-01") - day_of("2000-02-28") == 2
-    assert day_of("2020-01-01T12:00:00") == day_of("2020-01-01T12:00:00Z") == day_of("2020-01-01T14:00:00+02:00")
-    assert iso_of(day_of("2020-01-01T12:00:00")) == "2020-01-01T12:00:00"
+    assert parse_day("1970-01-01") == 0
+    assert parse_day("1969-12-31") == -1
+    assert parse_day("2000-03-01") - parse_day("2000-02-28") == 2
+    assert (
+        parse_day("2020-01-01T12:00:00") == parse_day("2020-01-01T12:00:00Z") == parse_day("2020-01-01T14:00:00+02:00")
+    )
+    assert format_day(parse_day("2020-01-01T12:00:00")) == "2020-01-01T12:00:00"
 
 
 NO_DATES = ["2021-02-29", "2020-13-01", "20200101", "1.1.2020", "2020-W01-1", "", "2020-01-01T25:00"]
@@ -59,14 +61,14 @@ NO_DATES = ["2021-02-29", "2020-13-01", "20200101", "1.1.2020", "2020-W01-1", ""
 @pytest.mark.parametrize("text", NO_DATES)
 def test_other_text_is_no_date(text: str) -> None:
     with pytest.raises(ValueError):
-        day_of(text)
+        parse_day(text)
 
 
 @given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9))
 def test_bounds_that_were_found_have_a_text(low: float, high: float) -> None:
     """Outwards to whole days, never empty, never beyond the years that a date can have."""
     first, last = days_between(min(low, high), max(low, high))
-    assert first < last and day_of(iso_of(first)) == first and day_of(iso_of(last)) == last
+    assert first < last and parse_day(format_day(first)) == first and parse_day(format_day(last)) == last
 
 
 # Plans ---------------------------------------------------------------------------------------------------------------
@@ -76,7 +78,7 @@ def test_a_plan_has_them_as_text(make_plan: MakePlan) -> None:
     """Written and read again it is the same plan; in the program its bounds are days."""
     plan = make_plan(features=[SEEN | {"format": "%d.%m.%Y"}])
     feature = plan.features[0]
-    assert (feature.min, feature.max) == (day_of("2020-01-01"), day_of("2021-12-31"))
+    assert (feature.min, feature.max) == (parse_day("2020-01-01"), parse_day("2021-12-31"))
     assert plan.to_dict()["features"][0].items() >= (SEEN | {"format": "%d.%m.%Y"}).items()
     assert Plan.from_dict(plan.to_dict()) == plan
 
@@ -122,7 +124,7 @@ def test_text_in_a_format(layout: str | None, write_file: WriteFile, make_plan: 
     rows = "".join(f"{text},yes\n" for text in [*TEXTS[layout], ""])
     plan = make_plan(features=[SEEN | ({} if layout is None else {"format": layout})])
     found = seen_of(str(write_file("a.csv", f"seen,sick\n{rows}".encode())), plan)
-    assert found[:3] == [day_of(text) for text in DAYS] and np.isnan(found[3])
+    assert found[:3] == [parse_day(text) for text in DAYS] and np.isnan(found[3])
 
 
 def test_what_is_no_date_is_left_out_by_itself(write_file: WriteFile, make_plan: MakePlan) -> None:
@@ -130,7 +132,7 @@ def test_what_is_no_date_is_left_out_by_itself(write_file: WriteFile, make_plan:
     cells = ["2020-01-01", "2021-02-29", "1.2.2020", "18262", "2020-01-01 ", "soon"]
     path = str(write_file("a.csv", ("seen,sick\n" + "".join(f"{cell},yes\n" for cell in cells)).encode()))
     left_out: dict[str, int] = {}
-    assert seen_of(path, make_plan(features=[SEEN]), left_out=left_out) == [day_of("2020-01-01")] * 2
+    assert seen_of(path, make_plan(features=[SEEN]), left_out=left_out) == [parse_day("2020-01-01")] * 2
     assert left_out == {"data-wrong-type": 4}
     with pytest.raises(DataError) as caught:
         seen_of(path, make_plan(features=[SEEN | {"format": "%d/%m/%Y"}]))
@@ -149,7 +151,7 @@ def test_the_year_0_is_none_whatever_stands_beside_it() -> None:
             unfit |= rows
 
         found = days([*cells, *beside], None, Place("table", "seen"), note)
-        assert unfit[:3].tolist() == [True, True, False] and found[2] == day_of("0001-01-01")
+        assert unfit[:3].tolist() == [True, True, False] and found[2] == parse_day("0001-01-01")
 
 
 def test_every_source_gives_the_same_days(tmp_path: Path, make_plan: MakePlan) -> None:
@@ -169,14 +171,14 @@ def test_every_source_gives_the_same_days(tmp_path: Path, make_plan: MakePlan) -
     query = "#select * from visits order by rowid"
     sources = ["a.parquet", f"sqlite:///{tmp_path / 'a.db'}{query}", f"duckdb:///{tmp_path / 'a.duckdb'}{query}"]
     for source in sources:
-        assert seen_of(source if ":" in source else str(tmp_path / source), plan) == [day_of(day) for day in DAYS]
+        assert seen_of(source if ":" in source else str(tmp_path / source), plan) == [parse_day(day) for day in DAYS]
     for column in (
         dates,
         np.array(DAYS, "datetime64[ns]"),
         pa.array(DAYS).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")),
     ):
         records = records_from_columns({"seen": column, "sick": ["yes"] * 3}, plan)
-        assert records.features[0].tolist() == [day_of(day) for day in DAYS]
+        assert records.features[0].tolist() == [parse_day(day) for day in DAYS]
 
 
 def test_what_a_site_sees_of_them(write_file: WriteFile, make_plan: MakePlan) -> None:
@@ -193,7 +195,7 @@ def test_what_a_site_sees_of_them(write_file: WriteFile, make_plan: MakePlan) ->
 def test_a_book_and_a_draft(write_file: WriteFile) -> None:
     """A code book's bounds are taken as they are; without one, nothing says that a column is of dates."""
     book = read_codebook(str(write_file("book.csv", b"name,type,min,max\nseen,date,2020-01-01,2021-12-31\n")))
-    assert book == {"seen": Entry("date", False, day_of("2020-01-01"), day_of("2021-12-31"))}
+    assert book == {"seen": Entry("date", False, parse_day("2020-01-01"), parse_day("2021-12-31"))}
     path = write_file("a.csv", b"seen,sick\n2020-03-04,yes\n,no\n2020-03-05,no\n")
     confirmed = draft_plan(path, "sick", n_records=100, codebook=book)
     assert 'type = "date"\n' in confirmed and 'min = "2020-01-01"\nmax = "2021-12-31"' in confirmed
@@ -216,11 +218,11 @@ def test_a_survey_speaks_of_dates(tmp_path: Path, capsys: pytest.CaptureFixture[
     column = json.loads((tmp_path / "found" / "survey.json").read_text())["columns"][0]
     assert column["days_since"] == "1970-01-01"
     assert {round(own["share"], 2): own["value"] for own in column["quantiles"]}[0.5] == pytest.approx(
-        day_of(sorted(days)[1500].isoformat()), abs=60
+        parse_day(sorted(days)[1500].isoformat()), abs=60
     )
     feature = parse_plan((tmp_path / "found" / "plan.toml").read_text()).features[0]
     assert feature.is_date and feature.format == "%d.%m.%Y"
-    assert day_of("2012-01-01") < feature.min < day_of("2015-06-01") < day_of("2020-01-01") < feature.max
+    assert parse_day("2012-01-01") < feature.min < parse_day("2015-06-01") < parse_day("2020-01-01") < feature.max
     trained = ["train", str(tmp_path / "found" / "plan.toml"), "--site", str(tmp_path / "a.csv")]
     assert main([*trained, "--out", str(tmp_path / "model.json"), "--seed", "2"]) == 0
 
@@ -246,5 +248,5 @@ def test_estimators_take_columns_of_dates(library: str, bounds: Any) -> None:
     options = {"bounds": {"seen": bounds, "dose": (0, 1)}} if bounds != "private" else {}
     model = DPGBDTClassifier(epsilon=8, n_trees=20, random_state=1, **options).fit(X, y)
     seen = model.model_.plan.features[0]
-    assert seen.is_date and seen.min < day_of("2015-06-01") < day_of("2020-01-01") < seen.max
+    assert seen.is_date and seen.min < parse_day("2015-06-01") < parse_day("2020-01-01") < seen.max
     assert model.score(X, y) > 0.8

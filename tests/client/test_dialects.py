@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hedgerow.app.inputs import parse_sites
 from hedgerow.data.drafts import draft_plan
-from hedgerow.data.lines import Declared, declared, header_of, without_declaration
-from hedgerow.data.sources import column_names, ending_of, read_records
+from hedgerow.data.lines import Declared, parse_declaration, read_header, without_declaration
+from hedgerow.data.sources import column_names, file_ending, read_records
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import DataError, UsageError
 from hedgerow.local.survey import columns_of, read_site_tables
@@ -124,14 +124,14 @@ def test_no_row_decides_how_a_file_is_read(rows: list[list[str]], separator: str
     """Separator, decimal mark and encoding are those of the header alone."""
     header = separator.join(("alter", "größe", "ort", "krank")).encode() + b"\n"
     body = "\n".join(separator.join(row) for row in rows).encode()
-    alone, found = (header_of(first, Declared()) for first in (header, header + body))
+    alone, found = (read_header(first, Declared()) for first in (header, header + body))
     assert (found.names, found.n_lines, found.separator, found.encoding, found.has_decimal_commas) == (
         alone.names, alone.n_lines, separator, "utf-8", separator == ";",
     )  # fmt: skip
 
 
 def is_record(header: str) -> bool:
-    return header_of(f"{header}\n".encode(), Declared()).is_record
+    return read_header(f"{header}\n".encode(), Declared()).is_record
 
 
 @given(
@@ -174,7 +174,7 @@ def test_a_site_may_be_named_with_what_is_declared() -> None:
         "a": f"a.csv{declaration}",
         "south": f"/data/b.csv.gz{declaration}",
     }
-    assert ending_of(f"a.csv{declaration}") == ".csv"
+    assert file_ending(f"a.csv{declaration}") == ".csv"
 
 
 def test_a_file_may_bear_its_declaration_as_its_name(write_file: WriteFile) -> None:
@@ -197,8 +197,8 @@ def test_a_declaration_that_says_nothing_is_refused(text: str, write_file: Write
 
 def test_a_declaration_names_what_it_names() -> None:
     """What it leaves open follows from the header."""
-    assert declared("") == Declared()
-    assert declared("decimal=point,encoding=Latin-1") == Declared(None, False, "cp1252")
+    assert parse_declaration("") == Declared()
+    assert parse_declaration("decimal=point,encoding=Latin-1") == Declared(None, False, "cp1252")
 
 
 def test_a_draft_reads_decimal_commas(write_file: WriteFile) -> None:
@@ -231,7 +231,7 @@ def test_a_quoted_name_is_one_field(
     """Quotation marks and brackets are looked through; blank lines may stand first, and a line break within a name."""
     path = write_file("a.csv", header + end)
     assert column_names(path) == names
-    assert header_of(path.read_bytes(), Declared()).separator == separator
+    assert read_header(path.read_bytes(), Declared()).separator == separator
 
 
 @pytest.mark.parametrize("header", [b"age,hb,answer a;b;c", b"a|b,c", b"a\tb;c\td;e"])
@@ -244,7 +244,7 @@ def test_a_header_that_two_separators_cut_is_refused(header: bytes, write_file: 
     advice = [word.rstrip(",.") for word in caught.value.remedy.split() if word.startswith("#")]
     assert len(advice) == 2
     for declaration in advice:
-        separator = declared(declaration[1:]).separator
+        separator = parse_declaration(declaration[1:]).separator
         assert separator is not None
         assert column_names(f"{path}{declaration}") == header.decode().split(separator)
 
@@ -254,7 +254,7 @@ def test_endings_of_tables_in_lines(ending: str, write_file: WriteFile) -> None:
     """A table is read by its header, whichever of their usual endings it has."""
     content = table("\t", ".").encode()
     path = write_file(f"a{ending}", gzip.compress(content) if ending.endswith(".gz") else content)
-    assert as_expected(read(path)) and ending_of(path.name) == ending.lower()
+    assert as_expected(read(path)) and file_ending(path.name) == ending.lower()
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.csv.gz"])

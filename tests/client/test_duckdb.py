@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.data.raw_cells import read_raw, types_of
-from hedgerow.data.sources import column_names, opened, read_columns
+from hedgerow.data.raw_cells import read_raw, read_types
+from hedgerow.data.sources import column_names, open_table, read_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.survey.kinds import TEXT
 from hedgerow.survey.questions import AskedColumn
@@ -32,7 +32,7 @@ def database(tmp_path: Path) -> str:
 def test_columns_come_typed_and_in_order(database: str) -> None:
     """Names, types and cells are those of the table; blocks are no longer than asked for."""
     location = f"{database}#select * from t"
-    assert column_names(location) == list(opened(location).types()) == ["n", "x", "d", "s"]
+    assert column_names(location) == list(open_table(location).types()) == ["n", "x", "d", "s"]
     batches = list(read_columns(location, ["s", "x", "n", "d"], chunk_rows=1000))
     assert [column[0].as_py() for column in batches[0]] == ["é", Decimal("2.50"), 1, datetime.date(2020, 1, 31)]
     assert [column[1].as_py() for column in batches[0]] == [None] * 4
@@ -44,7 +44,7 @@ def test_columns_come_typed_and_in_order(database: str) -> None:
 def test_a_survey_takes_columns_by_their_types(database: str) -> None:
     """A survey of a table with dates ended; each column is what the database says of it."""
     location = f"{database}#select *, [n] as listed from t"
-    assert types_of(location) == {"n": "number", "x": "number", "d": "date", "s": "text"}
+    assert read_types(location) == {"n": "number", "x": "number", "d": "date", "s": "text"}
     day, text = read_raw(location, [AskedColumn("d"), AskedColumn("s")]).columns
     assert day.numbers[0] == (datetime.date(2020, 1, 31) - datetime.date(1970, 1, 1)).days
     assert np.isnan(day.numbers[1:]).all() and TEXT not in day.kinds

@@ -22,7 +22,7 @@ from hedgerow.data.adapters import Adapter, read_adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.fit import table_fit
 from hedgerow.data.site_data import read_site_data
-from hedgerow.data.sources import adapted, opened, place_of
+from hedgerow.data.sources import adapt, open_table, table_place
 from hedgerow.errors import DataError, PolicyRefusal
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Plan
@@ -195,7 +195,7 @@ def test_another_coding_is_named_with_the_lines_that_mend_it(write_file: WriteFi
     }
     assert found.columns[0].unlisted == {"M": 50, "F": 50} and found.rows.n_used == 0
     own = read_adapter(str(write_file("a.toml", "\n".join(["[data]", *found.mending]).encode())))
-    mended = table_fit(adapted(place, own), OTHERWISE)
+    mended = table_fit(adapt(place, own), OTHERWISE)
     assert mended.rows.n_used == 100 and not mended.mending
     assert all(column.beyond == column.n_unreadable == 0 for column in mended.columns)
 
@@ -233,15 +233,15 @@ def test_a_line_that_is_printed_reads_more_and_changes_nothing(
 
     def read_by(adapter: Adapter) -> list[list[float | None]]:
         """Each column's cells, None where one is not read."""
-        table = opened(adapted(str(folder / "a.csv"), adapter))
+        table = open_table(adapt(str(folder / "a.csv"), adapter))
         found = []
         for name, column in zip(HEADERS, next(table.batches(HEADERS, 100, {})), strict=True):
-            place = replace(place_of(table), column=name)
+            place = replace(table_place(table), column=name)
             found.append([cell_of(plan, column[at : at + 1], place) for at in range(len(rows))])
         return found
 
     first = adapter_of(own)
-    fit_now = table_fit(adapted(str(folder / "a.csv"), first), plan)
+    fit_now = table_fit(adapt(str(folder / "a.csv"), first), plan)
     new = {line.split(" = ")[0] for line in fit_now.mending}
     kept = [] if not own or own.split(" = ")[0] in new else [own]
     before, after = read_by(first), read_by(adapter_of(*kept, *fit_now.mending))

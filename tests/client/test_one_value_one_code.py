@@ -26,7 +26,7 @@ from hedgerow.data.adapters import adapter, read_adapter
 from hedgerow.data.columns import Place, category_indices, days, identifiers, numbers
 from hedgerow.data.databases import AdbcTable
 from hedgerow.data.site_data import SiteData, site_data_from_records
-from hedgerow.data.sources import adapted, read_records
+from hedgerow.data.sources import adapt, read_records
 from hedgerow.data.units import Records, concatenate, records_from_columns, rows_within_bound
 from hedgerow.errors import DataError
 from hedgerow.methods.registry import program_for, resolve
@@ -671,7 +671,7 @@ def adapted_reader(source: str, folder: Path, plan: Plan) -> Callable[[list[tupl
                 connection.register("given", pa.table(columns))
                 connection.execute("create table t as select * from given")
             place = f"duckdb:///{folder / 'a.duckdb'}#select * from t order by rowid"
-        return concatenate(read_records(adapted(place, own), plan, left_out={}))
+        return concatenate(read_records(adapt(place, own), plan, left_out={}))
 
     return read
 
@@ -731,7 +731,7 @@ def test_columns_that_arrow_gives_cell_by_cell_go_through_an_adapter(lines: dict
     people = [uuid.UUID(int=1), uuid.UUID(int=2)]
     union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["x", "31.12.1999"])])
     for typed, cells in (pa.array([one.bytes for one in people], pa.uuid()), people), (union, union.to_pylist()):
-        found, expected = own.changed(typed, place), own.changed(cells, place)
+        found, expected = own.adapt_column(typed, place), own.adapt_column(cells, place)
         assert identifiers(found, place).tolist() == identifiers(expected, place).tolist()
 
 

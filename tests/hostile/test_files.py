@@ -20,7 +20,7 @@ from hedgerow.errors import HedgerowError, ModelError, PlanError, RemoteProtocol
 from hedgerow.local.training import train
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.models.model import Model
-from hedgerow.plan.fields import MOST_VALUES, parse_toml, require_plain, shown
+from hedgerow.plan.fields import MOST_VALUES, escape_for_terminal, parse_toml, require_plain
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.identities import Role, build_roster, create_identity, parse_roster, read_private, read_public
@@ -110,7 +110,7 @@ def test_no_value_in_a_file_ends_a_command_without_a_name(
         try:
             read(spoilt)
         except HedgerowError as refused:
-            assert shown(str(refused)) == str(refused)
+            assert escape_for_terminal(str(refused)) == str(refused)
 
 
 @given(st.data())
@@ -136,7 +136,7 @@ def test_a_command_refuses_a_harmful_plan_by_name(
     path.write_text(plan_text.replace('name = "wards"', f"name = {TOML_VALUES[value]}"))
     assert main(["privacy", str(path)]) == 3
     said = capsys.readouterr()
-    assert all(shown(line) == line for line in (said.out + said.err).split("\n"))
+    assert all(escape_for_terminal(line) == line for line in (said.out + said.err).split("\n"))
 
 
 @pytest.mark.parametrize("character", ["\x1b", "\x07", "\x7f", "\x9b", "\u200b", "\u200f", "\u202a", "\u202e", "\u2066",
@@ -222,7 +222,7 @@ def test_no_message_with_a_plan_or_a_model_ends_a_node_without_a_name(
     try:
         read_plan(spoilt)
     except HedgerowError as refused:
-        assert shown(str(refused)) == str(refused)
+        assert escape_for_terminal(str(refused)) == str(refused)
     content, places = written
     trees = content["ensemble"]
     place = data.draw(st.sampled_from([path[1:] for path in places if path[:1] == ("ensemble",)]))
@@ -230,7 +230,7 @@ def test_no_message_with_a_plan_or_a_model_ends_a_node_without_a_name(
     try:
         _ = EvaluationTask(model.plan, spoilt, 1.0, 1e-6, 0).ensemble
     except HedgerowError as refused:
-        assert shown(str(refused)) == str(refused)
+        assert escape_for_terminal(str(refused)) == str(refused)
 
 
 @pytest.mark.parametrize("text", ["[" * DEEP, '{"a":' * DEEP, "[" * 40 + "]" * 40, "9" * 5000])
@@ -267,7 +267,7 @@ def test_no_model_file_ends_a_command_without_a_name(
     try:
         Model.load(path)
     except HedgerowError as refused:
-        assert shown(str(refused).replace(str(path), "")) == str(refused).replace(str(path), "")
+        assert escape_for_terminal(str(refused).replace(str(path), "")) == str(refused).replace(str(path), "")
 
 
 def test_a_deep_model_file_is_refused_by_name(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hedgerow.cli.main import main as hedgerow
 from hedgerow.data.datasets import write_rand_hie
-from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
+from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
 from hedgerow.local.training import evaluate_federated, plot_calibration, train
 from hedgerow.models import plots
 from hedgerow.models.model import Model
@@ -48,7 +48,7 @@ def demonstration(folder: Path) -> tuple[Model, dict[str, SiteData]]:
     plan = parse_plan(files.plan.read_text(encoding="utf-8"))
     noise = SystemNoise(random.Random(SEED).randbytes)
     sites = {name: read_site_rows(path, plan) for name, path in files.train.items()}
-    model = train(plan, {name: own for name, (own, _) in bounded_sites(sites, plan).items()}, noise=noise)
+    model = train(plan, {name: own for name, (own, _) in bound_sites(sites, plan).items()}, noise=noise)
     with open(files.test, newline="", encoding="utf-8") as stream:
         header, *rows = csv.reader(stream)
     held_out = {}
@@ -57,7 +57,7 @@ def demonstration(folder: Path) -> tuple[Model, dict[str, SiteData]]:
         with open(path, "w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows([header, *(row for row in rows if row[0] == name)])
         held_out[f"site-{name}"] = read_site_rows(path, plan)
-    return model, {name: own for name, (own, _) in bounded_sites(held_out, plan).items()}
+    return model, {name: own for name, (own, _) in bound_sites(held_out, plan).items()}
 
 
 def modes(*, narrow: bool) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import SCORE_UNIT, Loss
 from hedgerow.methods import Method, Parts
-from hedgerow.plan.fields import checked, number, refuse
+from hedgerow.plan.fields import define_field, number, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas, integer_sigma
@@ -30,7 +30,7 @@ UNIT = 2**10
 class Toy:
     """The section [toy]: how far the share is drawn to a half, in records."""
 
-    ridge: float = checked(number(0, 1e6), 10.0)
+    ridge: float = define_field(number(0, 1e6), 10.0)
 
 
 def check(plan: Plan) -> None:

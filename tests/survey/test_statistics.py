@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.data.columns import Place
-from hedgerow.data.raw_cells import RawColumn, RawTable, bounded_tables
+from hedgerow.data.raw_cells import RawColumn, RawTable, bound_tables
 from hedgerow.errors import PlanError, PrivacyError
 from hedgerow.local.survey import TableSurvey, drafted_plan, plan_text, schema_of, survey_tables
 from hedgerow.plan.plan import parse_plan
@@ -290,7 +290,7 @@ def test_a_unit_adds_no_more_than_its_bound_whatever_its_rows(rows: list[Any], o
             cells, people = (pa.array([row[at] for row in here], pa.string()) for at in (1, 0))
             column, person = (RawColumn([each], Place("table", "c")) for each in (cells, people))
             tables[f"s{site}"] = RawTable((column,), len(here), unit=person.identifiers())
-        sites = bounded_tables(tables, asked)
+        sites = bound_tables(tables, asked)
         return [sum(query.answer(site).astype(object) for site in sites.values()) for query in queries]
 
     joined = [*rows, *(("new", cell, site) for cell, site in own), ("", "1", 0)]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.models.exports import codes_of_matrix, made_up_records
+from hedgerow.models.exports import draw_probes, encode_matrix
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, prune_tree
@@ -92,14 +92,14 @@ def test_they_are_those_of_xgboost(model_of: Any, label: str, fields: dict[str, 
     """`pred_contribs` of the exported model, the base included, to what single precision leaves of it."""
     xgboost = pytest.importorskip("xgboost")
     model = model_of(make_plan(label, {"n_trees": 12, "max_depth": 4, **fields}), n=300)
-    matrix = made_up_records(model.plan, model.ensemble.grid, 200, np.random.default_rng(3))
+    matrix = draw_probes(model.plan, model.ensemble.grid, 200, np.random.default_rng(3))
     booster = xgboost.Booster()
     booster.load_model(bytearray(json.dumps(model.to_xgboost()).encode()))
     records = xgboost.DMatrix(
         matrix, feature_names=booster.feature_names, feature_types=booster.feature_types, enable_categorical=True
     )
     theirs = booster.predict(records, pred_contribs=True)
-    ours = model.explain_codes(codes_of_matrix(model.ensemble.grid, matrix))
+    ours = model.explain_codes(encode_matrix(model.ensemble.grid, matrix))
     values, base = (ours.values[..., None], [ours.base]) if ours.values.ndim == 2 else (ours.values, ours.base)
     theirs = theirs.reshape(len(matrix), -1, len(model.plan.features) + 1)
     for output in range(values.shape[2]):

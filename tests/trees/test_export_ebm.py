@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hedgerow.errors import ModelError
-from hedgerow.models.exports import _cut, codes_of_matrix, made_up_records
+from hedgerow.models.exports import _cut, draw_probes, encode_matrix
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 
@@ -48,7 +48,7 @@ def machine_of(model: Model, folder: Path) -> Any:
 
 
 def rows_of(plan: Plan, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Records of `made_up_records` as InterpretML takes them: an array of objects."""
+    """Records of `draw_probes` as InterpretML takes them: an array of objects."""
     rows = matrix.astype(object)
     for place, feature in enumerate(plan.features):
         if feature.is_categorical:
@@ -71,8 +71,8 @@ def test_interpret_predicts_the_same(model_of: Any, tmp_path: Path, label: str, 
         plan = Plan.from_dict({**kept, "model": {"algorithm": "adassp"}, "adassp": {"rounds": 3}})
     model = model_of(plan, n=300)
     machine = machine_of(model, tmp_path)
-    matrix = made_up_records(plan, model.ensemble.grid, 400, np.random.default_rng(2))
-    codes = codes_of_matrix(model.ensemble.grid, matrix)
+    matrix = draw_probes(plan, model.ensemble.grid, 400, np.random.default_rng(2))
+    codes = encode_matrix(model.ensemble.grid, matrix)
     rows = rows_of(plan, matrix)
     if plan.label.kind.is_number:
         low, high = plan.label.bounds
@@ -89,9 +89,9 @@ def test_its_explanations_are_read(model_of: Any, tmp_path: Path) -> None:
     model = model_of(make_plan("binary", ADDITIVE))
     machine = machine_of(model, tmp_path)
     assert machine.term_importances().shape == (4,)
-    matrix = made_up_records(model.plan, model.ensemble.grid, 20, np.random.default_rng(2))
+    matrix = draw_probes(model.plan, model.ensemble.grid, 20, np.random.default_rng(2))
     found = machine.eval_terms(rows_of(model.plan, matrix))
-    ours = model.explain_codes(codes_of_matrix(model.ensemble.grid, matrix)).values
+    ours = model.explain_codes(encode_matrix(model.ensemble.grid, matrix)).values
     assert np.abs(found - ours).max() <= 1e-6
     assert len(machine.explain_global().data(0)["scores"]) > 1
 

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
-from hedgerow.models.exports import codes_of_matrix, made_up_records, xgboost_names
+from hedgerow.models.exports import draw_probes, encode_matrix, xgboost_names
 from hedgerow.models.model import Model, RenamedWarning
 from hedgerow.plan.plan import Plan
 from tests.builders import make_data, make_plan, train
@@ -54,7 +54,7 @@ def renamed(model: Model, names: list[str]) -> Model:
 
 def rows_of(model: Model, seed: int, n: int = 60) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
     """A table with the plan's own names, columns in another order, and our chances for it."""
-    matrix = made_up_records(model.plan, model.ensemble.grid, n, np.random.default_rng(seed))
+    matrix = draw_probes(model.plan, model.ensemble.grid, n, np.random.default_rng(seed))
     columns: dict[str, Any] = {}
     for feature, column in zip(model.plan.features, matrix.T, strict=True):
         if feature.is_categorical:
@@ -63,7 +63,7 @@ def rows_of(model: Model, seed: int, n: int = 60) -> tuple[pd.DataFrame, np.ndar
             columns[feature.name] = pd.Categorical(texts, categories=kinds)
         else:
             columns[feature.name] = column
-    ours = model.predict_proba_codes(codes_of_matrix(model.ensemble.grid, matrix))[:, 1]
+    ours = model.predict_proba_codes(encode_matrix(model.ensemble.grid, matrix))[:, 1]
     return pd.DataFrame(dict(reversed(columns.items()))), ours
 
 

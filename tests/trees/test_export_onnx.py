@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.models.exports import codes_of_matrix, made_up_records
+from hedgerow.models.exports import draw_probes, encode_matrix
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
@@ -31,7 +31,7 @@ def session_of(model: Model, **options: Any) -> Any:
 
 
 def inputs_of(plan: Plan, matrix: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Records of `made_up_records` as the graph takes them."""
+    """Records of `draw_probes` as the graph takes them."""
     if not any(feature.is_categorical for feature in plan.features):
         return {"X": matrix}
     given = {}
@@ -47,12 +47,12 @@ def inputs_of(plan: Plan, matrix: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 def check(model: Model, seed: int = 0, n: int = 300) -> None:
     """Labels are equal, probabilities and values to 1e-6."""
-    matrix = made_up_records(model.plan, model.ensemble.grid, n, np.random.default_rng(seed))
+    matrix = draw_probes(model.plan, model.ensemble.grid, n, np.random.default_rng(seed))
     # Far beyond the bounds as well, and as far as floats go.
     for place, feature in enumerate(model.plan.features):
         if not feature.is_categorical:
             matrix[:4, place] = [np.inf, -np.inf, 3e38, -3e38]
-    codes = codes_of_matrix(model.ensemble.grid, matrix)
+    codes = encode_matrix(model.ensemble.grid, matrix)
     found = session_of(model).run(None, inputs_of(model.plan, matrix))
     label = model.plan.label
     if label.kind.predicts != "probabilities":
@@ -195,9 +195,9 @@ def test_texts_are_read_as_in_a_table(model_of: Any) -> None:
 def test_classes_may_be_whole_numbers(model_of: Any) -> None:
     """What an estimator was given as numbers, its graph gives back as numbers."""
     model = model_of(make_plan("multiclass", features=FEATURES[:2]))
-    matrix = made_up_records(model.plan, model.ensemble.grid, 100, np.random.default_rng(0))
+    matrix = draw_probes(model.plan, model.ensemble.grid, 100, np.random.default_rng(0))
     labels, _ = session_of(model, classes=[3, 5, 7, 9]).run(None, {"X": matrix})
-    expected = model.predict_codes(codes_of_matrix(model.ensemble.grid, matrix))
+    expected = model.predict_codes(encode_matrix(model.ensemble.grid, matrix))
     assert labels.dtype == np.int64
     assert labels.tolist() == [{"a": 3, "b": 5, "c": 7, "d": 9}[name] for name in expected.tolist()]
 

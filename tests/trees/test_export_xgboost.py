@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import ModelError
-from hedgerow.models.exports import ALMOST_ZERO, codes_of_matrix, largest_difference, made_up_records, to_xgboost
+from hedgerow.models.exports import ALMOST_ZERO, draw_probes, encode_matrix, largest_difference, to_xgboost
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
@@ -44,7 +44,7 @@ def matrix_of(booster: Any, values: Any) -> Any:
 def difference_of(model: Model, seed: int = 0, n: int = 400) -> float:
     """Largest difference between our predictions and XGBoost's on made-up records."""
     booster = booster_of(model)
-    values = made_up_records(model.plan, model.ensemble.grid, n, np.random.default_rng(seed))
+    values = draw_probes(model.plan, model.ensemble.grid, n, np.random.default_rng(seed))
     return largest_difference(model.plan, model.ensemble, values, booster.predict(matrix_of(booster, values)))
 
 
@@ -107,9 +107,9 @@ def test_two_hundred_trees_do_not_add_up_rounding(model_of: Any) -> None:
     """Sums of many leaf values stay exact for log-odds, and within 1e-6 of the range for a label far from zero."""
     binary = model_of(make_plan("binary", {"n_trees": 200, "max_depth": 4}))
     booster = booster_of(binary)
-    values = made_up_records(binary.plan, binary.ensemble.grid, 300, np.random.default_rng(1))
+    values = draw_probes(binary.plan, binary.ensemble.grid, 300, np.random.default_rng(1))
     margins = booster.predict(matrix_of(booster, values), output_margin=True)
-    assert np.array_equal(margins, binary.decision_scores_codes(codes_of_matrix(binary.ensemble.grid, values)))
+    assert np.array_equal(margins, binary.decision_scores_codes(encode_matrix(binary.ensemble.grid, values)))
     table = make_plan("regression", {"n_trees": 200, "max_depth": 4}).to_dict()
     table["label"] |= {"min": 1900, "max": 2000}
     assert difference_of(model_of(Plan.from_dict(table))) <= TOLERANCE
@@ -223,9 +223,9 @@ def test_a_first_tree_of_one_leaf_changes_nothing(model_of: Any) -> None:
     model = with_values(model, values)
     booster = booster_of(model)
     assert json.loads(booster.get_dump(dump_format="json")[0])["leaf"] != 0
-    records = made_up_records(model.plan, model.ensemble.grid, 300, np.random.default_rng(1))
+    records = draw_probes(model.plan, model.ensemble.grid, 300, np.random.default_rng(1))
     margins = booster.predict(matrix_of(booster, records), output_margin=True)
-    expected = model.decision_scores_codes(codes_of_matrix(model.ensemble.grid, records))
+    expected = model.decision_scores_codes(encode_matrix(model.ensemble.grid, records))
     assert np.abs(margins - expected).max() <= ALMOST_ZERO
 
 

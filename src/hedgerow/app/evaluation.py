@@ -20,8 +20,8 @@ from hedgerow.app.output import (
     wrap_text,
 )
 from hedgerow.app.progress import status
-from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
-from hedgerow.data.sources import Location, file_of, is_url, opened, read_records
+from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows
+from hedgerow.data.sources import Location, file_path, is_url, open_table, read_records
 from hedgerow.data.units import MOST_LEFT_OUT, Records, RowCount, RowsLeftOut
 from hedgerow.errors import HedgerowError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
@@ -47,10 +47,10 @@ def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: 
     Raises LostRowsError; DataError.
     """
     left_out: RowsLeftOut = {}
-    source = opened(table, plan.privacy.line_breaks)
+    source = open_table(table, plan.privacy.line_breaks)
     found = list(read_records(source, plan, with_label=with_label, with_unit=False, left_out=left_out))
     rows = RowCount(sum(records.n_records for records in found), left_out, getattr(source, "lines", None))
-    name = "The query's result" if is_url(table) else Path(file_of(table)).name
+    name = "The query's result" if is_url(table) else Path(file_path(table)).name
     rows.require(name, MOST_LEFT_OUT if allowed is None else allowed)
     is_ragged = not with_label and "data-ragged-row" in left_out
     if left_out and (allowed is None or is_ragged):
@@ -177,7 +177,7 @@ def read_sites(
         # A URL may have a password in it.
         with status(f"Reading {name if is_url(place) else Path(place).name}", quiet=quiet):
             rows[name] = read_site_rows(place, plan, strict=strict)
-    bounded = bounded_sites(rows, plan)
+    bounded = bound_sites(rows, plan)
     reports = {name: report for name, (_, report) in bounded.items()}
     most = MOST_LEFT_OUT if allowed is None else allowed
     for name, report in reports.items():

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from hedgerow.app.inputs import says_yes
 from hedgerow.app.output import PRIVATE, alarm, note, print_facts, width, wrap_text
 from hedgerow.data.drafts import usable_columns
-from hedgerow.data.fit import ColumnFit, TableFit, counted, header_advice, table_fit
-from hedgerow.data.sources import Location, column_names, is_url, opened
-from hedgerow.data.units import MANY, MOST_LEFT_OUT, needed_columns
+from hedgerow.data.fit import ColumnFit, TableFit, format_counts, header_advice, table_fit
+from hedgerow.data.sources import Location, column_names, is_url, open_table
+from hedgerow.data.units import MANY, MOST_LEFT_OUT, list_needed_columns
 from hedgerow.errors import PolicyRefusal
-from hedgerow.plan.fields import shown
+from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import MAX_CATEGORIES, Plan
 
@@ -52,11 +52,11 @@ def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
     _note_header(place, plan)
     found = table_fit(place, plan)
     name = "The query's result" if is_url(table) else table
-    about = f"{shown(name)} beside the plan {plan.name!r}. {PRIVATE}"
+    about = f"{escape_for_terminal(name)} beside the plan {plan.name!r}. {PRIVATE}"
     print(f"{wrap_text(about, hanging=0)}\n")
     _print_fit(found)
     if plan.privacy.unit == "record":
-        others = [name for name in usable_columns(column_names(place)) if name not in needed_columns(plan)]
+        others = [name for name in usable_columns(column_names(place)) if name not in list_needed_columns(plan)]
         if question := whose_rows(place, others):
             print("\n" + wrap_text(question, hanging=0))
     return found
@@ -74,7 +74,7 @@ def _print_fit(found: TableFit) -> None:
                  for own in found.columns if getattr(own, name)}  # fmt: skip
         if texts:
             print(f"\n{title}, and how often")
-            print_facts([(name, counted(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])
+            print_facts([(name, format_counts(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])
     if found.mending:
         title = (
             "Tried on this table: with these lines of this site's own file (docs/data.md) more of its cells are read, "
@@ -114,7 +114,7 @@ def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, in
         DataError: the table cannot be read, or has no rows.
     """
     # What does not fit is left out: its rows decide nothing here.
-    batch: Sequence[Any] = next(iter(opened(place).batches(names, _WATCHED_ROWS, {})), ()) if names else ()
+    batch: Sequence[Any] = next(iter(open_table(place).batches(names, _WATCHED_ROWS, {})), ()) if names else ()
     found = {}
     for name, column in zip(names, batch, strict=bool(batch)):
         cells = column if isinstance(column, list) else column.to_pylist()
@@ -129,7 +129,7 @@ def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, in
 
 def _note_header(table: Location, plan: Plan) -> None:
     """Say by which lines columns that are not there are found; the error that follows names them."""
-    if set(needed_columns(plan)) <= set(column_names(table)):
+    if set(list_needed_columns(plan)) <= set(column_names(table)):
         return
     if lines := header_advice(table, plan):
         note("Columns that are missing may be there otherwise. If so, this mends it in the site's own file:")
@@ -213,7 +213,7 @@ def ask_about_left_out_rows(name: str, found: TableFit) -> None:
 
 def cells(column: ColumnFit) -> tuple[str, ...]:
     """A line of the table about a column: name, kind, shares of its cells."""
-    name = shown(column.name)
+    name = escape_for_terminal(column.name)
     name = name if len(name) <= _WIDEST_NAME else name[: _WIDEST_NAME - 3] + "..."
     kind = column.kind if column.role != "label" else f"{column.kind} label"
     n_rows, is_numeric = column.n_rows, column.kind in ("numeric", "date")
@@ -237,6 +237,6 @@ def _share(count: int, n_rows: int) -> str:
 
 def rest(found: TableFit) -> str:
     """What there is to say of a table besides the columns that are read."""
-    names = ", ".join(map(shown, found.ignored[:12]))
+    names = ", ".join(map(escape_for_terminal, found.ignored[:12]))
     more = f" and {len(found.ignored) - 12} more" if len(found.ignored) > 12 else ""
     return f"Columns that the plan does not name, and that are not read: {names}{more}." if found.ignored else ""

@@ -67,7 +67,7 @@ def adapt_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Lo
     """
     # Not at the top: commands without a table need no pyarrow.
     from hedgerow.data.adapters import PLAIN, read_adapter
-    from hedgerow.data.sources import adapted
+    from hedgerow.data.sources import adapt
 
     files: dict[str, str] = {}
     for argument in given:
@@ -79,7 +79,7 @@ def adapt_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Lo
             raise UsageError("adapter-twice", argument=argument)
         files[name] = path
     own = {name: read_adapter(path) for name, path in files.items()}
-    return {name: adapted(place, own.get(name, own.get("", PLAIN))) for name, place in tables.items()}
+    return {name: adapt(place, own.get(name, own.get("", PLAIN))) for name, place in tables.items()}
 
 
 def adapt_table(place: str, file: str | None) -> Location:
@@ -93,14 +93,14 @@ def _site(argument: str) -> tuple[str, str]:
     if equals and name and not {os.sep, "#"} & set(name) and place and not Path(argument).exists():
         return name, place
     # Not at the top, as above.
-    from hedgerow.data.sources import ending_of, file_of, is_url
+    from hedgerow.data.sources import file_ending, file_path, is_url
 
     if is_url(argument):
         # The database's own name, and nothing of what stands before it: there may be a password.
         _, slash, database = re.split("[?#]", argument, maxsplit=1)[0].partition("://")[2].rpartition("/")
         return (Path(database).stem if slash else "") or "database", argument
-    file = Path(file_of(argument)).name
-    return file[: len(file) - len(ending_of(file))] or file, str(Path(argument))
+    file = Path(file_path(argument)).name
+    return file[: len(file) - len(file_ending(file))] or file, str(Path(argument))
 
 
 def check_can_write(path: str) -> Path:

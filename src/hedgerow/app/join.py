@@ -29,7 +29,7 @@ from hedgerow.app.output import name_log, note, print_facts, warn, wrap_text
 from hedgerow.app.study import build_policy
 from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError
-from hedgerow.plan.fields import read_toml, shown
+from hedgerow.plan.fields import escape_for_terminal, read_toml
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, first_of
 from hedgerow.secagg.guarantees import SMALLEST_COHORT
@@ -283,7 +283,7 @@ def _show_site(
     if proposed is not None and (wider := policy.beyond_defaults(plan)):
         warn(f"This policy allows more, or tells more, than one that says nothing of it: {'; '.join(wider)}.")
     place = _choose_book(options, invitation, policy.data_set)
-    title = f"What the rows of {shown(policy.data_set)} have cost, in all studies whose book is {place}"
+    title = f"What the rows of {escape_for_terminal(policy.data_set)} have cost, in all studies whose book is {place}"
     print(f"\n{wrap_text(title, hanging=0)}\n")
     print_facts(_spending(place, plan if options.data is not None else None, policy))
     return proposed, found
@@ -353,9 +353,10 @@ def _rules(text: str) -> list[tuple[str, str]]:
 def _lines(name: str, value: object) -> list[tuple[str, str]]:
     if isinstance(value, dict):
         return [line for inner, each in value.items() for line in _lines(f"{name}.{inner}", each)]
-    said = [shown(str(each)) for each in (value if isinstance(value, list | tuple) else [value]) if each != ""]
+    every = value if isinstance(value, list | tuple) else [value]
+    said = [escape_for_terminal(str(each)) for each in every if each != ""]
     # Every one of them: what is left out here is allowed all the same.
-    return [(shown(name), ", ".join(said) or _UNSAID.get(name, "none"))]
+    return [(escape_for_terminal(name), ", ".join(said) or _UNSAID.get(name, "none"))]
 
 
 def _adapt(options: JoinOptions, adapter: str, own: str) -> None:
@@ -408,11 +409,11 @@ def _require_known(options: JoinOptions, invitation: Invitation, data_set: str) 
 
 def _suggest_data_set(table: str) -> str:
     """What the budget of a table is counted for, unless its owner says so."""
-    from hedgerow.data.sources import file_of, is_url
+    from hedgerow.data.sources import file_path, is_url
 
     if is_url(table):
         raise UsageError("usage-data-set")
-    return Path(file_of(table)).name.partition(".")[0]
+    return Path(file_path(table)).name.partition(".")[0]
 
 
 # Enrolment ----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from hedgerow.client.node_session import NodeSession, patience_of, run_node
 from hedgerow.client.policy import NodeSetup, Policy, check_own_plan, no_held_out_rows, no_training_rows
 from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
 from hedgerow.data.fit import TableFit
-from hedgerow.data.sources import Location, adapted
+from hedgerow.data.sources import Location, adapt
 from hedgerow.errors import (
     AggregationError,
     EnvironmentFault,
@@ -111,7 +111,7 @@ class NodeOptions:
     def tables(self, policy: Policy) -> list[Location]:
         """Where the tables are, with their queries, to be read as the policy says."""
         given = ((self.data, self.query), (self.held_out, self.held_out_query))
-        return [adapted(data if not query else f"{data}#{query}", policy.data) for data, query in given if data]
+        return [adapt(data if not query else f"{data}#{query}", policy.data) for data, query in given if data]
 
     def state_folder(self, name: str) -> Path:
         """The folder of the node of this name."""

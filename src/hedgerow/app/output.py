@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hedgerow.errors import HedgerowError
-from hedgerow.plan.fields import shown
+from hedgerow.plan.fields import escape_for_terminal
 
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal."""
@@ -92,7 +92,7 @@ def wrap_text(text: str, hanging: int = 20, columns: int | None = None) -> str:
     """A report's lines, wrapped with a hanging indent."""
     columns = columns or width()
     lines = []
-    for line in map(shown, text.split("\n")):
+    for line in map(escape_for_terminal, text.split("\n")):
         # A path or a digest that is too long stays whole, to be copied.
         pieces = textwrap.wrap(
             line, columns, subsequent_indent=" " * hanging, break_on_hyphens=False, break_long_words=False
@@ -243,7 +243,7 @@ def _paragraph(start: str, indent: int, text: str) -> str:
 
 def _one_line(text: str) -> str:
     """The text without what a terminal could take for a command: errors may quote a file, or a peer."""
-    return shown(text.translate({ord(each): " " for each in "\n\t\r"}))
+    return escape_for_terminal(text.translate({ord(each): " " for each in "\n\t\r"}))
 
 
 def _style(text: str, style: str, stream: TextIO) -> str:

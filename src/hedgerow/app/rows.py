@@ -13,7 +13,7 @@ from hedgerow.client.policy import NodeSetup, no_held_out_rows, no_raw_rows, no_
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
-from hedgerow.data.sources import Location, adapted, column_names, file_of, is_url, opened
+from hedgerow.data.sources import Location, adapt, column_names, file_path, is_url, open_table
 from hedgerow.data.units import MOST_LEFT_OUT, ContributionReport, RowCount
 from hedgerow.errors import UsageError
 from hedgerow.plan.plan import Plan
@@ -41,10 +41,10 @@ def loader(
         raise UsageError("query-without-url")
     place = data if query is None else f"{data}#{query}"
     # A file is looked for when its rows are read; a URL may lack its query.
-    source = opened(place).source if is_url(place) else data
+    source = open_table(place).source if is_url(place) else data
 
     def load(plan: Plan) -> SiteData:
-        return _report_reading(read_site_data(adapted(place, own), plan, strict=strict), source, tell)
+        return _report_reading(read_site_data(adapt(place, own), plan, strict=strict), source, tell)
 
     return load
 
@@ -54,13 +54,13 @@ def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Cal
     if data is None:
         return no_raw_rows
     place = data if query is None else f"{data}#{query}"
-    name = "The query's result" if is_url(place) else Path(file_of(place)).name
+    name = "The query's result" if is_url(place) else Path(file_path(place)).name
 
     def tell_owner(rows: RowCount) -> None:
         said = f"{name}, for a survey: {rows.text()} (private: for this site only)"
         note(said, level="WARNING" if rows.share_left_out > MOST_LEFT_OUT else "INFO")
 
-    return lambda asked: read_raw_site(adapted(place, own), asked, tell_owner)
+    return lambda asked: read_raw_site(adapt(place, own), asked, tell_owner)
 
 
 def _report_reading(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
@@ -78,7 +78,7 @@ def check_table(data: str, own: Adapter = PLAIN) -> None:
     A database is asked when there is a plan.
     """
     if not is_url(data):
-        column_names(adapted(data, own))
+        column_names(adapt(data, own))
 
 
 def with_rows_read(
@@ -133,7 +133,7 @@ def _stamps(tables: Sequence[Location]) -> list[tuple[int, int] | None]:
     found: list[tuple[int, int] | None] = []
     for table in tables:
         try:
-            status = None if is_url(table) else Path(file_of(table)).stat()
+            status = None if is_url(table) else Path(file_path(table)).stat()
         except OSError:
             status = None
         found.append(status and (status.st_mtime_ns, status.st_size))
@@ -148,7 +148,7 @@ def open_arrivals(
         return None
 
     def read(path: Path, plan: Plan) -> SiteData:
-        return _report_reading(read_site_data(adapted(path, own), plan, strict=strict), path.name, tell)
+        return _report_reading(read_site_data(adapt(path, own), plan, strict=strict), path.name, tell)
 
     source = ArrivalFolder(Path(folder), read, strict, tell)
     source.names()

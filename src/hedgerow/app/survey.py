@@ -12,8 +12,8 @@ from hedgerow.app.inputs import adapt_sites, join_names, new_file, read_text
 from hedgerow.app.output import json_text, note
 from hedgerow.app.progress import list_contributors, status
 from hedgerow.app.statistics import draw_curves, render_page
-from hedgerow.data.drafts import ask_of_texts, read_codebook
-from hedgerow.data.fit import of_lines
+from hedgerow.data.drafts import ask_about_texts, read_codebook
+from hedgerow.data.fit import explain_lines
 from hedgerow.data.sources import column_names
 from hedgerow.data.units import MOST_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
@@ -170,7 +170,7 @@ def survey_over_tables(
         if not options.quiet or rows.left_out:
             note(f"Private, for the site {site} only: {rows.text()}")
         if "data-ragged-row" in rows.left_out:
-            _, cause = next(of_lines(len(column_names(places[site])), rows))
+            _, cause = next(explain_lines(len(column_names(places[site])), rows))
             note(f"Private, for the site {site} only: {cause}.")
     for site, rows in read.rows.items():
         rows.require(site, MOST_LEFT_OUT if allow_loss is None else allow_loss)
@@ -180,7 +180,7 @@ def survey_over_tables(
         found = survey_tables(asked, read.tables, options.noise_source)
     hashed = {own.name for own in getattr(found.statistics, "columns", ()) if own.is_hashed}
     texts = [own for table in read.tables.values() for own in table.columns if own.place.column in hashed]
-    if question := ask_of_texts({own.place.column for own in texts if number_like(own.texts[0])}):
+    if question := ask_about_texts({own.place.column for own in texts if number_like(own.texts[0])}):
         note(f"Private, for the owners of the tables only: {question}")
     return _build_survey(options, found, list(read.tables), label)
 

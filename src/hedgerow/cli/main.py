@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from hedgerow.app.output import begin_log, end_log, report_error, tell
 from hedgerow.cli.commands import build_parser
-from hedgerow.errors import EnvironmentFault, HedgerowError, fault_of_import, fault_of_kernels
+from hedgerow.errors import EnvironmentFault, HedgerowError, explain_import_error, explain_kernel_error
 
 OWN_FAULT = 70
 """EX_SOFTWARE of sysexits.h: an error that no one thought of."""
@@ -151,7 +151,7 @@ def _explain(error: Exception) -> HedgerowError | None:
         if error.errno in FULL or any(os.strerror(number) in str(error) for number in FULL):
             return EnvironmentFault("disk-is-full", name=name or "A file: ", fault=os.strerror(errno.ENOSPC))
         return EnvironmentFault("file-operation", name=name, fault=error.strerror or type(error).__name__)
-    return fault_of_import(error) if isinstance(error, ImportError) else fault_of_kernels(error)
+    return explain_import_error(error) if isinstance(error, ImportError) else explain_kernel_error(error)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def _predictions(
         codes = model.ensemble.grid.encode(records.features)
         n_rows += codes.shape[1]
         empty &= model.without_values(codes)
-        rows = model.rows_of_codes(codes, chances=arguments.proba, coverage=arguments.interval)
+        rows = model.predict_rows(codes, chances=arguments.proba, coverage=arguments.interval)
         if records.fits is not None:
             # A row that is left out has a line of its own, without a prediction: lines go with the table's rows.
             found = iter(rows)

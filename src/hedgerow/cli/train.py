@@ -42,7 +42,7 @@ from hedgerow.app.output import (
 )
 from hedgerow.app.progress import status
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
-from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows, site_data_from_records
+from hedgerow.data.site_data import SiteData, bound_sites, read_site_rows, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import ContributionReport, FeatureColumn, Records, concatenate
 from hedgerow.local.training import check_sites, without_secure_aggregation
@@ -297,7 +297,7 @@ def demo(arguments: argparse.Namespace) -> None:
 def _bound_rows(data: SiteFiles, plan: Plan, *, quiet: bool) -> dict[str, tuple[SiteData, ContributionReport]]:
     """The rows of each site that a plan uses, and how many of how many they are: these rows are public."""
     with status("Reading", quiet=quiet):
-        return bounded_sites({name: read_site_rows(path, plan) for name, path in data.train.items()}, plan)
+        return bound_sites({name: read_site_rows(path, plan) for name, path in data.train.items()}, plan)
 
 
 def _set_aside(path: Path) -> Path | None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.data.site_data import Recoded, SiteData
-from hedgerow.data.sources import ending_of
+from hedgerow.data.sources import file_ending
 from hedgerow.data.units import GOLDEN_RATIO, mix_words
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.sums import EvaluationQuery
@@ -478,7 +478,7 @@ class ArrivalFolder:
             found = [path.name for path in self.folder.iterdir() if path.is_file()]
         except OSError as fault:
             raise EnvironmentFault("arrivals-folder", folder=self.folder, fault=fault.strerror or fault) from fault
-        return sorted(name for name in found if ending_of(name) and not name.startswith("."))
+        return sorted(name for name in found if file_ending(name) and not name.startswith("."))
 
 
 class ArrivalsOfRun:

@@ -23,7 +23,7 @@ from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSo
 from hedgerow.crypto import Identity
 from hedgerow.data.adapters import PLAIN, Adapter, adapter
 from hedgerow.data.fit import TableFit
-from hedgerow.data.raw_cells import digest_of_raw
+from hedgerow.data.raw_cells import digest_raw_rows
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError, UsageError
 from hedgerow.methods.replica import dry_run
@@ -31,12 +31,12 @@ from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTas
 from hedgerow.plan.fields import (
     MOST_VALUES,
     boolean,
-    checked,
+    define_field,
     distinct_texts,
     integer,
     number,
     one_of,
-    quoted,
+    quote,
     read_json,
     read_section,
     read_toml,
@@ -67,7 +67,7 @@ def _plan_digests(value: object, path: str) -> tuple[str, ...]:
     digests = tuple(digest.lower() for digest in distinct_texts(value, path))
     for digest in digests:
         if re.fullmatch("[0-9a-f]{64}", digest) is None:
-            raise PlanError("policy-digests", path=path, found=quoted(digest))
+            raise PlanError("policy-digests", path=path, found=quote(digest))
     return digests
 
 
@@ -106,29 +106,29 @@ class Policy:
         data: how this site writes its tables, a table [data] of its own.
     """
 
-    version: int = checked(integer(1, POLICY_VERSION))
-    data_set: str = checked(text)
-    max_epsilon: float = checked(number(0, math.inf))
-    delta: float = checked(number(0, 1, exclusive=True))
-    min_sites: int = checked(integer(1, 4096), 3)
-    unit: str = checked(text, "")
-    features: tuple[str, ...] = checked(distinct_texts, ())
-    labels: tuple[str, ...] = checked(distinct_texts, ())
-    query_kinds: tuple[str, ...] = checked(distinct_texts, ())
-    plans: tuple[str, ...] = checked(_plan_digests, ())
-    noise: tuple[str, ...] = checked(some_of(*NOISE), ())
-    evaluation_noise: tuple[str, ...] = checked(some_of(*NOISE), ())
-    surveys: bool = checked(boolean, False)
-    min_colluders: int = checked(integer(0, 4096), 1)
-    requires_echo: bool = checked(boolean, False)
-    ask: str = checked(one_of("never", "always"), "never")
-    monitors: str = checked(one_of("pinned", "any"), "pinned")
-    coordinators: tuple[str, ...] = checked(distinct_texts, ())
-    rows_that_do_not_fit: str = checked(one_of("leave-out", "refuse"), "leave-out")
-    max_unlisted: float = checked(number(0, 1), 1.0)
-    max_clamped: float = checked(number(0, 1), 1.0)
-    refuse_loss: float = checked(number(0, 1), 1.0)
-    data: Adapter = checked(adapter, PLAIN)  # noqa: RUF009 (frozen, like the others' defaults)
+    version: int = define_field(integer(1, POLICY_VERSION))
+    data_set: str = define_field(text)
+    max_epsilon: float = define_field(number(0, math.inf))
+    delta: float = define_field(number(0, 1, exclusive=True))
+    min_sites: int = define_field(integer(1, 4096), 3)
+    unit: str = define_field(text, "")
+    features: tuple[str, ...] = define_field(distinct_texts, ())
+    labels: tuple[str, ...] = define_field(distinct_texts, ())
+    query_kinds: tuple[str, ...] = define_field(distinct_texts, ())
+    plans: tuple[str, ...] = define_field(_plan_digests, ())
+    noise: tuple[str, ...] = define_field(some_of(*NOISE), ())
+    evaluation_noise: tuple[str, ...] = define_field(some_of(*NOISE), ())
+    surveys: bool = define_field(boolean, False)
+    min_colluders: int = define_field(integer(0, 4096), 1)
+    requires_echo: bool = define_field(boolean, False)
+    ask: str = define_field(one_of("never", "always"), "never")
+    monitors: str = define_field(one_of("pinned", "any"), "pinned")
+    coordinators: tuple[str, ...] = define_field(distinct_texts, ())
+    rows_that_do_not_fit: str = define_field(one_of("leave-out", "refuse"), "leave-out")
+    max_unlisted: float = define_field(number(0, 1), 1.0)
+    max_clamped: float = define_field(number(0, 1), 1.0)
+    refuse_loss: float = define_field(number(0, 1), 1.0)
+    data: Adapter = define_field(adapter, PLAIN)  # noqa: RUF009 (frozen, like the others' defaults)
 
     @property
     def is_strict(self) -> bool:
@@ -535,7 +535,7 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
     if isinstance(task, SurveyTask):
         raw = setup.load_raw(task.asked)
         cells = _declared_raw(setup, raw)
-        return SurveyNode(setup.site, cells, task.plan.privacy.rows_per_unit), digest_of_raw(raw)
+        return SurveyNode(setup.site, cells, task.plan.privacy.rows_per_unit), digest_raw_rows(raw)
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
         used = declared_rows(setup, held_out)

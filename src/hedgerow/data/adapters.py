@@ -29,11 +29,20 @@ import pyarrow as pa
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.columns import Place
-from hedgerow.data.lines import DECIMALS, SEPARATORS, LineCounts, declared, without_declaration
+from hedgerow.data.lines import DECIMALS, SEPARATORS, LineCounts, parse_declaration, without_declaration
 from hedgerow.data.tables import Table
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import PlanError, UsageError
-from hedgerow.plan.fields import checked, date_format, distinct_texts, one_of, read_section, read_toml, refuse, text
+from hedgerow.plan.fields import (
+    date_format,
+    define_field,
+    distinct_texts,
+    one_of,
+    read_section,
+    read_toml,
+    refuse,
+    text,
+)
 
 UNITS: Mapping[str, tuple[float, float]] = {
     "days to years": (1 / 365.25, 0.0),
@@ -55,21 +64,21 @@ _EVERY_COLUMN = ""
 def _encoding(value: Any, path: str) -> str:
     """An encoding that CSV files may be declared in."""
     try:
-        declared(f"encoding={text(value, path)}")
+        parse_declaration(f"encoding={text(value, path)}")
     except UsageError:
         expected = 'utf-8, utf-16, or one with a byte for each character, such as "cp1252"'
         raise refuse(path, value, expected) from None
     return str(value)
 
 
-def _table_of(value: Any, path: str, expected: str) -> Mapping[str, Any]:
+def _require_table(value: Any, path: str, expected: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise refuse(path, value, expected)
     return value
 
 
 def _renames(value: Any, path: str) -> tuple[tuple[str, str], ...]:
-    found = _table_of(value, path, 'a table such as {age_years = "age"}')
+    found = _require_table(value, path, 'a table such as {age_years = "age"}')
     names = tuple((name, text(new, f"{path}.{name}")) for name, new in found.items())
     if len({new for _, new in names}) < len(names):
         raise refuse(path, dict(names), "another new name for each column")
@@ -79,8 +88,8 @@ def _renames(value: Any, path: str) -> tuple[tuple[str, str], ...]:
 def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     expected = 'a table for each column, such as sex = {M = "male", F = "female"}'
     found = []
-    for column, own in _table_of(value, path, expected).items():
-        pairs = _table_of(own, f"{path}.{column}", expected)
+    for column, own in _require_table(value, path, expected).items():
+        pairs = _require_table(own, f"{path}.{column}", expected)
         # By the rule of lists of categories, a number stands for its text.
         texts = [(old, distinct_texts([new], f"{path}.{column}.{old}")[0]) for old, new in pairs.items()]
         found.append((column, tuple(texts)))
@@ -94,13 +103,13 @@ def _missing(value: Any, path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _dates(value: Any, path: str) -> tuple[tuple[str, str], ...]:
-    found = _table_of(value, path, 'a table of formats, such as {admitted = "%d.%m.%Y"}')
+    found = _require_table(value, path, 'a table of formats, such as {admitted = "%d.%m.%Y"}')
     return tuple((column, date_format(layout, f"{path}.{column}")) for column, layout in found.items())
 
 
 def _scales(value: Any, path: str) -> tuple[tuple[str, tuple[float, float]], ...]:
     found = []
-    for column, own in _table_of(value, path, 'a table of factors, such as {age = "days to years"}').items():
+    for column, own in _require_table(value, path, 'a table of factors, such as {age = "days to years"}').items():
         is_factor = isinstance(own, int | float) and not isinstance(own, bool) and math.isfinite(own) and own != 0
         if not is_factor and (not isinstance(own, str) or own not in UNITS):
             names = ", ".join(f'"{name}"' for name in UNITS)
@@ -122,14 +131,14 @@ class Adapter:
         scale: by column, the factor, and what is added after it.
     """
 
-    separator: str = checked(one_of(*SEPARATORS), "")
-    decimal: str = checked(one_of(*DECIMALS), "")
-    encoding: str = checked(_encoding, "")
-    missing: tuple[tuple[str, tuple[str, ...]], ...] = checked(_missing, ())
-    rename: tuple[tuple[str, str], ...] = checked(_renames, ())
-    recode: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = checked(_recodes, ())
-    date: tuple[tuple[str, str], ...] = checked(_dates, ())
-    scale: tuple[tuple[str, tuple[float, float]], ...] = checked(_scales, ())
+    separator: str = define_field(one_of(*SEPARATORS), "")
+    decimal: str = define_field(one_of(*DECIMALS), "")
+    encoding: str = define_field(_encoding, "")
+    missing: tuple[tuple[str, tuple[str, ...]], ...] = define_field(_missing, ())
+    rename: tuple[tuple[str, str], ...] = define_field(_renames, ())
+    recode: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = define_field(_recodes, ())
+    date: tuple[tuple[str, str], ...] = define_field(_dates, ())
+    scale: tuple[tuple[str, tuple[float, float]], ...] = define_field(_scales, ())
 
     @property
     def columns(self) -> set[str]:
@@ -137,7 +146,7 @@ class Adapter:
         own = {name for part in (self.missing, self.recode, self.date, self.scale) for name, _ in part}
         return own - {_EVERY_COLUMN} | {new for _, new in self.rename}
 
-    def changed(self, column: Any, place: Place) -> Any:
+    def adapt_column(self, column: Any, place: Place) -> Any:
         """The cells of one column as the plan's other sites would write them, an Arrow array or a list.
 
         Args: place: `place.column` is the plan's name of it.
@@ -146,13 +155,13 @@ class Adapter:
         words = (*missing.get(_EVERY_COLUMN, ()), *missing.get(name, ()))
         targets = dict.fromkeys(words) | dict(dict(self.recode).get(name, ()))
         if targets:
-            column = encoders.replaced(column, targets, place)
+            column = encoders.replace_texts(column, targets, place)
         if (layout := dict(self.date).get(name)) is not None:
-            return encoders.dated(column, layout, place)
+            return encoders.parse_dates(column, layout, place)
         scale = dict(self.scale).get(name)
-        return column if scale is None else encoders.scaled(column, *scale, place)
+        return column if scale is None else encoders.scale_numbers(column, *scale, place)
 
-    def declared_of(self, location: str) -> str:
+    def declare(self, location: str) -> str:
         """A CSV file's place with what is declared here behind it; what its own name declares stands."""
         place, own = without_declaration(location)
         named = {part.partition("=")[0] for part in own.split(",")}
@@ -215,12 +224,12 @@ class AdaptedTable:
         kinds: dict[str, Any] = dict.fromkeys((name for name, _ in own.recode), pa.string())
         kinds |= dict.fromkeys((name for name, _ in own.scale), pa.float64())
         kinds |= dict.fromkeys((name for name, _ in own.date), pa.timestamp("us"))
-        named = zip(self._renamed(self._table.types()), self._table.types().values(), strict=True)
+        named = zip(self._rename(self._table.types()), self._table.types().values(), strict=True)
         return {name: kinds.get(name, kind) for name, kind in named if name is not None}
 
     def names(self) -> list[str]:
         """See `Table.names`; a column whose name another one is given is hidden."""
-        return [name for name in self._renamed(self._table.names()) if name is not None]
+        return [name for name in self._rename(self._table.names()) if name is not None]
 
     def batches(
         self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
@@ -228,9 +237,9 @@ class AdaptedTable:
         """See `Table.batches`."""
         own = self._table.batches([self._own_names.get(name, name) for name in names], chunk_rows, left_out)
         places = [Place(self.source, name, self.first_row, self.has_decimal_commas) for name in names]
-        return (tuple(map(self._adapter.changed, batch, places)) for batch in own)
+        return (tuple(map(self._adapter.adapt_column, batch, places)) for batch in own)
 
-    def _renamed(self, names: Any) -> list[str | None]:
+    def _rename(self, names: Any) -> list[str | None]:
         """The plan's name of each column; None for one that is hidden."""
         new_names = dict(self._adapter.rename)
         return [new_names.get(name, None if name in self._own_names else name) for name in names]

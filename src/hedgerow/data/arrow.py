@@ -28,7 +28,7 @@ _PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float
 _LONGEST_FAULT = 120
 
 
-def collected(table: Any) -> Any:
+def collect(table: Any) -> Any:
     """The table itself, or the Arrow table that it gives once it is computed.
 
     Raises:
@@ -46,30 +46,30 @@ def collected(table: Any) -> Any:
         known = narwhals.from_native(table, pass_through=True)
         return known.collect(backend="pyarrow").to_native() if isinstance(known, narwhals.LazyFrame) else table
     except Exception as fault:  # whatever a library raises
-        named_once(list(getattr(table, "columns", ())))
+        require_distinct_names(list(getattr(table, "columns", ())))
         raise _unread("the table", "", fault) from fault
 
 
 def as_columns(table: Any) -> Mapping[str, Any]:
     """A table's columns by their names; a mapping is returned as it is. Raises DataError as `collected`."""
-    table = collected(table)
+    table = collect(table)
     if isinstance(table, Mapping):
         return table
     if isinstance(table, pa.Table):
-        named_once(table.column_names)
+        require_distinct_names(table.column_names)
         return {name: table.column(index) for index, name in enumerate(table.column_names)}
-    named_once(list(table.columns))
+    require_distinct_names(list(table.columns))
     return {str(name): table[name] for name in table.columns}
 
 
-def named_once(names: Sequence[Any]) -> None:
+def require_distinct_names(names: Sequence[Any]) -> None:
     """Raise DataError where two columns have one name."""
     name, count = next(iter(Counter(map(str, names)).most_common(1)), ("", 0))
     if count > 1:
         raise DataError("data-duplicate-column", source="the table", column=name)
 
 
-def arrow_of(column: Any, source: str, name: str) -> Any:
+def to_arrow(column: Any, source: str, name: str) -> Any:
     """An Arrow array of a column that has a type of its own, a list of a column of objects.
 
     Raises:
@@ -86,7 +86,7 @@ def _unread(source: str, name: str, fault: Exception, kind: Any = None) -> DataE
     return DataError("data-column-type", source=source, column=name, found=" ".join(said.split())[:_LONGEST_FAULT])
 
 
-def listed_categories(column: Any) -> list[Any]:
+def list_categories(column: Any) -> list[Any]:
     """The categories that a column's type lists (pandas' category, polars' Enum, Arrow's dictionary); none without.
 
     Raises:
@@ -100,7 +100,7 @@ def listed_categories(column: Any) -> list[Any]:
     return [value.item() if isinstance(value, np.generic) else value for value in ([] if listed is None else listed)]
 
 
-def kind_of_type(kind: pa.DataType) -> str | None:
+def classify_type(kind: pa.DataType) -> str | None:
     """What the schema of a database says of a column: "number", "text", "date", "moment" (a time); None for others."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -115,14 +115,14 @@ def kind_of_type(kind: pa.DataType) -> str | None:
 
 def _plain(column: Any) -> Any:
     if not isinstance(column, np.ndarray | pa.Array | pa.ChunkedArray | list | tuple):
-        column = _of_library(column)
+        column = _unwrap(column)
     if isinstance(column, np.ndarray):
-        return of_numpy(column)
+        return from_numpy(column)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
         column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
     if not isinstance(column, pa.Array):
-        return _of_one_kind(list(column))
+        return _unify(list(column))
     if isinstance(column, pa.ExtensionArray):
         if column.type.extension_name == "arrow.uuid":
             # Its storage is sixteen bytes, which are no text.
@@ -135,21 +135,21 @@ def _plain(column: Any) -> Any:
     return column.to_pylist() if pa.types.is_union(column.type) else column
 
 
-def _of_library(column: Any) -> Any:
+def _unwrap(column: Any) -> Any:
     """A column of another library as an array of numpy or Arrow, or a list; see the head of this file."""
     kind: Any = getattr(column, "dtype", None)
     if isinstance(kind, np.dtype):
         return np.asarray(column)
     coded = getattr(column, "cat", column)
     if hasattr(kind, "categories") and hasattr(coded, "codes"):
-        return _of_codes(_plain(kind.categories), np.asarray(coded.codes))
+        return _decode_categories(_plain(kind.categories), np.asarray(coded.codes))
     found = _by_arrow(column)
     if found is not None:
         return found
     return list(column) if hasattr(column, "__iter__") else np.asarray(column, dtype=object)
 
 
-def _of_codes(categories: Any, codes: NDArray[Any]) -> Any:
+def _decode_categories(categories: Any, codes: NDArray[Any]) -> Any:
     """pandas' categories, by its code of each cell; -1 for a missing one."""
     if isinstance(categories, pa.Array):
         return categories.take(pa.array(codes, pa.int64(), mask=codes < 0))
@@ -176,7 +176,7 @@ def _by_arrow(column: Any) -> Any:
     return found if is_plain else None
 
 
-def _of_one_kind(values: list[Any]) -> Any:
+def _unify(values: list[Any]) -> Any:
     """An Arrow array of objects that are all of one of the plainest types, or missing; else the list as it is.
 
     This is for speed only: of these types, what a cell becomes is the same in both.
@@ -190,15 +190,15 @@ def _of_one_kind(values: list[Any]) -> Any:
     return values
 
 
-def of_numpy(column: NDArray[Any]) -> Any:
+def from_numpy(column: NDArray[Any]) -> Any:
     """The Arrow array of a numpy array, or the list of its cells where those are objects."""
     kind = column.dtype.kind
     if isinstance(column, np.ma.MaskedArray) or kind == "O" or (kind == "f" and column.dtype.itemsize > 8):
-        return _of_one_kind((column.astype(np.float64) if kind == "f" else column).tolist())
+        return _unify((column.astype(np.float64) if kind == "f" else column).tolist())
     if kind == "f" and column.dtype.itemsize < 4:
         column = column.astype(np.float64)
     if kind in "TUS":
-        return _of_one_kind(column.tolist())
+        return _unify(column.tolist())
     if kind == "M" and np.datetime_data(column.dtype)[0] not in ("D", "s", "ms", "us", "ns"):
         column = column.astype("datetime64[s]")
     return pa.array(column.astype(column.dtype.newbyteorder("=")), from_pandas=True)

@@ -40,9 +40,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hedgerow.data.arrow import arrow_of, is_moment, is_text, of_numpy
+from hedgerow.data.arrow import from_numpy, is_moment, is_text, to_arrow
 from hedgerow.errors import DataError
-from hedgerow.plan.fields import DATE_PARTS, ISO_DATE, day_of
+from hedgerow.plan.fields import DATE_PARTS, ISO_DATE, parse_day
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT, TRUTH
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
@@ -67,7 +67,7 @@ class Place:
         return f"{self.source}, data row {self.first_row + index}, column {self.column!r}"
 
 
-def shown(value: object) -> str:
+def quote_cell(value: object) -> str:
     """One cell's value, quoted and shortened."""
     try:
         text = repr(value)
@@ -77,9 +77,9 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
-def listed(names: Sequence[str]) -> str:
+def quote_names(names: Sequence[str]) -> str:
     """The names of columns, quoted; the first dozen of many."""
-    said = ", ".join(shown(name) for name in names[:_SHOWN_NAMES])
+    said = ", ".join(quote_cell(name) for name in names[:_SHOWN_NAMES])
     return said + (f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else "")
 
 
@@ -97,8 +97,8 @@ def missing_columns(source: str, missing: Sequence[str], present: Sequence[str])
     return DataError(
         "data-missing-column",
         source=source,
-        missing=listed(missing),
-        present=listed(present),
+        missing=quote_names(missing),
+        present=quote_names(present),
     )
 
 
@@ -156,17 +156,17 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
     Raises:
         DataError: for a column whose type is none of numbers, text and true/false.
     """
-    typed = arrow_of(column, place.source, place.column)
+    typed = to_arrow(column, place.source, place.column)
     if isinstance(typed, pa.Array) and not is_text(typed.type):
         if isinstance(unfit, AsMissing) and is_moment(typed.type):
             unfit.n_cells += len(typed) - typed.null_count
             return np.full(len(typed), np.nan)
-        return _numbers_of_typed(typed, place)
-    read = _numbers_of_texts if isinstance(typed, pa.Array) else _numbers_of_objects
+        return _read_typed_numbers(typed, place)
+    read = _parse_number_texts if isinstance(typed, pa.Array) else _read_number_objects
     found, undecodable, bad = read(typed, place.has_decimal_commas)
 
     def error_at(index: int) -> DataError:
-        return _error_of_cell(place, index, typed, _not_a_number)
+        return _cell_error(place, index, typed, _not_a_number)
 
     unfit(undecodable, "data-encoding", error_at)
     unfit(bad & ~undecodable, "data-wrong-type", error_at)
@@ -181,19 +181,21 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
     Args: layout: how text writes a date, such as "%d.%m.%Y"; None for ISO 8601. A column, or cell, of a type of dates
         needs none.
     """
-    typed = arrow_of(column, place.source, place.column)
+    typed = to_arrow(column, place.source, place.column)
     if layout is not None and isinstance(typed, list):
         # Cell by cell: a database gives dates as such beside text.
-        typed = [_iso_of_layout(cell, layout) if isinstance(cell, str | bytes) else cell for cell in typed]
+        typed = [_reformat_date(cell, layout) if isinstance(cell, str | bytes) else cell for cell in typed]
     texts = _texts(typed, place)
     distinct, is_absent = texts.distinct, texts.is_missing
     if layout is not None and isinstance(typed, pa.Array) and not is_moment(typed.type):
         distinct = _rewritten(distinct, layout)
-    found, is_read = _days_of_texts(distinct)
+    found, is_read = _parse_days(distinct)
 
     def error_at(index: int) -> DataError:
         wanted = "ISO 8601, such as 2020-01-31" if layout is None else layout
-        return DataError("data-not-a-date", place=place.at(index), value=shown(_value_at(typed, index)), wanted=wanted)
+        return DataError(
+            "data-not-a-date", place=place.at(index), value=quote_cell(_value_at(typed, index)), wanted=wanted
+        )
 
     _report_unreadable(texts, place, unfit)
     unfit((~is_read & ~is_absent & ~texts.unreadable)[texts.codes], "data-wrong-type", error_at)
@@ -208,11 +210,11 @@ def kinds(column: Any, place: Place) -> NDArray[np.int8]:
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    typed = arrow_of(column, place.source, place.column)
+    typed = to_arrow(column, place.source, place.column)
     if isinstance(typed, pa.Array) and (pa.types.is_integer(typed.type) or pa.types.is_floating(typed.type)):
         return np.where(np.isnan(_as_floats(typed)), ABSENT, NUMBER).astype(np.int8)
     texts = _texts(typed, place)
-    own = np.where(_days_of_texts(texts.distinct)[1], DATE, TEXT)
+    own = np.where(_parse_days(texts.distinct)[1], DATE, TEXT)
     own[_flags(pc.is_in(pc.utf8_lower(texts.distinct), value_set=pa.array(_TRUTHS)))] = TRUTH
     own[texts.is_missing | texts.unreadable] = ABSENT
     found = own.astype(np.int8)[texts.codes]
@@ -229,7 +231,7 @@ def category_indices(column: Any, categories: Sequence[str], place: Place, unfit
     "false", they match "1" and "0", and the other way round.
     """
     texts = _texts(column, place)
-    table = _indices_of_distinct(texts.distinct, categories)
+    table = _match_categories(texts.distinct, categories)
     _report_unreadable(texts, place, unfit)
     indices: NDArray[np.int16] = table[texts.codes]
     return indices
@@ -243,14 +245,14 @@ def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = ref
     texts = _texts(column, place)
     canonical = _canonical(texts.distinct).to_pylist()
     buckets = [
-        MISSING_CATEGORY if absent or text is None else bucket_of(text, n_buckets)
+        MISSING_CATEGORY if absent or text is None else hash_to_bucket(text, n_buckets)
         for text, absent in zip(canonical, texts.is_missing.tolist(), strict=True)
     ]
     _report_unreadable(texts, place, unfit)
     return np.array(buckets or [MISSING_CATEGORY], dtype=np.int16)[texts.codes]
 
 
-def bucket_of(text: str, n_buckets: int) -> int:
+def hash_to_bucket(text: str, n_buckets: int) -> int:
     """The bucket of a text, 0 to n_buckets - 1: the first 8 bytes of a SHA-256, modulo the number of buckets."""
     return int.from_bytes(hashlib.sha256(_BUCKET_DOMAIN + text.encode()).digest()[:8], "big") % n_buckets
 
@@ -266,7 +268,7 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
 
     def error_at(index: int) -> DataError:
         if texts.ambiguous[texts.codes[index]]:
-            value = shown(_value_at(texts.typed, index))
+            value = quote_cell(_value_at(texts.typed, index))
             return DataError("data-unit-ambiguous", place=place.at(index), value=value)
         return DataError("data-unit-missing", place=place.at(index))
 
@@ -279,7 +281,7 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
     return np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
 
 
-def texts_of_cells(column: Any, place: Place) -> list[str | None]:
+def read_texts(column: Any, place: Place) -> list[str | None]:
     """Each cell's text, as at the head of this file, without spaces around it; None where a value is missing.
 
     Text stays as it is written: "3.0" is not "3" here. What is neither a number, text nor a moment is `str` of it.
@@ -294,7 +296,7 @@ def texts_of_cells(column: Any, place: Place) -> list[str | None]:
     return found
 
 
-def coded_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]]:
+def encode_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]]:
     """The distinct canonical texts of a column, and which of them each cell has: intp [n], -1 where there is none.
 
     A cell that is neither a number nor text has none, like one that is missing; nothing is refused because of a cell.
@@ -321,7 +323,7 @@ def distinct_texts(column: Any, place: Place) -> Any:
     return pc.unique(canonical.filter(pc.invert(_is_missing(canonical))))
 
 
-def replaced(column: Any, targets: Mapping[str, str | None], place: Place) -> Any:
+def replace_texts(column: Any, targets: Mapping[str, str | None], place: Place) -> Any:
     """The column with other texts in the cells whose text is a key of `targets`; all others stay as they are.
 
     A cell's text is looked for as it is written, then as at the head of this file; where there is none it is "".
@@ -351,7 +353,7 @@ def replaced(column: Any, targets: Mapping[str, str | None], place: Place) -> An
     return [cell if index < 0 else values[index] for cell, index in zip(cells, at.tolist(), strict=True)]
 
 
-def dated(column: Any, layout: str, place: Place) -> Any:
+def parse_dates(column: Any, layout: str, place: Place) -> Any:
     """The column with dates in the place of text that is one in a format; a column of a type of dates as it is.
 
     Text in any other format is not read as a date.
@@ -361,12 +363,12 @@ def dated(column: Any, layout: str, place: Place) -> Any:
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
     """
-    typed = arrow_of(column, place.source, place.column)
+    typed = to_arrow(column, place.source, place.column)
     if isinstance(typed, pa.Array) and is_moment(typed.type):
         return column
     texts = _texts(typed, place)
     missing, iso = texts.is_missing, _rewritten(texts.distinct, layout)
-    is_date = _days_of_texts(iso)[1]
+    is_date = _parse_days(iso)[1]
     table = [
         None if absent else datetime.datetime.fromisoformat(own) if is_read else f"{text} (not {layout})"
         for text, own, absent, is_read in zip(
@@ -383,7 +385,7 @@ def dated(column: Any, layout: str, place: Place) -> Any:
     ]
 
 
-def scaled(column: Any, factor: float, offset: float, place: Place) -> Any:
+def scale_numbers(column: Any, factor: float, offset: float, place: Place) -> Any:
     """The column's numbers times a factor, plus an offset; what is not a number as it is.
 
     Raises:
@@ -398,7 +400,7 @@ def scaled(column: Any, factor: float, offset: float, place: Place) -> Any:
         found = numbers(column, place, unfit) * factor + offset
     if not bad.any():
         return pa.array(found, from_pandas=True)
-    cells = _cells(column, arrow_of(column, place.source, place.column))
+    cells = _cells(column, to_arrow(column, place.source, place.column))
     return [cell if is_bad else own for cell, is_bad, own in zip(cells, bad.tolist(), found.tolist(), strict=True)]
 
 
@@ -429,13 +431,13 @@ def _cell(typed: Any, index: int) -> object:
 
 def value_at(column: Any, index: int) -> object:
     """One cell's plain value, for the message of an error."""
-    return _value_at(arrow_of(column, "", ""), index)
+    return _value_at(to_arrow(column, "", ""), index)
 
 
 def _report_unreadable(texts: _Texts, place: Place, unfit: Unfit) -> None:
     code = "data-encoding" if isinstance(texts.typed, pa.Array) else "data-wrong-type"
     rows = texts.unreadable[texts.codes]
-    unfit(rows, code, lambda index: _error_of_cell(place, index, texts.typed, _not_a_kind))
+    unfit(rows, code, lambda index: _cell_error(place, index, texts.typed, _not_a_kind))
 
 
 # Cells --------------------------------------------------------------------------------------------------------------
@@ -450,28 +452,28 @@ def _value_at(typed: Any, index: int) -> object:
         content = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
         return None if content is None else content.decode("utf-8", errors="backslashreplace")
     if is_moment(typed.type):
-        return _of_moments(typed.slice(index, 1))[0].as_py()
+        return _format_moments(typed.slice(index, 1))[0].as_py()
     value = typed[index].as_py()
     return value
 
 
-def _error_of_cell(place: Place, index: int, typed: Any, otherwise: Callable[[str, object], DataError]) -> DataError:
+def _cell_error(place: Place, index: int, typed: Any, otherwise: Callable[[str, object], DataError]) -> DataError:
     """That the cell's bytes are not UTF-8, or what the caller says of its value."""
     value = typed[index]
     if isinstance(typed, pa.Array):
         value = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
-    if isinstance(value, bytes) and _of_bytes(value) is _UNREADABLE:
+    if isinstance(value, bytes) and _decode_cell(value) is _UNREADABLE:
         return DataError("data-encoding", source=place.source, where=f"data row {place.first_row + index}")
     return otherwise(place.at(index), _value_at(typed, index))
 
 
 def _not_a_number(place: str, value: object) -> DataError:
     has_comma = isinstance(value, str) and "," in value
-    return DataError("data-decimal-comma" if has_comma else "data-wrong-type", place=place, value=shown(value))
+    return DataError("data-decimal-comma" if has_comma else "data-wrong-type", place=place, value=quote_cell(value))
 
 
 def _not_a_kind(place: str, value: object) -> DataError:
-    return DataError("data-cell-type", place=place, value=shown(value), type=type(value).__name__)
+    return DataError("data-cell-type", place=place, value=quote_cell(value), type=type(value).__name__)
 
 
 def _flags(array: Any) -> Flags:
@@ -481,7 +483,7 @@ def _flags(array: Any) -> Flags:
 # Numbers ------------------------------------------------------------------------------------------------------------
 
 
-def _numbers_of_typed(column: Any, place: Place) -> NDArray[np.float64]:
+def _read_typed_numbers(column: Any, place: Place) -> NDArray[np.float64]:
     kind = column.type
     if pa.types.is_null(kind):
         return np.full(len(column), np.nan)
@@ -500,9 +502,9 @@ def _as_floats(column: Any) -> NDArray[np.float64]:
     return np.asarray(floats.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def _numbers_of_texts(column: Any, has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
+def _parse_number_texts(column: Any, has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
     """float64 [n], where the bytes are not UTF-8, and where text is not a number."""
-    texts, undecodable = _decoded(column)
+    texts, undecodable = _decode_bytes(column)
     texts = pc.utf8_trim_whitespace(texts)
     if has_decimal_commas:
         # 1.045 may be a thousand there, and is no number; with decimal=point it is one.
@@ -514,11 +516,11 @@ def _numbers_of_texts(column: Any, has_decimal_commas: bool) -> tuple[NDArray[np
     except pa.ArrowInvalid:
         encoded = texts.dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False)
-        found, is_bad = _parsed(encoded.dictionary)
+        found, is_bad = _parse_numbers(encoded.dictionary)
         return found[codes], undecodable, is_bad[codes]
 
 
-def _parsed(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
+def _parse_numbers(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     """As Arrow reads each text by itself, whatever the others are."""
     is_sure = pc.fill_null(pc.match_substring_regex(distinct, _SURE_NUMBER), True)
     found = _as_floats(pc.if_else(is_sure, distinct, pa.scalar(None, pa.string())))
@@ -536,20 +538,20 @@ def _parsed(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     return found, bad
 
 
-def _numbers_of_objects(values: list[Any], has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
+def _read_number_objects(values: list[Any], has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
     read = [_number(value) for value in values]
     found = np.array([value if isinstance(value, float) else math.nan for value in read], dtype=np.float64)
     bad = np.array([value is _UNREADABLE for value in read], dtype=np.bool_)
     at = [index for index, value in enumerate(read) if isinstance(value, str)]
     texts = [text if _is_encodable(text) else "no number" for text in read if isinstance(text, str)]
-    found[at], _, bad[at] = _numbers_of_texts(pa.array(texts, pa.string()), has_decimal_commas)
+    found[at], _, bad[at] = _parse_number_texts(pa.array(texts, pa.string()), has_decimal_commas)
     return found, np.zeros(len(values), dtype=np.bool_), bad
 
 
 def _number(value: Any) -> Any:
     """A float, or the text of one; `_UNREADABLE` for what is neither."""
     if isinstance(value, np.generic):
-        value = value.item() if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 else _of_numpy(value)
+        value = value.item() if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 else _unbox_numpy(value)
     if isinstance(value, int | float | Decimal):
         try:
             return float(value)
@@ -565,12 +567,12 @@ def _number(value: Any) -> Any:
 # Dates --------------------------------------------------------------------------------------------------------------
 
 
-def _days_of_texts(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
+def _parse_days(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     """float64 [n], NaN where there is none, and whether each is a date of ISO 8601 that there is."""
     is_shaped = _flags(pc.fill_null(pc.match_substring_regex(distinct, ISO_DATE), False))
-    # Arrow has a year 0, which `day_of` has not: what reads one of these must not follow from what stands beside it.
+    # Arrow has a year 0, which `parse_day` has not: what reads one of these must not follow from what stands beside it.
     is_shaped &= ~_flags(pc.fill_null(pc.starts_with(distinct, "0000-"), False))
-    # Digits beyond the microsecond are left away, as `day_of` does.
+    # Digits beyond the microsecond are left away, as `parse_day` does.
     short = pc.replace_substring_regex(distinct, pattern=r"([.][0-9]{6})[0-9]+", replacement=r"\1")
     has_zone = _flags(pc.fill_null(pc.match_substring_regex(distinct, r"(Z|[+-][0-9]{2}:[0-9]{2})$"), False))
     found = np.full(len(distinct), np.nan)
@@ -587,7 +589,7 @@ def _days_of_texts(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
 
 def _day_or_nan(text: str) -> float:
     try:
-        return day_of(text)
+        return parse_day(text)
     except (OverflowError, ValueError):
         return math.nan
 
@@ -607,7 +609,7 @@ def _rewritten(texts: Any, layout: str) -> Any:
     return pc.if_else(pc.fill_null(fits, False), read, pa.scalar("-"))
 
 
-def _iso_of_layout(cell: str | bytes, layout: str) -> Any:
+def _reformat_date(cell: str | bytes, layout: str) -> Any:
     """One cell's text as ISO 8601; as it is where it is missing, or not in the format."""
     raw = _raw(cell)
     text = raw.strip() if isinstance(raw, str) and _is_encodable(raw) else ""
@@ -645,9 +647,9 @@ class _Texts:
 
 def _texts(column: Any, place: Place) -> _Texts:
     """The texts of a column; raises DataError for a type that Hedgerow does not read."""
-    own = typed = arrow_of(column, place.source, place.column)
+    own = typed = to_arrow(column, place.source, place.column)
     if not isinstance(typed, pa.Array):
-        return _texts_of_objects(typed)
+        return _format_objects(typed)
     kind = typed.type
     if pa.types.is_null(kind):
         typed = typed.cast(pa.string())
@@ -656,14 +658,14 @@ def _texts(column: Any, place: Place) -> _Texts:
         raise DataError("data-column-type", source=place.source, column=place.column, found=kind)
     unreadable = np.zeros(len(typed), dtype=np.bool_)
     if is_text(typed.type):
-        typed, unreadable = _decoded(typed)
+        typed, unreadable = _decode_bytes(typed)
     elif pa.types.is_float16(kind):
         typed = typed.cast(pa.float32())
     elif is_moment(kind):
-        typed = _of_moments(typed)
+        typed = _format_moments(typed)
     encoded = typed.dictionary_encode(null_encoding="encode")
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.intp)
-    distinct, ambiguous = _of_distinct(encoded.dictionary)
+    distinct, ambiguous = _format_distinct(encoded.dictionary)
     if unreadable.any():
         codes[unreadable] = len(distinct)
         distinct = pa.concat_arrays([distinct, pa.array([""])])
@@ -673,7 +675,7 @@ def _texts(column: Any, place: Place) -> _Texts:
     return _Texts(own, pc.utf8_trim_whitespace(distinct), codes, marks, ambiguous)
 
 
-def _of_distinct(values: Any) -> tuple[Any, Flags]:
+def _format_distinct(values: Any) -> tuple[Any, Flags]:
     """The text of each value of an Arrow type, and whether it is ambiguous."""
     kind = values.type
     ambiguous = np.zeros(len(values), dtype=np.bool_)
@@ -689,7 +691,7 @@ def _of_distinct(values: Any) -> tuple[Any, Flags]:
     return pa.array([_raw(value) for value in values.to_pylist()], pa.string()), ambiguous
 
 
-def _of_moments(column: Any) -> Any:
+def _format_moments(column: Any) -> Any:
     """Dates and times as text: not through Python's datetime, which knows neither nanoseconds nor all years."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         column = column.cast(pa.timestamp(column.type.unit, "UTC"))
@@ -699,7 +701,7 @@ def _of_moments(column: Any) -> Any:
     return pc.replace_substring_regex(texts, pattern=f"{_MIDNIGHT}$", replacement="")
 
 
-def _texts_of_objects(values: list[Any]) -> _Texts:
+def _format_objects(values: list[Any]) -> _Texts:
     n = len(values)
     unreadable, ambiguous = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     texts = [_raw(value) for value in values]
@@ -737,7 +739,7 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _decoded(column: Any) -> tuple[Any, Flags]:
+def _decode_bytes(column: Any) -> tuple[Any, Flags]:
     """Arrow text of text or bytes, null where the bytes are not UTF-8, and where that is."""
     bad = np.zeros(len(column), dtype=np.bool_)
     if pa.types.is_fixed_size_binary(column.type):
@@ -746,13 +748,13 @@ def _decoded(column: Any) -> tuple[Any, Flags]:
         texts = pc.cast(column, pa.string())
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        cells = [_of_bytes(cell) for cell in column.cast(pa.large_binary()).to_pylist()]
+        cells = [_decode_cell(cell) for cell in column.cast(pa.large_binary()).to_pylist()]
         bad[:] = [cell is _UNREADABLE for cell in cells]
         texts = pa.array([None if cell is _UNREADABLE else cell for cell in cells], pa.string())
     return texts, bad
 
 
-def _of_bytes(content: bytes | None) -> str | _NotAValue | None:
+def _decode_cell(content: bytes | None) -> str | _NotAValue | None:
     try:
         return None if content is None else content.decode()
     except UnicodeDecodeError:
@@ -766,23 +768,23 @@ def _raw(value: Any) -> Any:
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, np.generic):
-        return _raw(_of_numpy(value))
+        return _raw(_unbox_numpy(value))
     if isinstance(value, int):
-        return _of_decimal(Decimal(int(value)))
+        return _format_decimal(Decimal(int(value)))
     if isinstance(value, float):
         if math.isnan(value):
             return None
-        return _of_decimal(Decimal(repr(float(value)))) if math.isfinite(value) else str(float(value))
+        return _format_decimal(Decimal(repr(float(value)))) if math.isfinite(value) else str(float(value))
     if isinstance(value, Decimal):
-        return None if value.is_nan() else _of_decimal(value)
+        return None if value.is_nan() else _format_decimal(value)
     if isinstance(value, bytes | bytearray | memoryview):
-        return _of_bytes(bytes(value))
+        return _decode_cell(bytes(value))
     if _is_absent(value):
         return None
-    return _of_moment(value)
+    return _format_moment(value)
 
 
-def _of_moment(value: Any) -> str | _NotAValue:
+def _format_moment(value: Any) -> str | _NotAValue:
     if isinstance(value, datetime.datetime):
         try:
             utc = value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
@@ -797,12 +799,12 @@ def _of_moment(value: Any) -> str | _NotAValue:
     return str(value) if isinstance(value, uuid.UUID) else _UNREADABLE
 
 
-def _of_numpy(value: Any) -> Any:
+def _unbox_numpy(value: Any) -> Any:
     """A numpy scalar as Python's; moments as text, for numpy makes bare numbers of nanoseconds."""
     if value.dtype.kind == "f":
         return float(value)
     if value.dtype.kind == "M" and not np.isnat(value):
-        return _of_moments(of_numpy(np.array([value])))[0].as_py()
+        return _format_moments(from_numpy(np.array([value])))[0].as_py()
     if value.dtype.kind in "Mm":
         return None if np.isnat(value) else _UNREADABLE
     item = value.item()
@@ -814,7 +816,7 @@ def _is_absent(value: Any) -> bool:
     return value is None or value is np.ma.masked or type(value).__name__ in ("NaTType", "NAType")
 
 
-def _of_decimal(value: Decimal) -> str:
+def _format_decimal(value: Decimal) -> str:
     if value.is_infinite():
         return "inf" if value > 0 else "-inf"
     if value.is_zero():
@@ -848,7 +850,7 @@ def _canonical(texts: Any) -> Any:
 # Categories ---------------------------------------------------------------------------------------------------------
 
 
-def _indices_of_distinct(distinct: Any, categories: Sequence[str]) -> NDArray[np.int16]:
+def _match_categories(distinct: Any, categories: Sequence[str]) -> NDArray[np.int16]:
     """int16 [n_distinct]: first the text as it stands, then the words for missing, then the canonical text."""
     listed = pc.utf8_trim_whitespace(pa.array(categories, type=pa.string()))
     exact = pc.index_in(distinct, value_set=listed, skip_nulls=True)
@@ -867,7 +869,7 @@ def _with_other_forms(canonical: Sequence[str]) -> dict[str, int]:
     double-precision 0.1, and true and false may be listed as 1 and 0.
     """
     index_of = {text: index for index, text in reversed(list(enumerate(canonical)))}
-    forms = [(form, index) for index, text in enumerate(canonical) for form in _forms_of_number(text)]
+    forms = [(form, index) for index, text in enumerate(canonical) for form in _spell_number(text)]
     for words, others in ((("true", "false"), ("1", "0")), (("1", "0"), ("true", "false"))):
         if not set(words) & set(index_of):
             forms += [(word, index_of[other]) for word, other in zip(words, others, strict=True) if other in index_of]
@@ -876,16 +878,16 @@ def _with_other_forms(canonical: Sequence[str]) -> dict[str, int]:
     return index_of
 
 
-def _forms_of_number(text: str) -> list[str]:
+def _spell_number(text: str) -> list[str]:
     """Other canonical texts of the number that a category writes; none for names such as "03"."""
     if not _NUMBER_WITHOUT_LEADING_ZEROS.fullmatch(text):
         return []
     exact = Decimal(text)
     if abs(exact.adjusted()) > _LARGEST_EXPONENT:
-        return [_of_decimal(exact)]
+        return [_format_decimal(exact)]
     forms = [exact, Decimal(repr(float(exact)))] if math.isfinite(float(exact)) else [exact]
     if exact != exact.to_integral_value():
         with np.errstate(over="ignore"):
             narrow = [float(np.float32(float(exact))), float(np.float16(float(exact)))]
         forms += [Decimal(repr(number)) for number in narrow if math.isfinite(number) and number != 0]
-    return [_of_decimal(form) for form in forms if form != 0 or exact == 0]
+    return [_format_decimal(form) for form in forms if form != 0 or exact == 0]

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hedgerow.data.tables import existing_file, rechunked, require_columns
+from hedgerow.data.tables import existing_file, rechunk, require_columns
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import DataError, EnvironmentFault, UsageError, missing_extra
 
@@ -64,12 +64,12 @@ class TypedQuery(_Query, ABC):
 
     def types(self) -> dict[str, Any]:
         """See `Table.types`; the database is asked, and no row taken."""
-        with self._asked(1) as reader:
+        with self._execute(1) as reader:
             return {field.name.strip(): self._type(field) for field in reader.schema}
 
     def names(self) -> list[str]:
         """See `Table.names`; the database is asked, and no row taken."""
-        with self._asked(1) as reader:
+        with self._execute(1) as reader:
             return [name.strip() for name in reader.schema.names]
 
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
@@ -79,10 +79,10 @@ class TypedQuery(_Query, ABC):
             DataError: code "data-sql" when the database refuses.
             EnvironmentFault: code "missing-extra" when the database's driver is not installed.
         """
-        return rechunked(self._columns(names), chunk_rows, None if left_out is not None else self.source)
+        return rechunk(self._columns(names), chunk_rows, None if left_out is not None else self.source)
 
     def _columns(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        with self._asked(self.rows_per_block) as reader:
+        with self._execute(self.rows_per_block) as reader:
             at = self._places(names, [name.strip() for name in reader.schema.names])
             for place in at:
                 self._require_meant(reader.schema.field(place))
@@ -97,7 +97,7 @@ class TypedQuery(_Query, ABC):
         """Raise DataError, code "data-column-type", for a column whose cells are not what its type says."""
 
     @abstractmethod
-    def _asked(self, block_rows: int) -> AbstractContextManager[Any]:
+    def _execute(self, block_rows: int) -> AbstractContextManager[Any]:
         """An Arrow reader of the query's result, while the database is open; its own errors are "data-sql"."""
 
 
@@ -110,7 +110,7 @@ class SqlTable(_Query):
 
     def names(self) -> list[str]:
         """See `Table.names`; the database is asked, and no row taken."""
-        with self._asked() as result:
+        with self._execute() as result:
             return [str(name).strip() for name in result.keys()]
 
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
@@ -120,12 +120,12 @@ class SqlTable(_Query):
             DataError: code "data-sql" when the database refuses.
             EnvironmentFault: code "missing-extra" when SQLAlchemy, or the database's own driver, is not installed.
         """
-        with self._asked() as result:
+        with self._execute() as result:
             at = self._places(names, [str(name).strip() for name in result.keys()])
             yield from _in_columns(result.fetchmany, at, chunk_rows)
 
     @contextmanager
-    def _asked(self) -> Iterator[Any]:
+    def _execute(self) -> Iterator[Any]:
         """The query's result, while the database is connected."""
         try:
             import sqlalchemy
@@ -193,7 +193,7 @@ class DuckDbTable(TypedQuery):
     """
 
     @contextmanager
-    def _asked(self, block_rows: int) -> Iterator[Any]:
+    def _execute(self, block_rows: int) -> Iterator[Any]:
         """A reader of the query's result, while the database is open."""
         try:
             import duckdb
@@ -241,8 +241,8 @@ class AdbcTable(TypedQuery):
             raise DataError("data-column-type", source=self.source, column=field.name, found=own)
 
     @contextmanager
-    def _asked(self, block_rows: int) -> Iterator[Any]:
-        """See `TypedQuery._asked`; the driver decides on the blocks."""
+    def _execute(self, block_rows: int) -> Iterator[Any]:
+        """See `TypedQuery._execute`; the driver decides on the blocks."""
         try:
             driver = importlib.import_module(f"{self._driver}.dbapi")
         except ModuleNotFoundError:

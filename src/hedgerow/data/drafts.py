@@ -33,13 +33,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
-from hedgerow.data.columns import Place, listed
-from hedgerow.data.lines import declared, header_of, without_declaration
-from hedgerow.data.sources import column_names, opened, place_of, read_columns
+from hedgerow.data.columns import Place, quote_names
+from hedgerow.data.lines import parse_declaration, read_header, without_declaration
+from hedgerow.data.sources import column_names, open_table, read_columns, table_place
 from hedgerow.data.tables import existing_file, require_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
-from hedgerow.plan.fields import ISO_DATE, day_of, days_between, shown
+from hedgerow.plan.fields import ISO_DATE, days_between, escape_for_terminal, parse_day
 from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES
 from hedgerow.survey.kinds import ABSENT, DATE, MAX_CLASSES, N_KINDS, NUMBER, number_like
@@ -112,7 +112,7 @@ class Summary:
 
 def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
     """Read the named columns once, in bounded memory; raises DataError where the file cannot be read or has no rows."""
-    table, summaries = place_of(opened(path)), {name: Summary() for name in names}
+    table, summaries = table_place(open_table(path)), {name: Summary() for name in names}
     for batch in read_columns(path, names):
         for name, column in zip(names, batch, strict=True):
             _add(summaries[name], column, replace(table, column=name))
@@ -133,9 +133,9 @@ def _add(summary: Summary, column: Any, place: Place) -> None:
         summary.values.update(zip(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist(), numbers.tolist(), strict=False))
 
 
-def ask_of_texts(names: Iterable[str]) -> str:
+def ask_about_texts(names: Iterable[str]) -> str:
     """What the owner of columns is asked whose texts are `number_like`; "" for no column."""
-    said = listed(sorted(names))
+    said = quote_names(sorted(names))
     return said and (
         f"Read as text: {said}. Most of the cells look like numbers or dates in another writing (units, marks of "
         "thousands, decimal commas, days first). If they are, convert them, or declare how they are written."
@@ -178,7 +178,7 @@ def draft_plan(
         raise UsageError("usage-event-is-label", label=label)
     for option, needed in (("--label", label), ("--event", event)):
         if needed is not None and needed not in names:
-            missing, present = repr(needed), listed(names)
+            missing, present = repr(needed), quote_names(names)
             raise DataError(
                 "data-no-label-column", source=os.fspath(path), missing=missing, present=present, option=option
             )
@@ -211,7 +211,7 @@ def draft_plan(
 
 def usable_columns(names: Sequence[str]) -> list[str]:
     """The columns that can stand in a plan by their names."""
-    return [name for name in names if name.strip() and shown(name) == name and names.count(name) == 1]
+    return [name for name in names if name.strip() and escape_for_terminal(name) == name and names.count(name) == 1]
 
 
 _REDCAP = {
@@ -246,7 +246,7 @@ def read_codebook(location: str) -> dict[str, Entry]:
     place, declaration = without_declaration(location)
     file = existing_file(place)
     content = Path(file).read_bytes()
-    header = header_of(content, declared(declaration))
+    header = read_header(content, parse_declaration(declaration))
     try:
         text = content.decode("utf-8-sig" if header.encoding == "utf-8" else header.encoding)
     except UnicodeDecodeError:
@@ -279,8 +279,8 @@ def _plain_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str
         raise ValueError(f"{word!r} is no type; it may be numeric, integer, date, categorical or identifier")
     kind, listed = _BOOK_KINDS[word], row.get("categories", "")
     separator = next((each for each in "|;," if each in listed), "|")
-    categories = _sorted_codes([part.strip() for part in listed.split(separator) if part.strip()])
-    read = _day if kind == "date" else partial(_number_of_book, has_commas=has_commas)
+    categories = _sort_codes([part.strip() for part in listed.split(separator) if part.strip()])
+    read = _day if kind == "date" else partial(_parse_bound, has_commas=has_commas)
     low, high = (read(row.get(bound, "")) for bound in ("min", "max"))
     if not kind:
         kind = "categorical" if categories else "numeric" if low is not None or high is not None else ""
@@ -293,9 +293,7 @@ def _plain_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str
 def _redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str, Entry]]:
     name, kind = row["field_name"], row.get("field_type", "").lower()
     checked = row.get("text_validation_type_or_show_slider_number", "").lower()
-    low, high = (
-        _number_of_book(row.get(f"text_validation_{bound}", ""), has_commas, checked) for bound in ("min", "max")
-    )
+    low, high = (_parse_bound(row.get(f"text_validation_{bound}", ""), has_commas, checked) for bound in ("min", "max"))
     choices = row.get("select_choices_or_calculations", "")
     codes = [part.partition(",")[0].strip() for part in choices.split("|") if part.strip()]
     if row.get("identifier", "").lower() in ("y", "yes", "1"):
@@ -307,7 +305,7 @@ def _redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[st
     elif kind in ("yesno", "truefalse"):
         yield name, Entry("categorical", categories=("0", "1"))
     elif kind in ("radio", "dropdown"):
-        yield name, Entry("categorical", categories=_sorted_codes(codes))
+        yield name, Entry("categorical", categories=_sort_codes(codes))
     elif kind == "slider":
         yield name, Entry("numeric", True, 0.0 if low is None else low, 100.0 if high is None else high)
     elif kind == "text" and (checked == "integer" or checked.startswith("number")):
@@ -325,7 +323,7 @@ def _redcap_entry(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[st
         yield name, Entry()
 
 
-def _number_of_book(text: str, has_commas: bool, checked: str = "number") -> float | None:
+def _parse_bound(text: str, has_commas: bool, checked: str = "number") -> float | None:
     """A bound; None for none, and for those of another kind."""
     if not text or not (checked == "integer" or checked.startswith("number")):
         return None
@@ -339,12 +337,12 @@ def _number_of_book(text: str, has_commas: bool, checked: str = "number") -> flo
 def _day(text: str) -> float | None:
     """A date's bound in days since 1970-01-01; None for none."""
     try:
-        return day_of(text) if text else None
+        return parse_day(text) if text else None
     except ValueError:
         raise ValueError(f"{text!r} is not a date such as 2020-01-31") from None
 
 
-def _sorted_codes(codes: list[str]) -> tuple[str, ...]:
+def _sort_codes(codes: list[str]) -> tuple[str, ...]:
     """Each code once; numbers by size, so that the 1 of 1 and 0 comes last as the positive class does."""
     distinct = list(dict.fromkeys(codes))
     try:

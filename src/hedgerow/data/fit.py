@@ -25,19 +25,19 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import SEPARATORS
-from hedgerow.data.sources import AdaptedLocation, Location, adapted, column_names, opened, place_of
+from hedgerow.data.sources import AdaptedLocation, Location, adapt, column_names, open_table, table_place
 from hedgerow.data.units import (
     MANY,
     RowCount,
     RowsLeftOut,
     count_left_out,
-    feature_of,
-    needed_columns,
+    list_needed_columns,
+    read_feature,
     records_from_columns,
 )
 from hedgerow.errors import DataError
 from hedgerow.losses.survival import EVENT_WORDS
-from hedgerow.plan.names import looks_like_identifier, words_of
+from hedgerow.plan.names import looks_like_identifier, split_words
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
@@ -155,27 +155,27 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
     Raises:
         DataError: the table cannot be read, or lacks a column.
     """
-    names, left_out, n_used = needed_columns(plan), RowsLeftOut(), 0
+    names, left_out, n_used = list_needed_columns(plan), RowsLeftOut(), 0
     counts_of_codes = np.zeros(plan.label.n_codes, dtype=np.intp)
-    table = opened(location, plan.privacy.line_breaks)
-    counts, place = [_Counted(name, plan) for name in names], place_of(table)
+    table = open_table(location, plan.privacy.line_breaks)
+    counts, place = [_Counted(name, plan) for name in names], table_place(table)
     for batch in table.batches(names, chunk_rows, left_out):
         for count, column in zip(counts, batch, strict=True):
             count.add(column, place)
-        used = _used(dict(zip(names, batch, strict=True)), plan, place, left_out)
+        used = _select_labels(dict(zip(names, batch, strict=True)), plan, place, left_out)
         n_used += len(used)
         if len(counts_of_codes):
             counts_of_codes += np.bincount(used, minlength=plan.label.n_codes)
-    about, mending = _tried(location, plan, counts)
+    about, mending = _try_adapters(location, plan, counts)
     if doubt := plan.label.kind.doubt(counts_of_codes, plan.label):
         about = [(plan.label.name, doubt), *about]
-    columns = [count.finished() for count in counts]
+    columns = [count.finish() for count in counts]
     ignored = [name for name in table.names() if name not in names]
     rows = RowCount(n_used, left_out, getattr(table, "lines", None))
-    return TableFit(rows, columns, ignored, [*of_lines(len(table.names()), rows), *about], mending)
+    return TableFit(rows, columns, ignored, [*explain_lines(len(table.names()), rows), *about], mending)
 
 
-def _used(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLeftOut) -> NDArray[Any]:
+def _select_labels(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLeftOut) -> NDArray[Any]:
     """The labels of a chunk's rows that are used; the others are counted by the code that says why."""
     own: RowsLeftOut = {}
     try:
@@ -187,7 +187,7 @@ def _used(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLe
     return np.empty(0, dtype=np.int32) if used is None else used
 
 
-def _item_of(name: str, plan: Plan) -> Feature | None:
+def _find_item(name: str, plan: Plan) -> Feature | None:
     """What the plan says of a column, as of a feature; None for the unit."""
     for own in plan.label.kind.columns(plan.label):
         if own.name == name:
@@ -231,7 +231,7 @@ def _cells(column: Any, item: Feature | None, place: Place) -> _Cells:
             values = encoders.identifiers(column, place, unfit)
             missing, unlisted = bad & ~undecodable, none
         else:
-            values = feature_of(column, item, place, unfit)
+            values = read_feature(column, item, place, unfit)
             is_absent = values == MISSING_CATEGORY if item.is_categorical else np.isnan(values)
             missing, unlisted = is_absent & ~bad, (values == UNKNOWN_CATEGORY) & ~bad & item.is_categorical
     except DataError:  # a type that no cell of it fits
@@ -243,7 +243,7 @@ class _Counted:
     """One column while its chunks come."""
 
     def __init__(self, name: str, plan: Plan) -> None:
-        self.item = item = _item_of(name, plan)
+        self.item = item = _find_item(name, plan)
         role = "label" if name in plan.label.columns else "feature"
         self.found = ColumnFit(name, "unit", "identifier") if item is None else ColumnFit(name, role, item.type)
         self.listed = () if item is None else item.categories
@@ -287,7 +287,7 @@ class _Counted:
             there = np.clip(there, low, high)
         self._compare(there.astype(np.float64))
 
-    def finished(self) -> ColumnFit:
+    def finish(self) -> ColumnFit:
         """What was counted."""
         found = self.found
         all_differ = self._watched is not None and self._n_watched > 50 and found.kind != "identifier"
@@ -342,7 +342,7 @@ class _Counted:
             return
         first = column[:_WATCHED_ROWS] if isinstance(column, list) else column.slice(0, _WATCHED_ROWS)
         try:
-            texts = [text for text in encoders.texts_of_cells(first, place) if text is not None]
+            texts = [text for text in encoders.read_texts(first, place) if text is not None]
         except DataError:
             self._watched = None
             return
@@ -363,7 +363,7 @@ def _count_texts(column: Any, rows: NDArray[np.bool_], place: Place, counts: dic
         return
     at = np.flatnonzero(rows)
     cells = [column[index] for index in at.tolist()] if isinstance(column, list) else column.take(pa.array(at))
-    for text in encoders.texts_of_cells(cells, place):
+    for text in encoders.read_texts(cells, place):
         if text is not None and (text in counts or len(counts) < _MOST_TEXTS):
             counts[text] = counts.get(text, 0) + 1
 
@@ -394,7 +394,7 @@ _DECIMAL_COMMA = re.compile("[+-]?[0-9]*,[0-9]+")
 _LIMIT = re.compile(r"[<>]=?\s*([0-9]+([.,][0-9]+)?)")
 
 
-def counted(counts: Mapping[str, int], n_others: int = 0) -> str:
+def format_counts(counts: Mapping[str, int], n_others: int = 0) -> str:
     """Texts and how often each is there, the most frequent first."""
     often = sorted(counts, key=lambda text: (-counts[text], text))
     said = ", ".join(f"{text!r} {counts[text]:,}" for text in often[:_SHOWN_TEXTS])
@@ -402,7 +402,7 @@ def counted(counts: Mapping[str, int], n_others: int = 0) -> str:
     return said + (f" and {n_rest:,} cells of other texts" if n_rest else "")
 
 
-def of_lines(n_names: int, rows: RowCount) -> Iterator[tuple[str, str]]:
+def explain_lines(n_names: int, rows: RowCount) -> Iterator[tuple[str, str]]:
     """What the rows that have another number of fields than the header may come from."""
     n_ragged = rows.left_out.get("data-ragged-row", 0)
     if not n_ragged:
@@ -422,7 +422,9 @@ def of_lines(n_names: int, rows: RowCount) -> Iterator[tuple[str, str]]:
 # What mends a table ---------------------------------------------------------------------------------------------------
 
 
-def _tried(location: Location, plan: Plan, counts: Sequence[_Counted]) -> tuple[list[tuple[str, str]], list[str]]:
+def _try_adapters(
+    location: Location, plan: Plan, counts: Sequence[_Counted]
+) -> tuple[list[tuple[str, str]], list[str]]:
     """What was found to mend the table as a whole, and the lines that do; columns are told what mends them."""
     before = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
     place, own, about = os.fspath(location), before, list[tuple[str, str]]()
@@ -448,9 +450,9 @@ def _tried(location: Location, plan: Plan, counts: Sequence[_Counted]) -> tuple[
         if found.kind in ("hashed", "identifier") or not odd:
             continue
         for said, pairs in _meanings(odd, count.listed):
-            if pairs and not _unites(count, pairs) and take(_recoded(own, found.name, pairs)):
+            if pairs and not _unites(count, pairs) and take(_recode(own, found.name, pairs)):
                 found.coding = "; ".join(filter(None, (found.coding, said)))
-    return about, lines_of(own, before)
+    return about, list_data_lines(own, before)
 
 
 def _unites(count: _Counted, pairs: Mapping[str, str | None]) -> bool:
@@ -464,7 +466,7 @@ def _unites(count: _Counted, pairs: Mapping[str, str | None]) -> bool:
 def _meanings(odd: Mapping[str, int], listed: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
     """What texts that are not read may stand for, with words for it; None for no value."""
     words, groups = (("0", "1"), (*_MEANINGS, *_FATES)) if listed == EVENT_WORDS else (listed, _MEANINGS)
-    meant = {text: own for text in sorted(odd) if (own := _meant(text, words, groups)) is not None}
+    meant = {text: own for text in sorted(odd) if (own := _guess_meaning(text, words, groups)) is not None}
     yield "another coding at this site?", dict(meant)
     yield (
         "codes for missing values?",
@@ -475,7 +477,7 @@ def _meanings(odd: Mapping[str, int], listed: Sequence[str]) -> Iterator[tuple[s
         yield "limits of detection? The line counts such a cell as its limit", dict(limits)
 
 
-def _recoded(own: Adapter, name: str, pairs: Mapping[str, str | None]) -> Adapter:
+def _recode(own: Adapter, name: str, pairs: Mapping[str, str | None]) -> Adapter:
     """The adapter with these texts of a column as well."""
     recode, missing = dict(own.recode), dict(own.missing)
     texts = {old: new for old, new in pairs.items() if new is not None}
@@ -489,7 +491,7 @@ def _recoded(own: Adapter, name: str, pairs: Mapping[str, str | None]) -> Adapte
     return replace(own, recode=tuple(recode.items()), missing=tuple(missing.items()))
 
 
-def lines_of(own: Adapter, before: Adapter = PLAIN) -> list[str]:
+def list_data_lines(own: Adapter, before: Adapter = PLAIN) -> list[str]:
     """The lines of a `[data]` table that an adapter has and the other has not; each stands for the other's of its name.
 
     Columns' dates and scales are left out: nothing here suggests them.
@@ -510,15 +512,15 @@ def lines_of(own: Adapter, before: Adapter = PLAIN) -> list[str]:
 
 def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
     """How many more cells are read; 0 where one that was read becomes anything else."""
-    names, gain = needed_columns(plan), 0
-    tables = [opened(adapted(place, own), plan.privacy.line_breaks) for own in (before, after)]
-    places = [place_of(table) for table in tables]
+    names, gain = list_needed_columns(plan), 0
+    tables = [open_table(adapt(place, own), plan.privacy.line_breaks) for own in (before, after)]
+    places = [table_place(table) for table in tables]
     for pair in zip_longest(*(table.batches(names, _CHUNK_ROWS, {}) for table in tables)):
         if None in pair or len(pair[0][0]) != len(pair[1][0]):
             # The rows themselves are others.
             return 0
         for name, columns in zip(names, zip(*pair, strict=True), strict=True):
-            item = _item_of(name, plan)
+            item = _find_item(name, plan)
             old, new = (
                 _cells(column, item, replace(own, column=name)) for column, own in zip(columns, places, strict=True)
             )
@@ -532,14 +534,14 @@ def _gain(place: str, plan: Plan, before: Adapter, after: Adapter) -> int:
 def header_advice(location: Location, plan: Plan) -> list[str]:
     """The lines by which columns that a table lacks are found and rows are used; none where there are no such lines."""
     own, place = location.adapter if isinstance(location, AdaptedLocation) else PLAIN, os.fspath(location)
-    present, names = column_names(location), needed_columns(plan)
+    present, names = column_names(location), list_needed_columns(plan)
     found = _renames([name for name in names if name not in present], [each for each in present if each not in names])
     trials = [replace(own, rename=(*own.rename, *found.items()))] if found else []
     trials += [] if own.separator else [replace(own, separator=word) for word in SEPARATORS]
     for trial in trials:
         try:
-            if table_fit(adapted(place, trial), plan).rows.n_used:
-                return lines_of(trial, own)
+            if table_fit(adapt(place, trial), plan).rows.n_used:
+                return list_data_lines(trial, own)
         except DataError:
             continue
     return []
@@ -550,8 +552,10 @@ def _renames(missing: Iterable[str], present: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in missing:
         alike = [other for other in present if other not in found and _plain(other) == _plain(name)]
-        words = set(words_of(name))
-        alike = alike or [other for other in present if other not in found and words and words <= set(words_of(other))]
+        words = set(split_words(name))
+        alike = alike or [
+            other for other in present if other not in found and words and words <= set(split_words(other))
+        ]
         found |= {alike[0]: name} if len(alike) == 1 else {}
     return found
 
@@ -570,7 +574,7 @@ def _plain(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
-def _meant(text: str, listed: Sequence[str], meanings: Sequence[str]) -> str | None:
+def _guess_meaning(text: str, listed: Sequence[str], meanings: Sequence[str]) -> str | None:
     """The one listed text that another one clearly stands for."""
     own = _word(text)
     if not own:

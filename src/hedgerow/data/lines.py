@@ -115,7 +115,7 @@ def plain_name(name: str) -> str:
     return _DECLARATION.sub("", name)
 
 
-def declared(text: str) -> Declared:
+def parse_declaration(text: str) -> Declared:
     """What a declaration says; UsageError for words that it cannot say."""
     parts: dict[str, str] = {}
     for part in filter(None, text.split(",")):
@@ -138,7 +138,7 @@ def declared(text: str) -> Declared:
     )
 
 
-def header_of(first: bytes, declaration: Declared) -> Header:
+def read_header(first: bytes, declaration: Declared) -> Header:
     """The header in the first bytes of a file; see the head of this module for the rules.
 
     Bytes that its encoding does not know are kept as lone surrogates: they matter only in names.
@@ -238,13 +238,13 @@ class LineCutter:
         data = np.frombuffer(block, dtype=np.uint8)
         ends = np.flatnonzero(data == _LF)
         self.counts.n_lines += len(ends)
-        odd = [self._quoted_otherwise(data, ends) if b'"' in block else ends[:0], *_unusual(block, ends, is_utf8)]
+        odd = [self._find_odd_quotes(data, ends) if b'"' in block else ends[:0], *_unusual(block, ends, is_utf8)]
         parts, done = list[bytes](), 0
         for number in np.unique(np.concatenate(odd)).tolist():
             start = int(ends[number - 1]) + 1 if number else 0
             if start < done:
                 continue
-            end = self._end_of(block, start, is_last)
+            end = self._find_end(block, start, is_last)
             if not end:
                 self.counts.n_lines -= len(ends) - number
                 return b"".join([*parts, block[done:start]]), block[start:]
@@ -252,7 +252,7 @@ class LineCutter:
             done = end
         return (b"".join([*parts, block[done:]]) if parts else block), b""
 
-    def _quoted_otherwise(self, data: NDArray[np.uint8], ends: NDArray[np.intp]) -> NDArray[np.intp]:
+    def _find_odd_quotes(self, data: NDArray[np.uint8], ends: NDArray[np.intp]) -> NDArray[np.intp]:
         """The numbers of the lines in which some quotation mark neither begins nor ends a cell, and is not doubled."""
         marks = np.flatnonzero(data == _QUOTE)
         n_marks = np.diff(np.searchsorted(marks, ends), prepend=0)
@@ -264,7 +264,7 @@ class LineCutter:
         fits = self._may_be_before[data[opens - 1]] & self._may_be_after[data[closes + 1]]
         return np.append(np.flatnonzero(is_uneven), np.searchsorted(ends, opens[~fits]))
 
-    def _end_of(self, block: bytes, start: int, is_last: bool) -> int:
+    def _find_end(self, block: bytes, start: int, is_last: bool) -> int:
         """Where the record of an odd line ends, 0 if lines that are still to come have a say in it."""
         own = end = block.find(b"\n", start) + 1
         if not self._line_breaks or not self._opens.fullmatch(block, start, own):

@@ -20,10 +20,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
-from hedgerow.data.arrow import kind_of_type
+from hedgerow.data.arrow import classify_type
 from hedgerow.data.columns import Place
 from hedgerow.data.lines import LineCounts
-from hedgerow.data.sources import Location, opened, place_of
+from hedgerow.data.sources import Location, open_table, table_place
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_within_bounds
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT
@@ -76,7 +76,7 @@ class RawColumn:
         numbers_of: dict[str, int] = {}
 
         def read(chunk: Any, place: Place) -> NDArray[np.intp]:
-            distinct, own = encoders.coded_texts(chunk, place)
+            distinct, own = encoders.encode_texts(chunk, place)
             table = [numbers_of.setdefault(text, len(numbers_of)) for text in distinct]
             return np.array([*table, -1], dtype=np.intp)[own]
 
@@ -141,15 +141,15 @@ def read_raw(
     Raises:
         DataError: the table cannot be read, or lacks a column; never because of what stands in a cell.
     """
-    table = opened(location, line_breaks)
+    table = open_table(location, line_breaks)
     layouts = {column.name: column.layout for column in columns if column.is_date}
     # A date that another table's schema declares may be text here.
-    dates = {*layouts, *(name for name, kind in types_of(location).items() if kind == "date")}
+    dates = {*layouts, *(name for name, kind in read_types(location).items() if kind == "date")}
     own = [column.name for column in columns]
     names = own if unit == "record" else [*own, unit]
     require_columns(table.source, names, table.names())
     left_out: RowsLeftOut = {}
-    batches, place = list(table.batches(names, 65536, left_out)), place_of(table)
+    batches, place = list(table.batches(names, 65536, left_out)), table_place(table)
     raw = [
         RawColumn([batch[index] for batch in batches], replace(place, column=name), name in dates, layouts.get(name))
         for index, name in enumerate(names)
@@ -158,7 +158,7 @@ def read_raw(
     return RawTable(tuple(raw), sum(len(batch[0]) for batch in batches), left_out, found, getattr(table, "lines", None))
 
 
-def bounded_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, RawSite]:
+def bound_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, RawSite]:
     """Tables as sites: at most `max_rows_per_unit` rows of a unit at each, `rows_per_unit` at all together.
 
     Which rows stay follows from nothing but what is asked and the unit's own rows at each site. Rows that do not say
@@ -172,7 +172,7 @@ def bounded_tables(tables: Mapping[str, RawTable], asked: Asked) -> dict[str, Ra
     }
 
 
-def types_of(location: Location) -> dict[str, str]:
+def read_types(location: Location) -> dict[str, str]:
     """By column, "number", "text", "date" or "moment" (a time of day) as the table declares it, "" where its cells say.
 
     In the header's order.
@@ -182,11 +182,11 @@ def types_of(location: Location) -> dict[str, str]:
     Raises:
         DataError: the table cannot be opened.
     """
-    table = opened(location)
+    table = open_table(location)
     names, types = table.names(), table.types()
     names = [name for name in names if names.count(name) == 1]
     is_typed = getattr(table, "is_typed", False)
-    found = {name: "" if pa.types.is_null(types[name]) else kind_of_type(types[name]) for name in names if name}
+    found = {name: "" if pa.types.is_null(types[name]) else classify_type(types[name]) for name in names if name}
     return {name: kind if is_typed else "" for name, kind in found.items() if kind is not None}
 
 
@@ -213,10 +213,10 @@ def read_raw_site(
         columns = (*(declared_column(features[name]) for name in names), *label)
     table = read_raw(location, columns, privacy.unit, privacy.line_breaks)
     tell(table.rows)
-    return bounded_tables({"": table}, asked)[""]
+    return bound_tables({"": table}, asked)[""]
 
 
-def digest_of_raw(rows: RawSite) -> bytes:
+def digest_raw_rows(rows: RawSite) -> bytes:
     """32 bytes that tell whether a site's raw rows are the same as before; they never leave the site."""
     hasher = hashlib.sha256(rows.n_all.to_bytes(8, "big"))
     parts = [b"" if rows.rows is None else rows.rows.tobytes()]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.data.lines import LineCounts
-from hedgerow.data.sources import opened, read_records
+from hedgerow.data.sources import open_table, read_records
 from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, count_beyond, rows_within_bounds
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
@@ -98,7 +98,7 @@ class SiteData:
         found = [self.places.places(feature, self.codes[feature]) for feature in self.places.grid.divisible]
         return np.array(found) if found else None
 
-    def _places_of(self, feature: int, grid: Grid) -> NDArray[np.uint8]:
+    def _find_places(self, feature: int, grid: Grid) -> NDArray[np.uint8]:
         if isinstance(self.places, HeldValues):
             return self.places.places(feature, self.codes[feature])
         if self.places is None:
@@ -128,7 +128,7 @@ class SiteData:
                 continue
             first = grid.features[feature]
             table = first.codes_in(first.cut_again(edges)).astype(codes.dtype)
-            codes[feature] = table[self.codes[feature], self._places_of(feature, grid)]
+            codes[feature] = table[self.codes[feature], self._find_places(feature, grid)]
         return codes
 
 
@@ -197,10 +197,10 @@ def site_data_from_records(
     Raises:
         DataError: when there are no records (without `left_out`), or they were read without labels or identifiers.
     """
-    return bounded_sites({"": site_rows_from_records(chunks, plan, left_out)}, plan)[""]
+    return bound_sites({"": site_rows_from_records(chunks, plan, left_out)}, plan)[""]
 
 
-def bounded_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]]:
+def bound_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]]:
     """Each site's rows for its node: at most `max_rows_per_unit` of a unit at each, `rows_per_unit` at all together.
 
     Which rows stay follows from nothing but the plan, and the unit's own rows at each site.
@@ -231,13 +231,13 @@ def read_site_data(
     Raises:
         DataError: the table cannot be read or lacks a column; if strict, also for a row.
     """
-    return bounded_sites({"": read_site_rows(path, plan, strict=strict)}, plan)[""]
+    return bound_sites({"": read_site_rows(path, plan, strict=strict)}, plan)[""]
 
 
 def read_site_rows(path: str | os.PathLike[str], plan: Plan, *, strict: bool = False) -> SiteRows:
-    """All rows of a table, for `bounded_sites`; arguments and errors as in `read_site_data`."""
+    """All rows of a table, for `bound_sites`; arguments and errors as in `read_site_data`."""
     left_out: RowsLeftOut | None = None if strict else {}
-    table = opened(path, plan.privacy.line_breaks)
+    table = open_table(path, plan.privacy.line_breaks)
     rows = site_rows_from_records(read_records(table, plan, left_out=left_out), plan, left_out)
     return replace(rows, lines=getattr(table, "lines", None))
 
@@ -255,4 +255,4 @@ def read_sites_data(
         DataError: as `read_site_data`.
     """
     rows = {name: read_site_rows(path, plan, strict=strict) for name, path in paths.items()}
-    return {name: data for name, (data, _) in bounded_sites(rows, plan).items()}
+    return {name: data for name, (data, _) in bound_sites(rows, plan).items()}

@@ -15,7 +15,7 @@ from hedgerow.data.columns import Place
 from hedgerow.data.databases import AdbcTable, DuckDbTable, SqlTable
 from hedgerow.data.lines import plain_name, without_declaration
 from hedgerow.data.tables import CsvTable, ParquetTable, Table
-from hedgerow.data.units import Records, RowsLeftOut, needed_columns, records_from_columns
+from hedgerow.data.units import Records, RowsLeftOut, list_needed_columns, records_from_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import Registry
@@ -26,7 +26,7 @@ Location = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class AdaptedLocation(os.PathLike[str]):
-    """A place with how its site writes tables, which all that is read from there goes through; see `adapted`."""
+    """A place with how its site writes tables, which all that is read from there goes through; see `adapt`."""
 
     place: str
     adapter: Adapter
@@ -35,7 +35,7 @@ class AdaptedLocation(os.PathLike[str]):
         return self.place
 
 
-def adapted(location: Location, adapter: Adapter) -> Location:
+def adapt(location: Location, adapter: Adapter) -> Location:
     """The location of a table that the site writes in its own way."""
     return location if adapter == PLAIN else AdaptedLocation(os.fspath(location), adapter)
 
@@ -64,19 +64,19 @@ def is_url(location: Location) -> bool:
     return "://" in os.fspath(location)
 
 
-def file_of(location: Location) -> str:
+def file_path(location: Location) -> str:
     """A file's own path, without what is declared behind its name."""
     return without_declaration(os.fspath(location))[0]
 
 
-def ending_of(name: str) -> str:
+def file_ending(name: str) -> str:
     """The ending by which a file is read, "" for none; what is declared behind a file's name is no part of it."""
     name = plain_name(name)
     fitting = [kind for kind in SOURCES if kind.startswith(".") and name.lower().endswith(kind)]
     return max(fitting, key=len, default="")
 
 
-def opened(location: Location, line_breaks: int = 0) -> Table:
+def open_table(location: Location, line_breaks: int = 0) -> Table:
     """The table at a place; DataError or UsageError when it cannot be opened, or nothing reads such tables.
 
     Args: line_breaks: that a cell of a CSV may hold, by the plan.
@@ -87,10 +87,10 @@ def opened(location: Location, line_breaks: int = 0) -> Table:
         scheme = place.partition("://")[0].lower()
         table = SOURCES[scheme if scheme in SOURCES else ""](place)
         return table if own == PLAIN else AdaptedTable(table, own)
-    ending = ending_of(os.path.basename(place))
+    ending = file_ending(os.path.basename(place))
     if not ending:
         raise DataError("data-unknown-format", path=place)
-    table = SOURCES[ending](own.declared_of(place) if SOURCES[ending] is CsvTable else place)
+    table = SOURCES[ending](own.declare(place) if SOURCES[ending] is CsvTable else place)
     if isinstance(table, CsvTable):
         table.line_breaks = line_breaks
     return table if own == PLAIN else AdaptedTable(table, own)
@@ -120,16 +120,16 @@ def read_records(
     Raises:
         DataError: see docs/errors.md for every cause and its code.
     """
-    names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
+    names = list_needed_columns(plan, with_label=with_label, with_unit=with_unit)
     table: Table
     if isinstance(location, str | os.PathLike):
-        table = opened(location, plan.privacy.line_breaks)
+        table = open_table(location, plan.privacy.line_breaks)
     else:
         table = location
     batches = table.batches(names, chunk_rows, left_out)
 
     def encode() -> Iterator[Records]:
-        place = place_of(table)
+        place = table_place(table)
         for batch in batches:
             yield records_from_columns(
                 dict(zip(names, batch, strict=True)),
@@ -146,14 +146,14 @@ def read_records(
 
 def read_columns(location: Location, names: Sequence[str], *, chunk_rows: int = 65536) -> Iterator[tuple[Any, ...]]:
     """Read the named columns in tuples of at most `chunk_rows` values; errors as `read_records`, but for values."""
-    return opened(location).batches(names, chunk_rows, None)
+    return open_table(location).batches(names, chunk_rows, None)
 
 
-def place_of(table: Table) -> Place:
+def table_place(table: Table) -> Place:
     """Where a table's columns come from, none of them in particular."""
     return Place(table.source, "", table.first_row, getattr(table, "has_decimal_commas", False))
 
 
 def column_names(location: Location) -> list[str]:
     """The names of a table's columns, without spaces around them, in its order; DataError when it has no header."""
-    return opened(location).names()
+    return open_table(location).names()

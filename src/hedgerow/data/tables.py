@@ -28,9 +28,9 @@ from hedgerow.data.lines import (
     Header,
     LineCounts,
     LineCutter,
-    declared,
-    header_of,
+    parse_declaration,
     plain_name,
+    read_header,
     text_blocks,
     whole_lines,
     without_declaration,
@@ -97,7 +97,7 @@ def require_columns(source: str, wanted: Sequence[str], present: Sequence[str]) 
         raise missing_columns(source, missing, present)
 
 
-def rechunked(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | None) -> Iterator[tuple[Any, ...]]:
+def rechunk(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | None) -> Iterator[tuple[Any, ...]]:
     """Batches cut to at most `chunk_rows`, without empty ones; refused when there are none, if `source` is named."""
     seen = 0
     for batch in batches:
@@ -135,7 +135,7 @@ class CsvTable:
 
     def __init__(self, location: str) -> None:
         place, declaration = without_declaration(location)
-        self._declared = declared(declaration)
+        self._declared = parse_declaration(declaration)
         self._file = existing_file(place)
         self.source = str(self._file)
         self.lines = LineCounts()
@@ -156,15 +156,15 @@ class CsvTable:
     def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`."""
         require_columns(self.source, names, self._header.names)
-        return rechunked(self._batches(names, left_out), chunk_rows, None if left_out is not None else self.source)
+        return rechunk(self._batches(names, left_out), chunk_rows, None if left_out is not None else self.source)
 
     @cached_property
     def _header(self) -> Header:
         """The file's header; DataError for none, or one that says not how it is to be read."""
         first, is_over = b"", False
-        with self._opened() as stream:
+        with self._open() as stream:
             while True:
-                header = header_of(first, self._declared)
+                header = read_header(first, self._declared)
                 if header.is_whole or is_over:
                     break
                 if len(first) > MOST_BYTES:
@@ -188,7 +188,7 @@ class CsvTable:
         return header
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _open(self) -> Iterator[Any]:
         """The file's bytes, unpacked; DataError when that is not possible."""
         is_packed = plain_name(self._file.name).lower().endswith(".gz")
         try:
@@ -207,7 +207,7 @@ class CsvTable:
         reader = _Blocks(self.source, header, names, self.lines, left_out is None)
         cutter = LineCutter(header.separator, len(header.names), self.line_breaks, self.lines)
         is_utf8, waiting = header.encoding != "utf-8", b""
-        with self._opened() as stream:
+        with self._open() as stream:
             texts = text_blocks(iter(partial(stream.read, _BLOCK_BYTES), b""), header)
             for lines in without_first(whole_lines(texts, cutter.unfit), header.n_lines):
                 block, waiting = cutter.neutral(waiting + lines, is_utf8, is_last=False)
@@ -298,7 +298,7 @@ class ParquetTable:
         """See `Table.batches`."""
         require_columns(self.source, names, self.names())
         batches = _parquet_batches(self._file, names, chunk_rows)
-        return rechunked(batches, chunk_rows, None if left_out is not None else self.source)
+        return rechunk(batches, chunk_rows, None if left_out is not None else self.source)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ Which rows stay is decided per unit from nothing but the key, the identifier and
 - not simply the first rows in the file, for tables are often sorted by date, and the model would see early years only.
 
 A site bounds its own rows. At how many sites one unit may have rows is declared in the plan (``sites_per_unit``); where
-all tables are read in one process, their rows are bounded together as well (`hedgerow.data.site_data.bounded_sites`).
+all tables are read in one process, their rows are bounded together as well (`hedgerow.data.site_data.bound_sites`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import as_columns
-from hedgerow.data.columns import Place, missing_columns, shown
+from hedgerow.data.columns import Place, missing_columns, quote_cell
 from hedgerow.data.lines import LineCounts
 from hedgerow.errors import DataError, LostRowsError
 from hedgerow.plan.plan import Feature, Label, Plan, Privacy
@@ -169,7 +169,7 @@ def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple
         yield feature.name, int(np.count_nonzero(outside))
 
 
-def needed_columns(plan: Plan, *, with_label: bool = True, with_unit: bool | None = None) -> tuple[str, ...]:
+def list_needed_columns(plan: Plan, *, with_label: bool = True, with_unit: bool | None = None) -> tuple[str, ...]:
     """The columns that must be there: the features, then the label and the identifier when asked for.
 
     `with_unit` None means: as `with_label`, because a prediction needs neither.
@@ -210,7 +210,7 @@ def records_from_columns(
             missing identifier, text that is not UTF-8.
     """
     columns = as_columns(columns)
-    names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
+    names = list_needed_columns(plan, with_label=with_label, with_unit=with_unit)
     missing = [name for name in names if name not in columns]
     if missing:
         raise missing_columns(table.source, missing, [str(name) for name in columns])
@@ -224,7 +224,7 @@ def records_from_columns(
     n_records = lengths.pop()
     fit = _Fit(n_records, left_out)
     records = Records(
-        features=tuple(feature_of(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
+        features=tuple(read_feature(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
         label=_label(columns, plan.label, table, fit.unfit) if with_label else None,
         unit=(
             encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit), fit.unfit)
@@ -273,7 +273,7 @@ def concatenate(records: Iterable[Records]) -> Records:
     )
 
 
-def feature_of(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit) -> FeatureColumn:
+def read_feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit) -> FeatureColumn:
     """A feature's column, as in `Records`; a cell that does not fit goes to `unfit`. Raises DataError by its type."""
     if feature.is_hashed and feature.buckets is not None:
         return encoders.bucket_indices(column, feature.buckets, place, unfit)
@@ -293,7 +293,7 @@ def _label(columns: Mapping[str, Any], label: Label, table: Place, unfit: encode
 
     def leave_out(number: int, rows: NDArray[np.bool_], code: str, make: Callable[[str, str], Exception]) -> None:
         def error(index: int) -> Any:
-            return make(places[number].at(index), shown(encoders.value_at(columns[own[number].name], index)))
+            return make(places[number].at(index), quote_cell(encoders.value_at(columns[own[number].name], index)))
 
         unfit(rows, code, error)
 

@@ -30,18 +30,18 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from hedgerow.client.node import has_compiled, threads_of_jobs, use_threads
-from hedgerow.data.arrow import arrow_of, as_columns, collected, listed_categories, named_once
-from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, texts_of_cells
-from hedgerow.data.drafts import ask_of_texts
+from hedgerow.data.arrow import as_columns, collect, list_categories, require_distinct_names, to_arrow
+from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_texts
+from hedgerow.data.drafts import ask_about_texts
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import HeldValues, SiteData
-from hedgerow.data.units import MANY, ContributionReport, RowCount, count_beyond, feature_of, rows_within_bound
+from hedgerow.data.units import MANY, ContributionReport, RowCount, count_beyond, read_feature, rows_within_bound
 from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
 from hedgerow.models.model import FEWEST_TO_WARN, Explanation, Model
 from hedgerow.models.plots import plot_shapes
-from hedgerow.plan.fields import day_of, days_between, iso_of
+from hedgerow.plan.fields import days_between, format_day, parse_day
 from hedgerow.plan.plan import DECLARED, FOUND, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
 from hedgerow.privacy.ledger import Ledger, prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -170,10 +170,10 @@ def columns_of(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Col
         given: dict[str, Any] = {name: matrix[:, index] for index, name in enumerate(names)}
     else:
         given = dict(zip(names, as_columns(X).values(), strict=True))
-    columns = Columns({name: arrow_of(own, "X", name) for name, own in given.items()})
+    columns = Columns({name: to_arrow(own, "X", name) for name, own in given.items()})
     columns.is_matrix = isinstance(X, np.ndarray | list | tuple)
     if with_lists:
-        listed = {name: listed_categories(own) for name, own in given.items()}
+        listed = {name: list_categories(own) for name, own in given.items()}
         columns.listed = {
             name: own
             for name, own in listed.items()
@@ -275,7 +275,7 @@ def encode_rows(
     def values(index: int) -> NDArray[Any]:
         own = plan.features[index]
         if isinstance(table, Columns):
-            return feature_of(table[own.name], own, Place("X", own.name, 0), unfit[own.name])
+            return read_feature(table[own.name], own, Place("X", own.name, 0), unfit[own.name])
         return table[:, index]
 
     columns = tuple(map(values, range(grid.n_features)))
@@ -299,7 +299,7 @@ def encode_rows(
         _warn_of(n_rows, {name: count * (name not in found) + outside[name] for name, count in counts})
     texts = [own.name for own in plan.features if own.is_hashed and own.origin == FOUND]
     odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
-    if question := ask_of_texts(odd):
+    if question := ask_about_texts(odd):
         warnings.warn(question, BeyondPlanWarning, stacklevel=6)
     return codes, held
 
@@ -389,7 +389,7 @@ def _pair(value: Any, name: str) -> Any:
 def _bound(value: Any) -> float | str:
     """A number, or the text of a date."""
     if isinstance(value, str):
-        return iso_of(day_of(value))
+        return format_day(parse_day(value))
     return str(value.isoformat()) if hasattr(value, "isoformat") else float(value)
 
 
@@ -567,12 +567,12 @@ class PrivateTrees(BaseEstimator):
             is_dictionary = isinstance(given, Mapping) and not hasattr(given, "toarray")
             if is_dictionary or isinstance(given, str | bytes | os.PathLike):
                 raise UsageError("no-table", parameter=parameter, type=type(given).__name__)
-        X = collected(X)
+        X = collect(X)
         labels = {"y": None} if y is None else {}
         if not self._reads_columns(X, is_fit):
             matrix: NDArray[Any] = validate_data(self, as_matrix(X), reset=is_fit, **labels, **_AS_MATRIX)
         else:
-            named_once(list(getattr(X, "column_names", getattr(X, "columns", ()))))
+            require_distinct_names(list(getattr(X, "column_names", getattr(X, "columns", ()))))
             validate_data(self, X, skip_check_array=True, reset=is_fit, **labels)
         if is_fit:
             check_consistent_length(X, y)
@@ -820,7 +820,7 @@ class PrivateTrees(BaseEstimator):
     def _codes(self, X: Any) -> CodeArray:
         check_is_fitted(self, "model_")
         codes, _ = encode_rows(self._table(X), self.model_.plan, self.model_.ensemble.grid)
-        self.model_.warn_of_missing(codes)
+        self.model_.warn_about_missing(codes)
         return codes
 
 
@@ -842,7 +842,7 @@ def rows_of_sites(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]
     if shape != (n_rows,):
         raise DataError("data-sites-shape", shape=shape, n_labels=n_rows)
     # Each name by itself: beside one text, numpy would make two sites of 1 and 1.0.
-    names = texts_of_cells(sites, Place("sites", "sites", 0))
+    names = read_texts(sites, Place("sites", "sites", 0))
     if None in names:
         raise DataError("data-site-missing")
     distinct, number = np.unique(np.array(names, dtype=object), return_inverse=True)

@@ -31,8 +31,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length
 
 from hedgerow.client.node import threads_of_jobs, use_threads
-from hedgerow.data.arrow import arrow_of, collected, is_text
-from hedgerow.data.columns import AsMissing, Place, category_indices, refuse, shown, texts_of_cells
+from hedgerow.data.arrow import collect, is_text, to_arrow
+from hedgerow.data.columns import AsMissing, Place, category_indices, quote_cell, read_texts, refuse
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import DataError, UsageError
@@ -176,7 +176,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         if self._finds_classes and cells is not None:
             # What the labels are is found as of a feature: one of them may have decided the type of all.
             table = self._table(X, cells)
-            labels = RawColumn([arrow_of(cells, "y", "y")], Place("y", "y", 0))
+            labels = RawColumn([to_arrow(cells, "y", "y")], Place("y", "y", 0))
             start = self._begin(table, len(cells), holders, "classes", labels)
             self.classes_ = self._found_classes(start)
             own = labels.chunks[0]
@@ -507,7 +507,7 @@ def _one_column(y: Any, X: Any) -> Any:
 
     Warns also where `X` has a column of the name that `y` has, or whose name is an identifier's.
     """
-    y = collected(y)
+    y = collect(y)
     if isinstance(y, np.ma.MaskedArray):
         # What is masked is missing: whoever makes a plain array of it has the numbers beneath.
         plain: Any = y.astype(np.float64 if y.dtype.kind in "iuf" else object)
@@ -635,11 +635,11 @@ def _class_indices(y: Any, classes: NDArray[Any], *, may_be_others: bool = False
         values = numbers_of(y, Place("y", "y", 0), AsMissing())
         places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
         return np.where(classes[places] == values, places, -1).astype(np.int32)
-    texts = texts_of_cells(classes, Place("classes", "classes", 0))
+    texts = read_texts(classes, Place("classes", "classes", 0))
     unfit = AsMissing() if may_be_others else refuse
     indices = category_indices(y, [str(text) for text in texts], Place("y", "y", 0), unfit)
     outside = indices < 0
     if np.any(outside) and not may_be_others:
         first = int(np.argmax(outside))
-        raise DataError("data-label-undeclared", first=first, value=shown(y[first]))
+        raise DataError("data-label-undeclared", first=first, value=quote_cell(y[first]))
     return indices.astype(np.int32)

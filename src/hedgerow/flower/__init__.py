@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from hedgerow import __version__
 from hedgerow.errors import PlanError, RemoteProtocolError, UsageError
-from hedgerow.plan.fields import checked, distinct_texts, integer, number, one_of, read_section, read_toml, text
+from hedgerow.plan.fields import define_field, distinct_texts, integer, number, one_of, read_section, read_toml, text
 
 FILE_VERSION = 1
 _PATHS = {
@@ -48,20 +48,20 @@ class SiteFile:
         threads: threads to sum with; 0 for all.
     """
 
-    version: int = checked(integer(1, FILE_VERSION))
-    identity: str = checked(text)
-    roster: str = checked(text)
-    policy: str = checked(text)
-    state: str = checked(text)
-    data: str = checked(text, "")
-    query: str = checked(text, "")
-    held_out: str = checked(text, "")
-    held_out_query: str = checked(text, "")
-    arrivals: str = checked(text, "")
-    models: tuple[str, ...] = checked(distinct_texts, ())
-    plan: str = checked(text, "")
-    budget: str = checked(text, "")
-    threads: int = checked(integer(0, 4096), 0)
+    version: int = define_field(integer(1, FILE_VERSION))
+    identity: str = define_field(text)
+    roster: str = define_field(text)
+    policy: str = define_field(text)
+    state: str = define_field(text)
+    data: str = define_field(text, "")
+    query: str = define_field(text, "")
+    held_out: str = define_field(text, "")
+    held_out_query: str = define_field(text, "")
+    arrivals: str = define_field(text, "")
+    models: tuple[str, ...] = define_field(distinct_texts, ())
+    plan: str = define_field(text, "")
+    budget: str = define_field(text, "")
+    threads: int = define_field(integer(0, 4096), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,20 +82,20 @@ class CoordinatorFile:
         seed: draws the noise from a seed, for experiments only; -1 for the operating system's generator.
     """
 
-    version: int = checked(integer(1, FILE_VERSION))
-    roster: str = checked(text)
-    identity: str = checked(text)
-    plan: str = checked(text, "")
-    model: str = checked(text, "")
-    epsilon: float = checked(number(0.0, math.inf, exclusive=True), 0.0)
-    delta: float = checked(number(0.0, 1.0, exclusive=True), 0.0)
-    noise: str = checked(one_of("distributed", "server"), "")
-    out: str = checked(text, "")
-    scores: str = checked(text, "")
-    journal: str = checked(text, "")
-    monitor: str = checked(text, "")
-    repeat: int = checked(integer(1, 3600), 30)
-    seed: int = checked(integer(-1, 1 << 62), -1)
+    version: int = define_field(integer(1, FILE_VERSION))
+    roster: str = define_field(text)
+    identity: str = define_field(text)
+    plan: str = define_field(text, "")
+    model: str = define_field(text, "")
+    epsilon: float = define_field(number(0.0, math.inf, exclusive=True), 0.0)
+    delta: float = define_field(number(0.0, 1.0, exclusive=True), 0.0)
+    noise: str = define_field(one_of("distributed", "server"), "")
+    out: str = define_field(text, "")
+    scores: str = define_field(text, "")
+    journal: str = define_field(text, "")
+    monitor: str = define_field(text, "")
+    repeat: int = define_field(integer(1, 3600), 30)
+    seed: int = define_field(integer(-1, 1 << 62), -1)
 
 
 File = TypeVar("File", SiteFile, CoordinatorFile)

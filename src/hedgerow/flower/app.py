@@ -17,7 +17,7 @@ from hedgerow import __version__
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError, missing_extra
 from hedgerow.flower import read_coordinator_file, require_version
 from hedgerow.flower.envelope import Fetched, ask
-from hedgerow.plan.fields import shown
+from hedgerow.plan.fields import escape_for_terminal
 
 try:
     from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -126,7 +126,7 @@ def content_for(content: Mapping[str, object], context: Context, app_version: st
             raise RemoteProtocolError("flower-no-request")
         return record(reply=answer(site_path(context), str(content["version"]), request))
     except HedgerowError as fault:
-        print(f"hedgerow: {shown(str(fault))} ({fault.code})", file=sys.stderr, flush=True)
+        print(f"hedgerow: {escape_for_terminal(str(fault))} ({fault.code})", file=sys.stderr, flush=True)
         return record(refused=fault.code)
 
 

@@ -26,7 +26,7 @@ from hedgerow import __version__
 from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, Choice, CodecFault, Encoded, Hash, Many, Shown, Text, Word
 from hedgerow.crypto import SIGNATURE_BYTES, Identity, PrimitiveFault, SecretKey, hkdf, seal, unseal, verify
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
-from hedgerow.plan.fields import shown
+from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.protocol.stream import WireCode, WireRefusal, refused
 
 LINK_BYTES = KEY_BYTES = HASH_BYTES
@@ -253,7 +253,7 @@ def ask(path: Path, version: str, request: bytes) -> bytes:
     try:
         asked = HandedOn(version, request).to_bytes()
     except ValueError:
-        said = shown(version[:32])
+        said = escape_for_terminal(version[:32])
         raise RemoteProtocolError("flower-version", whose="The coordinator", said=said, installed=__version__) from None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -41,7 +41,7 @@ from hedgerow.client.state import NodeStore
 from hedgerow.codec import stored_version
 from hedgerow.data.adapters import PLAIN
 from hedgerow.data.site_data import SiteData
-from hedgerow.data.sources import file_of, is_url
+from hedgerow.data.sources import file_path, is_url
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
 from hedgerow.flower import SiteFile, read_site_file, require_version
 from hedgerow.flower.envelope import (
@@ -328,7 +328,7 @@ def _kept(
         they are read then and at no other time, for an answer would tell the coordinator of them.
     """
     data, query = source
-    table = "" if is_url(data) else file_of(data)
+    table = "" if is_url(data) else file_path(data)
     read = loader(data, query, strict=policy.is_strict, tell=_teller(folder), own=policy.data)
 
     def load(plan: Plan) -> SiteData:

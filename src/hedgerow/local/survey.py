@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hedgerow.data.raw_cells import RawTable, bounded_tables, read_raw, types_of
-from hedgerow.data.sources import Location, opened
+from hedgerow.data.raw_cells import RawTable, bound_tables, read_raw, read_types
+from hedgerow.data.sources import Location, open_table
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowCount
 from hedgerow.errors import UsageError
@@ -166,14 +166,14 @@ def columns_of(
 
     Arguments and errors as in `read_site_tables`.
     """
-    types = {site: types_of(place) for site, place in tables.items()}
-    names = [name for name in opened(next(iter(tables.values()))).names() if name.strip() and "\n" not in name]
+    types = {site: read_types(place) for site, place in tables.items()}
+    names = [name for name in open_table(next(iter(tables.values()))).names() if name.strip() and "\n" not in name]
     for name in (*schema, *without):
         if name not in names:
             raise UsageError("survey-column", column=name, columns=", ".join(names[:12]))
     wanted = [name for name in dict.fromkeys(names) if name not in without]
     for place in tables.values():
-        table = opened(place)
+        table = open_table(place)
         present = table.names()
         require_columns(table.source, [name for name in wanted if name in schema or present.count(name) < 2], present)
     read = [name for name in wanted if all(name in own for own in types.values())]
@@ -285,7 +285,7 @@ def survey_tables(asked: OpenTable, tables: Mapping[str, RawTable], noise: Noise
     Raises:
         PrivacyError: epsilon or delta out of range.
     """
-    made = survey_sites(asked.questions, bounded_tables(tables, asked), noise)
+    made = survey_sites(asked.questions, bound_tables(tables, asked), noise)
     return table_survey(asked, made.findings, made.ledger, noise, is_clear=made.is_clear)
 
 

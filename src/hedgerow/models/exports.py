@@ -216,7 +216,7 @@ def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str,
 
 
 def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> dict[str, Any]:
-    columns = _columns_of(ensemble, root, unit)
+    columns = _flatten(ensemble, root, unit)
     n_nodes = len(columns.left)
     return {
         "base_weights": [0.0] * n_nodes,
@@ -243,7 +243,7 @@ def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> d
     }
 
 
-def _columns_of(ensemble: Ensemble, root: Node, unit: float) -> _Columns:
+def _flatten(ensemble: Ensemble, root: Node, unit: float) -> _Columns:
     """The nodes level by level. XGBoost 2.1 takes a right child to stand directly after the left one."""
     columns = _Columns()
     waiting: deque[tuple[Node, int]] = deque([(root, NO_PARENT)])
@@ -282,7 +282,7 @@ def xgboost_names(plan: Plan) -> dict[str, str]:
 
 
 TOLERANCE = 1e-6
-"""Largest difference of a probability, or of a value relative to the label's range; see `tolerance_of`."""
+"""Largest difference of a probability, or of a value relative to the label's range; see `choose_tolerance`."""
 N_RECORDS = 2000
 
 
@@ -293,31 +293,31 @@ def check_xgboost_file(plan: Plan, ensemble: Ensemble, path: Path) -> float:
     categories.
 
     Raises:
-        ModelError: code "export-differs", when it is above `tolerance_of` the plan.
+        ModelError: code "export-differs", when it is above `choose_tolerance` the plan.
         EnvironmentFault: code "missing-extra", when XGBoost is not installed.
     """
     try:
         import xgboost
     except ImportError as fault:
         raise missing_extra("xgboost", "Checking an export") from fault
-    matrix = made_up_records(plan, ensemble.grid, N_RECORDS, np.random.default_rng(0))
+    matrix = draw_probes(plan, ensemble.grid, N_RECORDS, np.random.default_rng(0))
     booster = xgboost.Booster()
     booster.load_model(path)
     data = xgboost.DMatrix(
         matrix, feature_names=booster.feature_names, feature_types=booster.feature_types, enable_categorical=True
     )
     difference = largest_difference(plan, ensemble, matrix, booster.predict(data))
-    if not difference <= tolerance_of(plan):
+    if not difference <= choose_tolerance(plan):
         raise ModelError("export-differs", version=xgboost.__version__, difference=difference)
     return difference
 
 
-def tolerance_of(plan: Plan) -> float:
+def choose_tolerance(plan: Plan) -> float:
     """`TOLERANCE`; for a number whose bounds are far from zero, two steps of XGBoost's single precision there."""
     return max(TOLERANCE, 2 * plan.label.kind.spacing(plan.label))
 
 
-def made_up_records(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
+def draw_probes(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """Records as XGBoost takes them, float32 [n, n_features], that try every side of every threshold."""
     columns = [
         rng.integers(0, own.n_categories + 1, n) if feature.is_categorical else _numbers(feature, own, n, rng)
@@ -328,7 +328,7 @@ def made_up_records(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) ->
     return matrix
 
 
-def codes_of_matrix(grid: Grid, matrix: NDArray[np.float32]) -> CodeArray:
+def encode_matrix(grid: Grid, matrix: NDArray[np.float32]) -> CodeArray:
     """Grid codes [n_features, n] of records in the form that XGBoost takes."""
     columns: list[NDArray[np.generic]] = []
     for feature, column in zip(grid.features, matrix.T, strict=True):
@@ -344,7 +344,7 @@ def largest_difference(
     plan: Plan, ensemble: Ensemble, matrix: NDArray[np.float32], theirs: NDArray[np.float32]
 ) -> float:
     """Largest difference in probability, or in value relative to the label's range, after clipping theirs."""
-    scores = ensemble.scores(codes_of_matrix(ensemble.grid, matrix))
+    scores = ensemble.scores(encode_matrix(ensemble.grid, matrix))
     return ensemble.link.difference(scores, theirs.astype(np.float64), plan.label)
 
 
@@ -377,7 +377,7 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
     if link is None:
         raise plan.label.kind.refusals.get("machine", lambda: ModelError("export-ebm-link"))()
     for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
-        if (count := len(_features_of(prune_tree(ensemble, tree, output)))) > 1:
+        if (count := len(_find_features(prune_tree(ensemble, tree, output)))) > 1:
             raise ModelError("export-not-additive", tree=tree, count=count)
     objective, grids = ensemble.link.objective(plan.label), ensemble.grid.features
     half = objective.half
@@ -410,8 +410,8 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
     }
 
 
-def _features_of(node: Node) -> set[int]:
-    return set() if isinstance(node, Leaf) else {node.feature} | _features_of(node.left) | _features_of(node.right)
+def _find_features(node: Node) -> set[int]:
+    return set() if isinstance(node, Leaf) else {node.feature} | _find_features(node.left) | _find_features(node.right)
 
 
 def _feature(feature: Feature, shape: Shape) -> dict[str, Any]:
@@ -687,7 +687,7 @@ class _Graph:
 
     def _index_of(self, feature: Feature) -> str:
         """A category's code: its index; their number for all that are not listed, and one more where it is missing."""
-        texts, codes = _texts_of(feature)
+        texts, codes = _list_texts(feature)
         return self.add(
             "LabelEncoder",
             [feature.name],
@@ -698,7 +698,7 @@ class _Graph:
         )
 
 
-def _texts_of(feature: Feature) -> tuple[list[str], list[float]]:
+def _list_texts(feature: Feature) -> tuple[list[str], list[float]]:
     """Texts that a column of this feature may hold, and the code of each, as a table's reader has it."""
     flags = [spelling(word) for word in ("true", "false") for spelling in (str.lower, str.title, str.upper)]
     # Every word for "no value", in every case of its letters.

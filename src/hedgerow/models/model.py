@@ -265,7 +265,7 @@ class Model:
         """
         records = records_from_columns(columns, self.plan, with_label=False)
         codes = self.ensemble.grid.encode(records.features)
-        self.warn_of_missing(codes)
+        self.warn_about_missing(codes)
         return codes
 
     def without_values(self, codes: CodeArray) -> set[str]:
@@ -274,7 +274,7 @@ class Model:
         without = ((name, own.n_categories or own.missing_code, found) for name, own, found in features)
         return {name for name, first, found in without if len(found) and (found >= first).all()}
 
-    def warn_of_missing(self, codes: CodeArray, stacklevel: int = 4) -> None:
+    def warn_about_missing(self, codes: CodeArray, stacklevel: int = 4) -> None:
         """Warn (`NoValuesWarning`) of columns that have no value in any of so many records that one should have one."""
         if codes.shape[1] >= FEWEST_TO_WARN and (names := self.without_values(codes)):
             warnings.warn(no_values_text(names), NoValuesWarning, stacklevel=stacklevel)
@@ -373,7 +373,7 @@ class Model:
             raise refusal()
 
     def header(self, *, chances: bool, coverage: float | None) -> list[str]:
-        """The columns of `rows_of_codes`; arguments as there.
+        """The columns of `predict_rows`; arguments as there.
 
         Raises:
             ModelError, UsageError: it has no such predictions.
@@ -386,7 +386,7 @@ class Model:
             return [f"probability_{name}" for name in label.classes]
         return label.kind.header(label) + ([] if coverage is None else [f"lower_{label.name}", f"upper_{label.name}"])
 
-    def rows_of_codes(self, codes: CodeArray, *, chances: bool, coverage: float | None) -> list[list[Any]]:
+    def predict_rows(self, codes: CodeArray, *, chances: bool, coverage: float | None) -> list[list[Any]]:
         """Predictions as a table has them, a list a record.
 
         Args:
@@ -639,7 +639,7 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     try:
         plan = Plan.from_dict(table, is_stored=True)
         ledger = Ledger.from_json(json.dumps(content.get("ledger")))
-        report = _report_of(content.get("report"), plan, ledger, exact=exact)
+        report = _read_report(content.get("report"), plan, ledger, exact=exact)
     except (PlanError, PrivacyError) as fault:
         # What is wrong with a part is wrong with the file, in the part's own words.
         what = fault.what.rstrip(".")
@@ -652,12 +652,12 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     trained = ledger.releases[len(plan.prepared) :]
     if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in trained):
         raise _invalid("it has trees, and its ledger no release that they could be made from")
-    salvaged = _salvage_of(content.get("salvaged"), ledger)
-    errors = _errors_of(content.get("errors"), plan, ledger)
+    salvaged = _read_salvage(content.get("salvaged"), ledger)
+    errors = _read_errors(content.get("errors"), plan, ledger)
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged, errors)
 
 
-def _errors_of(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None:
+def _read_errors(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None:
     """What the file says of an evaluation's errors; raises ModelError where its ledger has no such evaluation."""
     if stored is None:
         return None
@@ -669,7 +669,7 @@ def _errors_of(stored: Any, plan: Plan, ledger: Ledger) -> ErrorHistogram | None
         raise _invalid(str(fault)) from fault
 
 
-def _salvage_of(stored: Any, ledger: Ledger) -> Salvage | None:
+def _read_salvage(stored: Any, ledger: Ledger) -> Salvage | None:
     """What the file says of a run that ended early; raises ModelError where its ledger cannot be of such a run."""
     if stored is None:
         return None
@@ -687,7 +687,7 @@ def _invalid(fault: str) -> ModelError:
     return ModelError("model-invalid", fault=fault)
 
 
-def _report_of(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:
+def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:
     """The report that follows from plan and ledger; raises PrivacyError or ModelError if `stored` does not fit it."""
     if not isinstance(stored, dict):
         raise _invalid("it has no privacy report")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hedgerow.errors import missing_extra
 from hedgerow.models.bands import shape_bands, why_unknown
 from hedgerow.models.model import write_atomically
-from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
+from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, format_day
 from hedgerow.plan.plan import Feature
 from hedgerow.trees.importances import Importances, Shape, importances, shape_function
 
@@ -90,7 +90,7 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
             total = found.values.sum()
             share = f"{found.values[order[position]] / total:.0%}" if total > 0 else "0%"
             share = share if feature.monotone is None else f"{_ARROWS[feature.monotone]} {share}"
-            name = _shortened(feature.name, 26)
+            name = _shorten(feature.name, 26)
             axis.set_title(name, loc="left", fontsize=9.5, fontweight="bold", color=INK, pad=5)
             axis.set_title(share, loc="right", fontsize=8, color=MUTED, pad=5)
             if position % n_columns == 0:
@@ -162,7 +162,7 @@ def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, dev
         raise ValueError(f"feature {feature.name} has no bounds")
     borders = np.concatenate([[feature.min], np.clip(shape.borders, feature.min, feature.max), [feature.max]])
     density = shape.density[:-1]
-    low, high = _shown_range(borders, density, shape.is_weighted)
+    low, high = _find_central_range(borders, density, shape.is_weighted)
     is_known = shape.is_weighted and density.sum() > 0
     cumulative = np.cumsum(density) / density.sum() if is_known else np.ones(len(density))
     median = borders[1 + int(np.searchsorted(cumulative, 0.5))]
@@ -191,7 +191,7 @@ def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, dev
 
 def _date(days: float, _: object) -> str:
     """A tick of days since 1970-01-01."""
-    return iso_of(round(min(max(days, FIRST_DAY), LAST_DAY)))
+    return format_day(round(min(max(days, FIRST_DAY), LAST_DAY)))
 
 
 def _bands(
@@ -239,14 +239,14 @@ def _categories_panel(axis: Any, feature: Feature, shape: Shape, scores: Reals, 
         heights = shape.density[kept] / shape.density[kept].max() * axis.get_ylim()[1] * 0.3
         axis.bar(np.arange(len(kept)), heights, 0.9, bottom=axis.get_ylim()[0], color=FILL, zorder=1.5)
     axis.grid(axis="x", visible=False)
-    shown = [_shortened(names[code], 10 if len(kept) > 4 else 12) for code in kept]
+    shown = [_shorten(names[code], 10 if len(kept) > 4 else 12) for code in kept]
     tilted = any(len(one) + len(other) > 80 / len(kept) for one, other in pairwise(shown))
     axis.set_xticks(range(len(kept)), shown, rotation=40 if tilted else 0, ha="right" if tilted else "center",
                     rotation_mode="anchor", fontsize=7.5)  # fmt: skip
     axis.set_xlim(-0.7, max(len(kept), 3) - 0.3)
 
 
-def _shown_range(borders: NDArray[Any], density: NDArray[Any], is_weighted: bool) -> tuple[float, float]:
+def _find_central_range(borders: NDArray[Any], density: NDArray[Any], is_weighted: bool) -> tuple[float, float]:
     """The range that holds the central share of the records; everything when their distribution is not known."""
     if not is_weighted or density.sum() <= 0:
         return float(borders[0]), float(borders[-1])
@@ -295,7 +295,7 @@ def _short_number(value: float, _position: int | None = None) -> str:
     return f"{value:.4g}"
 
 
-def _shortened(name: str, length: int) -> str:
+def _shorten(name: str, length: int) -> str:
     return name if len(name) <= length else name[: length - 1] + "…"
 
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hedgerow.plan.fields import iso_of, shown
+from hedgerow.plan.fields import escape_for_terminal, format_day
 from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION
 from hedgerow.plan.registry import label_kinds
 from hedgerow.plan.toml import OPEN_CLASSES, toml_value
@@ -153,7 +153,7 @@ def _known_feature(entry: Entry) -> list[str]:
     if entry.kind == "categorical":
         return [*lines, f"categories = {toml_value(entry.categories)}" if entry.categories else _OPEN_CATEGORIES]
     if entry.unit:
-        lines.append(f"# In {shown(entry.unit)}.")
+        lines.append(f"# In {escape_for_terminal(entry.unit)}.")
     if entry.is_integer:
         lines.append("integer = true")
     if entry.kind == "date":
@@ -166,7 +166,7 @@ def _bounds(entry: Entry) -> list[str]:
     lines = []
     for bound, given, word in (("min", entry.low, "lower"), ("max", entry.high, "higher")):
         if given is not None:
-            lines.append(f"{bound} = {toml_value(iso_of(given)) if entry.kind == 'date' else _number(given)}")
+            lines.append(f"{bound} = {toml_value(format_day(given)) if entry.kind == 'date' else _number(given)}")
         else:
             lines.append(f"# {bound} =   # FILL IN; {word} values are clamped")
     return lines

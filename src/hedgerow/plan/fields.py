@@ -49,7 +49,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError(_too_deep()) from None
     except ValueError as fault:
         # Also an integer of more digits than Python reads; the words quote the text.
-        raise ValueError(shown(str(fault))) from None
+        raise ValueError(escape_for_terminal(str(fault))) from None
 
 
 def read_json(text: str | bytes, most: float = math.inf) -> Any:
@@ -62,7 +62,7 @@ def read_json(text: str | bytes, most: float = math.inf) -> Any:
     except RecursionError:
         raise ValueError(_too_deep()) from None
     except ValueError as fault:
-        raise ValueError(shown(str(fault))) from None
+        raise ValueError(escape_for_terminal(str(fault))) from None
     require_plain(value, most)
     return value
 
@@ -96,7 +96,7 @@ def require_plain(value: object, most: float = math.inf) -> None:
     raise ValueError(_too_deep())
 
 
-def shown(text: str) -> str:
+def escape_for_terminal(text: str) -> str:
     """The text as a person may see it: characters that a terminal could take for something else as their numbers."""
     if text.isascii() and text.isprintable():
         return text
@@ -133,14 +133,14 @@ Section = TypeVar("Section")
 
 def refuse(path: str, found: object, expected: str) -> PlanError:
     """The error for one field: `path` is its dotted name, `found` the offending value."""
-    return PlanError("plan-field", path=path, found=quoted(found), expected=expected)
+    return PlanError("plan-field", path=path, found=quote(found), expected=expected)
 
 
-def quoted(found: object) -> str:
+def quote(found: object) -> str:
     """An offending value as a person may see it, and no more of it than a line holds."""
     # A part is enough, and Python writes no integer of many digits out.
     found = found if not isinstance(found, int) or abs(found) <= LARGEST else f"{found.bit_length()} bits"
-    said = shown(repr(found))
+    said = escape_for_terminal(repr(found))
     return said if len(said) <= 60 else said[:57] + "..."
 
 
@@ -224,7 +224,7 @@ def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
     words = tuple(as_text(item) for item in value)
     if len(set(words)) != len(words):
         twice = next(word for word in words if words.count(word) > 1)
-        raise PlanError("plan-repeated-value", path=path, found=quoted(twice))
+        raise PlanError("plan-repeated-value", path=path, found=quote(twice))
     return words
 
 
@@ -259,7 +259,7 @@ FIRST_DAY, LAST_DAY = -719_162.0, 2_932_896.0
 """0001-01-01 and 9999-12-31."""
 
 
-def day_of(text: str) -> float:
+def parse_day(text: str) -> float:
     """Days from 1970-01-01 to a date or moment of ISO 8601, to the microsecond; ValueError for other text."""
     if not re.fullmatch(ISO_DATE, text):
         raise ValueError(text)
@@ -268,11 +268,11 @@ def day_of(text: str) -> float:
     return (found - _EPOCH) / datetime.timedelta(microseconds=1) / _MICROSECONDS
 
 
-def iso_of(days: float) -> str:
+def format_day(days: float) -> str:
     """A number of days since 1970-01-01 as ISO 8601: a date if it is whole. OverflowError beyond the years 1 to 9999;
     `FIRST_DAY` and `LAST_DAY` are their ends.
 
-    `day_of` reads the same number back, where it is one that `day_of` gives.
+    `parse_day` reads the same number back, where it is one that `parse_day` gives.
     """
     found = _EPOCH.replace(tzinfo=None) + datetime.timedelta(microseconds=round(days * _MICROSECONDS))
     return found.date().isoformat() if found.time() == datetime.time() else found.isoformat()
@@ -302,7 +302,7 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def checked(check: Check, default: Any = dataclasses.MISSING) -> Any:
+def define_field(check: Check, default: Any = dataclasses.MISSING) -> Any:
     """A dataclass field that carries its check."""
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata={"check": check})

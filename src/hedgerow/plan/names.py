@@ -19,7 +19,7 @@ _NUMBER = {"no", "nr", "nbr", "num", "number", "key", "code", "ref", "index", "n
 _PEOPLE = {"patient", "person", "subject", "participant", "index"}
 
 
-def words_of(name: str) -> list[str]:
+def split_words(name: str) -> list[str]:
     """The words of a name in small letters: "PatientID_2" is "patient", "id", "2"."""
     parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
     parted = re.sub(r"([A-Za-z])([0-9])", r"\1 \2", parted)
@@ -34,7 +34,7 @@ def is_identifier(name: str, book: Mapping[str, Entry]) -> bool:
 
 def looks_like_identifier(name: str) -> bool:
     """Whether a column's name is one that identifiers have."""
-    words = words_of(name)
+    words = split_words(name)
     return (
         name.strip().lower() in _PEOPLE
         or not _IDENTIFIERS.isdisjoint(words)

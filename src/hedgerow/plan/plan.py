@@ -25,22 +25,22 @@ from hedgerow.plan.fields import (
     MOST_VALUES,
     ascending_numbers,
     boolean,
-    checked,
     date_format,
-    day_of,
+    define_field,
     distinct_texts,
+    format_day,
     groups,
     integer,
-    iso_of,
     number,
     one_of,
+    parse_day,
     parse_toml,
     read_section,
     refuse,
     require_plain,
     text,
 )
-from hedgerow.plan.registry import LabelKind, PlanRules, label_kinds, rules_by_method, section_of, sections
+from hedgerow.plan.registry import LabelKind, PlanRules, label_kinds, rules_by_method, section_name, sections
 
 PLAN_VERSION = 1
 DEFAULT_ALGORITHM = "boosting"
@@ -93,17 +93,17 @@ class Feature:
             private rows, which voids the guarantee.
     """
 
-    name: str = checked(text)
-    type: str = checked(one_of("numeric", "date", "categorical", "hashed"))
-    buckets: int | None = checked(integer(2, MAX_CATEGORIES), None)
-    min: float | None = checked(number(-3e38, 3e38), None)
-    max: float | None = checked(number(-3e38, 3e38), None)
-    integer: bool = checked(boolean, False)
-    spacing: str = checked(one_of("auto", "uniform", "log"), "auto")
-    categories: tuple[str, ...] = checked(distinct_texts, ())
-    format: str | None = checked(date_format, None)
-    monotone: str | None = checked(one_of("increasing", "decreasing"), None)
-    origin: str = checked(_ORIGINS, DECLARED)
+    name: str = define_field(text)
+    type: str = define_field(one_of("numeric", "date", "categorical", "hashed"))
+    buckets: int | None = define_field(integer(2, MAX_CATEGORIES), None)
+    min: float | None = define_field(number(-3e38, 3e38), None)
+    max: float | None = define_field(number(-3e38, 3e38), None)
+    integer: bool = define_field(boolean, False)
+    spacing: str = define_field(one_of("auto", "uniform", "log"), "auto")
+    categories: tuple[str, ...] = define_field(distinct_texts, ())
+    format: str | None = define_field(date_format, None)
+    monotone: str | None = define_field(one_of("increasing", "decreasing"), None)
+    origin: str = define_field(_ORIGINS, DECLARED)
 
     def __post_init__(self) -> None:
         if self.is_hashed and self.buckets is not None and not self.categories:
@@ -138,15 +138,15 @@ class Label:
         origin: where these are from, as of a feature.
     """
 
-    name: str = checked(text)
-    type: str = checked(_label_type)
-    classes: tuple[str, ...] = checked(distinct_texts, ())
-    min: float | None = checked(number(-3e38, 3e38), None)
-    max: float | None = checked(number(-3e38, 3e38), None)
-    event: str | None = checked(text, None)
-    event_codes: tuple[str, ...] = checked(distinct_texts, ())
-    intervals: tuple[float, ...] = checked(ascending_numbers, ())
-    origin: str = checked(_ORIGINS, DECLARED)
+    name: str = define_field(text)
+    type: str = define_field(_label_type)
+    classes: tuple[str, ...] = define_field(distinct_texts, ())
+    min: float | None = define_field(number(-3e38, 3e38), None)
+    max: float | None = define_field(number(-3e38, 3e38), None)
+    event: str | None = define_field(text, None)
+    event_codes: tuple[str, ...] = define_field(distinct_texts, ())
+    intervals: tuple[float, ...] = define_field(ascending_numbers, ())
+    origin: str = define_field(_ORIGINS, DECLARED)
 
     @property
     def kind(self) -> LabelKind:
@@ -215,28 +215,30 @@ class Model:
             none are a group as well.
     """
 
-    algorithm: str = checked(_algorithm, DEFAULT_ALGORITHM)
-    n_trees: int | str = checked(integer(1, 100_000, "auto"), "auto")
-    max_depth: int | str = checked(integer(1, 8, "auto"), "auto")
-    n_candidates: int = checked(integer(1, 250), 32)
-    split_method: str = checked(one_of("totally_random", "hist", "partially_random"), "totally_random")
-    weight_update: str = checked(one_of("newton", "gradient", "averaging"), "newton")
-    split_candidates: str = checked(one_of("adaptive", "uniform", "log", "iterative_hessian", "quantile"), "adaptive")
-    candidate_rounds: int = checked(integer(1, 100), 5)
-    interaction: str = checked(one_of("auto", "cyclical", "random", "adaptive"), "auto")
-    interaction_size: int | str = checked(integer(1, 10_000, "all", "auto"), "auto")
-    batch_size: int | str = checked(integer(1, 100_000, "all"), 1)
-    learning_rate: float | str = checked(number(0, 10, "auto", exclusive=True), "auto")
-    leaf_ridge: float = checked(number(0, 1e9), 1.0)
-    noise_ridge: float | str = checked(number(0, 100, "auto"), "auto")
-    leaf_clip: float = checked(number(0, 1e6, exclusive=True), 2.0)
-    joint_clip: float | str = checked(number(0, 10, "auto", "none", exclusive=True), "auto")
-    hessian_scale: float | str = checked(number(0, 1000, "auto", exclusive=True), "auto")
-    start: str = checked(one_of("auto", "none", "mean", "linear"), "auto")
-    shrinkage: float | str = checked(number(0, 1, "auto"), "auto")
-    calibration: str = checked(one_of("auto", "none"), "auto")
-    structure_seed: int | str = checked(integer(0, MAX_STRUCTURE_SEED, "joint"), 0)
-    interaction_constraints: tuple[tuple[str, ...], ...] = checked(groups, ())
+    algorithm: str = define_field(_algorithm, DEFAULT_ALGORITHM)
+    n_trees: int | str = define_field(integer(1, 100_000, "auto"), "auto")
+    max_depth: int | str = define_field(integer(1, 8, "auto"), "auto")
+    n_candidates: int = define_field(integer(1, 250), 32)
+    split_method: str = define_field(one_of("totally_random", "hist", "partially_random"), "totally_random")
+    weight_update: str = define_field(one_of("newton", "gradient", "averaging"), "newton")
+    split_candidates: str = define_field(
+        one_of("adaptive", "uniform", "log", "iterative_hessian", "quantile"), "adaptive"
+    )
+    candidate_rounds: int = define_field(integer(1, 100), 5)
+    interaction: str = define_field(one_of("auto", "cyclical", "random", "adaptive"), "auto")
+    interaction_size: int | str = define_field(integer(1, 10_000, "all", "auto"), "auto")
+    batch_size: int | str = define_field(integer(1, 100_000, "all"), 1)
+    learning_rate: float | str = define_field(number(0, 10, "auto", exclusive=True), "auto")
+    leaf_ridge: float = define_field(number(0, 1e9), 1.0)
+    noise_ridge: float | str = define_field(number(0, 100, "auto"), "auto")
+    leaf_clip: float = define_field(number(0, 1e6, exclusive=True), 2.0)
+    joint_clip: float | str = define_field(number(0, 10, "auto", "none", exclusive=True), "auto")
+    hessian_scale: float | str = define_field(number(0, 1000, "auto", exclusive=True), "auto")
+    start: str = define_field(one_of("auto", "none", "mean", "linear"), "auto")
+    shrinkage: float | str = define_field(number(0, 1, "auto"), "auto")
+    calibration: str = define_field(one_of("auto", "none"), "auto")
+    structure_seed: int | str = define_field(integer(0, MAX_STRUCTURE_SEED, "joint"), 0)
+    interaction_constraints: tuple[tuple[str, ...], ...] = define_field(groups, ())
 
 
 def _epsilon(value: Any, path: str) -> Any:
@@ -270,16 +272,16 @@ class Privacy:
         line_breaks: further lines that a quoted cell of a CSV may go on over; the report says what that means.
     """
 
-    epsilon: float = checked(_epsilon)
-    delta: float = checked(number(0, 1, exclusive=True))
-    accountant: str = checked(one_of("gdp", "rdp", "pure", "pld"), "gdp")
-    noise: str = checked(one_of("server", "distributed", "local"), "server")
-    n_records: int = checked(integer(1, 10**15))
-    unit: str = checked(text, "record")
-    max_rows_per_unit: int = checked(integer(1, 10**6), 1)
-    sites_per_unit: int = checked(integer(1, 1000), 1)
-    bounds_from_data: bool = checked(boolean, False)
-    line_breaks: int = checked(integer(0, 1000), 0)
+    epsilon: float = define_field(_epsilon)
+    delta: float = define_field(number(0, 1, exclusive=True))
+    accountant: str = define_field(one_of("gdp", "rdp", "pure", "pld"), "gdp")
+    noise: str = define_field(one_of("server", "distributed", "local"), "server")
+    n_records: int = define_field(integer(1, 10**15))
+    unit: str = define_field(text, "record")
+    max_rows_per_unit: int = define_field(integer(1, 10**6), 1)
+    sites_per_unit: int = define_field(integer(1, 1000), 1)
+    bounds_from_data: bool = define_field(boolean, False)
+    line_breaks: int = define_field(integer(0, 1000), 0)
 
     @property
     def rows_per_unit(self) -> int:
@@ -324,14 +326,14 @@ class Federation:
             is one sum.
     """
 
-    min_sites: int = checked(integer(1, 100_000), 1)
-    secure_aggregation: bool = checked(boolean, True)
-    echo: bool | None = checked(boolean, None)
-    join_timeout: float = checked(number(0, 1e7, exclusive=True), 300.0)
-    round_timeout: float = checked(number(0, 1e7, exclusive=True), 60.0)
-    idle_timeout: float = checked(number(0, 1e7, exclusive=True), 3600.0)
-    salvage: bool = checked(boolean, True)
-    groups: int = checked(integer(0, 63), 0)
+    min_sites: int = define_field(integer(1, 100_000), 1)
+    secure_aggregation: bool = define_field(boolean, True)
+    echo: bool | None = define_field(boolean, None)
+    join_timeout: float = define_field(number(0, 1e7, exclusive=True), 300.0)
+    round_timeout: float = define_field(number(0, 1e7, exclusive=True), 60.0)
+    idle_timeout: float = define_field(number(0, 1e7, exclusive=True), 3600.0)
+    salvage: bool = define_field(boolean, True)
+    groups: int = define_field(integer(0, 63), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,20 +355,20 @@ class Prepared:
         run: over nodes, the run that released it, in hex: it tells two surveys apart that found the same.
     """
 
-    kind: str = checked(text)
-    subject: str = checked(text)
-    length: int = checked(integer(1, 10**9))
-    sensitivity_squared: int = checked(integer(1, 2**120))
-    sigma: int = checked(integer(0, 2**53))
-    noise: str = checked(one_of("server", "distributed", "local"), "server")
-    sites: int = checked(integer(0, 100_000), 0)
-    colluders: int = checked(integer(0, 100_000), 0)
-    shares: int = checked(integer(0, 100_000), 0)
-    seeded: bool = checked(boolean, False)
-    approximate: bool = checked(boolean, False)
-    unit: str = checked(text, "record")
-    rows_per_unit: int = checked(integer(1, 10**9), 1)
-    run: str | None = checked(text, None)
+    kind: str = define_field(text)
+    subject: str = define_field(text)
+    length: int = define_field(integer(1, 10**9))
+    sensitivity_squared: int = define_field(integer(1, 2**120))
+    sigma: int = define_field(integer(0, 2**53))
+    noise: str = define_field(one_of("server", "distributed", "local"), "server")
+    sites: int = define_field(integer(0, 100_000), 0)
+    colluders: int = define_field(integer(0, 100_000), 0)
+    shares: int = define_field(integer(0, 100_000), 0)
+    seeded: bool = define_field(boolean, False)
+    approximate: bool = define_field(boolean, False)
+    unit: str = define_field(text, "record")
+    rows_per_unit: int = define_field(integer(1, 10**9), 1)
+    run: str | None = define_field(text, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,7 +415,7 @@ class Plan:
             label=read_section(Label, table.get("label", {}), "label"),
             model=read_section(Model, table.get("model", {}), "model"),
             federation=read_section(Federation, table.get("federation", {}), "federation"),
-            prepared=_prepared(table.get("prepared", [])),
+            prepared=_read_prepared(table.get("prepared", [])),
         )
         plan = dataclasses.replace(plan, own=_own_section(table, plan.model))
         if plan.federation.echo is None:
@@ -447,7 +449,7 @@ class Plan:
             # Plans of boosted trees are written as before there were others: their digests stay what they were.
             del table["model"]["algorithm"]
         if self.own is not None:
-            table[section_of(self.model.algorithm)] = _plain(self.own)
+            table[section_name(self.model.algorithm)] = _plain(self.own)
         table["features"] = [_plain_feature(feature) for feature in self.features]
         if self.prepared:
             table["prepared"] = [_plain(release) for release in self.prepared]
@@ -509,12 +511,12 @@ class Plan:
         for word, verb in (("increasing", "never falls"), ("decreasing", "never rises")):
             names = [feature.name for feature in self.features if feature.monotone == word]
             if names:
-                said.append(f"{verb} with {named(names)}")
+                said.append(f"{verb} with {name_first(names)}")
         groups = self.model.interaction_constraints
         if groups:
             rest = [name for name in self.feature_names if not any(name in group for group in groups)]
-            parts = [f"({named(group)})" for group in (*groups, *([rest] if rest else []))]
-            said.append(f"only these meet: {named(parts)}")
+            parts = [f"({name_first(group)})" for group in (*groups, *([rest] if rest else []))]
+            said.append(f"only these meet: {name_first(parts)}")
         return tuple(said)
 
     @property
@@ -543,7 +545,7 @@ def parse_plan(toml_text: str) -> Plan:
         error.remedy += f" Line {first.line} waits for it: write what is right there, without the # at its beginning."
         others = [gap for gap in gaps if gap is not first]
         if others:
-            error.remedy += f" {_listed(others)}"
+            error.remedy += f" {_list_gaps(others)}"
         raise
 
 
@@ -611,7 +613,7 @@ def _is_about(what: str, gap: _Gap) -> bool:
     return re.match(pattern, what) is not None
 
 
-def _listed(gaps: list[_Gap]) -> str:
+def _list_gaps(gaps: list[_Gap]) -> str:
     """The other gaps, section by section."""
     by_section: dict[str, list[_Gap]] = {}
     for gap in gaps:
@@ -622,7 +624,7 @@ def _listed(gaps: list[_Gap]) -> str:
     return f"{len(gaps)} other lines wait as well: {'; '.join(said)}." if len(gaps) > 1 else f"So does {said[0]}."
 
 
-def named(names: Sequence[str]) -> str:
+def name_first(names: Sequence[str]) -> str:
     """Names for a person, the first of many."""
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
@@ -631,11 +633,11 @@ def _plain(section: Any) -> dict[str, Any]:
     # Sections hold numbers, texts and tuples of them only: there is nothing to copy more deeply.
     values = {each.name: getattr(section, each.name) for each in dataclasses.fields(section)}
     kept = {name: value for name, value in values.items() if value is not None and value != ()}
-    return {name: _listed_values(value) for name, value in kept.items()}
+    return {name: _to_lists(value) for name, value in kept.items()}
 
 
-def _listed_values(value: Any) -> Any:
-    return [_listed_values(each) for each in value] if isinstance(value, tuple) else value
+def _to_lists(value: Any) -> Any:
+    return [_to_lists(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _plain_feature(feature: Feature) -> dict[str, Any]:
@@ -646,7 +648,7 @@ def _plain_feature(feature: Feature) -> dict[str, Any]:
     if feature.origin == DECLARED:
         del table["origin"]
     if feature.is_date:
-        table |= {name: iso_of(table[name]) for name in ("min", "max") if name in table}
+        table |= {name: format_day(table[name]) for name in ("min", "max") if name in table}
     return table
 
 
@@ -666,13 +668,13 @@ def _days(value: Any, path: str) -> float:
     """A date's bound in days."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     try:
-        return day_of(iso_of(value) if is_number else value)
+        return parse_day(format_day(value) if is_number else value)
     except (OverflowError, TypeError, ValueError):
         expected = 'a date of the years 1 to 9999, in quotation marks: "2020-01-31" or "2020-01-31T12:30:00"'
         raise refuse(path, value, expected) from None
 
 
-def _prepared(tables: Any) -> tuple[Prepared, ...]:
+def _read_prepared(tables: Any) -> tuple[Prepared, ...]:
     if not isinstance(tables, list | tuple):
         raise refuse("prepared", tables, "[[prepared]] tables, as a survey writes them")
     return tuple(read_section(Prepared, item, f"prepared[{i}]") for i, item in enumerate(tables))
@@ -695,8 +697,8 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
 def _own_section(table: Mapping[str, Any], model: Model) -> Any:
     """The section of a plan's method; PlanError for another's, or a field of [model] that the method does not read."""
     for word in rules_by_method():
-        if word != model.algorithm and section_of(word) in table:
-            expected = f'"{word}" in a plan with the section [{section_of(word)}]'
+        if word != model.algorithm and section_name(word) in table:
+            expected = f'"{word}" in a plan with the section [{section_name(word)}]'
             raise refuse("model.algorithm", model.algorithm, expected)
     rules = rules_by_method()[model.algorithm]
     for field in dataclasses.fields(model):
@@ -708,7 +710,7 @@ def _own_section(table: Mapping[str, Any], model: Model) -> Any:
         ):
             shown = f'"{field.default}"' if isinstance(field.default, str) else str(field.default)
             raise refuse(f"model.{field.name}", value, f'{shown} (its default) with "{model.algorithm}"')
-    name = section_of(model.algorithm)
+    name = section_name(model.algorithm)
     return None if rules.section is None else read_section(rules.section, table.get(name, {}), name)
 
 
@@ -858,7 +860,7 @@ def _check_feature(feature: Feature, path: str) -> None:
         raise refuse(f"{path}.format", feature.format, 'no format but with type = "date"')
     if feature.is_categorical:
         return
-    check_bounds(feature.min, feature.max, path, iso_of if feature.is_date else float)
+    check_bounds(feature.min, feature.max, path, format_day if feature.is_date else float)
     if feature.categories:
         raise refuse(f"{path}.categories", list(feature.categories), f"no categories on a {feature.type} feature")
 

@@ -197,8 +197,8 @@ def label_kinds() -> Mapping[str, LabelKind]:
 def add_rules(method: str, rules: PlanRules) -> None:
     """Let plans have this method."""
     # Two names with one section are one name.
-    taken = {section_of(other): other for other in _RULES}
-    _RULES[taken.get(section_of(method), method)] = rules
+    taken = {section_name(other): other for other in _RULES}
+    _RULES[taken.get(section_name(method), method)] = rules
 
 
 def rules_by_method() -> dict[str, PlanRules]:
@@ -207,14 +207,14 @@ def rules_by_method() -> dict[str, PlanRules]:
     return _RULES
 
 
-def section_of(method: str) -> str:
+def section_name(method: str) -> str:
     """The name of a method's section."""
     return method.replace("-", "_")
 
 
 def sections() -> dict[str, type[Any]]:
     """Every section by its name."""
-    return {section_of(name): rules.section for name, rules in rules_by_method().items() if rules.section is not None}
+    return {section_name(name): rules.section for name, rules in rules_by_method().items() if rules.section is not None}
 
 
 def own_section(section: type[Section], plan: Any) -> Section:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hedgerow.plan.fields import iso_of
-from hedgerow.plan.plan import DECLARED, FOUND, READ_OFF, TYPED, Feature, Label, Plan, named
+from hedgerow.plan.fields import format_day
+from hedgerow.plan.plan import DECLARED, FOUND, READ_OFF, TYPED, Feature, Label, Plan, name_first
 
 _COUNTS_RECORDS = "RecordCount"
 """The kind of the release that finds the number of records."""
@@ -129,7 +129,7 @@ def _about(column: Feature | Label) -> dict[str, Any]:
     is_date = isinstance(column, Feature) and column.is_date
     for name, bound in (("min", column.min), ("max", column.max)):
         if bound is not None:
-            found[name] = iso_of(bound) if is_date else bound
+            found[name] = format_day(bound) if is_date else bound
     if isinstance(column, Label):
         lists = {"classes": column.classes, "event_codes": column.event_codes, "intervals": column.intervals}
         event = {} if column.event is None else {"event": column.event}
@@ -149,7 +149,7 @@ def _by_origin(columns: Iterable[PublicColumn], *, names: bool = True) -> str:
     for origin, words in _ORIGINS.items():
         own = [column.name for column in columns if column.origin == origin]
         if own:
-            said.append(f"{len(own):,} {words}" + (f" ({named(own)})" if names and origin != DECLARED else ""))
+            said.append(f"{len(own):,} {words}" + (f" ({name_first(own)})" if names and origin != DECLARED else ""))
     return ", ".join(said)
 
 
@@ -159,7 +159,7 @@ def _said(column: PublicColumn) -> str:
     if column.role == "unit":
         return f"{column.name}: that it tells whom a row is about, {_ORIGINS[column.origin]}"
     if "classes" in about:
-        values = f"its classes {named(about['classes'])}"
+        values = f"its classes {name_first(about['classes'])}"
     elif "intervals" in about:
         values = f"its {len(about['intervals'])} intervals to {about['intervals'][-1]:g}, event {about['event']}"
     elif "max" in about:

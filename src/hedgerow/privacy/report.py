@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from hedgerow.errors import PrivacyError
-from hedgerow.plan.plan import Plan, named
+from hedgerow.plan.plan import Plan, name_first
 from hedgerow.privacy.accountants import (
     Account,
     account_of,
@@ -414,7 +414,7 @@ class PrivacyReport(PrivacyContext):
             )  # fmt: skip
         if self.public is not None:
             public = [*self.public.facts(self.n_prepared), ("delta", f"{self.delta:.3g}, declared")]
-            who = f": {named(sites)}" if sites else ""
+            who = f": {name_first(sites)}" if sites else ""
             public.append(("sites", f"their names, and that they take part{who}"))
             facts += [("taken as public" if not at else "", f"{each[0]}: {each[1]}") for at, each in enumerate(public)]
         facts.append(

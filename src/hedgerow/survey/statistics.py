@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
+from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, format_day
 from hedgerow.survey.bounds import Counts, Range
 from hedgerow.survey.queries import (
     HIGHEST_OCTAVE,
@@ -366,7 +366,7 @@ def dated(column: Column, layout: str | None) -> Column:
 
 def date_of(days: float) -> str:
     """The date of a number of days since 1970-01-01; the first or last that has a text, beyond them."""
-    return iso_of(math.floor(min(max(days, FIRST_DAY), LAST_DAY)))
+    return format_day(math.floor(min(max(days, FIRST_DAY), LAST_DAY)))
 
 
 def name_of_range(low: float, high: float, is_whole: bool) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hedgerow.errors import UsageError
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.registry import section_of, sections
+from hedgerow.plan.registry import section_name, sections
 
 Values = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ class Preset:
     @property
     def section_name(self) -> str:
         """The name of the section of the preset's algorithm; empty for boosting, which has none."""
-        name = section_of(self.model.get("algorithm", ""))
+        name = section_name(self.model.get("algorithm", ""))
         return name if name in sections() else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hedgerow.methods import Method, Parts
-from hedgerow.plan.fields import checked, integer, number, one_of, refuse
+from hedgerow.plan.fields import define_field, integer, number, one_of, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
 
@@ -31,15 +31,15 @@ class Adassp:
             for the paper's step. Left out, 1 for a regression and 0 for classes.
     """
 
-    loss: str = checked(one_of("auto", "squared", "logistic", "hinge"), "auto")
-    rounds: int | str = checked(integer(1, 10_000, "auto"), "auto")
-    scale: str = checked(one_of("grid", "linear"), "grid")
-    row_norm: float | str = checked(number(0.1, 1000, "auto"), "auto")
-    gradient_clip: float = checked(number(0.01, 1), 1.0)
-    gram_share: float = checked(number(0, 1, exclusive=True), 0.6)
-    ridge: float | None = checked(number(0, 100), None)
-    learning_rate: float = checked(number(0, 10, exclusive=True), 1.0)
-    shrinkage: float | None = checked(number(0, 1), None)
+    loss: str = define_field(one_of("auto", "squared", "logistic", "hinge"), "auto")
+    rounds: int | str = define_field(integer(1, 10_000, "auto"), "auto")
+    scale: str = define_field(one_of("grid", "linear"), "grid")
+    row_norm: float | str = define_field(number(0.1, 1000, "auto"), "auto")
+    gradient_clip: float = define_field(number(0.01, 1), 1.0)
+    gram_share: float = define_field(number(0, 1, exclusive=True), 0.6)
+    ridge: float | None = define_field(number(0, 100), None)
+    learning_rate: float = define_field(number(0, 10, exclusive=True), 1.0)
+    shrinkage: float | None = define_field(number(0, 1), None)
 
     @classmethod
     def of(cls, plan: Plan) -> Adassp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hedgerow.methods import Method, Parts
-from hedgerow.plan.fields import boolean, checked, integer, number, one_of, refuse
+from hedgerow.plan.fields import boolean, define_field, integer, number, one_of, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
 
@@ -34,18 +34,18 @@ class DpXgboost:
             with every tree, as DPBoost's does; of the noisy value, so it costs nothing and lowers no noise.
     """
 
-    splits: str = checked(one_of("exponential", "histogram"), "exponential")
-    subsampling_ratio: float = checked(number(1e-6, 1), 1.0)
-    sketch_rounds: int = checked(integer(0, 6), 1)
-    start: str | None = checked(one_of("mean", "none"), None)
-    start_share: float = checked(number(0.01, 0.9), 0.2)
-    sketch_share: float = checked(number(0, 0.9), 0.05)
-    split_share: float = checked(number(0.01, 0.95), 0.45)
-    gradient: str = checked(one_of("clip", "filter"), "clip")
-    count_weight: float = checked(number(0.01, 4), 0.25)
-    shrinkage: float | None = checked(number(0, 1), None)
-    min_child_weight: float = checked(number(0, 1e9), 0.0)
-    geometric_leaf_clip: bool = checked(boolean, False)
+    splits: str = define_field(one_of("exponential", "histogram"), "exponential")
+    subsampling_ratio: float = define_field(number(1e-6, 1), 1.0)
+    sketch_rounds: int = define_field(integer(0, 6), 1)
+    start: str | None = define_field(one_of("mean", "none"), None)
+    start_share: float = define_field(number(0.01, 0.9), 0.2)
+    sketch_share: float = define_field(number(0, 0.9), 0.05)
+    split_share: float = define_field(number(0.01, 0.95), 0.45)
+    gradient: str = define_field(one_of("clip", "filter"), "clip")
+    count_weight: float = define_field(number(0.01, 4), 0.25)
+    shrinkage: float | None = define_field(number(0, 1), None)
+    min_child_weight: float = define_field(number(0, 1e9), 0.0)
+    geometric_leaf_clip: bool = define_field(boolean, False)
 
     @classmethod
     def of(cls, plan: Plan) -> DpXgboost:

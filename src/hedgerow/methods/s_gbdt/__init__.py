@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hedgerow.errors import PlanError
 from hedgerow.methods import Method, Parts
-from hedgerow.plan.fields import boolean, checked, integer, number, one_of, refuse
+from hedgerow.plan.fields import boolean, define_field, integer, number, one_of, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
 
@@ -42,20 +42,20 @@ class SGbdt:
         bound: "tight" accounts for the Gaussian exactly; "general" by the bound for any mechanism (theorem 9).
     """
 
-    subsampling_ratio: float = checked(number(1e-6, 1), 0.1)
-    gradient_clip: float = checked(number(0, 10, exclusive=True), 0.3)
-    support_share: float = checked(number(0, 1, exclusive=True), 0.1)
-    individual_filter: bool = checked(boolean, True)
-    extra_rounds: int = checked(integer(0, 100_000), 0)
-    closing_rounds: int = checked(integer(0, 100_000), 0)
-    initial_score: str = checked(one_of("constant", "linear"), "constant")
-    initial_score_share: float = checked(number(0, 0.9), 0.1)
-    linear_scale: str = checked(one_of("grid", "linear"), "grid")
-    label_clip: float = checked(number(1e-6, 1), 1.0)
-    numeric_weight: float = checked(number(0, 1e6, exclusive=True), 1.0)
-    splits: str = checked(one_of("uniform", "cyclical"), "uniform")
-    leaf_rule: str = checked(one_of("paper", "shrunk", "static"), "paper")
-    bound: str = checked(one_of("tight", "general"), "tight")
+    subsampling_ratio: float = define_field(number(1e-6, 1), 0.1)
+    gradient_clip: float = define_field(number(0, 10, exclusive=True), 0.3)
+    support_share: float = define_field(number(0, 1, exclusive=True), 0.1)
+    individual_filter: bool = define_field(boolean, True)
+    extra_rounds: int = define_field(integer(0, 100_000), 0)
+    closing_rounds: int = define_field(integer(0, 100_000), 0)
+    initial_score: str = define_field(one_of("constant", "linear"), "constant")
+    initial_score_share: float = define_field(number(0, 0.9), 0.1)
+    linear_scale: str = define_field(one_of("grid", "linear"), "grid")
+    label_clip: float = define_field(number(1e-6, 1), 1.0)
+    numeric_weight: float = define_field(number(0, 1e6, exclusive=True), 1.0)
+    splits: str = define_field(one_of("uniform", "cyclical"), "uniform")
+    leaf_rule: str = define_field(one_of("paper", "shrunk", "static"), "paper")
+    bound: str = define_field(one_of("tight", "general"), "tight")
 
     @classmethod
     def of(cls, plan: Plan) -> SGbdt:
