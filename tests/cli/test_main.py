@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from hedgerow.app import output
-from hedgerow.cli.commands import build_parser
 from hedgerow.cli.main import main
 from hedgerow.errors import HedgerowError
 
@@ -39,7 +38,7 @@ print(codes, loaded)
 
 def test_commands_for_people_load_no_compiler() -> None:
     """Keys, rosters, a study's guests, a table's fit and the monitor are at hand long before a run could start."""
-    light = ["cli.parties", "cli.study", "cli.join", "cli.monitor", "app.owner"]
+    light = ["transport.identities", "app.study", "app.join", "app.monitor", "app.owner"]
     code = f"import sys; sys.path.insert(0, {SOURCE!r})\n"
     code += "".join(f"import hedgerow.{name}\n" for name in light)
     code += "print([name for name in ('numba', 'scipy') if name in sys.modules])"
@@ -48,9 +47,7 @@ def test_commands_for_people_load_no_compiler() -> None:
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command of the overview explains itself, and its module has the function that the entry point calls."""
-    import importlib
-
+    """Each command of the overview explains itself."""
     commands = ["demo", "plan init", "privacy", "train", "evaluate", "predict", "report", "plot", "export"]
     for command in commands:
         assert main([*command.split(), "--help"]) == 0
@@ -58,11 +55,6 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
     overview = capsys.readouterr().out
     assert all(f"\n    {command.split()[0]} " in overview for command in commands)
-    required = {"plan init": ["d.csv", "--label", "y"], "privacy": ["p"], "demo": []}
-    for command, arguments in required.items():
-        namespace = build_parser().parse_args([*command.split(), *arguments])
-        module, _, name = namespace.function.partition(":")
-        assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:

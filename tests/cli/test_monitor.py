@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hedgerow.app.monitor import MonitorView, describe_report
 from hedgerow.app.watch import clock_time, span
 from hedgerow.cli.main import main
-from hedgerow.cli.monitor import MonitorView, describe_report
 from hedgerow.protocol.stream import EventReport, RunReport, SiteReport, Update
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress, Monitors
 from hedgerow.transport.identities import read_private, read_roster

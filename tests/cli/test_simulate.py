@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.cli import train
-from hedgerow.cli.train import _print, made_records, split_evenly
+from hedgerow.cli.train import _print
 from hedgerow.data.site_data import site_data_from_records
 from hedgerow.errors import PlanError
+from hedgerow.local import simulation
+from hedgerow.local.simulation import made_records, split_evenly
 from hedgerow.methods.registry import METHODS
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.registry import rules_by_method
@@ -155,7 +156,7 @@ def test_every_plan_is_rehearsed(
     algorithm: str, noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run
 ) -> None:
     """Whoever adds the noise, whatever the method, the label and the unit: at each epsilon there is a model."""
-    monkeypatch.setattr(train, "N_HELD_OUT", 200)
+    monkeypatch.setattr(simulation, "N_HELD_OUT", 200)
     rules = rules_by_method()[algorithm]
     fields = {"n_trees": 2} if rules.model_fields is None or "n_trees" in rules.model_fields else {}
     n_plans = 0

@@ -378,7 +378,7 @@ def test_cells_that_are_no_numbers_are_seen_in_the_terminal(tmp_path: Path, caps
 def test_what_comes_after_a_survey_over_nodes_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that is advised has what `hedgerow coordinator` needs, and listens where the survey did."""
     advice = list[str]()
-    monkeypatch.setattr("hedgerow.cli.survey.survey_over_nodes", lambda *_, **__: None)
+    monkeypatch.setattr("hedgerow.app.survey.survey_over_nodes", lambda *_, **__: None)
     monkeypatch.setattr("hedgerow.cli.survey.show", lambda *given: advice.append(given[3]))
     survey = ["survey", "header.csv", "--federated", "--label", "y", "--epsilon", "1", "--train-epsilon", "2"]
     party = ["--roster", "our roster.toml", "--identity", "hub.private.json", "--listen", "0.0.0.0:7501"]

@@ -76,7 +76,7 @@ def test_a_node_and_a_coordinator_need_no_extra() -> None:
     """The product runs after `pip install hedgerow`; the extra's old name still works in commands that were noted."""
     assert {"grpcio", "protobuf"} <= packages(PROJECT["dependencies"])
     assert PROJECT["optional-dependencies"]["grpc"] == []
-    for module in ("cli.node", "cli.coordinator", "cli.monitor", "flower.site"):
+    for module in ("app.node", "app.coordinator", "app.monitor", "flower.site"):
         code = f"import sys\nfor name in {list(OPTIONAL)}: sys.modules[name] = None\nimport hedgerow.{module}"
         subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 

@@ -6,24 +6,48 @@ import argparse
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, end_run, hand_out, train_over_nodes
-from hedgerow.app.cost import trees_text
 from hedgerow.app.inputs import check_can_write, join_names, read_plan
 from hedgerow.app.output import note, print_facts, print_json, today, warn, warn_seeded, wrap_text
-from hedgerow.app.progress import list_contributors
-from hedgerow.cli.options import read_options
-from hedgerow.models.model import Model
-from hedgerow.privacy.outlook import doubt_of
-from hedgerow.server.coordinator import RunSession
+from hedgerow.cli.options import add_command, add_shared, read_options
 
 if TYPE_CHECKING:
     from hedgerow.app.page import Console
+    from hedgerow.models.model import Model
+    from hedgerow.server.coordinator import RunSession
+
+
+_COORDINATOR_EXAMPLE = """\
+example:
+  hedgerow coordinator plan.toml --roster roster.toml --identity hub.private.json \\
+      --listen 0.0.0.0:7443 --out model.json
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add `coordinator`."""
+    text = "run a plan over the nodes of a roster"
+    add = add_command(commands, "coordinator", run, text, _COORDINATOR_EXAMPLE)
+    add_shared(add, "plan")
+    add_shared(add, "--roster", required=True)
+    add_shared(add, "--identity", required=True)
+    add("--out", required=True, metavar="MODEL", help="the model file to write")
+    add_shared(add, "--listen", "--engine")
+    add("--journal", metavar="FILE", help="where the run is journalled; started again, it goes on (MODEL.journal)")
+    ways = commands.choices["coordinator"].add_mutually_exclusive_group()
+    add_shared(ways.add_argument, "--new-run")
+    text = "carry nothing out: end the journal's run for good, and tell its sites"
+    ways.add_argument("--abort", action="store_true", help=text)
+    commands.choices["coordinator"].set_defaults(ended_by="--abort")
+    add_shared(add, "--console", "--hand-out", "--seed", "--log-format", "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Wait for the sites, run, write the model, print what it promises, and hand it out; a page stays beyond that."""
+    from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, end_run, hand_out, train_over_nodes
+    from hedgerow.privacy.outlook import doubt_of
+
     options, plan = read_options(CoordinatorOptions, arguments), read_plan(arguments.plan)
     out = check_can_write(arguments.out)
     file = ModelFile(out, None, Path(arguments.journal or f"{out}.journal"), arguments.new_run, arguments.json)
@@ -59,6 +83,9 @@ def print_end(run_id: bytes, reached: list[str], n_sites: int, *, as_json: bool)
 
 def print_model(model: Model, session: RunSession, out: Path, *, as_json: bool) -> None:
     """What a run has made, and what it promises."""
+    from hedgerow.app.cost import trees_text
+    from hedgerow.app.progress import list_contributors
+
     together = list_contributors(session)
     if as_json:
         content = {

@@ -6,30 +6,61 @@ import argparse
 import math
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.evaluation import (
-    content_of,
-    evaluate,
-    format_title,
-    journal_file,
-    print_evaluation,
-    read_own,
-    read_sites,
-    to_be_evaluated,
-)
 from hedgerow.app.inputs import adapt_sites, check_can_write, parse_sites, picture_file
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, number, print_facts, print_json, warn, warn_seeded, wrap_text
-from hedgerow.app.progress import status
-from hedgerow.cli.options import read_options
-from hedgerow.client.node import available_threads, use_threads
+from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_nodes, add_shared, read_options, whole
 from hedgerow.errors import UsageError
-from hedgerow.local.training import FederatedEvaluation, evaluate_federated, plot_calibration
-from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text, require_room, sole_writer
-from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+
+if TYPE_CHECKING:
+    from hedgerow.local.training import FederatedEvaluation
+    from hedgerow.models.model import Model
+    from hedgerow.privacy.noise import NoiseSource
+
+
+_EVALUATE_EXAMPLE = """\
+examples:
+  hedgerow evaluate model.json test.csv
+  hedgerow evaluate model.json --federated --site north=north-test.csv --site south=south-test.csv --epsilon 0.1
+  hedgerow evaluate model.json --federated --roster roster.toml --identity hub.private.json \\
+      --listen 0.0.0.0:7443 --epsilon 0.1          # as for `hedgerow node --held-out`, see there
+
+The last two add noise to sums over the sites, and write what that costs into the model's ledger and report.
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add `evaluate`."""
+    text = "say how well a model predicts a table's labels"
+    add = add_command(commands, "evaluate", run, text, _EVALUATE_EXAMPLE)
+    command: argparse.ArgumentParser = commands.choices["evaluate"]
+    add("model", metavar="MODEL")
+    add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file with labels")
+    add("--adapter", **ADAPTERS)
+    add_shared(add, "--allow-loss")
+    add = command.add_argument_group("over sites that may not show their rows").add_argument
+    add("--federated", action="store_true", help="add noise, and charge it to the model's account")
+    add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
+    add("--epsilon", type=above_zero, metavar="E", help="what this evaluation may cost")
+    add("--delta", type=float, metavar="D", help="the chance that it fails (default: the plan's)")
+    add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
+    add("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
+    add("--seed", type=whole(0), metavar="N", help="noise from a seed: voids the model's guarantee")
+    add_shared(add, "--strict")
+    add = command.add_argument_group("over nodes: --federated as the coordinator of a roster").add_argument
+    text = "who adds the noise, whichever party added it to the training; sites have to allow it (distributed)"
+    add_nodes(add, text, "where the run is journalled (MODEL.evaluation-N.journal)")
+    add_shared(add, "--hand-out")
+    add_shared(command.add_argument, "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the scores."""
+    from hedgerow.app.evaluation import evaluate, format_title, read_own
+    from hedgerow.app.progress import status
+    from hedgerow.models.model import Model
+
     if arguments.federated:
         _run_federated(arguments)
         return
@@ -63,6 +94,13 @@ def _check_plain(arguments: argparse.Namespace) -> None:
 
 def _run_federated(arguments: argparse.Namespace) -> None:
     """Evaluate, write the model with the cost on its account, print the scores and what they cost."""
+    from hedgerow.app.evaluation import journal_file, read_sites, to_be_evaluated
+    from hedgerow.app.progress import status
+    from hedgerow.client.node import available_threads, use_threads
+    from hedgerow.local.training import evaluate_federated
+    from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text, require_room, sole_writer
+    from hedgerow.privacy.noise import SeededNoise, SystemNoise
+
     _check_federated(arguments)
     model = Model.load(arguments.model)
     out = check_can_write(arguments.out or arguments.model)
@@ -104,6 +142,9 @@ def show(
     found: FederatedEvaluation, sites: list[str], out: Path, picture: Path | None, *, is_seeded: bool, as_json: bool
 ) -> None:
     """Draw the calibration curve, if it is wanted, and print what was found."""
+    from hedgerow.app.evaluation import content_of, print_evaluation
+    from hedgerow.local.training import plot_calibration
+
     if picture is not None:
         plot_calibration(found, picture)
     if as_json:
@@ -139,5 +180,3 @@ def _picture(path: str | None, model: Model) -> Path | None:
     if model.plan.label.kind.predicts != "probabilities":
         raise UsageError("usage-no-curve")
     return picture_file(path)
-
-

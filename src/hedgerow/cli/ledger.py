@@ -8,21 +8,43 @@ import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import read_policy
-from hedgerow.app.node import find_book
 from hedgerow.app.output import note, number, print_facts, print_json
-from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
-from hedgerow.client.joining import close_reserved
-from hedgerow.client.state import NodeStore
+from hedgerow.cli.options import add_command
 from hedgerow.errors import EnvironmentFault, UsageError
+
+if TYPE_CHECKING:
+    from hedgerow.client.budget import BudgetBook, BudgetLine, InvitationLine
+    from hedgerow.client.state import NodeStore
+
 
 _LEAST_DIGITS = 8
 
 
+def add_commands(commands: Any) -> None:
+    """Add `ledger`."""
+    add = add_command(commands, "ledger", run, "show what all runs have cost a site's data")
+    add("state", metavar="BOOK", help="a budget book, or a node's folder (`--state`)")
+    add("--policy", metavar="FILE", help="the owner's policy: show what is left of its epsilon")
+    add("--delta", type=float, default=1e-6, metavar="D", help="without a policy: at this delta")
+    text = "end a reserved run, named by its first digits: charged for what has left, and never taken up again"
+    add("--close", metavar="RUN", help=text)
+    text = "let the sites' seed be drawn again for a plan, named by the first digits of its digest, after many runs "
+    add("--allow-draws", metavar="PLAN", help=text + "that were given up before a vector was masked")
+    text = "charge the policy's data set for runs that the book has lost (`budget-rolled-back`), as you reckon them"
+    add("--lost", type=float, metavar="EPSILON", help=text)
+    text = "list what coordinators have asked this site for, and the answers"
+    add("--invitations", action="store_true", help=text)
+    add("--json", action="store_true", help="print one JSON object instead of text")
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Close a run or set a plan's draws back, if one is named, and print the budget book."""
+    from hedgerow.app.node import find_book
+    from hedgerow.client.budget import RESERVED, BudgetBook
+
     file = find_book(Path(arguments.state))
     if not file.is_file():
         raise UsageError("budget-not-found", path=arguments.state)
@@ -76,6 +98,9 @@ def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
 
     Raises UsageError: code "run-not-reserved", or "run-in-use" while a node works with its folder.
     """
+    from hedgerow.client.budget import RESERVED
+    from hedgerow.client.joining import close_reserved
+
     lines = [line for line in book.lines() if line.status == RESERVED and line.run_id.startswith(wanted.lower())]
     if given.is_dir():
         lines = [line for line in lines if _find_folder(line, given) == given.resolve()]
@@ -129,6 +154,8 @@ def _own_stores(
 
 
 def _open_store(folder: Path, open_files: ExitStack) -> NodeStore | None:
+    from hedgerow.client.state import NodeStore
+
     if not (folder / "node.db").is_file():
         return None
     try:
@@ -168,6 +195,8 @@ def _content(book: BudgetBook, delta: float) -> dict[str, Any]:
 
 def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:
     """What coordinators have asked this site for, and what they were told; or only how many were refused."""
+    from hedgerow.client.budget import ACCEPTED
+
     if not is_list:
         if n_refused := sum(line.count for line in lines if line.answer != ACCEPTED):
             print(f"{n_refused} invitation(s) of a coordinator were refused; --invitations lists them.")

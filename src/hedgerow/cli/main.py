@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import resource
 import signal
@@ -130,8 +129,7 @@ def _run(arguments: list[str]) -> None:
     if getattr(namespace, "log_format", "") == "json":
         # All lines are JSON from the first on; else a person reads plain text until a run begins.
         begin_log("", "json")
-    module, _, name = namespace.function.partition(":")
-    getattr(importlib.import_module(module), name)(namespace)
+    namespace.function(namespace)
 
 
 def _stdout_descriptor() -> int:

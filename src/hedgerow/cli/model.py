@@ -9,18 +9,51 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from hedgerow.app.evaluation import read_own
 from hedgerow.app.inputs import adapt_table, check_can_write, picture_file
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrap_text
-from hedgerow.data.units import Records
-from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
-from hedgerow.models.plots import plot_shapes
+from hedgerow.cli.options import add_command, add_shared
+
+if TYPE_CHECKING:
+    from hedgerow.data.units import Records
+    from hedgerow.models.model import Model
+
+
+def add_commands(commands: Any) -> None:
+    """Add `predict`, `report`, `plot` and `export`."""
+    add = add_command(commands, "predict", predict, "predict each row of a table")
+    command: argparse.ArgumentParser = commands.choices["predict"]
+    add("model", metavar="MODEL")
+    add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; labels are not needed")
+    add_shared(add, "--adapter", "--allow-loss")
+    kind = command.add_mutually_exclusive_group()
+    kind.add_argument("--proba", action="store_true", help="one probability per class instead of the class")
+    text = "beside each number the interval that a share C of labels lies within, such as 0.9; see docs/uncertainty.md"
+    kind.add_argument("--interval", type=float, metavar="C", help=text)
+    add("--out", metavar="FILE", help="CSV file to write (default: print it)")
+    add_shared(add, "--json")
+    add = add_command(commands, "report", report, "print what a model promises")
+    add("model", metavar="MODEL")
+    add_shared(add, "--json")
+    add = add_command(commands, "plot", plot, "draw how each feature moves a model's prediction")
+    add("model", metavar="MODEL")
+    text = "picture to write: .png, .svg or .pdf (%(default)s)"
+    add("--out", default="shapes.png", metavar="PNG", help=text)
+    add_shared(add, "--json")
+    add = add_command(commands, "export", export, "write a model for another program")
+    add("model", metavar="MODEL")
+    text = "xgboost: its JSON; onnx: a graph for onnxruntime; ebm: InterpretML's JSON, of additive models (%(default)s)"
+    add("--to", choices=["xgboost", "onnx", "ebm"], default="xgboost", help=text)
+    text = "file to write; XGBoost wants .json (for model.json: model.xgboost.json, model.onnx or model.ebm.json)"
+    add("--out", metavar="FILE", help=text)
+    add_shared(add, "--json")
 
 
 def report(arguments: argparse.Namespace) -> None:
     """Print the privacy report that a model carries."""
+    from hedgerow.models.model import Model
+
     model = Model.load(arguments.model, exact=True)
     if arguments.json:
         print_json({"model": arguments.model, **model.report.to_dict(), **model.filing(today())})
@@ -36,6 +69,9 @@ def report(arguments: argparse.Namespace) -> None:
 
 def plot(arguments: argparse.Namespace) -> None:
     """Draw the shape functions into one file."""
+    from hedgerow.models.model import Model
+    from hedgerow.models.plots import plot_shapes
+
     out = picture_file(arguments.out)
     model = Model.load(arguments.model)
     plot_shapes(model, out)
@@ -55,6 +91,8 @@ _READERS = {
 
 def export(arguments: argparse.Namespace) -> None:
     """Write a model in another program's format."""
+    from hedgerow.models.model import Model
+
     ending = _ENDINGS[arguments.to]
     out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.{ending}")
     model = Model.load(arguments.model)
@@ -85,6 +123,9 @@ Rows = list[list[Any]]
 def predict(arguments: argparse.Namespace) -> None:
     """Write one line per row: the predicted class or value, the probabilities, a value and its interval, or a risk
     and the chances to be without the event at the end of each interval."""
+    from hedgerow.app.evaluation import read_own
+    from hedgerow.models.model import Model
+
     out = None if arguments.out is None else check_can_write(arguments.out)
     model = Model.load(arguments.model)
     header = model.header(chances=arguments.proba, coverage=arguments.interval)
@@ -112,6 +153,8 @@ def predict(arguments: argparse.Namespace) -> None:
 def _predictions(
     model: Model, chunks: Iterable[Records], arguments: argparse.Namespace, n_columns: int
 ) -> Iterator[Rows]:
+    from hedgerow.models.model import FEWEST_TO_WARN, no_values_text
+
     n_rows, empty = 0, set(model.plan.feature_names)
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)

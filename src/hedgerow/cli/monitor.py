@@ -1,287 +1,45 @@
-"""``hedgerow monitor``: watch a run, as a live view at any width and height, as lines of JSON, or once."""
+"""``hedgerow monitor``: watch a run."""
 
 from __future__ import annotations
 
 import argparse
-import random
-import sys
-import time
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
 from hedgerow.app.inputs import dial_address
-from hedgerow.app.output import json_text, note
-from hedgerow.app.watch import RunView, span
+from hedgerow.cli.options import add_command, add_shared
 from hedgerow.errors import UsageError
-from hedgerow.protocol.stream import (
-    LEAST_INTERVAL,
-    LONGEST_INTERVAL,
-    RunReport,
-    Update,
-    WireCode,
-    WireRefusal,
-    known,
-)
-from hedgerow.transport.grpc_link import GrpcWatch, WatchEvent
-from hedgerow.transport.identities import read_private, read_roster
-from hedgerow.transport.interface import Connected, Disconnected
 
-_REFRESH_SECONDS = 0.25
-_PATIENCE_ONCE = 60.0
+_MONITOR_EXAMPLE = """\
+example:
+  hedgerow identity new watch --monitor        # its public file goes into the roster: `roster build --monitor`
+  hedgerow monitor --roster roster.toml --identity watch.private.json --connect hedgerow.example.org:7443
+
+A monitor is told public numbers only, and can change nothing.
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add `monitor`."""
+    text = "watch a run: sites, rounds, epsilon, pace"
+    add = add_command(commands, "monitor", run, text, _MONITOR_EXAMPLE)
+    add("--roster", required=True, metavar="ROSTER", help="the roster that lists this monitor")
+    add("--identity", required=True, metavar="FILE", help="this monitor's .private.json")
+    add_shared(add, "--connect")
+    text = "seconds between two reports, 0.2 to 60 (%(default)s)"
+    add("--every", type=float, default=0.5, metavar="S", help=text)
+    add("--once", action="store_true", help="print how the run is now, and end")
+    add("--json", action="store_true", help="print one JSON object per line for every event and report")
+    add_shared(add, "--console")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Dial the coordinator and show what it tells, until the run is over."""
+    from hedgerow.app.monitor import watch
+    from hedgerow.protocol.stream import LEAST_INTERVAL, LONGEST_INTERVAL
+
     if not LEAST_INTERVAL <= arguments.every <= LONGEST_INTERVAL:
         raise UsageError("usage-every", every=arguments.every, least=LEAST_INTERVAL, longest=LONGEST_INTERVAL)
-    address, every, once = dial_address(arguments.connect, "--connect"), arguments.every, arguments.once
     watch(
-        arguments.roster, arguments.identity, address, every,
-        console=arguments.console, as_json=arguments.json, once=once,
+        arguments.roster, arguments.identity, dial_address(arguments.connect, "--connect"), arguments.every,
+        console=arguments.console, as_json=arguments.json, once=arguments.once,
     )  # fmt: skip
-
-
-def watch(
-    roster: str,
-    identity: str,
-    address: str,
-    every: float = 0.5,
-    *,
-    console: str | None = None,
-    as_json: bool = False,
-    once: bool = False,
-) -> None:
-    """Show a run until it is over, or once: in the terminal, on a page at [HOST:]PORT, or as lines of JSON.
-
-    Args: every: seconds between two reports.
-    """
-    files = read_private(Path(identity)), read_roster(Path(roster))
-    # Not for secrets: it only keeps monitors from coming back all at once.
-    with closing(GrpcWatch(address, *files, random.random, interval=every)) as link:
-        if once:
-            _once(link, address, as_json=as_json)
-        elif console is not None:
-            _page(link, console)
-        elif as_json:
-            _lines(link)
-        else:
-            _live(link, address)
-
-
-def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
-    deadline = time.monotonic() + _PATIENCE_ONCE
-    note(f"Trying to reach the coordinator at {address}, for up to {_PATIENCE_ONCE:.0f} s.")
-    why = WireCode.UNREACHABLE
-    while (left := deadline - time.monotonic()) > 0:
-        event = watch.receive(left)
-        if isinstance(event, Update):
-            if as_json:
-                _print_line("report", describe_report(event.report))
-                return
-            view, console = MonitorView(address, time.monotonic), Console()
-            view.take(event)
-            console.print(view.render(console.width, None))
-            return
-        if isinstance(event, Disconnected):
-            why = known(event.reason)
-            if event.is_final:
-                break
-    raise WireRefusal(why)
-
-
-def _lines(watch: GrpcWatch) -> None:
-    view = RunView()
-    while True:
-        event = watch.receive(60.0)
-        if isinstance(event, Connected):
-            _print_line("connected", {})
-        elif isinstance(event, Disconnected):
-            _print_line("disconnected", {"code": event.reason, "is_final": event.is_final})
-            _raise_if_final(event)
-        elif isinstance(event, Update):
-            for one in view.take(event.report, event.events):
-                _print_line(one.kind, {key: value for key, value in asdict(one).items() if key != "kind"})
-            if event.missed:
-                _print_line("missed", {"events": event.missed})
-            _print_line("report", describe_report(event.report))
-            if event.report.is_over:
-                return
-
-
-def _page(watch: GrpcWatch, place: str) -> None:
-    # An extra: only who wants the page needs it.
-    from hedgerow.app.page import Console
-
-    with Console(place) as page:
-        while True:
-            event = watch.receive(60.0)
-            if isinstance(event, Disconnected):
-                page.lose(event.reason)
-                _raise_if_final(event)
-            elif isinstance(event, Update):
-                page.take(event.report, event.events)
-                if event.report.is_over:
-                    break
-        page.wait()
-
-
-def _live(watch: GrpcWatch, address: str) -> None:
-    console = Console()
-    view = MonitorView(address, time.monotonic)
-    event: WatchEvent | None = None
-    with Live(console=console, auto_refresh=False, screen=console.is_terminal, transient=True) as live:
-        while not (view.is_over or (isinstance(event, Disconnected) and event.is_final)):
-            live.update(view.render(console.width, console.height), refresh=True)
-            event = watch.receive(_REFRESH_SECONDS)
-            while event is not None:
-                view.take(event)
-                if isinstance(event, Disconnected):
-                    break
-                event = watch.receive(0)
-    console.print(view.render(console.width, None))
-    if isinstance(event, Disconnected) and not view.is_over:
-        _raise_if_final(event)
-
-
-def describe_report(report: RunReport) -> dict[str, Any]:
-    """A report for machines."""
-    content = asdict(report)
-    for name in ("process", "run_id", "plan_digest"):
-        content[name] = content[name].hex()
-    return {**content, "seconds_left": report.seconds_left, "is_over": report.is_over}
-
-
-def _print_line(kind: str, content: dict[str, Any]) -> None:
-    print(json_text({"event": kind, "time": round(time.time(), 3), **content}, indent=None), flush=True)
-
-
-def _raise_if_final(event: Disconnected) -> None:
-    if event.is_final:
-        sys.stdout.flush()
-        raise WireRefusal(known(event.reason))
-
-
-_WIDEST = 160
-_FEW_EVENTS = 8
-_FRAME_LINES = 13
-"""Of the picture without sites and events: three frames, the head's own lines, and the head of the table."""
-_STYLES = {"good": "green", "waits": "yellow", "bad": "red"}
-
-
-class MonitorView:
-    """Takes what a watch receives, and draws it.
-
-    Args:
-        address: the coordinator's, to be shown.
-        clock: seconds that never go back.
-    """
-
-    def __init__(self, address: str, clock: Callable[[], float]) -> None:
-        self._address, self._clock = address, clock
-        self._view = RunView()
-        self._gone: tuple[float, str] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run has ended."""
-        return self._view.report is not None and self._view.report.is_over
-
-    def take(self, event: Connected | Disconnected | Update) -> None:
-        """Take note of what was received."""
-        if isinstance(event, Disconnected):
-            # The coordinator hangs up at the end.
-            if not self.is_over:
-                self._gone = self._clock() if self._gone is None else self._gone[0], event.reason
-            return
-        self._gone = None
-        if isinstance(event, Update):
-            self._view.take(event.report, event.events)
-
-    def render(self, width: int, height: int | None) -> RenderableType:
-        """The picture, at most `height` lines high; None: as high as it gets."""
-        width, state = min(width, _WIDEST), self._view.state()
-        title = "hedgerow monitor"
-        if self._gone is not None:
-            seconds, reason = self._clock() - self._gone[0], self._gone[1]
-            said = f"NO CONNECTION to {self._address} for {span(seconds)}: {WireRefusal(known(reason)).what} ({reason})"
-            head = Text(f"{said} Trying again.{' Below: the last that was told.' if state else ''}", style="bold red")
-        elif not state:
-            head = Text(f"Dialling {self._address} ...", style="yellow")
-        else:
-            where = f"   connected to {self._address}, release {dict(state['facts'])['release']}"
-            head = Text.assemble((state["phase"], f"bold {_STYLES.get(state['mood'], '')}"), (where, "dim"))
-        if not state:
-            return Panel(head, title=title, title_align="left", width=width)
-        title += f"   {state['title']}   plan {dict(state['facts'])['plan']}"
-        numbers = _numbers(state, width, is_live=self._gone is None)
-        style = "red" if self._gone else ""
-        panel = Panel(Group(head, *numbers), title=title, title_align="left", width=width, border_style=style)
-        n_sites, n_events = len(state["sites"]), _FEW_EVENTS
-        if height is not None:
-            rows = height - _FRAME_LINES
-            n_sites = max(2, min(n_sites, rows - _FEW_EVENTS // 2))
-            n_events = max(1, rows - n_sites)
-        return Group(panel, _sites(state, width, n_sites), _events(state["events"][:n_events], width))
-
-
-def _numbers(state: dict[str, Any], width: int, *, is_live: bool) -> list[RenderableType]:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(width=8, style="dim")
-    table.add_column(width=max(16, width // 4))
-    table.add_column()
-    done, planned = state["rounds"]
-    pace = [state["pace"], state["left"]] if is_live and not state["is_over"] else []
-    said = ", ".join(filter(None, [f"{done} of {planned}", *pace]))
-    table.add_row("rounds", ProgressBar(max(1, planned), done), said)
-    if state["epsilon"] is None:
-        bar: RenderableType = Text("none", style="bold red")
-    else:
-        spent, limit = state["epsilon"]
-        bar = ProgressBar(limit, min(spent, limit), complete_style="cyan", finished_style="cyan")
-    table.add_row("epsilon", bar, state["epsilon_text"])
-    *facts, (_, troubles) = state["facts"][2:]
-    lines = ["   ".join(f"{name} {value}" for name, value in facts), f"troubles {troubles}", state["waiting"]]
-    return [table, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines if line)]
-
-
-def _sites(state: dict[str, Any], width: int, room: int) -> Panel:
-    """All sites in the roster's order; if they do not fit, those in trouble, then as many others as fit."""
-    sites = state["sites"]
-    shown = sites
-    if len(sites) > room:
-        shown = sorted(sites, key=lambda site: bool(site["is_calm"]))[: room - 1]
-    table = Table(box=None, expand=True, padding=(0, 1), show_edge=False, header_style="dim")
-    table.add_column("site", ratio=3, no_wrap=True)
-    table.add_column("state", width=11, no_wrap=True)
-    table.add_column("why", ratio=4, no_wrap=True)
-    for title in ("rounds", "drops", "refusals"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for site in shown:
-        counts = [str(count) if count else "-" for count in site["counts"]]
-        # What a coordinator says is text: a plain str would be read as rich's markup, with links and colours.
-        how = Text(f"{site['mark']} {site['state']}", style=_STYLES.get(site["mood"], ""))
-        table.add_row(Text(site["name"]), how, Text(site["why"]), *counts)
-    content: RenderableType = table
-    if len(shown) < len(sites):
-        content = Group(table, Text(f" and {len(sites) - len(shown)} more, of which none is in greater trouble", "dim"))
-    title = f"{len(sites)} site{'s' * (len(sites) != 1)}: {state['sites_text']}"
-    return Panel(content, title=title, title_align="left", width=width)
-
-
-def _events(events: list[dict[str, str]], width: int) -> Panel:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(justify="right", style="dim", no_wrap=True, min_width=8)
-    table.add_column(no_wrap=True)
-    for event in reversed(events):
-        table.add_row(event["time"], Text(event["text"], style=_STYLES.get(event["mood"], "")))
-    return Panel(table if events else Text("nothing yet", "dim"), title="events", title_align="left", width=width)

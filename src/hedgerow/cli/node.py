@@ -9,24 +9,66 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.evaluation import score_facts
 from hedgerow.app.inputs import dial_address, is_terminal
-from hedgerow.app.node import NodeOptions, NodeResult, stay, take_part
 from hedgerow.app.output import begin_log, print_facts, print_json
-from hedgerow.app.progress import survey_facts
-from hedgerow.cli.options import read_options
-from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.survey.bounds import Findings
-from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.transport.identities import read_private
-from hedgerow.trees.ensemble import Ensemble
+from hedgerow.cli.options import SITE_CONSOLE, add_command, add_shared, read_options
 
 if TYPE_CHECKING:
+    from hedgerow.app.node import NodeResult
     from hedgerow.app.page import SitePage
+
+
+_NODE_EXAMPLE = """\
+example:
+  hedgerow node north.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
+      --policy policy.toml --connect hedgerow.example.org:7443
+  hedgerow node --held-out north-test.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
+      --policy policy.toml --serve --connect hedgerow.example.org:7443
+
+A node takes part in one run, of training or of evaluation, as the coordinator proposes and the policy allows; with
+--serve in one after another, and it keeps the model and the report of each (`hedgerow coordinator --hand-out`).
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add `node` and `flower-node`."""
+    text = "take part in a run with this site's table"
+    add = add_command(commands, "node", run, text, _NODE_EXAMPLE)
+    text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL (with # and a query, or --query)"
+    add("data", metavar="DATA", nargs="?", help=text)
+    add("--query", metavar="SELECT", help="with a database's URL: the query that gives the table")
+    add("--arrivals", metavar="FOLDER", help="tables moved here while a run of S-GBDT goes on join it")
+    add("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
+    add("--held-out-query", metavar="SELECT", help="as --query, for --held-out")
+    text = "let this model be evaluated; those that this node helped to make may be anyway; repeat"
+    add("--model", action="append", dest="allowed", metavar="MODEL", help=text)
+    add("--plan", metavar="PLAN", help="take part in this plan only; needed, unless the policy lists digests of plans")
+    add_shared(add, "--roster", required=True)
+    add("--identity", required=True, metavar="FILE", help="this site's .private.json")
+    add("--policy", required=True, metavar="FILE", help="what this site's owner allows")
+    add_shared(add, "--connect", "--engine")
+    add("--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)")
+    add("--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)")
+    add("--serve", action="store_true", help="stay for the next run and evaluation, and receive each one's model")
+    text = "with --serve: where the models and their reports go (NAME-models beside the identity)"
+    add("--out", metavar="FOLDER", help=text)
+    text = "leave the run that the state holds, charged for what was answered in it; take part in the next one"
+    add("--leave", action="store_true", help=text)
+    add("--console", **SITE_CONSOLE)
+    add_shared(add, "--threads", "--log-format", "--json")
+    text = "answer for this site what a Flower SuperNode hands over"
+    add = add_command(commands, "flower-node", answer_flower, text)
+    add("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")
+    add("--socket", required=True, metavar="PATH", help="where the SuperNode's user may knock")
+    add("--leave", action="store_true", help="as for `hedgerow node`: leave the state's run")
+    add_shared(add, "--log-format")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Take part in one run, or with --serve in one after another; a page stays beyond that."""
+    from hedgerow.app.node import NodeOptions, stay, take_part
+    from hedgerow.transport.identities import read_private
+
     address = dial_address(arguments.connect, "--connect")
     options = read_options(NodeOptions, arguments, address=address, models=tuple(arguments.allowed or ()))
     report = partial(print_result, as_json=arguments.json)
@@ -49,6 +91,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 def print_result(done: NodeResult, *, as_json: bool) -> None:
     """What a run was for, and what this site's data have cost by now."""
+    from hedgerow.app.evaluation import score_facts
+    from hedgerow.app.progress import survey_facts
+    from hedgerow.evaluation.estimates import Evaluation
+    from hedgerow.survey.bounds import Findings
+    from hedgerow.survey.curves import SurvivalCurves
+    from hedgerow.trees.ensemble import Ensemble
+
     result, policy, spent = done.result, done.policy, done.spent
     if as_json:
         found: dict[str, Any]
@@ -74,3 +123,10 @@ def print_result(done: NodeResult, *, as_json: bool) -> None:
         facts.append(("statistics", f"of {len(result.columns)} columns"))
     budget_text = f"{policy.data_set}: epsilon {spent:.4g} of {policy.max_epsilon:g} at delta {policy.delta:g}"
     print_facts([*facts, ("budget", budget_text)])
+
+
+def answer_flower(arguments: argparse.Namespace) -> None:
+    """Answer until interrupted."""
+    from hedgerow.flower.site import serve
+
+    serve(Path(arguments.site), Path(arguments.socket), arguments.log_format, leaves=arguments.leave)

@@ -1,10 +1,149 @@
-"""How the options of a command become what its function takes."""
+"""What commands share: how one is added, options of several, and how options become what a function takes.
+
+Nothing in this room imports numpy at the top of a module: ``hedgerow COMMAND --help`` answers at once. What a command
+needs is imported in its function.
+"""
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
+
+from hedgerow.transport import ENGINES
+
+Add = Callable[..., Any]
+"""Adds one argument to a command: see `argparse.ArgumentParser.add_argument`."""
+
+
+def add_command(
+    commands: Any, name: str, function: Callable[[argparse.Namespace], None], help_line: str, epilog: str | None = None
+) -> Add:
+    """A command that `function` carries out; returns what adds its arguments."""
+    description = f"{help_line[:1].upper()}{help_line[1:]}."
+    command: argparse.ArgumentParser = commands.add_parser(name, help=help_line, description=description, epilog=epilog)
+    command.set_defaults(function=function, parser=command)
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return command.add_argument
+
+
+def add_group(commands: Any, name: str, help_line: str) -> Any:
+    """A command that only has commands of its own."""
+    group = commands.add_parser(name, help=help_line, description=f"{help_line[:1].upper()}{help_line[1:]}.")
+    group.set_defaults(parser=group)
+    return group.add_subparsers(title="commands", metavar="COMMAND")
+
+
+def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Reads a whole number within bounds."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text} is not {bounds}")
+        return value
+
+    return number
+
+
+def above_zero(text: str) -> float:
+    """Reads a number above 0."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def chance(text: str) -> float:
+    """Reads a number between 0 and 1."""
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def share(text: str) -> float:
+    """Reads a number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share from 0 to 1, such as 0.2")
+    return value
+
+
+SHARED: dict[str, dict[str, Any]] = {
+    "plan": {"metavar": "PLAN", "help": "a plan's TOML file"},
+    "--json": {"action": "store_true", "help": "print one JSON object instead of text; no progress"},
+    "--strict": {"action": "store_true", "help": "refuse a row that does not fit instead of leaving it out"},
+    "--threads": {"type": whole(1), "metavar": "N", "help": "threads to compute with (default: all)"},
+    "--seed": {
+        "type": whole(0),
+        "metavar": "N",
+        "help": "draw the noise from a seed: for experiments, voids the guarantee",
+    },
+    "--hand-out": {
+        "action": "store_true",
+        "help": "then give the model's file to the nodes that stay (--serve), for a minute at most",
+    },
+    "--console": {
+        "metavar": "[HOST:]PORT",
+        "help": "a page of the run for the browser, and /metrics for Prometheus; on 127.0.0.1 unless a host is given",
+    },
+    "--adapter": {
+        "metavar": "FILE",
+        "help": "how this site writes its table: a policy, or another file with [data] (docs/data.md)",
+    },
+    "--allow-loss": {
+        "type": share,
+        "metavar": "SHARE",
+        "help": "go on though so many of the table's rows are left out (0.1)",
+    },
+    "--roster": {"metavar": "ROSTER", "help": "who takes part, and by which keys"},
+    "--identity": {"metavar": "FILE", "help": "the coordinator's .private.json"},
+    "--connect": {"required": True, "metavar": "HOST:PORT", "help": "the coordinator"},
+    "--listen": {"default": "127.0.0.1:7443", "metavar": "HOST:PORT", "help": "where nodes dial (%(default)s)"},
+    "--new-run": {
+        "action": "store_true",
+        "help": "set the journal of an earlier run aside (it is renamed) and begin a new one, which costs by itself",
+    },
+    "--engine": {"choices": sorted(ENGINES), "default": "grpc", "help": "what carries the messages (%(default)s)"},
+    "--log-format": {
+        "choices": ("text", "json"),
+        "default": "text",
+        "help": "lines of the log: text, or one JSON object each (%(default)s)",
+    },
+}
+"""Options that mean the same in several commands."""
+ADAPTERS: dict[str, Any] = {
+    "action": "append",
+    "default": [],
+    "dest": "adapters",
+    "metavar": "[NAME=]FILE",
+    "help": "how a site writes its table: a policy, or a file with a [data] table; without NAME: every site; repeat",
+}
+SITE_CONSOLE: dict[str, Any] = {
+    "metavar": "[HOST:]PORT",
+    "help": "a page for the browser: costs, approve, stop; on 127.0.0.1 without HOST",
+}
+
+
+def add_shared(add: Add, *names: str, **more: Any) -> None:
+    """Add options of `SHARED`, by name. Args: more: besides what stands there."""
+    for name in names:
+        add(name, **SHARED[name], **more)
+
+
+def add_nodes(add: Add, noise: str, journal: str) -> None:
+    """Add what a command that asks nodes takes, with these helps for who adds the noise and where it is journalled."""
+    add_shared(add, "--roster", "--identity", "--listen", "--engine", "--new-run", "--log-format")
+    add("--noise", choices=("distributed", "server"), help=noise)
+    add("--journal", metavar="FILE", help=journal)
+
 
 T = TypeVar("T")
 

@@ -10,16 +10,41 @@ import argparse
 import dataclasses
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from hedgerow.app.fit import show_fit
 from hedgerow.app.inputs import adapt_table, is_terminal, prompt, read_plan
 from hedgerow.app.output import PRIVATE_MARK, note, print_facts, print_json
 from hedgerow.app.owner import answer, approval_command, list_facts
-from hedgerow.data.fit import table_fit
+from hedgerow.cli.options import add_command, add_shared
+
+_APPROVE_END = """\
+A node asks where its policy says ask = "always". An approval holds for one run, by one plan, at one cost.
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add `check` and `approve`."""
+    text = "show how a table fits a plan, column by column: for the owner of its rows, never to be sent"
+    add = add_command(commands, "check", check, text)
+    add_shared(add, "plan")
+    add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
+    add_shared(add, "--adapter", "--json")
+    text = "show what a site's node asks its owner; approve it, refuse it, or stop taking part"
+    add = add_command(commands, "approve", approve, text, _APPROVE_END)
+    add("folder", metavar="FOLDER", help="the node's folder (`--state`), or a party's of a study (STUDY-PARTY)")
+    add("question", nargs="?", metavar="QUESTION", help="approve this question, by its 32 digits, without asking")
+    ways = commands.choices["approve"].add_mutually_exclusive_group()
+    ways.add_argument("--deny", action="store_true", help="deny what is asked, or QUESTION")
+    text = "the node leaves its run for good, charged for what it has answered, and ends"
+    ways.add_argument("--stop", action="store_true", help=text)
+    add("--json", action="store_true", help="print what is asked as one JSON object")
 
 
 def check(arguments: argparse.Namespace) -> None:
     """Print how many rows are used, one line a column, what its owner should look at, and what would mend it."""
+    from hedgerow.app.fit import show_fit
+    from hedgerow.data.fit import table_fit
+
     plan = read_plan(arguments.plan)
     place = adapt_table(arguments.data, arguments.adapter)
     if arguments.json:
@@ -40,6 +65,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 # What a node asks its owner -------------------------------------------------------------------------------------------
+
 
 def approve(arguments: argparse.Namespace) -> None:
     """Show what is asked, take the answer, or end the node's part."""

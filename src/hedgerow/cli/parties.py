@@ -4,38 +4,64 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import check_can_write, join_names, parse_max_rows
 from hedgerow.app.output import note, print_facts, print_json
+from hedgerow.cli.options import add_command, add_group, add_shared
 from hedgerow.errors import UsageError
-from hedgerow.transport.identities import (
-    PRIVATE_SUFFIX,
-    PinnedRoster,
-    PublicIdentity,
-    Role,
-    build_roster,
-    create_identity,
-    read_private,
-    read_public,
-    read_roster,
-    write_new,
-)
+
+if TYPE_CHECKING:
+    from hedgerow.transport.identities import PinnedRoster, PublicIdentity, Role
+
 
 _PLACES = {
-    Role.SITE: "List the sites' files first, without an option.",
-    Role.COORDINATOR: "Give the coordinator's file once, with --coordinator, and not among the sites.",
-    Role.MONITOR: "Give a monitor's file with --monitor.",
+    "site": "List the sites' files first, without an option.",
+    "coordinator": "Give the coordinator's file once, with --coordinator, and not among the sites.",
+    "monitor": "Give a monitor's file with --monitor.",
 }
 _KEYS = {
-    Role.SITE: "hedgerow identity new NAME",
-    Role.COORDINATOR: "hedgerow identity new NAME --coordinator",
-    Role.MONITOR: "hedgerow identity new NAME --monitor",
+    "site": "hedgerow identity new NAME",
+    "coordinator": "hedgerow identity new NAME --coordinator",
+    "monitor": "hedgerow identity new NAME --monitor",
 }
+
+
+def add_commands(commands: Any) -> None:
+    """Add `identity` and `roster`."""
+    actions = add_group(commands, "identity", "make or show the keys of a site, coordinator or monitor")
+    text = "make the keys of this site, or of the coordinator"
+    add = add_command(actions, "new", new, text)
+    add("name", metavar="NAME", help="the site's name, as all others will see it")
+    role = actions.choices["new"].add_mutually_exclusive_group()
+    role.add_argument("--coordinator", action="store_true", help="the keys are the coordinator's, not a site's")
+    role.add_argument("--monitor", action="store_true", help="the keys are for watching runs, not a site's")
+    add("--folder", default=".", metavar="FOLDER", help="where to write the two files (%(default)s)")
+    add_shared(add, "--json")
+    add = add_command(actions, "show", show, "say whose keys a file holds; shows no secret")
+    add("file", metavar="FILE", help="a .public.toml or .private.json file")
+    add_shared(add, "--json")
+    actions = add_group(commands, "roster", "make or show the list of those who trust each other")
+    add = add_command(actions, "build", build, "make a roster out of the parties' public files")
+    add("sites", nargs="+", metavar="SITE", help="the sites' .public.toml files")
+    add("--coordinator", required=True, metavar="FILE", help="the coordinator's .public.toml file")
+    text = "the .public.toml of somebody who may watch runs; repeat"
+    add("--monitor", action="append", default=[], dest="monitors", metavar="FILE", help=text)
+    text = "the most rows that a site has: its node keeps its sums within what they can add up to; repeat"
+    add("--max-rows", action="append", default=[], metavar="NAME=N", help=text)
+    add("--previous", metavar="ROSTER", help="the roster that this one follows: a new epoch")
+    text = "file to write; an existing one is kept (%(default)s)"
+    add("--out", default="roster.toml", metavar="ROSTER", help=text)
+    add_shared(add, "--json")
+    add = add_command(actions, "show", show_roster, "say who is in a roster, and its fingerprint")
+    add("roster", metavar="ROSTER")
+    add_shared(add, "--json")
 
 
 def new(arguments: argparse.Namespace) -> None:
     """Write the private and the public file, and say what to do with each."""
+    from hedgerow.transport.identities import Role, create_identity
+
     folder = Path(arguments.folder)
     check_can_write(str(folder / "identity"))
     role = Role.COORDINATOR if arguments.coordinator else Role.MONITOR if arguments.monitor else Role.SITE
@@ -52,6 +78,8 @@ def new(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Print what is public about a private or public file."""
+    from hedgerow.transport.identities import PRIVATE_SUFFIX, read_private, read_public
+
     path = Path(arguments.file)
     is_private = path.name.endswith((PRIVATE_SUFFIX, ".json"))
     identity = read_private(path).public if is_private else read_public(path)
@@ -79,6 +107,8 @@ def facts(identity: PublicIdentity) -> list[tuple[str, str]]:
 
 def build(arguments: argparse.Namespace) -> None:
     """Write the roster, and say who is new, gone or renewed since the previous one."""
+    from hedgerow.transport.identities import Role, build_roster, read_roster, write_new
+
     out = check_can_write(arguments.out)
     previous = None if arguments.previous is None else read_roster(Path(arguments.previous))
     coordinator, rows = read_party(arguments.coordinator, Role.COORDINATOR), parse_max_rows(arguments.max_rows)
@@ -109,6 +139,8 @@ def build(arguments: argparse.Namespace) -> None:
 
 def read_party(file: str, role: Role) -> PublicIdentity:
     """The party of a public file; raises UsageError for a file that was given in another party's place."""
+    from hedgerow.transport.identities import read_public
+
     party = read_public(Path(file))
     if party.role is not role:
         raise UsageError(
@@ -136,6 +168,8 @@ def compare_rosters(old: PinnedRoster, new: PinnedRoster) -> dict[str, list[str]
 
 def show_roster(arguments: argparse.Namespace) -> None:
     """Print the roster's fingerprint and everybody's."""
+    from hedgerow.transport.identities import read_roster
+
     roster = read_roster(Path(arguments.roster))
     if arguments.json:
         print_json(describe_roster(roster))

@@ -11,33 +11,72 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.cost import groups_text
-from hedgerow.app.fit import whose_rows
 from hedgerow.app.inputs import adapt_sites, adapt_table, check_can_write, join_names, new_file, read_plan, read_text
 from hedgerow.app.output import format_command, note, number, print_facts, print_json, warn, warn_seeded, wrap_text
-from hedgerow.app.progress import list_contributors, survey_facts
-from hedgerow.app.survey import PlanFile, no_classes, save_plan
-from hedgerow.cli.options import read_options
-from hedgerow.cli.survey import private_draft
-from hedgerow.data.drafts import draft_plan, read_codebook, summarise, usable_columns
-from hedgerow.data.sources import Location, column_names
+from hedgerow.cli.options import (
+    above_zero,
+    add_command,
+    add_group,
+    add_nodes,
+    add_shared,
+    chance,
+    read_options,
+    whole,
+)
 from hedgerow.errors import DataError, HedgerowError, UsageError
-from hedgerow.local.forecast import proposed_groups
-from hedgerow.methods.tasks import SurveyTask, TrainingTask
-from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import PLAN_VERSION, Plan
 from hedgerow.plan.toml import plan_toml, toml_section
-from hedgerow.server.coordinator import RunSession
-from hedgerow.server.release import Outcome
-from hedgerow.survey.bounds import Findings
-from hedgerow.survey.requests import OpenPlan, parse_open_plan
-from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_named
+
+if TYPE_CHECKING:
+    from hedgerow.data.sources import Location
+    from hedgerow.server.coordinator import RunSession
+    from hedgerow.server.release import Outcome
+    from hedgerow.survey.requests import OpenPlan
+    from hedgerow.training.presets import Preset
+
+
+def add_commands(commands: Any) -> None:
+    """Add `plan init` and `plan preset`."""
+    actions = add_group(commands, "plan", "draft a plan")
+    add = add_command(actions, "init", init, "draft a commented plan from a table's header")
+    command: argparse.ArgumentParser = actions.choices["init"]
+    add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; with --federated also a plan with gaps, .toml")
+    add_shared(add, "--adapter", "--allow-loss")
+    add("--label", metavar="COLUMN", help="the column to be predicted")
+    text = "where the label is a time: the column that says whether the event was seen then"
+    add("--event", metavar="COLUMN", help=text)
+    text = "a code book: a CSV with the columns name,type,min,max,categories,unit, or REDCap's data dictionary"
+    add("--codebook", metavar="CSV", help=text)
+    text = "types, bounds, categories and classes may be published, so read them off the file"
+    add("--bounds-are-public", action="store_true", help=text)
+    text = "find types, bounds, categories, classes and the number of records by noisy sums that cost --epsilon"
+    add("--private", action="store_true", help=text)
+    add("--epsilon", type=above_zero, metavar="E", help="the promise; with --private, what the noisy sums may cost")
+    add("--delta", type=chance, metavar="D", help="the chance that it fails")
+    add("--n-records", type=whole(1), metavar="N", help="the public or declared number of records")
+    add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
+    add = command.add_argument_group("over nodes: ask them for bounds, classes and the number of records").add_argument
+    add("--federated", action="store_true", help="as the coordinator of a roster; the answers are noised and charged")
+    kinds = ("binary", "multiclass", "regression", "count")
+    add("--label-type", choices=kinds, help="what the label is, where DATA is a table's header (binary)")
+    text = "who adds the noise, where DATA is a table's header; sites have to allow it (distributed)"
+    add_nodes(add, text, "where the survey is journalled; started again, it goes on")
+    add("--seed", type=whole(0), metavar="N", help="noise from a seed: voids the plan's guarantee")
+    add_shared(command.add_argument, "--json")
+    add = add_command(actions, "preset", preset, "print a named method, or a plan with it")
+    add("name", nargs="?", metavar="NAME", help="the method's name")
+    add("--list", action="store_true", help="list all names with their sources")
+    add("--plan", metavar="PLAN", help="write the settings over this plan's [model]")
+    add("--out", metavar="FILE", help="file to write (default: print it); an existing one is kept")
 
 
 def init(arguments: argparse.Namespace) -> None:
     """Print the draft, or write it to a file that does not exist yet; with --federated, the plan of a survey."""
+    from hedgerow.cli.survey import private_draft
+    from hedgerow.data.drafts import draft_plan, read_codebook
+
     if arguments.event is not None and (arguments.private or arguments.federated):
         raise UsageError("usage-event-and-private")
     if arguments.federated:
@@ -69,6 +108,10 @@ def init(arguments: argparse.Namespace) -> None:
 
 def _say_what_cells_suggest(place: Location) -> None:
     """On its owner's screen, and nowhere else: types of columns, as the cells of a table suggest them."""
+    from hedgerow.app.fit import whose_rows
+    from hedgerow.data.drafts import summarise, usable_columns
+    from hedgerow.data.sources import column_names
+
     try:
         summaries = summarise(place, usable_columns(column_names(place)))
     except DataError as fault:
@@ -84,6 +127,8 @@ def _say_what_cells_suggest(place: Location) -> None:
 
 def _write(text: str, out: Path | None) -> None:
     """Print a draft, or write it and say what is left to do."""
+    from hedgerow.models.model import write_atomically
+
     if out is None:
         print(text, end="")
         return
@@ -96,6 +141,9 @@ def _write(text: str, out: Path | None) -> None:
 
 def preset(arguments: argparse.Namespace) -> None:
     """List the presets, print one, or write a plan with it."""
+    from hedgerow.models.model import write_atomically
+    from hedgerow.training.presets import PRESETS, apply_preset, preset_named
+
     if arguments.list:
         print_facts([(name, f"{preset.title}. {preset.source}") for name, preset in PRESETS.items()])
         return
@@ -146,7 +194,11 @@ def init_federated(arguments: argparse.Namespace) -> None:
     """Ask the sites, write the plan, say what was found and what it cost."""
     # Extras: only a party that dials or listens needs grpc, only one that reads tables needs pyarrow.
     from hedgerow.app.coordinator import CoordinatorOptions, serve
+    from hedgerow.app.survey import PlanFile, no_classes, save_plan
+    from hedgerow.local.forecast import proposed_groups
+    from hedgerow.methods.tasks import SurveyTask
     from hedgerow.plan.toml import plan_toml, toml_without_classes
+    from hedgerow.survey.bounds import Findings
 
     _check(arguments)
     asked = read_open_plan(arguments)
@@ -181,6 +233,8 @@ def init_federated(arguments: argparse.Namespace) -> None:
 
 def plan_found_by(asked: OpenPlan, outcome: Outcome, run: bytes) -> Plan:
     """The plan that a survey over nodes has found, in the run of this id; raises as `OpenPlan.filled`."""
+    from hedgerow.survey.bounds import Findings
+
     if not isinstance(outcome.findings, Findings):
         raise HedgerowError("no-numbers")
     return asked.filled(outcome.findings, outcome.ledger, run)
@@ -188,10 +242,13 @@ def plan_found_by(asked: OpenPlan, outcome: Outcome, run: bytes) -> Plan:
 
 def read_open_plan(arguments: argparse.Namespace) -> OpenPlan:
     """What is asked for: a TOML file's plan with its gaps, or all columns of a table's header as numbers."""
+    from hedgerow.data.drafts import usable_columns
+    from hedgerow.data.sources import column_names
+    from hedgerow.survey.requests import OpenPlan, parse_open_plan
+
     if arguments.data.lower().endswith(".toml"):
         adapt_sites({}, [] if arguments.adapter is None else [arguments.adapter])
         return parse_open_plan(read_text(arguments.data))
-    from hedgerow.data.sources import column_names
 
     names = usable_columns(column_names(adapt_table(arguments.data, arguments.adapter)))
     if arguments.label is None:
@@ -231,6 +288,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _require_trainable(asked: OpenPlan) -> None:
     """Raises PrivacyError or PlanError where no noise would keep the promise of the plan that comes of it."""
+    from hedgerow.methods.tasks import TrainingTask
+
     table = asked.trial.to_dict()
     table["privacy"]["n_records"] = min(table["privacy"]["n_records"], _N_TRIAL)
     _ = TrainingTask(Plan.from_dict(table)).settings
@@ -239,6 +298,10 @@ def _require_trainable(asked: OpenPlan) -> None:
 def _print_survey(
     arguments: argparse.Namespace, plan: Plan, outcome: Outcome, session: RunSession, asked: OpenPlan
 ) -> None:
+    from hedgerow.app.cost import groups_text
+    from hedgerow.app.progress import list_contributors, survey_facts
+    from hedgerow.survey.bounds import Findings
+
     sites = list_contributors(session)
     cost = outcome.report.epsilon
     if arguments.json:

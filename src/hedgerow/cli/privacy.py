@@ -5,21 +5,32 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.cost import compare_distributed_noise, model_facts, show_cost, warnings
 from hedgerow.app.inputs import read_plan
 from hedgerow.app.output import print_json
-from hedgerow.local.forecast import Forecast, expected_singles, forecast
-from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
+from hedgerow.cli.options import add_command, add_shared, whole
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.outlook import outlook_of
-from hedgerow.secagg.guarantees import SMALLEST_COHORT
-from hedgerow.transport.identities import spoken
+
+if TYPE_CHECKING:
+    from hedgerow.local.forecast import Forecast
+
+
+def add_commands(commands: Any) -> None:
+    """Add `privacy`."""
+    add = add_command(commands, "privacy", run, "say what a plan costs before anyone runs it")
+    add_shared(add, "plan")
+    text = "what noise of the sites costs at so many (the plan's least)"
+    add("--sites", type=whole(2, 4096), metavar="N", help=text)
+    add_shared(add, "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the cost of a plan."""
+    from hedgerow.app.cost import show_cost
+    from hedgerow.local.forecast import forecast
+    from hedgerow.secagg.guarantees import SMALLEST_COHORT
+
     plan = read_plan(arguments.plan)
     expected = forecast(plan)
     n_sites = arguments.sites or max(SMALLEST_COHORT, plan.federation.min_sites)
@@ -30,6 +41,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
+    from hedgerow.app.cost import compare_distributed_noise, model_facts, warnings
+    from hedgerow.local.forecast import expected_singles
+    from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
+    from hedgerow.privacy.outlook import outlook_of
+    from hedgerow.transport.identities import spoken
+
     is_private = not math.isinf(plan.privacy.epsilon)
     can_share = plan.privacy.noise != "local" and not isinstance(expected.settings, DpXgboostSettings)
     return {

@@ -19,30 +19,113 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hedgerow.app import study
 from hedgerow.app.inputs import output_folder, read_plan
 from hedgerow.app.output import note, print_facts, print_json
-from hedgerow.cli.options import read_options
+from hedgerow.cli.options import Add, above_zero, add_command, add_group, add_shared, read_options, whole
 from hedgerow.errors import EnvironmentFault, UsageError
-from hedgerow.study import PLAN, StudyBook
 
 if TYPE_CHECKING:
+    from hedgerow.app import study
     from hedgerow.local.training import FederatedEvaluation
     from hedgerow.models.model import Model
     from hedgerow.server.coordinator import RunSession
 
+
 _SECONDS_BETWEEN_LOOKS = 0.3
+
+
+_FOLDER: dict[str, Any] = {"metavar": "FOLDER", "help": "the study's folder (this one, or the only one below it)"}
+
+
+def _add_run(add: Add) -> None:
+    add_shared(add, "--seed")
+    add("--study", **_FOLDER)
+    add_shared(add, "--log-format", "--json")
+
+
+def add_commands(commands: Any) -> None:
+    """Add `study`."""
+    actions = add_group(commands, "study", "coordinate a study: invite sites, confirm them, carry runs out")
+    add = add_command(actions, "new", new, "make a study's folder: keys and plan")
+    add("name", metavar="NAME", help="the study's name, and its folder's")
+    add("--plan", required=True, metavar="PLAN", help="the plan of its first run")
+    add("--listen", required=True, metavar="HOST:PORT", help="where this machine listens")
+    add("--address", metavar="HOST:PORT", help="where sites dial, if that is another address (--listen)")
+    add = add_command(actions, "invite", invite, "write one invitation file for each party")
+    add("sites", nargs="*", metavar="SITE", help="the sites' names")
+    text = "a party that may watch runs and do nothing else; repeat"
+    add("--monitor", action="append", default=[], dest="monitors", metavar="NAME", help=text)
+    text = "what a site is asked to allow over all runs, in the policy that it is to confirm (the plan's)"
+    add("--max-epsilon", type=above_zero, metavar="E", help=text)
+    add("--policy", metavar="FILE", help="lines of a policy, but for version and data_set, that sites are to confirm")
+    text = "write new invitations; the old ones of these parties are void, the policies that they propose are kept"
+    add("--again", action="store_true", help=text)
+    add("--study", **_FOLDER)
+    text = "say that the coordinator is somewhere else from now on"
+    add = add_command(actions, "address", address, text)
+    add("address", metavar="HOST:PORT", help="where sites dial")
+    add("--listen", metavar="HOST:PORT", help="where this machine listens (as before, or ADDRESS if it was the same)")
+    add("--study", **_FOLDER)
+    text = "expect a party no more; one that is in the roster is taken out, and its keys are trusted no longer"
+    add = add_command(actions, "withdraw", withdraw, text)
+    add("party", metavar="PARTY")
+    add("--study", **_FOLDER)
+    text = "say that a party has read these words: its keys are pinned"
+    add = add_command(actions, "confirm", confirm, text)
+    add("words", nargs="+", metavar="PARTY=WORDS", help='as north="apple river stone lamp"')
+    add("--study", **_FOLDER)
+    _add_runs(actions)
+
+
+def _add_runs(actions: Any) -> None:
+    """Add what a study's coordinator does once its sites are invited."""
+    text = "wait for all parties, compare their words, and carry out the first run"
+    add = add_command(actions, "serve", serve, text)
+    text = 'as `study confirm`, for one party: north="apple river stone lamp"; repeat'
+    add("--confirm", action="append", default=[], metavar="PARTY=WORDS", help=text)
+    add_shared(add, "--console")
+    _add_run(add)
+    add = add_command(actions, "run", run, "go on with the newest run, or begin another one")
+    add("--plan", metavar="PLAN", help="a new plan, from this run on; every site has to take it up")
+    add_shared(add, "--console")
+    _add_run(add)
+    text = "evaluate a model over the rows that sites hold out"
+    add = add_command(actions, "evaluate", evaluate, text)
+    add("--epsilon", type=above_zero, required=True, metavar="E", help="what this evaluation may cost")
+    add("--run", type=whole(1), metavar="N", help="the run whose model it is (the newest)")
+    add("--noise", choices=("distributed", "server"), help="as for `hedgerow evaluate` (distributed)")
+    _add_run(add)
+    text = "ask the sites for statistics of the plan's columns, as far as their policies allow (surveys = true)"
+    add = add_command(actions, "survey", survey, text)
+    add("--epsilon", type=above_zero, required=True, metavar="E", help="what all these statistics may cost")
+    add("--noise", choices=("distributed", "server"), help="as for `hedgerow survey` (distributed)")
+    _add_run(add)
+    text = "let the newest run rest between two rounds; its sites wait until `study run` goes on with it"
+    add_command(actions, "pause", pause, text)("--study", **_FOLDER)
+    text = "end the newest run for good, and tell its sites, which then wait for another"
+    _add_run(add_command(actions, "abort", abort, text))
+    text = "a whole study on this machine: real data, a process for each party, the same commands"
+    add = add_command(actions, "demo", demo, text)
+    add("--sites", type=whole(3, 6), default=6, metavar="N", help="3 to 6 (%(default)s)")
+    add("--out", default="hedgerow-study", metavar="FOLDER", help="a new folder for all of it (%(default)s)")
+    add = add_command(actions, "list", show, "say who takes part, and which runs there were")
+    add("--study", **_FOLDER)
+    add_shared(add, "--json")
 
 
 def new(arguments: argparse.Namespace) -> None:
     """Make a study's folder."""
+    from hedgerow.app import study
+
     study.new(arguments.name, arguments.plan, arguments.listen, arguments.address)
 
 
 def invite(arguments: argparse.Namespace) -> None:
     """Write one invitation for each party."""
+    from hedgerow.app import study
+
     study.invite(
         study.find_folder(arguments.study),
         arguments.sites,
@@ -55,30 +138,42 @@ def invite(arguments: argparse.Namespace) -> None:
 
 def address(arguments: argparse.Namespace) -> None:
     """Move a study to another address."""
+    from hedgerow.app import study
+
     study.move(study.find_folder(arguments.study), arguments.address, arguments.listen)
 
 
 def withdraw(arguments: argparse.Namespace) -> None:
     """Take an invitation back, or a party out of the roster."""
+    from hedgerow.app import study
+
     study.withdraw(study.find_folder(arguments.study), arguments.party)
 
 
 def confirm(arguments: argparse.Namespace) -> None:
     """Pin the keys of parties whose words the operator has compared."""
+    from hedgerow.app import study
+
     study.confirm(study.find_folder(arguments.study), arguments.words)
 
 
 def _options(arguments: argparse.Namespace) -> study.StudyOptions:
+    from hedgerow.app import study
+
     return read_options(study.StudyOptions, arguments, folder=study.find_folder(arguments.study))
 
 
 def serve(arguments: argparse.Namespace) -> None:
     """Wait for all parties, have their words compared, send the roster, and carry out the first run."""
+    from hedgerow.app import study
+
     study.serve(_options(arguments), arguments.confirm, _report(arguments))
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Go on with the newest run, or begin another one."""
+    from hedgerow.app import study
+
     study.run(_options(arguments), arguments.plan, _report(arguments))
 
 
@@ -93,11 +188,14 @@ def _report(arguments: argparse.Namespace) -> study.Report:
 
 def pause(arguments: argparse.Namespace) -> None:
     """Let the newest run rest between two rounds."""
+    from hedgerow.app import study
+
     study.pause(study.find_folder(arguments.study))
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
     """Evaluate the model of a run over the rows that the sites hold out."""
+    from hedgerow.app import study
 
     def report(found: FederatedEvaluation, sites: list[str], place: Path) -> None:
         from hedgerow.cli.evaluate import show
@@ -113,8 +211,10 @@ def survey(arguments: argparse.Namespace) -> None:
     Where the plan's label is a time to an event, for Kaplan-Meier curves. The same command goes on with one that was
     cut off.
     """
+    from hedgerow.app import study
     from hedgerow.app.survey import SurveyOptions, survey_over_nodes
     from hedgerow.cli.survey import show as show_survey
+    from hedgerow.study import PLAN
 
     options = _options(arguments)
     study.require_roster(options.folder)
@@ -139,6 +239,7 @@ def survey(arguments: argparse.Namespace) -> None:
 
 def abort(arguments: argparse.Namespace) -> None:
     """End the newest run for good."""
+    from hedgerow.app import study
     from hedgerow.cli.coordinator import print_end
 
     print_end(*study.abort(_options(arguments)), as_json=arguments.json)
@@ -146,6 +247,9 @@ def abort(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Print the study's parties and runs."""
+    from hedgerow.app import study
+    from hedgerow.study import StudyBook
+
     with closing(StudyBook(study.find_folder(arguments.study))) as book:
         keys = study.read_identity(book).public
         parties = [

@@ -7,26 +7,74 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.app.inputs import join_names, output_folder, parse_sites
 from hedgerow.app.output import WIDEST, format_command, note, print_facts, print_json, warn, warn_seeded, wrap_text
-from hedgerow.app.statistics import count_text, percent, print_statistics
-from hedgerow.app.survey import PLAN, SUBJECT, Survey, SurveyOptions, survey_over_nodes, survey_over_tables
-from hedgerow.cli.options import read_options
+from hedgerow.cli.options import ADAPTERS, above_zero, add_command, add_nodes, add_shared, read_options, whole
 from hedgerow.errors import UsageError
-from hedgerow.local.survey import TableSurvey, usual_epsilon
 from hedgerow.plan.plan import Plan
-from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.statistics import Column, TableStatistics, counted
+
+if TYPE_CHECKING:
+    from hedgerow.app.survey import Survey, SurveyOptions
+    from hedgerow.local.survey import TableSurvey
+    from hedgerow.survey.statistics import Column
+
 
 _FEW_RECORDS = 2000.0
 """Below so many records times epsilon, little stands out of the noise."""
 
 
+_SURVEY_EXAMPLE = """\
+examples:
+  hedgerow survey north.csv --epsilon 0.3
+  hedgerow survey --site north=north.csv --site south=south.csv --label outcome --epsilon 0.3 --out statistics
+  hedgerow survey --site north=north.csv --site south=south.csv --survival curves.toml --by ward --epsilon 1 --out km
+
+The folder then has report.html, survey.json, and, with --label, plan.toml: `hedgerow train` takes it as it is, and
+counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md, which shows it over nodes too).
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add `survey`."""
+    text = "describe tables before anyone trains: private counts, shares, quantiles"
+    add = add_command(commands, "survey", run, text, _SURVEY_EXAMPLE)
+    command: argparse.ArgumentParser = commands.choices["survey"]
+    text = "a .csv, .csv.gz or .parquet file, or a database's URL with a query; with --federated only its header"
+    add("data", metavar="DATA", nargs="?", help=text)
+    add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="one site's table instead; repeat")
+    add("--adapter", **ADAPTERS)
+    add("--epsilon", type=above_zero, required=True, metavar="E", help="what all these statistics may cost")
+    add("--delta", type=float, default=1e-6, metavar="D", help="the chance that the promise fails (%(default)s)")
+    text = "show the shares of this column's classes by bin of each other, and draft a plan that predicts it"
+    add("--label", default="", metavar="COLUMN", help=text)
+    add("--schema", metavar="PLAN", help="a plan, or part of one: what is public of columns and label")
+    text = "nothing but Kaplan-Meier curves, for the [label] of this plan or part of one: a time to an event"
+    add("--survival", metavar="PLAN", help=text)
+    add("--by", metavar="COLUMN", help="a curve for each category of this one of the plan's features")
+    text = "a code book, as for `plan init`: types, bounds and categories are public, identifiers are left out"
+    add("--codebook", metavar="CSV", help=text)
+    add("--without", action="append", default=[], metavar="COLUMN", help="leave this column out; repeat")
+    text = "protect whom this column names, who may have several rows, and not single rows"
+    add("--unit", metavar="COLUMN", help=text)
+    add("--max-rows-per-unit", type=whole(1, 10**6), metavar="N", help="rows of one unit that are used (1)")
+    add_shared(add, "--allow-loss")
+    text = "what the drafted plan promises, these statistics included (1, or twice E if that is more)"
+    add("--train-epsilon", type=above_zero, metavar="T", help=text)
+    add("--out", metavar="FOLDER", help="where report.html, survey.json and plan.toml go; without it, none is written")
+    add_shared(add, "--seed")
+    add = command.add_argument_group("over nodes: the same, asked of sites that keep their tables").add_argument
+    add("--federated", action="store_true", help="as the coordinator of a roster; the answers are noised and charged")
+    journal = "where the run is journalled, to go on after a crash (FOLDER/survey.journal)"
+    add_nodes(add, "who adds the noise; sites have to allow it (distributed)", journal)
+    add_shared(command.add_argument, "--json")
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Make the statistics; print them, or write them into a folder as well."""
+    from hedgerow.app.survey import SurveyOptions, survey_over_nodes, survey_over_tables
+
     _check(arguments)
     folder = None if arguments.out is None else output_folder(arguments.out)
     options = read_options(SurveyOptions, arguments)
@@ -54,6 +102,11 @@ def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) 
     Args: train: the command that trains by the drafted plan, "{plan}" for its file.
     Raises NothingFoundError where a plan was wished for and is not finished.
     """
+    from rich.console import Console
+
+    from hedgerow.app.statistics import print_statistics
+    from hedgerow.app.survey import PLAN, SUBJECT
+
     found, plan = made.found, made.plan
     files = {} if folder is None else made.write(folder)
     if options.quiet:
@@ -104,6 +157,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def private_draft(arguments: argparse.Namespace, out: Path | None) -> tuple[str, Callable[[], None]]:
     """The text of a plan for ``plan init --private``, and what raises NothingFoundError if it is not finished."""
+    from hedgerow.app.survey import SurveyOptions, survey_over_tables
+
     declares = arguments.bounds_are_public or arguments.n_records is not None or arguments.codebook
     if arguments.epsilon is None or declares:
         raise UsageError("survey-private-epsilon")
@@ -115,6 +170,10 @@ def private_draft(arguments: argparse.Namespace, out: Path | None) -> tuple[str,
 
 
 def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path], train: str) -> None:
+    from hedgerow.app.survey import PLAN
+    from hedgerow.local.survey import usual_epsilon
+    from hedgerow.survey.curves import SurvivalCurves
+
     found = made.found
     if found.statistics.n_records.value * options.epsilon < _FEW_RECORDS:
         warn("There are few records for so small an epsilon, so much is hidden by the noise, or wrong by it.")
@@ -135,6 +194,8 @@ def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path],
 
 def _report_cells(column: Column) -> None:
     """What the releases say of a column that a plan by them would not use as its owner thinks, and what helps."""
+    from hedgerow.app.statistics import percent
+
     if column.kind == "number" and column.odd.is_shown:
         kind = "no date" if column.is_date else "not a number"
         warn(
@@ -148,6 +209,9 @@ def _report_cells(column: Column) -> None:
 
 def _report_label(found: TableSurvey, plan: Plan) -> None:
     """Of classes that were found there may be more; and whole numbers that were taken for classes may be counts."""
+    from hedgerow.app.statistics import count_text
+    from hedgerow.survey.statistics import TableStatistics, counted
+
     label, columns = plan.label, found.statistics.columns if isinstance(found.statistics, TableStatistics) else ()
     own = next((column for column in columns if column.name == label.name), None)
     if own is None:
@@ -158,13 +222,11 @@ def _report_label(found: TableSurvey, plan: Plan) -> None:
         if rest.is_shown:
             warn(
                 f"About {count_text(rest)} rows have other values of {label.name} than {join_names(label.classes)}, "
-                "each too rare to stand out: a training by this plan leaves them out, unless label.classes has theirs "
-                "too."
+                "each too rare to stand out: a training by this plan leaves them out, unless label.classes has theirs too."
             )
     if len(label.classes) > 2 and own.kind == "number":
         note(
             f"It predicts which of {len(label.classes)} classes {label.name} is: {join_names(label.classes)}. Where "
-            "these "
-            'are counts or amounts, change its [label]: type = "count" and max, or "regression", min and max, in place '
+            'these are counts or amounts, change its [label]: type = "count" and max, or "regression", min and max, in place '
             "of classes. --schema takes such a [label] too."
         )
