@@ -42,10 +42,10 @@ from hedgerow.protocol.messages import RunState
 from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator
 from hedgerow.server.journal import Journal
 from hedgerow.transport import identities
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PinnedRoster, PrivateIdentity, Role
-from hedgerow.transport.interface import Hub, Traffic
+from hedgerow.transport.interface import Address, Hub, Traffic
 
 SETTINGS = LinkSettings(http_proxy=False)
 SEED = 1
@@ -199,7 +199,7 @@ class Site:
                 run_node(NodeSession(setup, store, book), uplink, time.monotonic, self.patience)
 
 
-def start_nodes(sites: Sites, address: HubAddress, state: Path, plan: Path) -> list[subprocess.Popen[bytes]]:
+def start_nodes(sites: Sites, address: Address, state: Path, plan: Path) -> list[subprocess.Popen[bytes]]:
     """One ``hedgerow node`` process per site, each with the plan that its owner agreed to."""
     common = ["--roster", str(sites.folder / "roster.toml"), "--policy", str(sites.folder / "policy.toml")]
     common += ["--plan", str(plan), "--connect", str(address)]
@@ -220,7 +220,7 @@ def start_process(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def start_crowd(
-    per_process: int, sites: Sites, address: HubAddress, state: Path, plan: Path
+    per_process: int, sites: Sites, address: Address, state: Path, plan: Path
 ) -> list[subprocess.Popen[bytes]]:
     """Nodes, so many to a process: two hundred starts of Python would measure nothing but that."""
     words = ["-m", "experiments", "network", "--be", "crowd", str(sites.folder), str(state), str(plan), str(address)]
@@ -281,7 +281,7 @@ class Measured:
     least_survivors: int
 
 
-StartNodes = Callable[[Sites, HubAddress, Path, Path], Sequence[subprocess.Popen[bytes]]]
+StartNodes = Callable[[Sites, Address, Path, Path], Sequence[subprocess.Popen[bytes]]]
 
 
 def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
@@ -304,14 +304,14 @@ def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
     timeline = Timeline(
         len(sites.names), all_joined, lambda: asked.append(time.process_time() + sum(map(_cpu_of, processes)))
     )
-    hub = GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=SETTINGS)
+    hub = GrpcHub(sites.coordinator, sites.pinned, Address(), settings=SETTINGS)
     children_before = _cpu_of_children()
 
     def check() -> None:
         _require_success([process.poll() for process in processes])
 
     try:
-        processes.extend(start(sites, HubAddress("127.0.0.1", hub.port), state, plan_file))
+        processes.extend(start(sites, Address("127.0.0.1", hub.port), state, plan_file))
         keys, journal = (sites.coordinator, sites.pinned), state / "journal.db"
         model, session = coordinate(hub, keys, plan, SeededNoise(SEED), journal, timeline, check)
         ended, cpu = timeline.finishing or time.perf_counter(), time.process_time() - before[0]
@@ -426,7 +426,7 @@ class Loopback:
         self._n_runs += 1
         folder = self._folder / f"run-{self._n_runs}"
         folder.mkdir()
-        with closing(GrpcHub(*self._keys, HubAddress(), settings=self.SETTINGS)) as hub:
+        with closing(GrpcHub(*self._keys, Address(), settings=self.SETTINGS)) as hub:
             before: list[Traffic] = []
             watch = Timeline(len(self.names), on_asked=lambda: before.append(hub.traffic()))
             address = f"127.0.0.1:{hub.port}"

@@ -37,10 +37,10 @@ from experiments.federation import Measured, Sites, make_sites, run_federation, 
 from experiments.harness import arguments, plan_for, verdict
 from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.plan.plan import Plan
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import GrpcUplink
 from hedgerow.transport.identities import PRIVATE_SUFFIX, read_private, read_roster
-from hedgerow.transport.interface import Arrived, Disconnected, Joined
+from hedgerow.transport.interface import Address, Arrived, Disconnected, Joined
 
 PARTS = ("adult", "many", "weather", "wire", "flower")
 MODEL = {"n_trees": 100, "max_depth": 4}
@@ -136,7 +136,7 @@ def run_weather(options: argparse.Namespace, folder: Path) -> Gates:
     """Delay and loss between the nodes and the coordinator, by a relay in user space."""
     (sites, plan), relays = _with_few_rows(options, folder, options.sites), list[Relay]()
 
-    def through_relay(sites: Sites, address: HubAddress, state: Path, plan: Path) -> Any:
+    def through_relay(sites: Sites, address: Address, state: Path, plan: Path) -> Any:
         relays.append(Relay(address.port, seed=1))
         return start_crowd(len(sites.names), sites, replace(address, port=relays[0].port), state, plan)
 
@@ -252,7 +252,7 @@ def _measure_wire(sites: Sites, repeats: int, sizes: Sequence[int]) -> None:
     # Few nodes get a process each, as in reality; many would only measure the start of Python on this machine.
     per_process = 1 if len(names) <= 20 else 25
     groups = [names[start : start + per_process] for start in range(0, len(names), per_process)]
-    with closing(GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=federation.SETTINGS)) as hub:
+    with closing(GrpcHub(sites.coordinator, sites.pinned, Address(), settings=federation.SETTINGS)) as hub:
         command = [sys.executable, "-m", "experiments", "network", "--be", "stubs", str(sites.folder), str(hub.port)]
         stubs = [subprocess.Popen([*command, ",".join(group)]) for group in groups]
         try:

@@ -75,6 +75,7 @@ from hedgerow.transport.identities import (
     to_base64,
     write_new,
 )
+from hedgerow.transport.interface import Address
 
 _DOMAIN = "hedgerow/enrolment/1/"
 _SIGNED = b"ENROLMENT"
@@ -442,19 +443,7 @@ COORDINATOR = "coordinator"
 PLAN, ROSTER, POLICY = "plan.toml", "roster.toml", "policy.toml"
 _MOST_BYTES = 32 << 20
 """Of an invitation."""
-_ADDRESS = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9]{1,15})?\]):[0-9]{1,5}")
 _WARNING = "Secret until it has been used. Anyone who has this file can ask to take part in this party's name."
-
-
-def check_address(address: str, option: str) -> str:
-    """The address that sites dial, host and port; raises UsageError "address".
-
-    In ASCII, for one letter may look like another, and nothing that gRPC takes for another kind of address: the file of
-    a socket, a server that is asked for names.
-    """
-    if not _ADDRESS.fullmatch(address):
-        raise UsageError("address", option=option, text=address)
-    return address
 
 
 @dataclass(frozen=True)
@@ -513,7 +502,7 @@ def parse_invitation(text: str, where: str) -> Invitation:
         if content["format"] != FORMAT or content["version"] != FORMAT_VERSION:
             raise UsageError("invitation-file", where=where)
         address, plan, policy = (str(content[name]) for name in ("address", "plan", "policy"))
-        check_address(address, "The invitation's address")
+        Address.parse(address, "The invitation's address")
         study, party = check_name(content["study"]), check_name(content["party"])
         secret, coordinator = from_base64(content["secret"]), parse_public(content["coordinator"], where)
         role = Role(content["role"])

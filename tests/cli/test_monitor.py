@@ -17,9 +17,9 @@ from hedgerow.app.monitor import MonitorView, describe_report
 from hedgerow.app.watch import clock_time, span
 from hedgerow.cli.main import main
 from hedgerow.protocol.stream import EventReport, RunReport, SiteReport, Update
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress, Monitors
+from hedgerow.transport.grpc_hub import GrpcHub, Monitors
 from hedgerow.transport.identities import read_private, read_roster
-from hedgerow.transport.interface import Connected, Disconnected
+from hedgerow.transport.interface import Address, Connected, Disconnected
 
 EVENTS = tuple(EventReport(number, 60.0 * number, "joined", 0, f"site-{number}") for number in range(1, 31))
 REPORT = RunReport(
@@ -166,7 +166,7 @@ class Site:
         self.roster = read_roster(folder / "roster.toml")
         self.monitors = Monitors(self.roster)
         hub = read_private(folder / "hub.private.json")
-        self.hub = GrpcHub(hub, self.roster, HubAddress(), monitors=self.monitors)
+        self.hub = GrpcHub(hub, self.roster, Address(), monitors=self.monitors)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._report)
         self._thread.start()

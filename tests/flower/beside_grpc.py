@@ -23,8 +23,9 @@ from hedgerow.client.node import warm_up
 from hedgerow.errors import EnvironmentFault
 from hedgerow.flower.coordinator import file_of_partition, make_federation
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.identities import read_private, read_roster
+from hedgerow.transport.interface import Address
 from tests.flower.deployment import Deployment, why_not
 
 _PATIENCE = 3600.0
@@ -101,7 +102,7 @@ def over_grpc(folder: Path, n_sites: int) -> Measured:
     plan, pinned = read_plan(str(folder / "plan.toml")), read_roster(folder / "roster.toml")
     keys, timeline = (read_private(folder / "coordinator.private.json"), pinned), Timeline(n_sites)
     began = time.time()
-    with closing(GrpcHub(*keys, HubAddress())) as hub:
+    with closing(GrpcHub(*keys, Address())) as hub:
         nodes = []
         for number in range(n_sites):
             place = file_of_partition(folder, number).parent

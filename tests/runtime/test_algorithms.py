@@ -26,9 +26,10 @@ from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunSession, RunSetup, run_coordinator
 from hedgerow.server.journal import Journal
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, create_identity
+from hedgerow.transport.interface import Address
 from tests.builders import make_data, make_plan, take
 from tests.tiers import every
 
@@ -122,7 +123,7 @@ def test_over_grpc(tmp_path: Path, name: str) -> None:
     keys = {site: create_identity(tmp_path, site, Role.SITE)[0] for site in names}
     pinned = build_roster(coordinator.public, [key.public for key in keys.values()])
     roster, noise = signing_roster(pinned), SeededNoise(3)
-    hub = GrpcHub(coordinator, pinned, HubAddress(), settings=SETTINGS)
+    hub = GrpcHub(coordinator, pinned, Address(), settings=SETTINGS)
     policy = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=("server", "distributed"))
     models: dict[str, Any] = {}
 

@@ -29,9 +29,10 @@ from hedgerow.privacy.events import FilteredGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunEvent, RunSession, RunSetup, run_coordinator
 from hedgerow.server.journal import Journal
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, new_identity
+from hedgerow.transport.interface import Address
 from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def test_over_grpc_it_is_the_model_of_one_site(tmp_path: Path) -> None:
     identities = {site: new_identity(site, Role.SITE, bytes([i + 1]) * 32) for i, site in enumerate(sources)}
     pinned = build_roster(coordinator.public, [identity.public for identity in identities.values()])
     roster = signing_roster(pinned)
-    hub = GrpcHub(coordinator, pinned, HubAddress(), settings=LINK)
+    hub = GrpcHub(coordinator, pinned, Address(), settings=LINK)
 
     def take_part(number: int, site: str) -> None:
         own: SiteData = take(rows, np.flatnonzero(np.arange(60) % 3 == number))

@@ -16,8 +16,9 @@ from hedgerow.app.join import _rules
 from hedgerow.app.study import build_policy
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
-from hedgerow.study import SUFFIX, Invitation, check_address, parse_invitation, read_invitation, write_private
+from hedgerow.study import SUFFIX, Invitation, parse_invitation, read_invitation, write_private
 from hedgerow.transport.identities import public_lines, read_public
+from hedgerow.transport.interface import Address
 
 if TYPE_CHECKING:
     from conftest import Study
@@ -112,7 +113,7 @@ def test_an_invitation_without_end_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["[2001:db8::1]:7443", "[fe80::1%eth0]:7443", "hedgerow.example.org:7443"])
 def test_addresses_that_sites_dial(address: str) -> None:
     """Hosts by their name or number, of either version."""
-    assert check_address(address, "--address") == address
+    assert str(Address.parse(address, "--address")) == address
 
 
 def test_a_policy_is_shown_as_it_is_read() -> None:

@@ -18,10 +18,10 @@ from hedgerow.app import join
 from hedgerow.codec import Encoded
 from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal
 from hedgerow.study import Notebook
-from hedgerow.transport.grpc_hub import HubAddress, StudyServer, ask
+from hedgerow.transport.grpc_hub import StudyServer, ask
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import PrivateIdentity, PublicIdentity, Role, build_roster, new_identity, read_roster
-from hedgerow.transport.interface import Disconnected
+from hedgerow.transport.interface import Address, Disconnected
 
 if TYPE_CHECKING:
     from conftest import Study
@@ -81,7 +81,7 @@ def server(study: Study) -> Iterator[StudyServer]:
     def answer(message: bytes) -> bytes:
         return study.answer(message).to_bytes()
 
-    with closing(StudyServer(study.identity, HubAddress(), 3, answer)) as serving:
+    with closing(StudyServer(study.identity, Address(), 3, answer)) as serving:
         yield serving
 
 
@@ -158,7 +158,7 @@ def test_a_network_that_is_cut_at_any_message_costs_a_try(
     for number in range(1, 6):
         study = new_study(f"study-{number}", "north")
         cut = CutAt(study, number, moment)
-        with closing(StudyServer(study.identity, HubAddress(), 3, cut)) as serving:
+        with closing(StudyServer(study.identity, Address(), 3, cut)) as serving:
             with closing(Network(serving.port)) as network:
                 cut.network = network
                 invitation = replace(study.invitations["north"], address=network.address)
@@ -185,7 +185,7 @@ def test_another_coordinator_is_refused_by_name(study: Study) -> None:
         heard.append(message)
         return Standing().to_bytes()
 
-    with closing(StudyServer(false, HubAddress(), 3, answer)) as serving:
+    with closing(StudyServer(false, Address(), 3, answer)) as serving:
         with pytest.raises(WireRefusal) as refused:
             study.party("north").enrol(over(f"127.0.0.1:{serving.port}", study.identity.public))
     assert refused.value.code == "wrong-coordinator" and not heard

@@ -17,10 +17,10 @@ import pytest
 
 from hedgerow.codec import CodecFault, Encoded
 from hedgerow.protocol.stream import Admittance, Farewell, Introduction, unwrapped, wrapped
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import JOIN, GrpcUplink, LinkSettings, grpc
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity
-from hedgerow.transport.interface import HubEvent, UplinkEvent
+from hedgerow.transport.interface import Address, HubEvent, UplinkEvent
 
 QUICK = LinkSettings(
     ping_seconds=0.2, silence_seconds=3600.0, handshake_seconds=600.0, hello_seconds=600.0, closing_seconds=600.0,
@@ -169,7 +169,7 @@ class Federation:
 
     def hub(self, port: int = 0, settings: LinkSettings = QUICK, **kwargs: Any) -> GrpcHub:
         hub: GrpcHub = self.opened(
-            GrpcHub(self.coordinator, self.roster, HubAddress(port=port), settings=settings, **kwargs)
+            GrpcHub(self.coordinator, self.roster, Address(port=port), settings=settings, **kwargs)
         )
         return hub
 

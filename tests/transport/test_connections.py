@@ -22,10 +22,10 @@ from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.stream import WatchRequest, wrapped
 from hedgerow.transport import connections
 from hedgerow.transport.connections import Door, peer_of, places
-from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, GrpcHub, HubAddress, Monitors
+from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, GrpcHub, Monitors
 from hedgerow.transport.grpc_link import JOIN, WATCH, grpc
 from hedgerow.transport.identities import Role, build_roster, new_identity
-from hedgerow.transport.interface import Connected, Disconnected, Joined
+from hedgerow.transport.interface import Address, Connected, Disconnected, Joined
 
 EventOf = Callable[..., Any]
 
@@ -90,7 +90,7 @@ def test_a_node_is_found_whatever_the_coordinator_listens_on(
     """It stays connected beyond the time after which a stranger is sent away, and the stranger is."""
     settings = quick(handshake_seconds=0.5, hello_seconds=0.2)
     try:
-        hub = federation.opened(GrpcHub(federation.coordinator, federation.roster, HubAddress(host), settings=settings))
+        hub = federation.opened(GrpcHub(federation.coordinator, federation.roster, Address(host), settings=settings))
     except EnvironmentFault:
         pytest.skip(f"This machine has no {host}.")
     where = "[::1]" if host == "::1" else "127.0.0.1"
@@ -129,7 +129,7 @@ class WatchedHub:
         self.roster = build_roster(federation.coordinator.public, sites, None, [self.watcher.public])
         monitors = Monitors(self.roster, settings)
         self.hub = federation.opened(
-            GrpcHub(federation.coordinator, self.roster, HubAddress(), settings=settings, monitors=monitors)
+            GrpcHub(federation.coordinator, self.roster, Address(), settings=settings, monitors=monitors)
         )
 
     def channel(self) -> Any:

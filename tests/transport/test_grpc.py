@@ -191,11 +191,12 @@ def test_a_process_with_an_open_hub_can_end(tmp_path: Path) -> None:
     """Neither the loop's thread nor gRPC's keeps a process alive that forgot to close, and nothing is printed."""
     code = (
         "from hedgerow.transport.identities import *\n"
-        "from hedgerow.transport.grpc_hub import GrpcHub, HubAddress\n"
+        "from hedgerow.transport.grpc_hub import GrpcHub\n"
+        "from hedgerow.transport.interface import Address\n"
         "from hedgerow.transport.grpc_link import GrpcUplink\n"
         "hub, site = new_identity('c', Role.COORDINATOR, bytes(32)), new_identity('s', Role.SITE, bytes([1]) * 32)\n"
         "roster = build_roster(hub.public, [site.public])\n"
-        "hub = GrpcHub(hub, roster, HubAddress())\n"
+        "hub = GrpcHub(hub, roster, Address())\n"
         "node = GrpcUplink(f'127.0.0.1:{hub.port}', site, roster, lambda: 0.5)\n"
         "print(hub.receive(300))\n"
     )

@@ -30,10 +30,10 @@ from hedgerow.protocol.stream import (
     wrapped,
 )
 from hedgerow.transport import grpc_hub
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress, Monitors
+from hedgerow.transport.grpc_hub import GrpcHub, Monitors
 from hedgerow.transport.grpc_link import WATCH, GrpcWatch, grpc
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity, parse_roster
-from hedgerow.transport.interface import Connected, Disconnected, Joined
+from hedgerow.transport.interface import Address, Connected, Disconnected, Joined
 
 PATIENCE = 300.0
 REPORT = RunReport(
@@ -63,7 +63,7 @@ class Scene:
     def coordinator(self, port: int = 0) -> tuple[Monitors, GrpcHub]:
         monitors = Monitors(self.roster, self.settings)
         hub = GrpcHub(
-            self.federation.coordinator, self.roster, HubAddress(port=port), settings=self.settings, monitors=monitors
+            self.federation.coordinator, self.roster, Address(port=port), settings=self.settings, monitors=monitors
         )
         return monitors, self.federation.opened(hub)
 

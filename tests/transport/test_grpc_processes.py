@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.identities import Role, build_roster, create_identity
-from hedgerow.transport.interface import Arrived, Joined, Left
+from hedgerow.transport.interface import Address, Arrived, Joined, Left
 
 NODE = """
 import random, sys
@@ -42,7 +42,7 @@ class Scene:
         north, _, _ = create_identity(folder, "north", Role.SITE)
         roster = build_roster(coordinator.public, [north.public])
         (folder / "roster.toml").write_text(roster.to_toml())
-        self.hub = GrpcHub(coordinator, roster, HubAddress(), settings=settings)
+        self.hub = GrpcHub(coordinator, roster, Address(), settings=settings)
         self.nodes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:

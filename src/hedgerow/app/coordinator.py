@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hedgerow.app.evaluation import conclude_evaluation
-from hedgerow.app.inputs import check_can_write, join_names, parse_address, signing_key, signing_roster
+from hedgerow.app.inputs import check_can_write, join_names, signing_key, signing_roster
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.progress import list_contributors, note_if_slow
 from hedgerow.app.watch import EVENT_WORDS
@@ -32,9 +32,9 @@ from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.status import Audience, Publisher, RunBoard, Traffic
 from hedgerow.transport import ENGINES
 from hedgerow.transport.connections import allow_many_connections
-from hedgerow.transport.grpc_hub import HubAddress, Monitors, StudyServer
+from hedgerow.transport.grpc_hub import Monitors, StudyServer
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
-from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
+from hedgerow.transport.interface import Address, CountingHub, Hub, Repeats, times
 
 if TYPE_CHECKING:
     from hedgerow.app.page import Console
@@ -382,7 +382,7 @@ def serve(
     """
     require_masks(plan)
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
-    host, port = parse_address(options.listen, "--listen")
+    address = Address.parse(options.listen, "--listen")
     # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
     digest = bytes.fromhex(plan.digest) if about is None else b""
     allow_many_connections()
@@ -390,10 +390,10 @@ def serve(
     @contextmanager
     def listening(session: RunSession, board: RunBoard) -> Iterator[Hub]:
         monitors = Monitors(pinned)
-        hub = ENGINES[options.engine].hub(identity, pinned, (host, port), digest, monitors)
+        hub = ENGINES[options.engine].hub(identity, pinned, address, digest, monitors)
         try:
             if not options.quiet:
-                place = f"{f'[{host}]' if ':' in host else host}:{hub.port}"
+                place = Address(address.host, hub.port)
                 note(f"Listening on {place} for {join_names(site.name for site in pinned.sites)}.")
             with publish(board, hub, monitors, page):
                 yield hub
@@ -447,7 +447,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
     """
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
     log = begin_log(pinned.coordinator.name, options.log_format)
-    place = parse_address(options.listen, "--listen")
+    place = Address.parse(options.listen, "--listen")
     if not journal_file.is_file():
         raise UsageError("no-open-run", path=journal_file)
     with closing(Journal(journal_file)) as journal:
@@ -486,7 +486,7 @@ def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = Fals
             return Farewell.of(refusal).to_bytes()
         return content
 
-    place = HubAddress(*parse_address(options.listen, "--listen"))
+    place = Address.parse(options.listen, "--listen")
     note(
         f"Waiting for {join_names(sorted(awaited))} to take the model's file, for {_SECONDS_TO_HAND_OUT:.0f} s at most."
     )

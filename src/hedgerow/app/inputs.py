@@ -190,25 +190,6 @@ def parse_max_rows(given: list[str]) -> dict[str, int]:
     return rows
 
 
-def parse_address(text: str, option: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[v6]:port".
-
-    Raises:
-        UsageError: it is neither.
-    """
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError("address", option=option, text=text)
-    return host, int(port)
-
-
-def dial_address(text: str, option: str) -> str:
-    """Host and port of a coordinator, as a place to connect to; raises as `parse_address`."""
-    host, port = parse_address(text, option)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def read_policy(path: str) -> Policy:
     """The policy in a TOML file; raises UsageError, and as `require_own`."""
     # Not at the top: commands without a policy need no numba.

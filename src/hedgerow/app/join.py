@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from hedgerow.app.inputs import (
     adapt_table,
-    dial_address,
     is_terminal,
     join_names,
     parse_max_rows,
@@ -42,7 +41,6 @@ from hedgerow.study import (
     Invitation,
     Notebook,
     are_same_words,
-    check_address,
 )
 from hedgerow.transport.grpc_hub import ask
 from hedgerow.transport.identities import (
@@ -53,6 +51,7 @@ from hedgerow.transport.identities import (
     create_identity,
     read_private,
 )
+from hedgerow.transport.interface import Address
 
 if TYPE_CHECKING:
     from hedgerow.app.node import NodeOptions
@@ -127,7 +126,7 @@ def join(options: JoinOptions, invitation: Invitation, page: SitePage | None = N
 
     name_log(invitation.party)
     options = replace(options, connect=options.connect or invitation.address)
-    address = check_address(options.connect, "--connect")
+    address = str(Address.parse(options.connect, "--connect"))
     folder = options.party_folder(invitation)
     if invitation.role is Role.SITE and options.data is None and options.held_out is None:
         raise UsageError("usage-no-rows")
@@ -142,7 +141,7 @@ def join(options: JoinOptions, invitation: Invitation, page: SitePage | None = N
         identity=str(folder / f"{invitation.party}{PRIVATE_SUFFIX}"),
         roster=str(folder / ROSTER),
         policy=policy,
-        address=dial_address(address, "--connect"),
+        address=address,
         data=options.data,
         held_out=options.held_out,
         plan=str(folder / PLAN),

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from hedgerow.app import cost, fit
-from hedgerow.app.inputs import parse_address
 from hedgerow.app.metrics import Metrics
 from hedgerow.app.output import json_text, note, number, today
 from hedgerow.app.owner import answer, list_facts
@@ -50,7 +49,7 @@ from hedgerow.protocol.stream import (
 from hedgerow.server.status import EventsSince
 from hedgerow.transport.connections import is_loopback
 from hedgerow.transport.identities import PinnedRoster, spoken
-from hedgerow.transport.interface import Connected, Disconnected
+from hedgerow.transport.interface import Address, Connected, Disconnected
 from hedgerow.transport.pages import HttpPort, Request, Response, StreamingResponse
 
 if TYPE_CHECKING:
@@ -86,7 +85,8 @@ class Page:
     """
 
     def __init__(self, place: str, name: str, title: str, actions: Mapping[str, Action] | None = None) -> None:
-        self._host, port = parse_address(place if ":" in place else f"127.0.0.1:{place}", "--console")
+        own = Address.parse(place, "--console", host="127.0.0.1")
+        self._host = own.host
         self._token, self._actions = secrets.token_urlsafe(16), actions or {}
         self._files = {"": f"{name}.html", **{file: file for file in (f"{name}.js", "page.css", "page.js")}}
         self._picture = b""
@@ -94,12 +94,11 @@ class Page:
         self._state, self._version, self._n_streams, self._closes = b"{}", 0, 0, False
         self._lock = threading.RLock()
         try:
-            self._server = HttpPort(self._host, port, self._answer, ("GET", "POST"))
+            self._server = HttpPort(*own, self._answer, ("GET", "POST"))
         except OSError as error:
             fault = error.strerror or error
-            raise EnvironmentFault("page-not-served", host=self._host, port=port, fault=fault) from error
-        where = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{where}:{self._server.port}/{self._token}/"
+            raise EnvironmentFault("page-not-served", host=own.host, port=own.port, fault=fault) from error
+        self.url = f"http://{Address(own.host, self._server.port)}/{self._token}/"
         note(f"{title}, for this machine's browser: {self.url}")
 
     # What stands on it ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hedgerow.app.inputs import is_terminal, join_names, parse_address, prompt, read_plan, read_text
+from hedgerow.app.inputs import is_terminal, join_names, prompt, read_plan, read_text
 from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
@@ -33,12 +33,11 @@ from hedgerow.study import (
     Invitation,
     Reception,
     StudyBook,
-    check_address,
     new_secret,
     write_private,
 )
 from hedgerow.transport.connections import allow_many_connections
-from hedgerow.transport.grpc_hub import HubAddress, StudyServer
+from hedgerow.transport.grpc_hub import StudyServer
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
     PinnedRoster,
@@ -51,6 +50,7 @@ from hedgerow.transport.identities import (
     read_roster,
     write_new,
 )
+from hedgerow.transport.interface import Address
 
 if TYPE_CHECKING:
     from hedgerow.app.coordinator import CoordinatorOptions
@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     Report = Callable[[Model, RunSession, Path], object]
 
 _SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_WAITS = 0.3, 60.0
-_ANY_HOST = {"0.0.0.0", "::"}
-"""Where a coordinator may listen, and no one can dial."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +108,9 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
 
     plan = read_plan(plan_file)
     require_masks(plan)
-    host, _ = parse_address(listen, "--listen")
-    address = check_address(dialled or listen, "--address" if dialled else "--listen")
-    if host in _ANY_HOST and not dialled:
+    place = Address.parse(listen, "--listen")
+    address = str(Address.parse(dialled, "--address") if dialled else place)
+    if place.is_any and not dialled:
         raise UsageError("study-address", listen=listen)
     folder, draft = Path(check_name(name)), Path(f".{name}.new")
     if folder.exists():
@@ -247,12 +245,12 @@ def invite(
 
 def move(folder: Path, new: str, given: str | None = None) -> None:
     """Move a study to another address: where its sites dial, and, if it is `given`, where this machine listens."""
-    check_address(new, "ADDRESS")
+    new = str(Address.parse(new, "ADDRESS"))
     with closing(StudyBook(folder)) as book:
         before, listen = book.fact("address"), book.fact("listen")
         # One address for both moves as one.
         listen = given or (new if listen == before else listen)
-        parse_address(listen, "--listen")
+        Address.parse(listen, "--listen")
         book.move(new, listen)
     note(f"From its next start the coordinator listens on {listen}; new invitations name {new}.")
     note(f"Every site starts `hedgerow join` with --connect {new}. Keys, roster and runs stay as they are.")
@@ -397,12 +395,12 @@ def _receive(book: StudyBook, page: Console | None) -> None:
         raise UsageError("nobody-invited")
     _require_own_roster(book)
     _warn_about_few_sites(book, [guest.name for guest in guests if guest.role is Role.SITE])
-    host, port = parse_address(book.fact("listen"), "--listen")
+    address = Address.parse(book.fact("listen"), "--listen")
     allow_many_connections()
     # A book for each thread: one that the server writes to while the operator confirms somebody waits for its turn.
     with closing(StudyBook(book.folder)) as desk:
         answering = _Answering(Reception(identity.public, desk, os.urandom))
-        server = StudyServer(identity, HubAddress(host, port), len(guests), answering)
+        server = StudyServer(identity, address, len(guests), answering)
         try:
             note(f"Listening on {book.fact('listen')} for {join_names(guest.name for guest in guests)}.")
             lines = _Lines(book, identity, page)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hedgerow.app.inputs import dial_address
 from hedgerow.cli.options import add_command, add_shared
 from hedgerow.errors import UsageError
+from hedgerow.transport.interface import Address
 
 _MONITOR_EXAMPLE = """\
 example:
@@ -40,6 +40,6 @@ def run(arguments: argparse.Namespace) -> None:
     if not LEAST_INTERVAL <= arguments.every <= LONGEST_INTERVAL:
         raise UsageError("usage-every", every=arguments.every, least=LEAST_INTERVAL, longest=LONGEST_INTERVAL)
     watch(
-        arguments.roster, arguments.identity, dial_address(arguments.connect, "--connect"), arguments.every,
+        arguments.roster, arguments.identity, str(Address.parse(arguments.connect, "--connect")), arguments.every,
         console=arguments.console, as_json=arguments.json, once=arguments.once,
     )  # fmt: skip

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.app.inputs import dial_address, is_terminal
+from hedgerow.app.inputs import is_terminal
 from hedgerow.app.output import begin_log, print_facts, print_json
 from hedgerow.cli.options import SITE_CONSOLE, add_command, add_shared, read_options
+from hedgerow.transport.interface import Address
 
 if TYPE_CHECKING:
     from hedgerow.app.node import NodeResult
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     from hedgerow.app.node import NodeOptions, stay, take_part
     from hedgerow.transport.identities import read_private
 
-    address = dial_address(arguments.connect, "--connect")
+    address = str(Address.parse(arguments.connect, "--connect"))
     options = read_options(NodeOptions, arguments, address=address, models=tuple(arguments.allowed or ()))
     report = partial(print_result, as_json=arguments.json)
     where: AbstractContextManager[SitePage | None] = nullcontext()

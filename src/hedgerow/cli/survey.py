@@ -222,11 +222,12 @@ def _report_label(found: TableSurvey, plan: Plan) -> None:
         if rest.is_shown:
             warn(
                 f"About {count_text(rest)} rows have other values of {label.name} than {join_names(label.classes)}, "
-                "each too rare to stand out: a training by this plan leaves them out, unless label.classes has theirs too."
+                "each too rare to stand out: a training by this plan leaves them out, unless label.classes has theirs "
+                "too."
             )
     if len(label.classes) > 2 and own.kind == "number":
         note(
             f"It predicts which of {len(label.classes)} classes {label.name} is: {join_names(label.classes)}. Where "
-            'these are counts or amounts, change its [label]: type = "count" and max, or "regression", min and max, in place '
-            "of classes. --schema takes such a [label] too."
+            'these are counts or amounts, change its [label]: type = "count" and max, or "regression", min and max, in '
+            "place of classes. --schema takes such a [label] too."
         )

@@ -28,7 +28,7 @@ import pyarrow.csv as arrow_csv
 from hedgerow.app.coordinator import ModelFile, build_model, carry_out, publish, require_masks
 from hedgerow.app.environments import make_keys
 from hedgerow.app.evaluation import conclude_evaluation, content_of, journal_file, print_evaluation, to_be_evaluated
-from hedgerow.app.inputs import check_can_write, parse_address, read_plan
+from hedgerow.app.inputs import check_can_write, read_plan
 from hedgerow.app.output import end_log, json_text, note, warn
 from hedgerow.app.progress import list_contributors
 from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
@@ -66,7 +66,7 @@ from hedgerow.transport.identities import (
     read_roster,
     require_pinned,
 )
-from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left, Repeats, Traffic, times
+from hedgerow.transport.interface import Address, Arrived, Hub, HubEvent, Joined, Left, Repeats, Traffic, times
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -505,13 +505,13 @@ def watched(
         yield
         return
     # The monitors' streams are gRPC's: only a coordinator that is watched needs the extra.
-    from hedgerow.transport.grpc_hub import HubAddress, Monitors, MonitorServer
+    from hedgerow.transport.grpc_hub import Monitors, MonitorServer
 
     monitors = Monitors(keys[1])
-    server = MonitorServer(*keys, HubAddress(*parse_address(file.monitor, "monitor")), monitors)
+    server = MonitorServer(*keys, Address.parse(file.monitor, "monitor"), monitors)
     try:
         note(f"Monitors may watch on port {server.port}.")
-        with publish(board, hub, monitors, None):
+        with publish(board, hub, monitors):
             yield
     finally:
         server.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.plan.registry import Registry
-from hedgerow.transport.interface import ListeningHub, Uplink
+from hedgerow.transport.interface import Address, ListeningHub, Uplink
 
 if TYPE_CHECKING:
     from hedgerow.transport.identities import PinnedRoster, PrivateIdentity
@@ -19,14 +19,14 @@ class Engine:
     """Both ends of an engine.
 
     Attributes:
-        hub: opens the coordinator's end, by its identity, the roster, the host and port to listen on, the SHA-256 of
+        hub: opens the coordinator's end, by its identity, the roster, where it listens, the SHA-256 of
             the plan (empty to let nodes join whatever plan they name), and who may watch (`grpc_hub.Monitors`, or
             None), whom an engine need not serve.
         uplink: opens a node's end, by the coordinator's "host:port", the node's identity, the roster, and the SHA-256
             of the plan that its owner agreed to, or empty.
     """
 
-    hub: Callable[[PrivateIdentity, PinnedRoster, tuple[str, int], bytes, Any], ListeningHub]
+    hub: Callable[[PrivateIdentity, PinnedRoster, Address, bytes, Any], ListeningHub]
     uplink: Callable[[str, PrivateIdentity, PinnedRoster, bytes], Uplink]
 
 
@@ -39,12 +39,12 @@ def add_engine(name: str, engine: Engine) -> None:
 
 
 def _grpc_hub(
-    identity: PrivateIdentity, roster: PinnedRoster, place: tuple[str, int], plan_digest: bytes, monitors: Any
+    identity: PrivateIdentity, roster: PinnedRoster, place: Address, plan_digest: bytes, monitors: Any
 ) -> ListeningHub:
     # Not at the top: only those who listen or dial need grpc.
-    from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+    from hedgerow.transport.grpc_hub import GrpcHub
 
-    return GrpcHub(identity, roster, HubAddress(*place), plan_digest=plan_digest, monitors=monitors)
+    return GrpcHub(identity, roster, place, plan_digest=plan_digest, monitors=monitors)
 
 
 def _grpc_uplink(address: str, identity: PrivateIdentity, roster: PinnedRoster, plan_digest: bytes) -> Uplink:

@@ -20,7 +20,6 @@ import queue
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hedgerow import __version__
@@ -76,7 +75,7 @@ from hedgerow.transport.grpc_link import (
     within,
 )
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned, spoken
-from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
+from hedgerow.transport.interface import Address, Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 
 _log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 5.0
@@ -85,17 +84,6 @@ SITE_CONNECTIONS = 2
 """Of one site's certificate at once: its node's, and that of the one that comes after it."""
 _SENDING_SECONDS = 0.001
 """Without a pause a thread that goes on computing keeps the interpreter's lock, five milliseconds if it likes."""
-
-
-@dataclass(frozen=True, slots=True)
-class HubAddress:
-    """Where the coordinator listens: `host` may be a name or an address, port 0 takes a free one."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def _name_in(names: Mapping[bytes, str], context: Any, otherwise: str) -> str:
@@ -132,7 +120,7 @@ class TlsServer:
         self._server = grpc.aio.server(options=[*options.items(), *door.options])
         self._door = door
 
-    async def start(self, address: HubAddress, handlers: Sequence[grpc.GenericRpcHandler], fault: str) -> int:
+    async def start(self, address: Address, handlers: Sequence[grpc.GenericRpcHandler], fault: str) -> int:
         """Begin to serve and return the port; EnvironmentFault `address-in-use`, whose text begins with `fault`."""
         self._server.add_generic_rpc_handlers(tuple(handlers))
         try:
@@ -287,7 +275,7 @@ class GrpcHub:
         self,
         identity: PrivateIdentity,
         roster: PinnedRoster,
-        address: HubAddress,
+        address: Address,
         *,
         plan_digest: bytes = b"",
         settings: LinkSettings = DEFAULTS,
@@ -344,7 +332,7 @@ class GrpcHub:
         """See `Hub.close`: what was sent before is delivered first, to those who take it within `closing_seconds`."""
         background.run(self._stop())
 
-    async def _start(self, address: HubAddress) -> int:
+    async def _start(self, address: Address) -> int:
         self._caller = Caller(asyncio.get_running_loop())
         self._joining: dict[str, asyncio.Lock] = {site.name: asyncio.Lock() for site in self._roster.sites}
         watching = () if self._monitors is None else self._roster.monitors
@@ -504,7 +492,7 @@ class MonitorServer:
     """
 
     def __init__(
-        self, identity: PrivateIdentity, roster: PinnedRoster, address: HubAddress, monitors: Monitors
+        self, identity: PrivateIdentity, roster: PinnedRoster, address: Address, monitors: Monitors
     ) -> None:
         require_pinned(identity, roster)
         self._identity, self._roster, self._monitors = identity, roster, monitors
@@ -515,7 +503,7 @@ class MonitorServer:
         """Stop serving and free the port."""
         background.run(self._server.stop(_CLOSING_SECONDS))
 
-    async def _start(self, address: HubAddress) -> int:
+    async def _start(self, address: Address) -> int:
         n_guests = len(self._roster.monitors) * MONITOR_CONNECTIONS
         door = Door(places(address.host, n_guests, n_guests), DEFAULTS.idle_seconds)
         self._server = TlsServer(self._identity, self._roster.monitors, door, DEFAULTS, MAX_REPORT_BYTES)
@@ -543,7 +531,7 @@ class StudyServer:
     def __init__(
         self,
         identity: PrivateIdentity,
-        address: HubAddress,
+        address: Address,
         n_parties: int,
         answer: Callable[[bytes], bytes],
         parties: Sequence[PublicIdentity] | None = None,

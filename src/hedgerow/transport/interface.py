@@ -9,12 +9,48 @@ lost, what was under way may be lost too, and the parties' own journals decide w
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+
+from hedgerow.errors import UsageError
 
 _MOST_KINDS = 8
+_ADDRESS = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9]{1,15})?\]):[0-9]{1,5}")
+_ANY_HOST = {"0.0.0.0", "::"}
+
+
+class Address(NamedTuple):
+    """Where a coordinator or a page listens, or is dialled: the host's name or number; port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str, option: str, host: str = "") -> Self:
+        """The address in "host:port" or "[v6]:port"; raises UsageError "address".
+
+        In ASCII, for one letter may look like another, and nothing that gRPC takes for another kind of address: the
+        file of a socket, a server that is asked for names.
+
+        Args: option: that the text was given for; host: of a text that is a port alone, if it may be.
+        """
+        given, colon, port = text.rpartition(":")
+        given = given.removeprefix("[").removesuffix("]") if colon or not host else host
+        normal = f"[{given}]:{port}" if ":" in given else f"{given}:{port}"
+        if not _ADDRESS.fullmatch(normal) or int(port) > 65535:
+            raise UsageError("address", option=option, text=text)
+        return cls(given, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it stands for all addresses of this machine, so that no one can dial it."""
+        return self.host in _ANY_HOST
 
 
 @dataclass(frozen=True, slots=True)
