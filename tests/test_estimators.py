@@ -450,11 +450,15 @@ def test_a_table_of_one_column_is_a_label(numbers: tuple[np.ndarray, np.ndarray]
 
 @pytest.mark.parametrize("library", [pd, pl])
 def test_a_label_or_identifier_among_features_is_told(numbers: tuple[np.ndarray, np.ndarray], library: Any) -> None:
-    """By the columns' names: a model that predicts the label from itself looks perfect until it is used."""
+    """By the columns' names: a model that predicts the label from itself looks perfect until it is used.
+
+    A warning names the line that called, not one of the package's own.
+    """
     table = library.DataFrame({"age": numbers[0][:60, 0], "outcome": numbers[1][:60]})
     model = DPGBDTClassifier(bounds=(-1, 1), classes=[0, 1], n_records=60, n_trees=2)
-    with pytest.warns(LabelInFeaturesWarning, match=r"X\.drop\(columns=\['outcome'\]\)"):
+    with pytest.warns(LabelInFeaturesWarning, match=r"X\.drop\(columns=\['outcome'\]\)") as warned:
         model.fit(table, table["outcome"])
+    assert {each.filename for each in warned} == {__file__}
     model.fit(table[["age"]], table["outcome"])
     table = library.DataFrame({"age": numbers[0][:60, 0], "patient_id": np.arange(60)})
     with pytest.warns(UserWarning, match=r"X\.drop\(columns=\['patient_id'\]\)"):

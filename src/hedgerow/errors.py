@@ -20,7 +20,9 @@ word for machines; the process ends with ``exit_code``. All sentences stand in o
 
 from __future__ import annotations
 
+import sys
 import tomllib
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -240,3 +242,11 @@ def explain_kernel_error(fault: Exception) -> EnvironmentFault | None:
     """
     is_it = isinstance(fault, RuntimeError) and "no locator available" in str(fault)
     return EnvironmentFault("no-place-for-kernels") if is_it else None
+
+
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's own code that led here, through however many functions of Hedgerow."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "hedgerow":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)

@@ -161,8 +161,7 @@ def test_the_owner_is_asked_on_the_page_and_answers_there(page: SitePage, federa
 
 def test_a_new_roster_is_a_question_on_the_page_between_two_runs(page: SitePage, tmp_path: Path) -> None:
     """Who comes and goes, and the fingerprint to be compared; the same desk has the answer."""
-    digest = "77" * 32
-    question = Question("00" * 32, "roster", "site east comes", digest, digest, 0.0, 0.0, "", 0.0, 0.0, 0.0, "")
+    question = Question.about_roster("site east comes", bytes(32))
     tmp_path.chmod(0o700)
     with closing(OwnerDesk(tmp_path)) as desk:
         desk.ask(question)

@@ -25,7 +25,7 @@ from hedgerow.client.joining import leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession, patience_of, run_node
 from hedgerow.client.policy import NodeSetup, Policy, check_own_plan, no_held_out_rows, no_training_rows
-from hedgerow.client.state import ROSTER, NodeStore, OwnerDesk, Question
+from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.data.fit import TableFit
 from hedgerow.data.sources import Location, adapt
 from hedgerow.errors import (
@@ -517,10 +517,7 @@ def _takes_up_roster(options: NodeOptions, page: SitePage | None) -> bool:
         return False
     change = change_of(new, old)
     if read_policy(options.policy).monitors != "any" or not adds_monitors_only(new, old):
-        folder, zeros = options.state_folder(name), "00" * 32
-        question = Question(
-            zeros, ROSTER, change, new.digest().hex(), new.digest().hex(), 0.0, 0.0, "", 0.0, 0.0, 0.0, ""
-        )
+        folder, question = options.state_folder(name), Question.about_roster(change, new.digest())
         desk = OwnerDesk(folder)
         desk.ask(question)
         shown = desk.pending() or question

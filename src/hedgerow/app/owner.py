@@ -24,9 +24,7 @@ _SECONDS_BETWEEN_REMINDERS = 60.0
 
 def list_facts(question: Question) -> list[tuple[str, str]]:
     """What the owner is shown before they answer, as names and values."""
-    from hedgerow.client.state import ROSTER
-
-    if question.kind == ROSTER:
+    if question.is_about_roster:
         return [
             ("asked for", f"a new roster, asked {question.asked} UTC: {question.name}"),
             ("fingerprint", f"{question.words}; call the coordinator, and compare"),
@@ -60,10 +58,9 @@ def approval_command(question: Question, folder: object) -> str:
 
 def answer(desk: OwnerDesk, question_id: str, *, approve: bool) -> str:
     """Approve or deny a question, and return what is said then; raises as `OwnerDesk.answer`."""
-    from hedgerow.client.state import ROSTER
-
     question = desk.answer(question_id, approve=approve)
-    about = f"by {question.name!r} (run {question.run_id[:12]})" if question.kind != ROSTER else f"({question.name})"
+    run = f"by {question.name!r} (run {question.run_id[:12]})"
+    about = f"({question.name})" if question.is_about_roster else run
     return f"The {question.kind} {about} is {'approved' if approve else 'denied'}."
 
 

@@ -111,7 +111,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "set the journal of an earlier run aside (it is renamed) and begin a new one, which costs by itself",
     },
-    "--engine": {"choices": sorted(ENGINES), "default": "grpc", "help": "what carries the messages (%(default)s)"},
+    "--engine": {"choices": ENGINES, "default": "grpc", "help": "what carries the messages (%(default)s)"},
     "--log-format": {
         "choices": ("text", "json"),
         "default": "text",

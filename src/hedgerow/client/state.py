@@ -33,6 +33,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -575,8 +576,7 @@ class Question:
 
     Attributes:
         run_id: of the run, in hexadecimal digits.
-        kind: "training", "evaluation" or "survey"; or "roster", which has no run, costs nothing, and says in `name`
-            who comes and goes; both digests are then the roster's.
+        kind: "training", "evaluation" or "survey"; or "roster" (`about_roster`).
         name: of the plan.
         digest: of what the run is for, in hexadecimal digits: the plan's, or that of plan, model and cost.
         plan_digest: of the plan.
@@ -602,6 +602,16 @@ class Question:
     total_delta: float
     noise: str
     asked: str = ""
+
+    @classmethod
+    def about_roster(cls, change: str, digest: bytes) -> Self:
+        """A new roster, which has no run and costs nothing. Args: change: who comes and goes; digest: the roster's."""
+        of = digest.hex()
+        return cls("00" * 32, ROSTER, change, of, of, 0.0, 0.0, "", 0.0, 0.0, 0.0, "")
+
+    @property
+    def is_about_roster(self) -> bool:
+        return self.kind == ROSTER
 
     @property
     def id(self) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +32,7 @@ from hedgerow.data import columns as encoders
 from hedgerow.data.arrow import as_columns
 from hedgerow.data.columns import Place, missing_columns, quote_cell
 from hedgerow.data.lines import LineCounts
-from hedgerow.errors import DataError, LostRowsError
+from hedgerow.errors import DataError, LostRowsError, warn_caller
 from hedgerow.plan.plan import Feature, Label, Plan, Privacy
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
@@ -120,10 +119,10 @@ class RowCount:
         way = f" If these rows are to be left out, allow that share: --allow-loss {most:g}." if can_be_allowed else ""
         raise LostRowsError("rows-left-out", source=source, rows=self.text(), allowed=way)
 
-    def warn(self, stacklevel: int = 2) -> None:
+    def warn(self) -> None:
         """The same as a warning, for who calls from Python: LostRowsWarning."""
         if self.share_left_out > MOST_LEFT_OUT:
-            warnings.warn(self.text(), LostRowsWarning, stacklevel=stacklevel + 1)
+            warn_caller(self.text(), LostRowsWarning)
 
 
 @dataclass(frozen=True, eq=False)

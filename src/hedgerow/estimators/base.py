@@ -13,7 +13,6 @@ import math
 import os
 import re
 import secrets
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from hedgerow.data.drafts import ask_about_texts
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.data.units import MANY, ContributionReport, RowCount, count_beyond, read_feature, rows_within_bound
-from hedgerow.errors import DataError, PlanError, UsageError
+from hedgerow.errors import DataError, PlanError, UsageError, warn_caller
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
 from hedgerow.models.model import FEWEST_TO_WARN, Explanation, Model
@@ -196,7 +195,7 @@ def as_matrix(X: Any) -> Any:
     unfit = AsMissing()
     found = numbers(cells.ravel(), Place("X", "", 0), unfit).reshape(cells.shape)
     if unfit.n_cells > MANY * cells.size:
-        warnings.warn(_OTHERS_IN_MATRIX.format(share=unfit.n_cells / cells.size), BeyondPlanWarning, stacklevel=5)
+        warn_caller(_OTHERS_IN_MATRIX.format(share=unfit.n_cells / cells.size), BeyondPlanWarning)
     return found
 
 
@@ -300,14 +299,14 @@ def encode_rows(
     texts = [own.name for own in plan.features if own.is_hashed and own.origin == FOUND]
     odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
     if question := ask_about_texts(odd):
-        warnings.warn(question, BeyondPlanWarning, stacklevel=6)
+        warn_caller(question, BeyondPlanWarning)
     return codes, held
 
 
 def _warn_of(n_rows: int, beyond: Mapping[str, int]) -> None:
     """Tell the caller of columns of which many cells are beyond the plan, or of another kind."""
     if n_rows >= FEWEST_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=beyond).warning):
-        warnings.warn(said, BeyondPlanWarning, stacklevel=7)
+        warn_caller(said, BeyondPlanWarning)
 
 
 class BeyondPlanWarning(UserWarning):
@@ -466,7 +465,7 @@ def warn_of_few_records(
         of_label = "".join(f" or {name}" for name in ("classes", "label_bounds") if name in parameters)
         named = next((name for name in unseen if name in ranges), "NAME")
         remedy = f"Give bounds={{{named!r}: (min, max), ...}}{of_label} by hand where you know them."
-        warnings.warn(" ".join([*reasons, remedy]), FewRecordsWarning, stacklevel=5)
+        warn_caller(" ".join([*reasons, remedy]), FewRecordsWarning)
 
 
 @dataclass(frozen=True, eq=False)
@@ -672,7 +671,7 @@ class PrivateTrees(BaseEstimator):
         names, table, start = self._feature_names(), ready.table, ready.start
         plan = self._plan(table, names, {"name": free_name("label", names), **ready.label}, start)
         if doubt := doubt_of(plan):
-            warnings.warn(f"{doubt}.", FewRecordsWarning, stacklevel=3)
+            warn_caller(f"{doubt}.", FewRecordsWarning)
         threads = use_threads(threads_of_jobs(self.n_jobs))
         with _in_parameters(self), threads as n_threads, self._shown(plan, len(start.rows)) as progress:
             site_data = self._site_data(plan, table, ready.y, start.rows)
@@ -687,7 +686,7 @@ class PrivateTrees(BaseEstimator):
         labels = self._encoded(y, plan)
         kept = self._kept(labels)
         n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
-        RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn(stacklevel=5)
+        RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn()
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True)
         return split_sites(encoded, labels, rows, kept)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
@@ -35,7 +34,7 @@ from hedgerow.data.arrow import collect, is_text, to_arrow
 from hedgerow.data.columns import AsMissing, Place, category_indices, quote_cell, read_texts, refuse
 from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.errors import DataError, UsageError
+from hedgerow.errors import DataError, UsageError, warn_caller
 from hedgerow.estimators.base import (
     PRIVATE,
     Holders,
@@ -181,7 +180,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             self.classes_ = self._found_classes(start)
             own = labels.chunks[0]
             if self.classes_.dtype.kind == "i" and isinstance(own, pa.Array) and is_text(own.type):
-                warnings.warn(_NUMBERS_AS_TEXT, DataConversionWarning, stacklevel=3)
+                warn_caller(_NUMBERS_AS_TEXT, DataConversionWarning)
         else:
             y, kind = _read_labels(y)
             table = self._table(X, y)
@@ -458,7 +457,7 @@ class DPGBDTSurvival(PrivateTrees):
         event, time = _events_and_times(y, self.event_codes)
         fates = survival_codes(time, event, ends)
         if doubt := doubt_of_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
-            warnings.warn(f"{doubt}.", stacklevel=3)
+            warn_caller(f"{doubt}.")
         table = self._table(X, fates)
         about["event"] = free_name("event", self._feature_names())
         if codes == ("0", "1"):
@@ -514,7 +513,7 @@ def _one_column(y: Any, X: Any) -> Any:
         y = plain.filled(None if plain.dtype.kind == "O" else np.nan)
     shape: tuple[int, ...] = getattr(y, "shape", ())
     if len(shape) == 2 and shape[1] == 1:
-        warnings.warn(_ONE_COLUMN, DataConversionWarning, stacklevel=4)
+        warn_caller(_ONE_COLUMN, DataConversionWarning)
         if isinstance(y, pa.Table):
             y = y.column(0)
         else:
@@ -522,9 +521,9 @@ def _one_column(y: Any, X: Any) -> Any:
     name, names = getattr(y, "name", None), list(getattr(X, "column_names", X.columns)) if is_dataframe(X) else []
     # As polars has it, a series without a name is called "".
     if name not in (None, "") and name in names:
-        warnings.warn(_LABEL_IN_X.format(name=name), LabelInFeaturesWarning, stacklevel=4)
+        warn_caller(_LABEL_IN_X.format(name=name), LabelInFeaturesWarning)
     if identifiers := [own for own in names if looks_like_identifier(str(own))]:
-        warnings.warn(_IDENTIFIERS.format(names=identifiers), stacklevel=4)
+        warn_caller(_IDENTIFIERS.format(names=identifiers))
     return y
 
 

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import secrets
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from hedgerow import __version__
 from hedgerow.data.units import records_from_columns
-from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError
+from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError, warn_caller
 from hedgerow.evaluation.estimates import ErrorHistogram
 from hedgerow.methods.registry import method_of
 from hedgerow.models.exports import to_xgboost
@@ -274,10 +273,10 @@ class Model:
         without = ((name, own.n_categories or own.missing_code, found) for name, own, found in features)
         return {name for name, first, found in without if len(found) and (found >= first).all()}
 
-    def warn_about_missing(self, codes: CodeArray, stacklevel: int = 4) -> None:
+    def warn_about_missing(self, codes: CodeArray) -> None:
         """Warn (`NoValuesWarning`) of columns that have no value in any of so many records that one should have one."""
         if codes.shape[1] >= FEWEST_TO_WARN and (names := self.without_values(codes)):
-            warnings.warn(no_values_text(names), NoValuesWarning, stacklevel=stacklevel)
+            warn_caller(no_values_text(names), NoValuesWarning)
 
     def predict(self, columns: Columns) -> NDArray[Any]:
         """Class labels as text [n], or values in units of the label, float64 [n], within its bounds.
@@ -467,7 +466,7 @@ class Model:
                 f'XGBoost forbids "[", "]" and "<" in names, so in its file {named}. Rename these columns before you '
                 'predict: `frame.rename(columns=json.loads(booster.attr("renamed")))` (docs/models.md).'
             )
-            warnings.warn(text, RenamedWarning, stacklevel=2)
+            warn_caller(text, RenamedWarning)
         return found
 
     def export_xgboost(self, path: str | Path, *, verify: bool = False) -> None:
