@@ -229,7 +229,7 @@ def _cost_next_to_nothing(path: Path) -> None:
 
 BAD_FILES: list[tuple[str, Callable[[Path], object]]] = [
     ("model-not-found", lambda path: path.unlink()),
-    ("model-empty", lambda path: path.write_bytes(b"")),
+    ("model-truncated", lambda path: path.write_bytes(b"")),
     ("model-not-json", lambda path: path.write_bytes(b"\x1f\x8b\x08\x00\x00")),
     ("model-not-json", lambda path: path.write_text("depth: 4")),
     ("model-not-json", lambda path: path.write_text("[" * 100_000)),
@@ -272,7 +272,7 @@ BAD_FILES: list[tuple[str, Callable[[Path], object]]] = [
     ("model-invalid", _change("report", value=None)),
     ("model-invalid", _change("report", "epsilon_gdp", value="little")),
     ("model-report-untrue", _change("report", "accountant", value="none")),
-    ("model-unknown-feature", _change("ensemble", "trees", 0, "features", 0, value=77)),
+    ("model-invalid", _change("ensemble", "trees", 0, "features", 0, value=77)),
     ("model-leaf-range", _change("ensemble", "trees", 0, "values", 0, value=2**40)),
     ("model-grid-changed", _change("plan", "features", 0, "max", value=9.0)),
     ("model-checksum", _edit_a_digit),

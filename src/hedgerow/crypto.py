@@ -128,7 +128,7 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
     """The plaintext of `sealed`, or raises PrimitiveFault when key, context, nonce or ciphertext differ."""
     require_length("AEAD key", key, KEY_BYTES)
     if len(sealed) < OVERHEAD_BYTES:
-        raise PrimitiveFault("short-ciphertext")
+        raise PrimitiveFault("bad-ciphertext")
     try:
         return ChaCha20Poly1305(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
     except InvalidTag as error:
@@ -254,7 +254,7 @@ def require_public(public: bytes) -> None:
     """Raises PrimitiveFault unless `public` has 32 bytes and is not the encoding of a point of small order."""
     require_length("identity key", public, PUBLIC_KEY_BYTES)
     if public in _SMALL_ORDER:
-        raise PrimitiveFault("small-order-key")
+        raise PrimitiveFault("low-order-key")
 
 
 @lru_cache(maxsize=4096)
@@ -311,9 +311,9 @@ _COEFFICIENT_BYTES = 48
 
 def _check_coordinates(coordinates: Sequence[int]) -> None:
     if len(set(coordinates)) != len(coordinates):
-        raise PrimitiveFault("share-holder-twice")
+        raise PrimitiveFault("bad-share", fault="A share holder is named twice")
     if any(not 1 <= x <= MAX_COORDINATE for x in coordinates):
-        raise PrimitiveFault("share-holder-outside")
+        raise PrimitiveFault("bad-share", fault="A share holder's coordinate is outside 1..65535")
 
 
 def split(secret: bytes, coordinates: Sequence[int], threshold: int, entropy: Entropy) -> list[bytes]:
@@ -324,7 +324,7 @@ def split(secret: bytes, coordinates: Sequence[int], threshold: int, entropy: En
     require_length("secret to share", secret, SECRET_BYTES)
     _check_coordinates(coordinates)
     if not 1 <= threshold <= len(coordinates):
-        raise PrimitiveFault("share-threshold")
+        raise PrimitiveFault("bad-share", fault="The threshold is outside 1..number of holders")
     drawn = entropy(_COEFFICIENT_BYTES * (threshold - 1))
     require_length("randomness for a sharing", drawn, _COEFFICIENT_BYTES * (threshold - 1))
     descending = [
@@ -346,7 +346,7 @@ def parse_share(share: bytes) -> int:
     require_length("share", share, SHARE_BYTES)
     value = int.from_bytes(share, "big")
     if value >= PRIME:
-        raise PrimitiveFault("bad-share")
+        raise PrimitiveFault("bad-share", fault="A share is not a field element")
     return value
 
 
@@ -394,5 +394,5 @@ def secret_from(weights: Sequence[int], values: Sequence[int]) -> bytes:
     """The 32-byte secret from the weights at zero and parsed shares; raises PrimitiveFault if it is longer."""
     secret = interpolate(weights, values)
     if secret >= 2**256:
-        raise PrimitiveFault("shares-without-secret")
+        raise PrimitiveFault("bad-share", fault="The shares combine to no 32-byte secret")
     return secret.to_bytes(SECRET_BYTES, "big")

@@ -162,7 +162,7 @@ class NothingFoundError(HedgerowError, ValueError):
 
 
 Row = Mapping[str, str]
-"""An entry of the table: `what`; `cause` and `remedy` where they are not empty; `code` where it is not the name."""
+"""An entry of the table: `what`; `cause` and `remedy` where not empty; `code` or `codes` where not the name."""
 
 
 # Read now: when an error is made no free file may be left, which may be the very error.

@@ -57,7 +57,7 @@ class Database:
             patience = _SECONDS_TO_FIND_OUT if is_exclusive else _SECONDS_FOR_A_TURN
             self._connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
         except OSError as fault:
-            raise EnvironmentFault("database-not-opened", path=path, fault=fault.strerror or fault) from fault
+            raise EnvironmentFault("file-not-written", path=path, fault=fault.strerror or fault) from fault
         except sqlite3.Error as fault:
             raise _fault_of(path, fault) from fault
         try:
@@ -171,7 +171,7 @@ def _fault_of(path: Path, fault: sqlite3.Error) -> EnvironmentFault:
     # The primary code stands in the lowest byte of SQLite's extended codes.
     code = getattr(fault, "sqlite_errorcode", 0) & 0xFF
     if code in _DISK_FULL:
-        return EnvironmentFault("database-disk-full", path=path)
+        return EnvironmentFault("disk-full", path=path, fault=fault)
     if code in _LOCKED:
         return EnvironmentFault("database-locked", path=path)
     if code in _DAMAGED:

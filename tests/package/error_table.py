@@ -36,7 +36,8 @@ def render() -> str:
     for kind, listed in entries().items():
         for name, row in listed.items():
             code = row.get("code", name)
-            word = _shown(code) if "{" in code else f"`{code}`"
+            words = row.get("codes", code).split()
+            word = _shown(code) if "{" in code else ", ".join(f"`{word}`" for word in words)
             line = f"- {word}: {_shown(row['what'])} {_shown(row.get('remedy', ''))}".rstrip()
             rows.setdefault(exit_codes[kind], {}).setdefault(word, line)
     parts = [BEGIN]

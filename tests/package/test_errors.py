@@ -22,7 +22,7 @@ from tests.package.error_table import BEGIN, END, classes, render
 
 PACKAGE = Path(errors.__file__).parent
 CLASSES = {kind.__name__ for kind in classes()} - {"WireRefusal", "Refusal", "OwnMistake", "Abandoned"}
-PARTS = {"code", "what", "cause", "remedy"}
+PARTS = {"code", "codes", "what", "cause", "remedy"}
 
 
 def calls(path: Path) -> Iterator[ast.Call]:
@@ -41,7 +41,7 @@ def names(given: ast.expr) -> list[str]:
 
 def placeholders(row: dict[str, str]) -> set[str]:
     """The names in an entry's sentences, without the one that is always there."""
-    fields = (name for part in PARTS - {"code"} for _, name, *_ in string.Formatter().parse(row.get(part, "")))
+    fields = (name for part in PARTS - {"code", "codes"} for _, name, *_ in string.Formatter().parse(row.get(part, "")))
     return {name for name in fields if name is not None} - {"code"}
 
 
@@ -56,12 +56,14 @@ def places() -> dict[str, ast.Call]:
 
 
 def fits(call: ast.Call) -> bool:
-    """Whether a call names entries of its class, and gives their values and no others."""
+    """Whether a call names entries of its class, and gives their values alone and a code that they list."""
     assert isinstance(call.func, ast.Name)
     given = {keyword.arg for keyword in call.keywords} - {"code"}
     named, table = names(call.args[0]), entries()[call.func.id]
     is_known = bool(named) and set(named) <= set(table)
-    return is_known and set[str]().union(*(placeholders(table[name]) for name in named)) == given
+    listed = {word for name in named for word in table.get(name, {}).get("codes", "").split()}
+    chosen = {word for given in call.keywords if given.arg == "code" for word in names(given.value) if word}
+    return is_known and chosen <= listed and set[str]().union(*(placeholders(table[name]) for name in named)) == given
 
 
 def test_a_place_names_its_entry_and_gives_its_values(places: dict[str, ast.Call]) -> None:

@@ -143,7 +143,7 @@ def test_an_accountant_of_another_name_is_refused() -> None:
     """Protects plans with a misspelled accountant from the default."""
     with pytest.raises(PrivacyError) as caught:
         get_accountant("moments")
-    assert caught.value.code == "unknown-accountant"
+    assert caught.value.code == "unknown-name"
     assert "gdp" in str(caught.value)
 
 

@@ -142,8 +142,8 @@ def test_integer_sigma_is_the_least_that_suffices(multiplier: float, sensitivity
         (1.0, 0.0, 1.0, "delta-out-of-range"),
         (1.0, 1.0, 1.0, "delta-out-of-range"),
         (1.0, math.nan, 1.0, "delta-out-of-range"),
-        (1.0, 1e-5, 0.0, "weight-out-of-range"),
-        (1.0, 1e-5, math.inf, "weight-out-of-range"),
+        (1.0, 1e-5, 0.0, "out-of-range"),
+        (1.0, 1e-5, math.inf, "out-of-range"),
     ],
 )
 def test_arguments_out_of_range_are_refused(epsilon: float, delta: float, weight: float, code: str) -> None:
@@ -160,7 +160,7 @@ def test_a_demand_out_of_range_is_refused(wrong: dict[str, float]) -> None:
     """Protects calibration from a query without sensitivity, entries or weight."""
     with pytest.raises(PrivacyError) as caught:
         NoiseDemand(**{"sensitivity_squared": 1, "length": 1, **wrong})  # type: ignore[arg-type]
-    assert caught.value.code == "demand-out-of-range"
+    assert caught.value.code == "out-of-range"
 
 
 def plain_search(needed: float, start: float, precision: float) -> float:

@@ -109,7 +109,7 @@ def test_arguments_and_sources_are_checked() -> None:
             select([np.array([1])], scale, os.urandom)  # type: ignore[arg-type]
     with pytest.raises(PrivacyError) as caught:
         select([np.array([2**62])], 5, os.urandom)
-    assert caught.value.code == "score-out-of-range"
+    assert caught.value.code == "out-of-range"
     with pytest.raises(PrivacyError) as caught:
         sample_discrete_laplace(5, 1, lambda count: b"")
     assert caught.value.code == "unsound-randomness"

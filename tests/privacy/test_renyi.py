@@ -118,7 +118,7 @@ def test_what_is_no_release_is_refused(bad: tuple[int, float, float]) -> None:
     """An order, a rate or a noise beyond the theorem has no number."""
     with pytest.raises(PrivacyError) as refused:
         sampled_divergence(*bad)
-    assert refused.value.code == "privacy-loss-out-of-range"
+    assert refused.value.code == "out-of-range"
 
 
 def sampled(multiplier: float = 5.0, rate: float = 0.1, count: int = 1) -> SampledGaussianEvent:

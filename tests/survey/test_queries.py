@@ -172,7 +172,7 @@ def test_a_site_believes_no_sensitivity_but_its_own(lie: dict[str, int]) -> None
     assert node.answer(query).shape == (query.length,)
     with pytest.raises(RemoteProtocolError) as refused:
         node.answer(dataclasses.replace(query, **lie))
-    assert refused.value.code == "survey-query-refused"
+    assert refused.value.code == "query-refused"
     with pytest.raises(RemoteProtocolError):
         SurveyNode("north", site_of([]), rows_per_unit=2).answer(query)
 

@@ -104,12 +104,12 @@ def test_doubles_fall_into_our_cells() -> None:
 
 
 def test_models_that_are_not_additive_are_refused(model_of: Any) -> None:
-    """Trees of several features, and averaged shares of classes, each by a sentence of its own."""
+    """Trees of several features, and averaged shares of classes, are no tables per feature."""
     model = model_of(make_plan("binary", {**ADDITIVE, "interaction_size": "all"}))
     values = np.random.default_rng(0).integers(-(2**15), 2**15, model.ensemble.fitted.values.shape).astype(np.int32)
     model = replace(model, ensemble=replace(model.ensemble, fitted=replace(model.ensemble.fitted, values=values)))
-    with pytest.raises(ModelError, match="one table per feature") as caught:
-        model.to_ebm()
-    assert caught.value.code == "export-unsupported"
-    with pytest.raises(ModelError, match="averaged class shares"):
-        model_of(make_plan("binary", {**ADDITIVE, "weight_update": "averaging"})).to_ebm()
+    averaging = model_of(make_plan("binary", {**ADDITIVE, "weight_update": "averaging"}))
+    for refused in (model, averaging):
+        with pytest.raises(ModelError) as caught:
+            refused.to_ebm()
+        assert caught.value.code == "export-unsupported"

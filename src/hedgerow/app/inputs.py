@@ -116,7 +116,7 @@ def check_can_write(path: str) -> Path:
     if not file.parent.is_dir():
         raise UsageError("out-folder-missing", folder=file.parent)
     if not os.access(file.parent, os.W_OK):
-        raise EnvironmentFault("file-not-written", folder=file.parent)
+        raise EnvironmentFault("file-not-written", path=file.parent, fault="this user may not write there")
     return file
 
 

@@ -153,7 +153,7 @@ def note_book(folder: Path, book: Path) -> Path:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text)
     except OSError as fault:
-        raise EnvironmentFault("place-disk-full", path=place, fault=fault.strerror or fault) from fault
+        raise EnvironmentFault("disk-full", path=place, fault=fault.strerror or fault) from fault
     return book
 
 

@@ -96,8 +96,8 @@ class Page:
         try:
             self._server = HttpPort(*own, self._answer, ("GET", "POST"))
         except OSError as error:
-            fault = error.strerror or error
-            raise EnvironmentFault("page-not-served", host=own.host, port=own.port, fault=fault) from error
+            fault = f"Pages cannot be served ({error.strerror or error})"
+            raise EnvironmentFault("address-in-use", fault=fault, address=own) from error
         self.url = f"http://{Address(own.host, self._server.port)}/{self._token}/"
         note(f"{title}, for this machine's browser: {self.url}")
 

@@ -147,7 +147,7 @@ def _explain(error: Exception) -> HedgerowError | None:
         name = f"{error.filename}: " if error.filename else ""
         # pyarrow says it in a message of its own.
         if error.errno in FULL or any(os.strerror(number) in str(error) for number in FULL):
-            return EnvironmentFault("disk-is-full", name=name or "A file: ", fault=os.strerror(errno.ENOSPC))
+            return EnvironmentFault("disk-full", path=error.filename or "A file", fault=os.strerror(errno.ENOSPC))
         return EnvironmentFault("file-operation", name=name, fault=error.strerror or type(error).__name__)
     return explain_import_error(error) if isinstance(error, ImportError) else explain_kernel_error(error)
 

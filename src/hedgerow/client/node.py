@@ -412,7 +412,7 @@ class EvaluationNode:
 
 
 def _refused(reason: str) -> RemoteProtocolError:
-    return RemoteProtocolError("evaluation-query-refused", reason=reason)
+    return RemoteProtocolError("query-refused", reason=reason)
 
 
 # Warming up -----------------------------------------------------------------------------------------------------------

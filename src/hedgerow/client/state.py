@@ -153,7 +153,7 @@ class CounterFile:
             os.pwrite(self._descriptor, line, 0)
             _sync(self._descriptor)
         except OSError as fault:
-            raise EnvironmentFault("place-disk-full", path=self._path, fault=fault.strerror or fault) from fault
+            raise EnvironmentFault("disk-full", path=self._path, fault=fault.strerror or fault) from fault
 
     def close(self) -> None:
         """Close the file."""

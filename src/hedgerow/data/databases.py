@@ -140,9 +140,8 @@ class SqlTable(_Query):
                 yield connection.execute(sqlalchemy.text(self._query))
         except (NoSuchModuleError, ModuleNotFoundError) as absent:
             # Without a module's name it is the URL's own beginning that SQLAlchemy does not know.
-            if module := getattr(absent, "name", None):
-                raise EnvironmentFault("database-driver", module=module) from None
-            raise EnvironmentFault("database-driver-unknown") from None
+            module = getattr(absent, "name", None) or "the one that the URL names"
+            raise EnvironmentFault("database-driver", module=module) from None
         except SQLAlchemyError as fault:
             raise DataError("data-sql", fault=type(fault).__name__) from None
 

@@ -163,7 +163,7 @@ def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: Rows
         codes.append(grid.encode(records.features))
         places.append(grid.places(records.features, codes[-1]))
         if records.label is None:
-            raise DataError("data-no-label")
+            raise DataError("data-label-missing", place="The records")
         labels.append(plan.label.kind.kept(records.label, plan.label))
         if records.unit is not None:
             units.append(records.unit)
@@ -175,7 +175,7 @@ def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: Rows
     if plan.privacy.unit == "record":
         return SiteRows(data, None, unfit, beyond)
     if sum(map(len, units)) != data.n_records:
-        raise DataError("data-no-unit")
+        raise DataError("data-unit-missing", place="The records")
     return SiteRows(data, np.concatenate(units), unfit, beyond)
 
 

@@ -215,7 +215,7 @@ def records_from_columns(
         raise missing_columns(table.source, missing, [str(name) for name in columns])
     lengths = {len(columns[name]) for name in names}
     if len(lengths) != 1:
-        raise DataError("data-lengths", source=table.source)
+        raise DataError("data-lengths", source=f"{table.source}: a column", found=min(lengths), n_rows=max(lengths))
 
     def place(name: str) -> Place:
         return replace(table, column=name)

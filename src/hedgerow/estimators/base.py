@@ -576,7 +576,7 @@ class PrivateTrees(BaseEstimator):
         if is_fit:
             check_consistent_length(X, y)
             if not len(y):
-                raise DataError("data-no-rows")
+                raise DataError("data-empty", source="X")
         if not self._reads_columns(X, is_fit):
             return matrix
         said = self.categories.values() if isinstance(self.categories, Mapping) else [self.categories]
@@ -660,7 +660,7 @@ class PrivateTrees(BaseEstimator):
         """
         shape = getattr(units, "shape", (len(units),))
         if shape != (n_rows,):
-            raise DataError("data-units-shape", shape=shape, n_labels=n_rows)
+            raise DataError("data-lengths", source="units", found=shape, n_rows=n_rows)
         names = identifiers(units, Place("units", "units", 0))
         rows, _ = rows_within_bound(names, trial.privacy.rows_per_unit, bytes.fromhex(trial.digest))
         kept = np.zeros(n_rows, dtype=np.bool_)
@@ -839,7 +839,7 @@ def rows_of_sites(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]
         return {"site": None}
     shape = getattr(sites, "shape", (len(sites),))
     if shape != (n_rows,):
-        raise DataError("data-sites-shape", shape=shape, n_labels=n_rows)
+        raise DataError("data-lengths", source="sites", found=shape, n_rows=n_rows)
     # Each name by itself: beside one text, numpy would make two sites of 1 and 1.0.
     names = read_texts(sites, Place("sites", "sites", 0))
     if None in names:

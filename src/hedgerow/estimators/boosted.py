@@ -557,7 +557,7 @@ def _read_numbers(y: Any) -> Any:
 def _finite(y: Any) -> NDArray[np.float64]:
     values = np.asarray(y, dtype=np.float64)
     if not np.isfinite(values).all():
-        raise DataError("data-label-not-finite")
+        raise DataError("data-label-missing", place="y, which has NaN or infinity")
     return values
 
 
@@ -583,7 +583,7 @@ def _read_labels(y: Any) -> tuple[Any, str]:
         missing = np.flatnonzero([is_missing(value) for value in values])
         kinds = {_kind_of(value): value for value in values}
     if len(missing):
-        raise DataError("data-label-absent", row=missing[0])
+        raise DataError("data-label-missing", place=f"y[{missing[0]}]")
     if len(kinds) > 1 or None in kinds:
         names = sorted({type(value).__name__ for value in kinds.values()})
         raise DataError("data-label-type", types=", ".join(names))
@@ -640,5 +640,5 @@ def _class_indices(y: Any, classes: NDArray[Any], *, may_be_others: bool = False
     outside = indices < 0
     if np.any(outside) and not may_be_others:
         first = int(np.argmax(outside))
-        raise DataError("data-label-undeclared", first=first, value=quote_cell(y[first]))
+        raise DataError("data-label-outside", place=f"y[{first}]", value=quote_cell(y[first]))
     return indices.astype(np.int32)

@@ -202,7 +202,7 @@ def _kept(tried: Sequence[Estimator], best: int, asked: Estimator, scores: tuple
             ledger = _with_releases(ledger, other.model_, number)
     report = report_of(ledger, chosen.model_.report)
     if report.epsilon > float(asked.epsilon):
-        raise PrivacyError("budget-exceeded", spent=report.epsilon, epsilon=float(asked.epsilon))
+        raise PrivacyError("budget-exceeded", what="All settings", spent=report.epsilon, epsilon=float(asked.epsilon))
     chosen.model_ = replace(chosen.model_, ledger=ledger, report=report)
     chosen.privacy_report_, chosen.ledger_ = report, ledger
     chosen.set_params(epsilon=asked.epsilon)

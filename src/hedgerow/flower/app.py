@@ -123,7 +123,7 @@ def content_for(content: Mapping[str, object], context: Context, app_version: st
         require_version(content.get("version"), "The coordinator")
         request = content.get("request")
         if not isinstance(request, bytes):
-            raise RemoteProtocolError("flower-no-request")
+            raise RemoteProtocolError("malformed-message", fault="It holds no request.")
         return record(reply=answer(site_path(context), str(content["version"]), request))
     except HedgerowError as fault:
         print(f"hedgerow: {escape_for_terminal(str(fault))} ({fault.code})", file=sys.stderr, flush=True)

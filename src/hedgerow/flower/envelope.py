@@ -221,7 +221,7 @@ class NodeSocket:
             self._listener.listen(8)
         except OSError as fault:
             self._listener.close()
-            raise EnvironmentFault("socket-not-made", path=path, fault=fault.strerror or fault) from None
+            raise EnvironmentFault("file-not-written", path=path, fault=fault.strerror or fault) from None
 
     def take(self, answer: Callable[[str, bytes], bytes]) -> None:
         """Take one request: `answer` gives the reply to the coordinator's version and its bytes, or raises."""
@@ -275,7 +275,7 @@ def _require_dead(path: Path) -> None:
             connection.connect(str(path))
         except OSError:
             return
-    raise EnvironmentFault("socket-in-use", path=path)
+    raise EnvironmentFault("address-in-use", fault="A node listens already", address=path)
 
 
 def _received(connection: socket.socket, seconds: float) -> bytes:

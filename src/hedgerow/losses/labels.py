@@ -24,6 +24,11 @@ EFFECT = 2.0
 """Standard deviation of what moves made-up labels: of log-odds; of a number's mean in deviations of what is left."""
 
 
+def no_probabilities(label: str) -> ModelError:
+    """The refusal of class probabilities for such a label."""
+    return ModelError("no-probabilities", label=label)
+
+
 class Classes(LabelKind):
     """One of several words. A node keeps its place among them.
 
@@ -78,8 +83,8 @@ class Numbers(LabelKind):
     is_number = True
     predicts = "values"
     refusals: ClassVar[Mapping[str, Callable[[], Exception]]] = {
-        "probabilities": lambda: ModelError("no-probabilities"),
-        "probability columns": lambda: ModelError("no-probabilities-option"),
+        "probabilities": lambda: no_probabilities("regression"),
+        "probability columns": lambda: no_probabilities("regression"),
         "survival": lambda: ModelError("no-survival"),
     }
     position = "residual"

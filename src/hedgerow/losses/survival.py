@@ -46,7 +46,7 @@ from numpy.typing import ArrayLike, NDArray
 from hedgerow.errors import DataError, ModelError
 from hedgerow.losses.censored import concordance, integrated_brier_score, times_of
 from hedgerow.losses.kinds import SQUARES, Floats, Ints, LossKind, NumberLink, Objective
-from hedgerow.losses.labels import negative
+from hedgerow.losses.labels import negative, no_probabilities
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan
@@ -226,10 +226,9 @@ class Survival(LabelKind):
     own_fields = ("event", "event_codes", "intervals")
     predicts = "survival"
     refusals: ClassVar[Mapping[str, Callable[[], Exception]]] = {
-        "probabilities": lambda: ModelError("no-survival-chances"),
-        "probability columns": lambda: ModelError("no-survival-chances"),
+        "probabilities": lambda: no_probabilities("time to an event"),
+        "probability columns": lambda: no_probabilities("time to an event"),
         "interval": lambda: ModelError("no-interval-classes"),
-        "machine": lambda: ModelError("export-survival"),
     }
     position = "risk"
 

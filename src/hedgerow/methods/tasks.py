@@ -116,7 +116,9 @@ class EvaluationTask:
         if not self.noise:
             object.__setattr__(self, "noise", "local" if is_local else "distributed")
         if self.noise not in (("local",) if is_local else ("server", "distributed")):
-            raise PrivacyError("noise-mode-unsupported", noise=self.noise)
+            others = '"local", as in its plan' if is_local else '"distributed" or "server"'
+            subject = "An evaluation of this model"
+            raise PrivacyError("noise-mode-unsupported", subject=subject, noise=self.noise, others=others)
         if self.epsilon != float("inf"):
             check_epsilon(self.epsilon)
         check_delta(self.delta)

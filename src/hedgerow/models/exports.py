@@ -119,7 +119,7 @@ def require_listed(plan: Plan, form: str) -> None:
     """
     hashed = [feature.name for feature in plan.features if feature.is_hashed]
     if hashed:
-        raise ModelError("export-hashed", name=hashed[0], form=form)
+        raise ModelError("export-unsupported", form=form, reason=f"the texts of {hashed[0]!r} are hashed into buckets")
 
 
 def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
     """
     objective = ensemble.link.objective(plan.label)
     if not objective.name:
-        raise ModelError("export-averaging")
+        raise ModelError("export-unsupported", form="XGBoost", reason="none of its objectives averages class shares")
     _check_exactness(ensemble)
     trees, tree_info = _all_trees(ensemble, objective)
     base_score = objective.middle if _is_in_base(objective) else objective.base
@@ -184,7 +184,9 @@ def _check_exactness(ensemble: Ensemble) -> None:
     smallest_normal = np.finfo(np.float32).tiny
     for feature in ensemble.grid.features:
         if np.any((feature.edges != 0) & (np.abs(feature.edges) < smallest_normal)):
-            raise ModelError("export-threshold")
+            raise ModelError(
+                "export-unsupported", form="XGBoost", reason="a threshold is so near zero that it may be read as zero"
+            )
     if ensemble.fitted is None:
         return
     largest = int(np.abs(ensemble.fitted.values.astype(np.int64)).max(axis=1).sum(axis=0).max())
@@ -358,6 +360,7 @@ def _numbers(feature: Feature, grid: FeatureGrid, n: int, rng: np.random.Generat
 
 JSON_VERSION = "1.0"
 HISTOGRAM_BINS = 20
+_MACHINE = "An explainable boosting machine"
 _LINKS = {"logistic": "logit", "softmax": "mlogit", "identity": "identity", "log": "log"}
 
 
@@ -375,10 +378,16 @@ def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float
     require_listed(plan, "InterpretML's JSON")
     link = _LINKS.get(ensemble.link.name)
     if link is None:
-        raise plan.label.kind.refusals.get("machine", lambda: ModelError("export-ebm-link"))()
+        raise ModelError(
+            "export-unsupported", form=_MACHINE, reason=f"it has no link for {ensemble.link.name!r} scores"
+        )
     for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
         if (count := len(_find_features(prune_tree(ensemble, tree, output)))) > 1:
-            raise ModelError("export-not-additive", tree=tree, count=count)
+            raise ModelError(
+                "export-unsupported",
+                form=_MACHINE,
+                reason=f"it has one table per feature, and tree {tree} asks for {count}",
+            )
     objective, grids = ensemble.link.objective(plan.label), ensemble.grid.features
     half = objective.half
     # What each code of each feature adds.
@@ -496,7 +505,9 @@ def to_onnx(plan: Plan, ensemble: Ensemble, classes: Sequence[int] | None = None
     require_listed(plan, "ONNX")
     outputs = _OUTPUTS.get(ensemble.link.name)
     if outputs is None:
-        raise ModelError("export-onnx-link", link=ensemble.link.name)
+        raise ModelError(
+            "export-unsupported", form="ONNX", reason=f"no graph is known for {ensemble.link.name!r} scores"
+        )
     graph = _Graph(onnx, plan)
     graph.add_inputs(plan)
     scores = graph.add_trees(ensemble)

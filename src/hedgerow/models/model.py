@@ -244,9 +244,9 @@ class Model:
                 never repeats it: it computes that figure too, when it is asked for it.
 
         Raises:
-            ModelError: with one of the codes of docs/errors.md: "model-not-found", "model-empty", "model-not-json",
+            ModelError: with one of the codes of docs/errors.md: "model-not-found", "model-not-json",
                 "model-truncated", "model-wrong-kind", "model-newer-version", "model-grid-changed",
-                "model-unknown-feature", "model-leaf-range", "model-invalid", "model-report-untrue", "model-checksum".
+                "model-leaf-range", "model-invalid", "model-report-untrue", "model-checksum".
             EnvironmentFault: the file is there but cannot be read.
         """
         content = read_content(Path(path))
@@ -746,7 +746,7 @@ def read_content(path: Path) -> dict[str, Any]:
     The checksum is left to `check_checksum`, so that damage is named as precisely as possible.
 
     Raises:
-        ModelError: code "model-not-found", "model-empty", "model-not-json", "model-truncated", "model-wrong-kind" or
+        ModelError: code "model-not-found", "model-not-json", "model-truncated", "model-wrong-kind" or
             "model-newer-version".
         EnvironmentFault: the file is there but cannot be read.
     """
@@ -797,7 +797,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as fault:
         full = fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise EnvironmentFault(
-            "model-disk-full" if full else "model-not-written", path=path, fault=fault.strerror or fault
+            "disk-full" if full else "file-not-written", path=path, fault=fault.strerror or fault
         ) from fault
 
 
@@ -809,7 +809,7 @@ def _read(path: Path) -> bytes:
     except OSError as fault:
         raise EnvironmentFault("file-not-read", path=path, fault=fault.strerror or fault) from fault
     if not data:
-        raise ModelError("model-empty", path=path)
+        raise ModelError("model-truncated", path=path, n_bytes=0)
     return data
 
 

@@ -198,7 +198,7 @@ def bisect(holds: Callable[[float], bool], false_at: float, true_at: float, prec
 
 def _check_non_negative(name: str, value: float) -> None:
     if math.isnan(value) or value < 0:
-        raise PrivacyError("privacy-loss-out-of-range", name=name, value=value)
+        raise PrivacyError("out-of-range", name=name, value=value, wanted="at least 0")
 
 
 FloatArray = NDArray[np.float64]
@@ -343,7 +343,10 @@ def _log_binomials(order: int) -> FloatArray:
 def _check(order: int, rate: float, noise_multiplier: float) -> None:
     if order >= 2 and 0 < rate <= 1 and 0 < noise_multiplier < math.inf:
         return
-    raise PrivacyError("sample-out-of-range", order=order, rate=rate, noise_multiplier=noise_multiplier)
+    raise PrivacyError(
+        "out-of-range", name="A sample's order, rate and noise multiplier", value=(order, rate, noise_multiplier),
+        wanted="from 2 on, in (0, 1] and above 0",
+    )  # fmt: skip
 
 
 def epsilon_rdp(events: Iterable[Event], delta: float) -> float:
@@ -614,7 +617,7 @@ for _each in (
 def get_accountant(name: str) -> Accountant:
     """The accountant of that name, ``gdp`` (the default everywhere), ``rdp``, ``pure``, ``pld``; PrivacyError else."""
     if name not in _ACCOUNTANTS:
-        raise PrivacyError("unknown-accountant", name=name, accountants=", ".join(sorted(_ACCOUNTANTS)))
+        raise PrivacyError("unknown-name", kind="accountant", name=name, known=", ".join(sorted(_ACCOUNTANTS)))
     return _ACCOUNTANTS[name]
 
 

@@ -53,7 +53,12 @@ class NoiseDemand:
 
     def __post_init__(self) -> None:
         if min(self.sensitivity_squared, self.length, self.count) < 1 or not 0 < self.weight < math.inf:
-            raise PrivacyError("demand-out-of-range", demand=self)
+            raise PrivacyError(
+                "out-of-range",
+                name="A demand for noise",
+                value=self,
+                wanted="of a sensitivity, entries and a weight above 0",
+            )
 
 
 def calibrate_noise_multiplier(
@@ -77,7 +82,7 @@ def calibrate_noise_multiplier(
     check_epsilon(epsilon)
     check_delta(delta)
     if not 0 < total_weight < math.inf:
-        raise PrivacyError("weight-out-of-range", weight=total_weight)
+        raise PrivacyError("out-of-range", name="total_weight", value=total_weight, wanted="a finite number above 0")
     judge = get_accountant(accountant)
     root = math.sqrt(total_weight)
 
@@ -92,7 +97,7 @@ def calibrate_noise_multiplier(
     # The exact accountant's answer is where every other accountant's search starts: none of them needs less.
     noise_multiplier = smallest(keeps, start=exact, precision=_PRECISION)
     if not keeps(noise_multiplier):
-        raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, accountant=judge.name)
+        raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, judge=f"the accountant {judge.name!r}")
     return noise_multiplier
 
 
@@ -125,7 +130,7 @@ def calibrate_sigmas(
     # Below this precision the multiplier no longer changes a sigma by more than the grid does.
     noise_multiplier = smallest(keeps, start=noise_multiplier, precision=1e-9)
     if not keeps(noise_multiplier):
-        raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, accountant=judge.name)
+        raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, judge=f"the accountant {judge.name!r}")
     return sigmas_of(noise_multiplier)
 
 
@@ -233,7 +238,13 @@ def _gaussian_noise(noise_multiplier: float, squared: int, length: int, honest_g
 def _local_noise_of(query: Query) -> QueryNoise:
     """The noise of a release of the local model: enough on every record's vector by itself."""
     if isinstance(query, SampledQuery):
-        raise PrivacyError("noise-local-samples")
+        # Anyone who sees a record's own answer sees whether it was drawn: nothing would be gained by the sample.
+        raise PrivacyError(
+            "noise-mode-unsupported",
+            subject="A release over a secret sample",
+            noise="local",
+            others='"server" or "distributed"',
+        )
     sigma = integer_sigma(query.noise_multiplier, query.sensitivity_squared)
     event = LocalGaussianEvent.of(sigma, query.sensitivity_squared, query.length)
     return QueryNoise(event, sigma * sigma, 0, 0, record_sigma=sigma)
@@ -247,7 +258,9 @@ def noise_of_records(record_sigma: int, n_records: int) -> int:
 def _pure_noise_of(query: PureQuery, *, is_central: bool) -> QueryNoise:
     """The noise of a release of pure differential privacy: `central_sigma` is its scale, `variance` a Laplace's."""
     if not is_central:
-        raise PrivacyError("noise-shares")
+        # A sum of Laplace draws is no Laplace draw, and a choice needs the exact sum.
+        subject = "A release of Laplace noise, or a choice,"
+        raise PrivacyError("noise-mode-unsupported", subject=subject, noise="distributed", others='"server"')
     pure = query.pure
     if pure.scale == 0:
         return QueryNoise(UnnoisedEvent(), 0, 0, 0)

@@ -275,7 +275,7 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     """The event that `to_dict` wrote; raises PrivacyError(code='unknown-event') for a type this version cannot read."""
     name = data.get("type")
     if not isinstance(name, str) or name not in _EVENT_TYPES:
-        raise PrivacyError("unknown-event-type", name=name)
+        raise PrivacyError("unknown-event", type=name)
     return _EVENT_TYPES[name].from_dict(data)
 
 
@@ -309,4 +309,4 @@ def _check_positive_int(name: str, value: object) -> None:
 
 
 def _malformed(what: str) -> PrivacyError:
-    return PrivacyError("malformed-event", what=what)
+    return PrivacyError("malformed", code="malformed-event", what=what)

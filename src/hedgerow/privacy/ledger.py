@@ -215,7 +215,7 @@ def _refuse_second(purpose: str, seen: frozenset[str] | set[str]) -> None:
 
 
 def _malformed(what: str) -> PrivacyError:
-    return PrivacyError("malformed-ledger", what=what)
+    return PrivacyError("malformed", code="malformed-ledger", what=what)
 
 
 def prepared_ledger(plan: Plan) -> Ledger:
@@ -251,7 +251,9 @@ def _releases(prepared: tuple[Prepared, ...]) -> tuple[Release, ...]:
 def _release_of(number: int, prepared: Prepared) -> Release:
     if prepared.kind in EVALUATION_KINDS:
         # A report would take it for an evaluation's, whose noise may be another's, and which no plan asks for.
-        raise PrivacyError("malformed-ledger", what=f"No {prepared.kind} of an evaluation comes before a training.")
+        raise PrivacyError(
+            "malformed", code="malformed-ledger", what=f"No {prepared.kind} of an evaluation comes before a training."
+        )
     cohort = NoiseCohort(prepared.sites, prepared.colluders, prepared.shares) if prepared.shares else None
     return Release(
         purpose=str(Purpose(number, prepared.kind, prepared.subject)),
@@ -297,7 +299,9 @@ def _table_of(release: Release) -> dict[str, Any]:
         return table | {"sigma": event.sigma}
     if isinstance(event, UnnoisedEvent):
         return table
-    raise PrivacyError("malformed-ledger", what=f"The release {release.purpose!r} is no sum that a plan can name.")
+    raise PrivacyError(
+        "malformed", code="malformed-ledger", what=f"The release {release.purpose!r} is no sum that a plan can name."
+    )
 
 
 def _squared(sensitivity: float) -> int:

@@ -363,7 +363,9 @@ def select(scores: Sequence[npt.NDArray[np.int64]], scale: int, random_bytes: Ra
         if not len(values):
             continue
         if int(np.abs(values).max()) > LARGEST_SCORE:
-            raise PrivacyError("score-out-of-range")
+            raise PrivacyError(
+                "out-of-range", name="A score", value="beyond 2^61", wanted="below it; count in coarser units"
+            )
         gaps = np.asarray(int(values.max()) - values, dtype=np.int64)
         while chosen[part] < 0:
             index, after = attempt_selection(stream, position, gaps, scale)
@@ -401,9 +403,11 @@ def _draw(sampler: _Sampler, size: int, length: int, random_bytes: RandomBytes) 
 def _check_arguments(sigma: int, length: int) -> None:
     """Raise PrivacyError for a size of noise, or a length, out of range."""
     if isinstance(sigma, bool) or not isinstance(sigma, int) or not 1 <= sigma <= LARGEST_SIGMA:
-        raise PrivacyError("sigma-out-of-range", sigma=sigma)
+        raise PrivacyError(
+            "out-of-range", name="sigma, in grid units,", value=sigma, wanted="an integer from 1 to 2^53"
+        )
     if isinstance(length, bool) or not isinstance(length, int) or length < 0:
-        raise PrivacyError("length-out-of-range", length=length)
+        raise PrivacyError("out-of-range", name="A length of noise", value=length, wanted="an integer of at least 0")
 
 
 def _request_bytes(random_bytes: RandomBytes, n_bytes: int) -> npt.NDArray[np.uint8]:
@@ -477,7 +481,9 @@ class SeededNoise:
 
     def __init__(self, seed: bytes | int, exact: bool = True) -> None:
         if isinstance(seed, bool) or not isinstance(seed, bytes | int):
-            raise PrivacyError("seed-type", type=type(seed).__name__)
+            raise PrivacyError(
+                "out-of-range", name="The type of a seed", value=type(seed).__name__, wanted="bytes or int"
+            )
         # The two kinds are told apart, so that 97 and b"a" are different seeds.
         self._seed = b"b" + seed if isinstance(seed, bytes) else b"i" + str(seed).encode()
         self._exact = exact

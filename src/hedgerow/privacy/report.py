@@ -101,7 +101,7 @@ class PrivacyContext:
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
         if self.noise_mode not in NOISE_MODES:
-            raise PrivacyError("unknown-noise-mode", noise=self.noise_mode, modes=", ".join(NOISE_MODES))
+            raise PrivacyError("unknown-name", kind="mode of noise", name=self.noise_mode, known=", ".join(NOISE_MODES))
 
     @classmethod
     def of(cls, plan: Plan, *, seeded: bool = False, approximate: bool = False) -> PrivacyContext:
@@ -598,7 +598,7 @@ def _untrue(said: str, found: str) -> PrivacyError:
 
 
 def _malformed(what: str) -> PrivacyError:
-    return PrivacyError("malformed-report", what=what)
+    return PrivacyError("malformed", code="malformed-report", what=what)
 
 
 def _number(value: float, digits: int = 6) -> str:

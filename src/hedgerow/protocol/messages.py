@@ -70,7 +70,7 @@ AnyReal = Annotated[float, Real()]
 def refused(fault: CodecFault) -> RemoteProtocolError:
     """The error for bytes that are no message of a run."""
     is_version = fault.flaw is Flaw.UNKNOWN_VERSION
-    return RemoteProtocolError("unknown-version" if is_version else "malformed-message", fault=fault.what)
+    return RemoteProtocolError("malformed-message", code="unknown-version" if is_version else None, fault=fault.what)
 
 
 def _require_at_most(total: int, releases: tuple[IntVector, ...]) -> None:

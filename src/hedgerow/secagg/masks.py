@@ -161,7 +161,7 @@ def share_variance(total_variance: Fraction, guarantees: Guarantees) -> Fraction
     Raises PrivacyError when no honest vector is guaranteed or the variance is not positive.
     """
     if total_variance <= 0:
-        raise PrivacyError("noise-variance")
+        raise PrivacyError("out-of-range", name="A variance of noise", value=total_variance, wanted="above 0")
     if guarantees.honest_group < 1:
         raise PrivacyError("noise-group")
     return total_variance / guarantees.honest_group

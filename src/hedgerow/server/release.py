@@ -415,8 +415,11 @@ def _carry_out(
 
 
 def _check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
-    if (plan.privacy.noise == "distributed") != (aggregation.cohort is not None):
-        raise PrivacyError("noise-of-sums", noise=plan.privacy.noise)
+    sites_add_it = aggregation.cohort is not None
+    if (plan.privacy.noise == "distributed") != sites_add_it:
+        subject = f"A sum {'with' if sites_add_it else 'without'} shares of the sites"
+        others = '"distributed"' if sites_add_it else '"server"'
+        raise PrivacyError("noise-mode-unsupported", subject=subject, noise=plan.privacy.noise, others=others)
 
 
 # What the releases cost --------------------------------------------------------------------------------------------
@@ -434,7 +437,7 @@ def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyRep
         noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
         spent = account_of(privacy.accountant, noised, privacy.delta).epsilon
     if spent > privacy.epsilon:
-        raise PrivacyError("budget-exceeded", spent=spent, epsilon=privacy.epsilon)
+        raise PrivacyError("budget-exceeded", what="The run", spent=spent, epsilon=privacy.epsilon)
     return report
 
 
@@ -443,7 +446,7 @@ def checked_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
     cost = report_of(own, context)
     requested = context.epsilon_requested
     if requested is not None and cost.epsilon > requested:
-        raise PrivacyError("evaluation-budget-exceeded", spent=cost.epsilon, requested=requested)
+        raise PrivacyError("budget-exceeded", what="The evaluation", spent=cost.epsilon, epsilon=requested)
     return cost
 
 

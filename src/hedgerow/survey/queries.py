@@ -628,4 +628,4 @@ class SurveyNode:
 
 
 def _refused(reason: str) -> RemoteProtocolError:
-    return RemoteProtocolError("survey-query-refused", reason=reason)
+    return RemoteProtocolError("query-refused", reason=reason)

@@ -104,7 +104,9 @@ class OpenPlan(_Request):
         if plan.prepared:
             raise refuse("prepared", f"{len(plan.prepared)} releases", "none in a plan that a survey is to fill in")
         if plan.privacy.noise == "local":
-            raise PrivacyError("noise-mode-unsupported", noise="local")
+            raise PrivacyError(
+                "noise-mode-unsupported", subject="A survey", noise="local", others='"distributed" or "server"'
+            )
         if self.questions.is_empty:
             raise PlanError("survey-nothing-open", name=plan.name)
 
@@ -290,7 +292,9 @@ class OpenTable(_Request):
         if len(set(names)) < len(names):
             raise refuse("columns", columns, "columns of different names")
         if self.carrier.privacy.noise == "local":
-            raise PrivacyError("noise-mode-unsupported", noise="local")
+            raise PrivacyError(
+                "noise-mode-unsupported", subject="A survey", noise="local", others='"distributed" or "server"'
+            )
         _ = self.questions
 
     @classmethod

@@ -728,7 +728,7 @@ class GrpcWatch(_Dialler):
         settings: LinkSettings = DEFAULTS,
     ) -> None:
         if identity.public != roster.monitor(identity.public.name):
-            raise EnvironmentFault("monitor-not-pinned", name=identity.public.name)
+            raise EnvironmentFault("identity-not-pinned", name=identity.public.name)
         super().__init__(address, identity, roster, jitter, settings, MAX_REPORT_BYTES)
         # A person looks on: longer pauses than a few seconds would only keep him waiting.
         self._longest_pause = min(settings.longest_backoff_seconds, 5.0)

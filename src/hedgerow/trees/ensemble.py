@@ -161,7 +161,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     """The ensemble that `ensemble_to_dict` wrote for a model of `plan`; everything in it is checked.
 
     Raises:
-        ModelError: code "model-newer-version", "model-grid-changed", "model-unknown-feature", "model-leaf-range" or
+        ModelError: code "model-newer-version", "model-grid-changed", "model-leaf-range" or
             "model-invalid".
     """
     grid = build_grid(plan)
@@ -348,12 +348,8 @@ class _TreeReader:
         features = self._integers("features", self._n_nodes, -INT32, INT32)
         unknown = [feature for feature in features if not 0 <= feature < self._grid.n_features]
         if unknown:
-            raise ModelError(
-                "model-unknown-feature",
-                tree=self._name.capitalize(),
-                feature=unknown[0],
-                last=self._grid.n_features - 1,
-            )
+            last = self._grid.n_features - 1
+            raise ModelError("model-invalid", fault=f"{self._name} asks for feature {unknown[0]} of 0 to {last}")
         return features
 
     def _codes(self, codes: object, feature: FeatureGrid) -> list[int]:

@@ -221,7 +221,9 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
         # Far below any epsilon's rho: rho = epsilon² / 4 log(1 / delta), about.
         low, high = min(low, low**2), 1.0
     if not keeps(low):
-        raise PrivacyError("calibration-failed-grid", epsilon=privacy.epsilon)
+        raise PrivacyError(
+            "calibration-failed", epsilon=privacy.epsilon, delta=privacy.delta, judge="the final rounding"
+        )
     # Accountants that use delta may allow a far larger sum.
     while high < 1e6 and keeps(high):
         low, high = high, 2 * high

@@ -193,7 +193,9 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
 
         final = smallest(keeps, start=final, precision=MARGIN)
         if not keeps(final):
-            raise PrivacyError("calibration-failed-grid", epsilon=privacy.epsilon)
+            raise PrivacyError(
+                "calibration-failed", epsilon=privacy.epsilon, delta=privacy.delta, judge="the final rounding"
+            )
     return terms_of_noise(final), final
 
 
@@ -212,8 +214,9 @@ def _calibrate(promise: _Promise) -> tuple[float, int]:
         low, high = high, 2 * high
         if high > 1e9:
             raise PrivacyError(
-                "calibration-failed-rounds", epsilon=promise.epsilon, delta=promise.delta, n_rounds=promise.n_rounds
-            )
+                "calibration-failed", epsilon=promise.epsilon, delta=promise.delta,
+                judge=f"the account of {promise.n_rounds} rounds of samples",
+            )  # fmt: skip
     high = bisect(lambda noise: promise.spent(noise)[0] <= promise.epsilon, low, high, 1e-6)
     if promise.is_exact:
         # Renyi accounting asks for far less than twice the noise; if not, this still keeps the promise.
