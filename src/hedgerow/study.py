@@ -526,7 +526,9 @@ def read_invitation(path: Path) -> Invitation:
         # An editor, or a mail program, may have put a byte-order mark first.
         return parse_invitation(content.decode("utf-8-sig"), str(path))
     except FileNotFoundError:
-        raise UsageError("invitation-not-found", path=path) from None
+        raise UsageError(
+            "not-found", code="invitation-not-found", path=path, wanted="the file that the coordinator sent"
+        ) from None
     except (UnicodeDecodeError, IsADirectoryError):
         raise UsageError("invitation-file", where=str(path)) from None
 

@@ -222,7 +222,7 @@ NONE_LEFT = [part for name in ("patient", "age", "ward", "ill") for part in ("--
         (["TABLE", "--epsilon", "1", "--max-rows-per-unit", "2"], "usage"),
         (["TABLE", "--epsilon", "1", "--roster", "r.toml"], "usage"),
         (["--epsilon", "1", "--federated", "--site", "TABLE"], "usage"),
-        (["TABLE", "--epsilon", "1", "--federated", "--roster", "r", "--identity", "i"], "usage-survey-missing"),
+        (["TABLE", "--epsilon", "1", "--federated", "--roster", "r", "--identity", "i"], "usage"),
         (["--epsilon", "1", "--federated", "--roster", "r", "--identity", "i", "--out", "OUT"], "usage"),
         (["TABLE", "--epsilon", "1", "--train-epsilon", "1"], "survey-plan-epsilon"),
         (["TABLE", "--epsilon", "1", "--schema", "none.toml"], "plan-not-found"),

@@ -387,7 +387,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"privacy": 3}, "privacy"),
     ({"label": []}, "label"),
     ({"name": "two\nlines"}, "name"),
-    ({"privacies": {}}, "privacies"),
+    ({"privacies": {}}, "plan.privacies"),
     ({"version": "1"}, "version"),
     ({"version": True}, "version"),
     ({"version": 0}, "version"),

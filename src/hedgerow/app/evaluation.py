@@ -102,7 +102,7 @@ def journal_file(out: Path | str, model: Model) -> str:
 def conclude_evaluation(outcome: Outcome, model: Model) -> FederatedEvaluation:
     """What a run over nodes found, and the model with it on its account."""
     if outcome.evaluation is None or outcome.cost is None:
-        raise HedgerowError("no-numbers")
+        raise HedgerowError("no-result", result="numbers")
     account = evaluated(model, outcome.evaluation, outcome.ledger, outcome.report)
     return FederatedEvaluation(outcome.evaluation, outcome.cost, account)
 

@@ -76,7 +76,8 @@ def adapt_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Lo
         if not tables:
             raise UsageError("adapter-no-table", argument=argument)
         if name in files:
-            raise UsageError("adapter-twice", argument=argument)
+            expected = "one file for each site, NAME=FILE, and at most one without a name, for all others"
+            raise UsageError("argument", code="adapter-file", name="--adapter", value=argument, expected=expected)
         files[name] = path
     own = {name: read_adapter(path) for name, path in files.items()}
     return {name: adapt(place, own.get(name, own.get("", PLAIN))) for name, place in tables.items()}
@@ -124,7 +125,7 @@ def new_file(path: str) -> Path:
     """The path of a plan to be written, if nothing is there yet; raises as `check_can_write`, and UsageError."""
     file = check_can_write(path)
     if file.exists():
-        raise UsageError("plan-exists", path=file)
+        raise UsageError("exists", code="plan-exists", path=file)
     return file
 
 
@@ -185,7 +186,8 @@ def parse_max_rows(given: list[str]) -> dict[str, int]:
     for each in given:
         name, equals, number = each.partition("=")
         if not equals or not number.isascii() or not number.isdecimal() or int(number[:20]) < 1 or name in rows:
-            raise UsageError("usage-max-rows", each=each)
+            expected = "NAME=N once for a site, as in north=5000"
+            raise UsageError("argument", code="usage", name="--max-rows", value=each, expected=expected)
         rows[name] = int(number[:20])
     return rows
 
@@ -200,10 +202,12 @@ def read_policy(path: str) -> Policy:
     try:
         return parse_policy(Path(path).read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, IsADirectoryError):
-        raise UsageError("policy-not-found", path=path) from None
+        raise UsageError(
+            "not-found", code="policy-not-found", path=path,
+            wanted="the policy that this site's owner wrote; docs/deploy-by-hand.md has one to begin with",
+        ) from None  # fmt: skip
     except UnicodeDecodeError:
-        text = f"{path}: the policy is not UTF-8 text."
-        raise UsageError("policy-encoding", text=text) from None
+        raise UsageError("not-toml", code="policy-file", name=path, fault="it is not UTF-8 text") from None
 
 
 def signing_key(identity: PrivateIdentity) -> Identity:

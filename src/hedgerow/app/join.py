@@ -129,7 +129,7 @@ def join(options: JoinOptions, invitation: Invitation, page: SitePage | None = N
     address = str(Address.parse(options.connect, "--connect"))
     folder = options.party_folder(invitation)
     if invitation.role is Role.SITE and options.data is None and options.held_out is None:
-        raise UsageError("usage-no-rows")
+        raise UsageError("usage-missing", missing="A table to train on (DATA), or one to evaluate on (--held-out),")
     _make_room(invitation, folder)
     if invitation.role is Role.SITE:
         _require_data_set(options, folder)

@@ -319,7 +319,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
         log.also = page.tell
         page.begin(plan, policy, roster, options.address)
     if options.data is None and options.held_out is None:
-        raise UsageError("usage-no-rows")
+        raise UsageError("usage-missing", missing="A table to train on (DATA), or one to evaluate on (--held-out),")
 
     def read(data: str, query: str | None, _: str) -> Load:
         load = loader(data, query, strict=policy.is_strict, tell=note, own=policy.data)

@@ -114,7 +114,7 @@ def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> N
         raise UsageError("study-address", listen=listen)
     folder, draft = Path(check_name(name)), Path(f".{name}.new")
     if folder.exists():
-        raise UsageError("study-exists", folder=folder)
+        raise UsageError("exists", code="study-exists", path=folder)
     # What a killed command has left behind is not a study.
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
@@ -318,7 +318,8 @@ def _confirm(book: StudyBook, given: Sequence[str]) -> None:
     for each in given:
         name, equals, words = each.partition("=")
         if not equals:
-            raise UsageError("usage-confirm", each=each)
+            expected = 'a party and its words, as in north="apple river stone lamp"'
+            raise UsageError("argument", code="usage", name="What is to be confirmed", value=each, expected=expected)
         book.confirm(name, words, coordinator_keys)
         note(f"{name} is confirmed.")
 

@@ -281,7 +281,9 @@ def _say_unread(names: Sequence[str]) -> None:
 def _open_table(options: SurveyOptions, columns: Sequence[AskedColumn], noise: Mapping[str, str]) -> OpenTable:
     names = [column.name for column in columns]
     if options.label and options.label not in names:
-        raise UsageError("survey-column", column=options.label, columns=join_names(names))
+        raise UsageError(
+            "unknown-name", code="survey-column", kind="column", name=options.label, known=join_names(names)
+        )
     return OpenTable.of(columns, options.label or "", _privacy(options, noise))
 
 
@@ -315,7 +317,7 @@ class PlanFile:
     def require_room(self) -> None:
         """Before a survey begins or goes on; raises UsageError "plan-exists"."""
         if self.path.exists():
-            raise UsageError("plan-exists", path=self.path)
+            raise UsageError("exists", code="plan-exists", path=self.path)
 
     def look(self, session: RunSession) -> None:
         """Say that a survey is over whose journal says so; raises UsageError where there is no room for its plan."""
@@ -333,7 +335,7 @@ def save_plan(path: Path, text: str) -> None:
     """Write a survey's plan, unless it is there already; raises UsageError "plan-exists" for another one."""
     if path.exists():
         if path.read_text(encoding="utf-8") != text:
-            raise UsageError("plan-exists", path=path)
+            raise UsageError("exists", code="plan-exists", path=path)
         return
     write_atomically(path, text.encode())
 
@@ -344,4 +346,4 @@ class StatisticsFolder(PlanFile):
     def require_room(self) -> None:
         """See `PlanFile.require_room`: statistics may be written over, a plan may not."""
         if (self.path / PLAN).exists():
-            raise UsageError("plan-exists", path=self.path / PLAN)
+            raise UsageError("exists", code="plan-exists", path=self.path / PLAN)

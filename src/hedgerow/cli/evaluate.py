@@ -89,7 +89,7 @@ def _check_plain(arguments: argparse.Namespace) -> None:
         option = "site" if only_federated[0] == "sites" else only_federated[0]
         raise UsageError("usage-needs", option=f"--{option}", other="--federated")
     if arguments.data is None:
-        raise UsageError("usage-no-data")
+        raise UsageError("usage-missing", missing="DATA")
 
 
 def _run_federated(arguments: argparse.Namespace) -> None:
@@ -169,7 +169,7 @@ def _check_federated(arguments: argparse.Namespace) -> None:
     missing = missing or ("--site or --roster" if not over_network and not arguments.sites else "")
     missing = missing or ("--epsilon" if arguments.epsilon is None else "")
     if missing:
-        raise UsageError("usage-federated-missing", missing=missing)
+        raise UsageError("usage-missing", missing=missing)
     if arguments.data is not None:
         raise UsageError("usage-beside", option=arguments.data, other="--federated")
 

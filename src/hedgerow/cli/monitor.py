@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
     from hedgerow.protocol.stream import LEAST_INTERVAL, LONGEST_INTERVAL
 
     if not LEAST_INTERVAL <= arguments.every <= LONGEST_INTERVAL:
-        raise UsageError("usage-every", every=arguments.every, least=LEAST_INTERVAL, longest=LONGEST_INTERVAL)
+        expected = f"a number of seconds from {LEAST_INTERVAL:g} to {LONGEST_INTERVAL:g}"
+        raise UsageError("argument", code="usage", name="--every", value=arguments.every, expected=expected)
     watch(
         arguments.roster, arguments.identity, str(Address.parse(arguments.connect, "--connect")), arguments.every,
         console=arguments.console, as_json=arguments.json, once=arguments.once,

@@ -78,12 +78,12 @@ def init(arguments: argparse.Namespace) -> None:
     from hedgerow.data.drafts import draft_plan, read_codebook
 
     if arguments.event is not None and (arguments.private or arguments.federated):
-        raise UsageError("usage-event-and-private")
+        raise UsageError("usage-beside", option="--event", other="--private or --federated")
     if arguments.federated:
         init_federated(arguments)
         return
     if arguments.label is None:
-        raise UsageError("usage-survey-missing", missing="--label")
+        raise UsageError("usage-missing", missing="--label")
     out = None if arguments.out is None else new_file(arguments.out)
     if arguments.private:
         text, require_plan = private_draft(arguments, out)
@@ -148,7 +148,7 @@ def preset(arguments: argparse.Namespace) -> None:
         print_facts([(name, f"{preset.title}. {preset.source}") for name, preset in PRESETS.items()])
         return
     if arguments.name is None:
-        raise UsageError("usage-no-preset")
+        raise UsageError("usage-missing", missing="The name of a preset (--list has all)")
     preset = preset_named(arguments.name)
     if arguments.plan is None:
         if arguments.out is not None:
@@ -236,7 +236,7 @@ def plan_found_by(asked: OpenPlan, outcome: Outcome, run: bytes) -> Plan:
     from hedgerow.survey.bounds import Findings
 
     if not isinstance(outcome.findings, Findings):
-        raise HedgerowError("no-numbers")
+        raise HedgerowError("no-result", result="numbers")
     return asked.filled(outcome.findings, outcome.ledger, run)
 
 
@@ -252,9 +252,9 @@ def read_open_plan(arguments: argparse.Namespace) -> OpenPlan:
 
     names = usable_columns(column_names(adapt_table(arguments.data, arguments.adapter)))
     if arguments.label is None:
-        raise UsageError("usage-survey-missing", missing="--label")
+        raise UsageError("usage-missing", missing="--label")
     if arguments.epsilon is None:
-        raise UsageError("usage-survey-missing", missing="--epsilon")
+        raise UsageError("usage-missing", missing="--epsilon")
     privacy: dict[str, Any] = {
         "epsilon": arguments.epsilon,
         "delta": USUAL_DELTA if arguments.delta is None else arguments.delta,
@@ -276,14 +276,15 @@ def read_open_plan(arguments: argparse.Namespace) -> OpenPlan:
 def _check(arguments: argparse.Namespace) -> None:
     missing = [name for name in ("roster", "identity", "out") if getattr(arguments, name) is None]
     if missing:
-        raise UsageError("usage-survey-missing", missing=f"--{missing[0]}")
+        raise UsageError("usage-missing", missing=f"--{missing[0]}")
     if arguments.bounds_are_public or arguments.codebook is not None:
-        raise UsageError("usage-survey-declared")
+        raise UsageError("usage-beside", option="--bounds-are-public or --codebook", other="--federated")
     if arguments.data.lower().endswith(".toml"):
         said = ("label", "label_type", "epsilon", "delta", "n_records", "noise")
         given = [name for name in said if getattr(arguments, name) is not None]
         if given:
-            raise UsageError("usage-survey-twice", option=given[0].replace("_", "-"), path=arguments.data)
+            option, other = f"--{given[0].replace('_', '-')}", f"{arguments.data}, which says it itself"
+            raise UsageError("usage-beside", option=option, other=other)
 
 
 def _require_trainable(asked: OpenPlan) -> None:

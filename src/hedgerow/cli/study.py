@@ -297,7 +297,7 @@ def demo(arguments: argparse.Namespace) -> None:
 
     folder = Path(arguments.out)
     if folder.exists():
-        raise UsageError("study-exists", folder=folder)
+        raise UsageError("exists", code="study-exists", path=folder)
     data = write_rand_hie(folder)
     tables = dict(list(data.train.items())[: arguments.sites])
     text = data.plan.read_text(encoding="utf-8").replace("[privacy]\n", '[privacy]\nnoise = "distributed"\n')

@@ -144,15 +144,15 @@ def _check(arguments: argparse.Namespace) -> None:
         if given or arguments.new_run:
             raise UsageError("usage-needs", option="--" + (given or ["new-run"])[0], other="--federated")
         if not arguments.sites and arguments.data is None:
-            raise UsageError("survey-no-table")
+            raise UsageError("usage-missing", missing="DATA, or --site NAME=TABLE,")
         return
     if arguments.sites:
         raise UsageError("usage-beside", option="--site", other="--roster")
     missing = [name for name in ("roster", "identity", "out") if getattr(arguments, name) is None]
     if missing:
-        raise UsageError("usage-survey-missing", missing=f"--{missing[0]}")
+        raise UsageError("usage-missing", missing=f"--{missing[0]}")
     if not (arguments.data or arguments.schema or arguments.codebook or arguments.survival):
-        raise UsageError("survey-no-columns-named")
+        raise UsageError("usage-missing", missing="DATA, --codebook, --schema or --survival, which name columns,")
 
 
 def private_draft(arguments: argparse.Namespace, out: Path | None) -> tuple[str, Callable[[], None]]:
@@ -160,8 +160,10 @@ def private_draft(arguments: argparse.Namespace, out: Path | None) -> tuple[str,
     from hedgerow.app.survey import SurveyOptions, survey_over_tables
 
     declares = arguments.bounds_are_public or arguments.n_records is not None or arguments.codebook
-    if arguments.epsilon is None or declares:
-        raise UsageError("survey-private-epsilon")
+    if arguments.epsilon is None:
+        raise UsageError("usage-missing", missing="--epsilon")
+    if declares:
+        raise UsageError("usage-beside", option="--bounds-are-public, --n-records or --codebook", other="--private")
     adapters = [] if arguments.adapter is None else [arguments.adapter]
     delta = 1e-6 if arguments.delta is None else arguments.delta
     options = SurveyOptions(epsilon=arguments.epsilon, delta=delta, label=arguments.label, adapters=adapters)

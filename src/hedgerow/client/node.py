@@ -470,7 +470,7 @@ class ArrivalFolder:
         """Raise UsageError (code "stream-unsupported") for a plan whose rows cannot come one after the other."""
         if method_of(plan).keeps_accounts and plan.privacy.unit == "record":
             return
-        raise UsageError("arrivals-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
+        raise UsageError("stream-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
 
     def names(self) -> list[str]:
         """The tables that are there now; EnvironmentFault (code "arrivals-folder") when there is no such folder."""

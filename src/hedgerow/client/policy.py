@@ -36,10 +36,10 @@ from hedgerow.plan.fields import (
     integer,
     number,
     one_of,
-    quote,
     read_json,
     read_section,
     read_toml,
+    refuse,
     some_of,
     text,
 )
@@ -67,7 +67,9 @@ def _plan_digests(value: object, path: str) -> tuple[str, ...]:
     digests = tuple(digest.lower() for digest in distinct_texts(value, path))
     for digest in digests:
         if re.fullmatch("[0-9a-f]{64}", digest) is None:
-            raise PlanError("policy-digests", path=path, found=quote(digest))
+            raise refuse(
+                path, digest, "digests of plans, 64 hexadecimal digits each, as `hedgerow privacy PLAN` prints"
+            )
     return digests
 
 
@@ -189,7 +191,7 @@ class Policy:
     def check_roster(self, roster: Roster) -> None:
         """Raises PolicyRefusal: policy-coordinator, policy-small-cohort."""
         if self.coordinators and roster.coordinator.hex() not in self.coordinators:
-            raise PolicyRefusal("policy-coordinator")
+            raise PolicyRefusal("policy", code="policy-coordinator", asked="the coordinator of this roster")
         if len(roster.sites) < self.min_sites:
             raise PolicyRefusal("policy-small-cohort", n_roster=len(roster.sites), least=self.min_sites)
 
@@ -202,10 +204,10 @@ class Policy:
         """
         beyond = _beyond(plan.feature_names, self.features)
         if beyond:
-            raise PolicyRefusal("policy-feature", column=beyond[0])
+            raise PolicyRefusal("policy", code="policy-feature", asked=f"the column {beyond[0]!r}, which the plan uses")
         beyond = _beyond(plan.label.columns, self.labels)
         if beyond:
-            raise PolicyRefusal("policy-label", label=beyond[0])
+            raise PolicyRefusal("policy", code="policy-label", asked=f"predictions of {beyond[0]!r}")
         if evaluation_noise is not None and evaluation_noise not in self.noise_of_evaluations:
             said = f"The coordinator asks for an evaluation with {evaluation_noise} noise"
             raise noise_refusal(said, evaluation_noise, "evaluation_noise")
@@ -213,13 +215,16 @@ class Policy:
             raise noise_refusal(f"The plan wants {plan.privacy.noise} noise", plan.privacy.noise, "noise")
         if self.unit and plan.privacy.unit != self.unit:
             # An epsilon for each record is a weaker promise to somebody with many records.
-            raise PolicyRefusal("policy-unit", unit=plan.privacy.unit, wanted=self.unit)
+            asked = f"to protect each {plan.privacy.unit}; it wants each {self.unit} protected"
+            raise PolicyRefusal("policy", code="policy-unit", asked=asked)
         own = math.inf if plan.reads_quantiles else plan.privacy.epsilon
         wanted = own if epsilon is None else epsilon
         if math.isinf(wanted) and not math.isinf(self.max_epsilon):
-            raise PolicyRefusal("policy-unnoised")
+            raise PolicyRefusal("policy", code="policy-unnoised", asked="sums without noise")
         if not plan.federation.secure_aggregation:
-            raise PolicyRefusal("policy-clear-sums")
+            raise PolicyRefusal(
+                "policy", code="policy-clear-sums", asked="sums in the clear; over a network there are none"
+            )
 
     def check_fit(self, found: TableFit) -> None:
         """Raises PolicyRefusal: policy-loss, policy-clamped, policy-unlisted. For the owner alone: it tells of rows."""
@@ -247,11 +252,11 @@ class Policy:
         """Raises PolicyRefusal: policy-query-kind or policy-unnoised."""
         self._require_kind(query)
         if query.noise_multiplier == 0 and not math.isinf(self.max_epsilon):
-            raise PolicyRefusal("policy-unnoised-query")
+            raise PolicyRefusal("policy", code="policy-unnoised", asked="a sum without noise")
 
     def _require_kind(self, query: Query) -> None:
         if _beyond([query.purpose.kind], self.query_kinds):
-            raise PolicyRefusal("policy-query-kind", kind=query.purpose.kind)
+            raise PolicyRefusal("policy", code="policy-query-kind", asked=f"queries of the kind {query.purpose.kind}")
 
 
 def parse_policy(toml_text: str) -> Policy:
@@ -268,7 +273,7 @@ def parse_policy(toml_text: str) -> Policy:
     except PlanError as error:
         raise UsageError("policy-file", what=error.what, cause=error.cause, remedy=error.remedy) from None
     except ValueError as error:
-        raise UsageError("policy-syntax", error=error) from None
+        raise UsageError("not-toml", code="policy-file", name="The policy", fault=error) from None
 
 
 def noise_refusal(what: str, noise: str, line: str) -> PolicyRefusal:
@@ -291,17 +296,17 @@ def _beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
 
 def no_held_out_rows(_: Plan) -> SiteData:
     """Raises PolicyRefusal: the owner gave no rows to evaluate on."""
-    raise PolicyRefusal("policy-no-held-out")
+    raise PolicyRefusal("policy-no-rows", code="policy-no-held-out", task="an evaluation", option="--held-out TABLE")
 
 
 def no_training_rows(_: Plan) -> SiteData:
     """Raises PolicyRefusal: the owner gave no rows to train on."""
-    raise PolicyRefusal("policy-no-training")
+    raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
 
 
 def no_raw_rows(_: Asked) -> RawSite:
     """Raises PolicyRefusal: the owner gave no rows to train on, which surveys are asked about."""
-    raise PolicyRefusal("policy-no-training")
+    raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
 
 
 Answers = Node | EvaluationNode | SurveyNode
@@ -371,7 +376,7 @@ def read_plan(content: bytes) -> Plan:
         return Plan.from_dict(read_json(content, MOST_VALUES))
     except (ValueError, AttributeError) as fault:
         why = f" {fault.what}" if isinstance(fault, PlanError) else ""
-        raise RemoteProtocolError("plan-unreadable", why=why) from fault
+        raise RemoteProtocolError("task-unreadable", code="plan-unreadable", what="plan", why=why) from fault
 
 
 def asked_by(message: Invitation | EvaluationInvitation | SurveyInvitation) -> tuple[str, str, str, float]:
@@ -406,9 +411,11 @@ def check_own_plan(setup: NodeSetup) -> None:
         if not setup.policy.plans:
             raise PolicyRefusal("no-pinned-plan")
         if setup.policy.is_strict:
-            raise PolicyRefusal("strict-without-plan")
+            raise PolicyRefusal("rows-without-plan", code="strict-without-plan", line='rows_that_do_not_fit = "refuse"')
         if setup.policy.limits_fit:
-            raise PolicyRefusal("limits-without-plan")
+            raise PolicyRefusal(
+                "rows-without-plan", code="limits-without-plan", line="max_unlisted, max_clamped or refuse_loss"
+            )
         return
     if setup.policy.plans:
         _require_listed(setup.plan, setup.policy.plans)

@@ -188,14 +188,18 @@ def read_adapter(path: str) -> Adapter:
     try:
         content = read_toml(Path(path).read_text(encoding="utf-8-sig"))
         if "data" not in content:
-            raise UsageError("adapter-none", path=path)
+            raise UsageError("adapter-not-read", path=path, fault="there is no table [data]")
         return adapter(content["data"], "data")
     except OSError as fault:
         raise UsageError("adapter-not-read", path=path, fault=fault.strerror or fault) from None
     except PlanError as fault:
         raise UsageError("adapter-file", path=path, what=fault.what, cause=fault.cause, remedy=fault.remedy) from None
     except ValueError as fault:
-        raise fault if isinstance(fault, UsageError) else UsageError("adapter-syntax", path=path, fault=fault) from None
+        raise (
+            fault
+            if isinstance(fault, UsageError)
+            else UsageError("not-toml", code="adapter-file", name=path, fault=fault)
+        ) from None
 
 
 class AdaptedTable:

@@ -175,7 +175,7 @@ def draft_plan(
     names = column_names(path)
     label, event = (label, None) if isinstance(label, str) else label
     if event == label:
-        raise UsageError("usage-event-is-label", label=label)
+        raise UsageError("usage-beside", option=f"--label {label}", other="--event of the same column")
     for option, needed in (("--label", label), ("--event", event)):
         if needed is not None and needed not in names:
             missing, present = repr(needed), quote_names(names)

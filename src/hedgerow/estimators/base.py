@@ -128,6 +128,9 @@ def is_one_pair(bounds: Any) -> bool:
     return all(isinstance(bound, Real) and not isinstance(bound, bool | np.bool_) for bound in bounds)
 
 
+_BOUNDS = '(min, max) for each feature, None for a categorical one, or "private" to find them by noisy counts'
+
+
 def _bounds_of(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     """By name, of the wanted features: (min, max), or "private"; raises UsageError."""
     if bounds is None:
@@ -137,13 +140,16 @@ def _bounds_of(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> dict
     if is_one_pair(bounds):
         return {name: _pair(bounds, name) for name in wanted}
     if isinstance(bounds, str) or not isinstance(bounds, Iterable):
-        raise UsageError("bounds-unknown", bounds=bounds)
+        raise UsageError("argument", code="bounds", name="bounds", value=bounds, expected=_BOUNDS)
     if isinstance(bounds, Mapping):
         by_name = dict.fromkeys(names, PRIVATE) | _by_name(bounds, names, "bounds")
     else:
         pairs = list(bounds)
         if len(pairs) != len(names):
-            raise UsageError("bounds-number", n_pairs=len(pairs), n_names=len(names))
+            raise UsageError(
+                "argument", code="bounds", name="The number of bounds", value=len(pairs),
+                expected=f"{_BOUNDS}; X has {len(names)} features",
+            )  # fmt: skip
         by_name = dict(zip(names, pairs, strict=True))
     absent = [name for name in wanted if by_name.get(name) is None]
     if absent:
@@ -333,16 +339,24 @@ def _by_name(given: Mapping[Any, Any] | None, names: Sequence[str], parameter: s
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise UsageError("feature-values-type", parameter=parameter, type=type(given).__name__)
+        raise UsageError(
+            "argument", code=parameter, name=f"The type of {parameter}", value=type(given).__name__,
+            expected="a dictionary from a feature's name or position to its value",
+        )  # fmt: skip
     found = {}
     for key, value in given.items():
         position = isinstance(key, int | np.integer) and not isinstance(key, bool) and 0 <= key < len(names)
         name = names[int(key)] if position and key not in names else key
         if name not in names:
             features = ", ".join([*map(str, names[:12]), *(["..."] if len(names) > 12 else [])])
-            raise UsageError("feature-values-unknown", parameter=parameter, feature=key, features=features)
+            raise UsageError("unknown-name", code=parameter, kind=f"feature of {parameter}", name=key, known=features)
         found[str(name)] = value
     return found
+
+
+def _not_signs(given: Any, names: Sequence[str]) -> UsageError:
+    expected = f"one of 1, 0 and -1 for each of the {len(names)} features of X, in order or by name or position"
+    return UsageError("argument", code="monotonic-cst", name="monotonic_cst", value=given, expected=expected)
 
 
 def named_signs(given: Any, names: Sequence[str]) -> dict[str, int]:
@@ -351,10 +365,10 @@ def named_signs(given: Any, names: Sequence[str]) -> dict[str, int]:
         return {}
     values = given if isinstance(given, Mapping) else _plain(given) if hasattr(given, "__len__") else [given]
     if isinstance(values, str | list) and len(values) != len(names):
-        raise UsageError("monotonic-cst", found=given, n_names=len(names))
+        raise _not_signs(given, names)
     signs = _by_name(values if isinstance(values, Mapping) else dict(enumerate(values)), names, "monotonic_cst")
     if any(isinstance(sign, str) or sign not in (-1, 0, 1) for sign in signs.values()):
-        raise UsageError("monotonic-cst", found=given, n_names=len(names))
+        raise _not_signs(given, names)
     return {name: int(sign) for name, sign in signs.items()}
 
 
@@ -368,7 +382,8 @@ def named_groups(given: Any, names: Sequence[str]) -> list[list[str]]:
         return [list(pair) for pair in combinations(names, 2)]
     is_listed = isinstance(given, list | tuple | set) and all(isinstance(group, list | tuple | set) for group in given)
     if not is_listed:
-        raise UsageError("interaction-cst", found=given)
+        expected = 'groups of features, such as [["age", "bmi"], ["sex"]], or "pairwise" or "no_interactions"'
+        raise UsageError("argument", code="interaction-cst", name="interaction_cst", value=given, expected=expected)
     return [list(_by_name(dict.fromkeys(group), names, "interaction_cst")) for group in given]
 
 
@@ -381,7 +396,9 @@ def _pair(value: Any, name: str) -> Any:
         if isinstance(low, str) != isinstance(high, str):
             raise ValueError(value)
     except (TypeError, ValueError):
-        raise UsageError("bounds-of-feature", name=name, value=value) from None
+        raise UsageError(
+            "argument", code="bounds", name=f"The bounds of {name!r}", value=value, expected="two numbers, (min, max)"
+        ) from None
     return low, high
 
 
@@ -610,7 +627,7 @@ class PrivateTrees(BaseEstimator):
         names = self._feature_names()
         structure_seed, noise = self._randomness()
         if self.max_rows_per_unit != 1 and holders.units is None:
-            raise UsageError("units-missing", max_rows_per_unit=self.max_rows_per_unit)
+            raise UsageError("units-missing", caller="fit")
         rows: Rows = {"site": None}
         if self.secure_sums:
             # Whether there are masks is what the caller says, not what names stand in `sites`.

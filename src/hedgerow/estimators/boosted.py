@@ -326,7 +326,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
             # Read off the labels, the least of them is not the least that counts.
             return {"type": "count", "min": 0.0, "max": float(math.ceil(high))}
         if loss != "squared_error" and loss not in label_kinds():
-            raise UsageError("loss-unknown", loss=loss)
+            expected = '"squared_error", or "poisson" for counts'
+            raise UsageError("argument", code="loss", name="loss", value=loss, expected=expected)
         return {"type": "regression" if loss == "squared_error" else loss, "min": low, "max": high}
 
     def _known_label_bounds(self, y: NDArray[np.float64], start: Start) -> tuple[float, float]:
@@ -334,7 +335,10 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
             try:
                 low, high = (float(bound) for bound in self.label_bounds)
             except (TypeError, ValueError):
-                raise UsageError("label-bounds", value=self.label_bounds) from None
+                raise UsageError(
+                    "argument", code="bounds", name="label_bounds", value=self.label_bounds,
+                    expected="two numbers, (min, max), or leave it out to find them by noisy counts",
+                ) from None  # fmt: skip
             return low, high
         return finite_range(y) if start.findings.label is None else start.findings.label.bounds
 
@@ -373,7 +377,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         if units is not None:
             rows = only_rows(rows, self._within_bound(units, len(values), plan))
         elif plan.privacy.unit != "record":
-            raise UsageError("calibrate-units")
+            raise UsageError("units-missing", caller="calibrate")
         with use_threads(threads_of_jobs(self.n_jobs)) as n_threads:
             held_out = self._site_data(plan, table, values, rows)
             found = evaluate_federated(
@@ -596,7 +600,8 @@ def _read_classes(classes: Any) -> tuple[NDArray[Any], str]:
     kinds = {_kind_of(value) for value in values or [None]}
     kind = kinds.pop()
     if values is None or kinds or kind is None or any(is_missing(value) for value in values):
-        raise UsageError("classes-kind", classes=classes)
+        expected = 'the list of all classes that may occur, of one kind and none missing, such as ["no", "yes"]'
+        raise UsageError("argument", code="classes", name="classes", value=classes, expected=expected)
     return np.unique(np.asarray(values)), kind
 
 

@@ -141,14 +141,18 @@ def tune(
 def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
     is_list = isinstance(settings, Sequence) and not isinstance(settings, str)
     if not is_list or not settings or not all(isinstance(setting, Mapping) for setting in settings):
-        raise UsageError("tune-settings", settings=settings)
+        expected = 'a list of dictionaries, such as [{}, {"max_depth": 3}]; {} is the estimator as it is'
+        raise UsageError("argument", code="tune-settings", name="settings", value=settings, expected=expected)
     fixed = [name for setting in settings for name in setting if name in _FIXED]
     if fixed:
         raise UsageError("tune-fixed", name=fixed[0])
     if not 0 < held_out < 1:
-        raise UsageError("tune-held-out", held_out=held_out)
+        expected = "a share of the rows, above 0 and below 1"
+        raise UsageError("argument", code="tune-settings", name="held_out", value=held_out, expected=expected)
     if estimator.accountant not in ("gdp", "rdp"):
-        raise UsageError("tune-accountant", accountant=estimator.accountant)
+        expected = '"gdp" or "rdp", which divide by Gaussian noise what all settings cost together'
+        value = estimator.accountant
+        raise UsageError("argument", code="tune-settings", name="accountant", value=value, expected=expected)
 
 
 def _capped(epsilon: Any) -> Any:

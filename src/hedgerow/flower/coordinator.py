@@ -579,13 +579,13 @@ def wait_for_nodes(grid: Grid) -> list[int]:
             return nodes
         before = len(nodes)
         time.sleep(1.0)
-    raise UsageError("simulation-too-small", n_nodes=max(before, 0), least=SMALLEST_COHORT)
+    raise UsageError("too-few-sites", n_sites=max(before, 0), wanted=SMALLEST_COHORT)
 
 
 def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> None:
     """Write the files of all parties; raises UsageError when the folder holds a federation already."""
     if (folder / "roster.toml").exists():
-        raise UsageError("simulation-folder", folder=folder)
+        raise UsageError("exists", code="out-is-folder", path=folder / "roster.toml")
     places = {f"site-{number}": file_of_partition(folder, number).parent for number in range(n_sites)}
     make_keys(folder, places)
     columns = load_rand_hie()

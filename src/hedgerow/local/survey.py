@@ -170,7 +170,9 @@ def columns_of(
     names = [name for name in open_table(next(iter(tables.values()))).names() if name.strip() and "\n" not in name]
     for name in (*schema, *without):
         if name not in names:
-            raise UsageError("survey-column", column=name, columns=", ".join(names[:12]))
+            raise UsageError(
+                "unknown-name", code="survey-column", kind="column", name=name, known=", ".join(names[:12])
+            )
     wanted = [name for name in dict.fromkeys(names) if name not in without]
     for place in tables.values():
         table = open_table(place)
@@ -259,7 +261,8 @@ def curves_of(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Ope
     label_kinds()[label.type].check(label)
     if by is not None and (by not in columns or not columns[by].categories):
         known = ", ".join(name for name, column in columns.items() if column.categories)
-        raise UsageError("survey-by", column=by, columns=known or "none")
+        kind = "declared feature with categories"
+        raise UsageError("unknown-name", code="survey-by", kind=kind, name=by, known=known or "none")
     return OpenTable.of_curves(label, None if by is None else columns[by], privacy)
 
 

@@ -212,7 +212,7 @@ def check_sampling(
     if sampling and any(source.seeded for source in sampling.values()) and not noise.seeded:
         raise UsageError("sampling-seeded")
     if arrivals and not method_of(plan).keeps_accounts:
-        raise UsageError("stream-unsupported", algorithm=plan.model.algorithm)
+        raise UsageError("stream-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
 
 
 def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> Aggregation:

@@ -124,7 +124,10 @@ class EvaluationTask:
         check_delta(self.delta)
         if self.plan.has_joint_structure:
             raise RemoteProtocolError(
-                "model-unreadable", why="Its plan does not say from which seed the trees were made."
+                "task-unreadable",
+                code="model-unreadable",
+                what="model",
+                why="Its plan does not say from which seed the trees were made.",
             )
 
     @cached_property
@@ -143,7 +146,9 @@ class EvaluationTask:
         try:
             table = read_json(self.model)
         except ValueError as fault:
-            raise RemoteProtocolError("model-unreadable", why="It is no JSON.") from fault
+            raise RemoteProtocolError(
+                "task-unreadable", code="model-unreadable", what="model", why="It is no JSON."
+            ) from fault
         return ensemble_from_dict(table, self.plan)
 
     @property
@@ -240,7 +245,7 @@ def survey_task(about: str, content: bytes) -> SurveyTask:
         return SurveyTask(SURVEYS[about](read_json(content, MOST_VALUES)))
     except (ValueError, AttributeError, KeyError, TypeError) as fault:
         why = f" {fault.what}" if isinstance(fault, PlanError) else ""
-        raise RemoteProtocolError("plan-unreadable", why=why) from fault
+        raise RemoteProtocolError("task-unreadable", code="plan-unreadable", what="plan", why=why) from fault
 
 
 Task = TrainingTask | EvaluationTask | SurveyTask

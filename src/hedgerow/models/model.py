@@ -341,7 +341,8 @@ class Model:
     def half_width(self, coverage: float) -> float:
         """Half the width of prediction intervals before they are held to the label's bounds, see `predict_interval`."""
         if not 0 < coverage < 1:
-            raise UsageError("interval-coverage", coverage=coverage)
+            expected = "a share above 0 and below 1, such as 0.9"
+            raise UsageError("argument", code="interval-coverage", name="coverage", value=coverage, expected=expected)
         self._require("interval")
         if self.errors is None:
             raise ModelError("no-interval")
@@ -441,7 +442,10 @@ class Model:
             ModelError: code "bands-unknown", for a model whose noise cannot be carried over to its shapes.
         """
         if feature not in self.plan.feature_names:
-            raise UsageError("unknown-feature", feature=feature, known=", ".join(self.plan.feature_names))
+            raise UsageError(
+                "unknown-name", code="unknown-feature", kind="feature of the model", name=feature,
+                known=", ".join(self.plan.feature_names),
+            )  # fmt: skip
         from hedgerow.models.bands import shape_bands
 
         return shape_bands(self.plan, self.ensemble, self.ledger)[self.plan.feature_names.index(feature)]

@@ -224,7 +224,7 @@ def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
     words = tuple(as_text(item) for item in value)
     if len(set(words)) != len(words):
         twice = next(word for word in words if words.count(word) > 1)
-        raise PlanError("plan-repeated-value", path=path, found=quote(twice))
+        raise refuse(path, twice, "distinct values")
     return words
 
 

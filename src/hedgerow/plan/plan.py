@@ -691,7 +691,7 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
     known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", *sections()}
     for name in table:
         if name not in known:
-            raise PlanError("plan-unknown-section", name=name, sections=", ".join(sorted(known)))
+            raise PlanError("plan-unknown-field", path="plan", name=name, fields=", ".join(sorted(known)))
 
 
 def _own_section(table: Mapping[str, Any], model: Model) -> Any:
@@ -851,7 +851,7 @@ def _check_feature(feature: Feature, path: str) -> None:
         raise refuse(f"{path}.buckets", feature.buckets, 'no buckets but with type = "hashed"')
     if feature.is_categorical:
         if not feature.categories:
-            raise PlanError("plan-missing-categories", path=path)
+            raise PlanError("plan-missing-bound", path=path, name="categories")
         if len(feature.categories) > MAX_CATEGORIES:
             raise refuse(f"{path}.categories", len(feature.categories), f"at most {MAX_CATEGORIES} categories")
         if feature.min is not None or feature.max is not None:

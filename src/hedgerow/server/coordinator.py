@@ -1599,7 +1599,7 @@ def run_coordinator(
         _deliver(session, hub, messages)
     if session.run.outcome is not None and session.run.failure is None:
         return session.run.outcome
-    raise session.run.failure or HedgerowError("no-model")
+    raise session.run.failure or HedgerowError("no-result", result="a model")
 
 
 def _pause(session: RunSession, hub: Hub) -> AggregationError:

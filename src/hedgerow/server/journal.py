@@ -142,7 +142,7 @@ class Journal:
         """Give the run up, unless it was already, and return its number; UsageError where there is none to give up."""
         rows = self._database.rows("select run_id, model_digest, given_up from run")
         if not rows or rows[0][1] is not None:
-            raise UsageError("run-over" if rows else "no-open-run", path=self._database.path)
+            raise UsageError("no-open-run", path=self._database.path)
         if rows[0][2] is None:
             self.commit(given_up=code)
         run_id: bytes = rows[0][0]

@@ -233,7 +233,7 @@ def preset_named(name: str) -> Preset:
         UsageError: there is none.
     """
     if name not in PRESETS:
-        raise UsageError("unknown-preset", name=name, presets=", ".join(PRESETS))
+        raise UsageError("unknown-name", code="unknown-preset", kind="preset", name=name, known=", ".join(PRESETS))
     return PRESETS[name]
 
 

@@ -226,7 +226,7 @@ def create_identity(folder: Path, name: str, role: Role) -> tuple[PrivateIdentit
     private, public = folder / f"{name}{PRIVATE_SUFFIX}", folder / f"{name}{PUBLIC_SUFFIX}"
     for path in (private, public):
         if path.exists():
-            raise UsageError("identity-exists", path=path)
+            raise UsageError("exists", code="identity-exists", path=path)
     identity = new_identity(name, role, secrets.token_bytes(KEY_BYTES))
     write_new(private, _private_text(identity), 0o600)
     write_new(public, public_lines(identity.public))
@@ -242,7 +242,12 @@ def read_private(path: Path) -> PrivateIdentity:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, IsADirectoryError):
-        raise UsageError("private-identity-not-found", path=path) from None
+        raise UsageError(
+            "not-found",
+            code="identity-not-found",
+            path=path,
+            wanted="a private file, which `hedgerow identity new` wrote",
+        ) from None
     with os.fdopen(descriptor, "rb") as file:
         # The open file is asked, not its name, so that it is not exchanged in between.
         status = os.fstat(file.fileno())
@@ -283,7 +288,7 @@ def write_new(path: Path, text: str, mode: int = 0o644) -> None:
         # Unlike a renaming it never replaces a file: of two processes that make an identity, one has made none.
         os.link(draft, path)
     except FileExistsError:
-        raise UsageError("identity-exists", path=path) from None
+        raise UsageError("exists", code="identity-exists", path=path) from None
     except OSError as fault:
         # A disk that is full names no file.
         fault.filename = fault.filename or str(path)
@@ -363,7 +368,10 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
-        raise UsageError("identity-not-found", path=path) from None
+        raise UsageError(
+            "not-found", code="identity-not-found", path=path,
+            wanted="a file that `hedgerow roster build` or `hedgerow identity new` wrote",
+        ) from None  # fmt: skip
     except UnicodeDecodeError:
         raise UsageError("roster-file", name=path, fault="no text of UTF-8") from None
 
@@ -405,7 +413,7 @@ class PinnedRoster:
         everybody = self.everybody
         roles = [Role.COORDINATOR, *[Role.SITE] * len(self.sites), *[Role.MONITOR] * len(self.monitors)]
         if [party.role for party in everybody] != roles:
-            raise UsageError("roster-roles")
+            raise UsageError("roster-file", name=_ROSTER, fault="somebody is listed in a role that is not theirs")
         if not 1 <= self.epoch < 1 << 63 or not 1 <= len(self.sites) <= MAX_SITES:
             raise UsageError("roster-file", name=_ROSTER, fault="another epoch or number of sites than one may have")
         if len(self.monitors) > MAX_MONITORS:
@@ -423,7 +431,7 @@ class PinnedRoster:
             ("certificate", [party.certificate for party in everybody]),
         ):
             if len(set(values)) != len(values):
-                raise UsageError("roster-twice", what=what)
+                raise UsageError("roster-file", name=_ROSTER, fault=f"two parties have the same {what}")
 
     @property
     def everybody(self) -> tuple[PublicIdentity, ...]:
@@ -487,7 +495,9 @@ def build_roster(
     """
     unknown = sorted(set(max_rows or {}) - {site.name for site in sites})
     if unknown:
-        raise UsageError("roster-unknown-site", name=unknown[0])
+        raise UsageError(
+            "roster-file", name=_ROSTER, fault=f"rows are declared for {unknown[0]!r}, which is no site of it"
+        )
     epoch = 1 if previous is None else previous.epoch + 1
     sites, monitors = (tuple(sorted(parties, key=lambda party: party.name)) for parties in (sites, monitors))
     rows = tuple((max_rows or {}).get(site.name, 0) for site in sites)
