@@ -9,7 +9,7 @@ FROM_THE_TOP = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """The file at the top in place of a page's own text. The search leaves out the wire, which has every common word."""
+    """The file at the top in place of a page's own text; and the wire, which has every common word, is not searched."""
     if page.file.src_uri == "wire.md":
         page.meta["search"] = {"exclude": True}
     name = FROM_THE_TOP.get(page.file.src_uri)
