@@ -460,3 +460,21 @@ def test_a_folder_that_was_restored_within_the_round_after_is_charged_for_the_wh
     assert [fault.code for fault in victim.failures] == ["rolled-back"]
     victim.start()
     assert charged(victim) == ("stopped", 8)
+
+
+@pytest.mark.parametrize("phase", [1, 2, 3, 4])
+def test_a_node_that_is_too_slow_for_a_set_up_finishes_with_the_others(federate: Builder, phase: int) -> None:
+    """It was not heard in time during the set-up, so the run went on without it: it still takes the result."""
+    federation, n_phases, is_over = federate(5), 0, False
+    slow = federation.parties["site-2"]
+
+    def watch(event: RunEvent) -> None:
+        nonlocal n_phases, is_over
+        n_phases += event.kind is RunEventKind.PHASE and event.code == "setting-up"
+        is_over |= event.kind is RunEventKind.PHASE and event.code == "finishing"
+        slow.is_frozen = n_phases >= phase and not is_over
+
+    federation.on_event = watch
+    federation.run()
+    assert [fault.code for fault in slow.failures] == []
+    assert all(party.is_done for party in federation.parties.values())
