@@ -86,7 +86,10 @@ LATEST_START = 10.0
 """Moments count from when the first site is ready, or after so many seconds."""
 HUNG_SECONDS = 300.0
 """In which a schedule is over on any machine; its timeouts add up to a fifth of that."""
-CHECKS = ("wrong models", "hung", "under-charged", "in two groups", "budget left reserved", "ends without a name")
+CHECKS = (
+    "wrong models", "hung", "under-charged", "in two groups", "budget left reserved", "ends without a name",
+    "honest parties accused",
+)  # fmt: skip
 _LOSSES = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 _MOST_LIVES = 8
 FULL = 0
@@ -653,6 +656,9 @@ class Play:
                 if code > 0 and (code == 70 or not (life.word or code == 130)):
                     said = life.said.decode(errors="replace")[-2000:]
                     self.found.broken.append(("ends without a name", f"{party.name}, {code}: {said}"))
+                if life.word == "out-of-order":
+                    # Nobody here lies to a node but other nodes: its coordinator followed the protocol.
+                    self.found.broken.append(("honest parties accused", f"{party.name}: {life.said.decode()[-600:]}"))
 
     # What is checked ----------------------------------------------------------------------------------------------
 
