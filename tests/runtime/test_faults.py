@@ -478,3 +478,31 @@ def test_a_node_that_is_too_slow_for_a_set_up_finishes_with_the_others(federate:
     federation.run()
     assert [fault.code for fault in slow.failures] == []
     assert all(party.is_done for party in federation.parties.values())
+
+
+def test_a_site_that_was_left_out_before_it_saw_a_manifest_is_sent_no_certificate(
+    federate: Builder, factory: ModuleType
+) -> None:
+    """Its vector is in the sum; it was too slow too often, came back on a new connection, and is asked nothing more."""
+    plan = factory.make_plan()
+    plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=True))
+    federation, gone = federate(5, plan), ["site-1", "site-2", "site-3"]
+
+    def watch(event: RunEvent) -> None:
+        if event.kind is RunEventKind.PHASE and event.code == "collecting-echoes" and gone:
+            assert federation.session is not None
+            federation.session.run.leave_out(federation.session.run.sites["site-3"], "timeouts-spent")
+            for name in gone:
+                federation.parties[name].kill()
+
+    def start_again(_: float) -> bool:
+        if gone:
+            federation.parties[gone.pop()].start()
+            return True
+        return False
+
+    federation.on_event, federation.while_waiting = watch, start_again
+    federation.run()
+    assert {name: [fault.code for fault in party.failures] for name, party in federation.parties.items()} == {
+        name: [] for name in federation.parties
+    }

@@ -946,8 +946,9 @@ def close_echoes(run: Run, now: InSlot) -> None:
     run.journal.commit(following=slot)
     run.enter(InSlot(slot, certificate))
     for site in run.sites:
-        # A site that has lost its state was invited again: it has no slot that this could open.
-        if site.is_inside and site.node in slot.uploads:
+        # A site that has lost its state was invited again: it has no slot that this could open. One that was not asked
+        # on this connection has perhaps seen no manifest that this could certify.
+        if site.is_inside and site.node in slot.uploads and site.opening is Asked.NOW:
             run.send(site, Payload(MessageKind.CERTIFICATE, certificate))
 
 
