@@ -480,11 +480,9 @@ def test_a_node_that_is_too_slow_for_a_set_up_finishes_with_the_others(federate:
     assert all(party.is_done for party in federation.parties.values())
 
 
-def test_a_site_that_was_left_out_before_it_saw_a_manifest_is_sent_no_certificate(
-    federate: Builder, factory: ModuleType
-) -> None:
+def test_a_site_that_was_left_out_before_it_saw_a_manifest_is_sent_no_certificate(federate: Builder) -> None:
     """Its vector is in the sum; it was too slow too often, came back on a new connection, and is asked nothing more."""
-    plan = factory.make_plan()
+    plan = make_plan()
     plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=True))
     federation, gone = federate(5, plan), ["site-1", "site-2", "site-3"]
 
