@@ -16,17 +16,13 @@ from packaging.utils import canonicalize_name
 
 from hedgerow.cli.commands import build_parser
 from hedgerow.client.policy import parse_policy
-from hedgerow.errors import entries
 from hedgerow.evaluation.sums import ScoreHistogram
 from hedgerow.methods.replica import dry_run
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import parse_plan
-from hedgerow.protocol.stream import WireCode
-from hedgerow.secagg.transitions import Code
 from hedgerow.transport.connections import STRANGERS
 from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, SITE_CONNECTIONS
 from hedgerow.transport.identities import MAX_SITES
-from tests.package.error_table import BEGIN
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("deploy-by-hand.md", "deploy.md"))
@@ -118,18 +114,6 @@ def test_the_coordinators_files_are_enough_for_the_largest_roster() -> None:
     assert by_unit == soft == hard
     assert int(hard) >= MAX_SITES * SITE_CONNECTIONS + 100 * MONITOR_CONNECTIONS + STRANGERS + 512
     assert f"{hard} " in DOCUMENT.split("### File descriptors")[1]
-
-
-@pytest.mark.parametrize("name", ["errors.md", "troubleshooting.md"])
-def test_every_code_word_of_a_page_for_operators_exists(name: str) -> None:
-    """An operator searches the page for the word in the log."""
-    page = (ROOT / "docs" / name).read_text(encoding="utf-8").partition(BEGIN)[0]
-    words = {word for row in re.findall(r"^\|.*", page, re.M) for word in re.findall(r"`([a-z]+(?:-[a-z]+)+)`", row)}
-    package = ROOT / "src" / "hedgerow"
-    sources = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
-    known = {code.value for code in (*WireCode, *Code)} | set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', sources))
-    known |= {row.get("code", entry) for rows in entries().values() for entry, row in rows.items()}
-    assert len(words) > 30 and words <= known
 
 
 @pytest.mark.parametrize("lock", sorted((ROOT / "deploy" / "locks").glob("*.txt")), ids=lambda path: path.stem)

@@ -8,6 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from hedgerow import __version__
+from hedgerow.errors import entries
+from hedgerow.protocol.stream import WireCode
+from hedgerow.secagg.transitions import Code
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hedgerow"
@@ -18,6 +21,8 @@ NOT_OURS = {
     "local/hedgerow.toml", "out/report.txt",
 }  # fmt: skip
 """Names of other libraries and of mathematics, and of columns and files in examples."""
+NOT_CODES = {"flower-superlink", "flower-supernode", "ssh-keygen", "wards-north"}
+"""Words with hyphens that are commands of others, and a folder of an example."""
 DOCSTRING = re.compile(r'"""[^`"].*?"""', re.DOTALL)
 DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 MODULES = [path for room in ("src/hedgerow", "experiments", "tests", "deploy") for path in (ROOT / room).rglob("*.py")]
@@ -53,6 +58,21 @@ def test_names_in_backticks_exist() -> None:
         tops = (ROOT, PACKAGE, PACKAGE.parent)
         gone |= {(where, path) for path in paths if not any((top / path).exists() for top in tops)}
     assert gone == set()
+
+
+def test_code_words_in_backticks_exist() -> None:
+    """An operator searches a page for the word in the log, and finds no word that no log has."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in (*PACKAGE.rglob("*.py"), ROOT / "pyproject.toml"))
+    known_codes = {code.value for code in (*WireCode, *Code)} | set(re.findall(r'"([a-z]+(?:-[a-z]+)+)', sources))
+    known_codes |= {row.get("code", entry) for rows in entries().values() for entry, row in rows.items()}
+    found = {
+        (where, word)
+        for where, text in texts()
+        if where.endswith(".md")
+        for word in re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text)
+    }
+    assert len(found) > 300
+    assert {(where, word) for where, word in found if word not in known_codes | NOT_CODES} == set()
 
 
 @cache
