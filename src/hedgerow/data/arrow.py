@@ -90,7 +90,7 @@ def list_categories(column: Any) -> list[Any]:
     """The categories that a column's type lists (pandas' category, polars' Enum, Arrow's dictionary); none without.
 
     Raises:
-        DataError: as `arrow_of`.
+        DataError: as `to_arrow`.
     """
     kind = column.type if isinstance(column, pa.Array | pa.ChunkedArray) else getattr(column, "dtype", None)
     if isinstance(kind, pa.DictionaryType):

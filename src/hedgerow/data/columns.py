@@ -407,7 +407,7 @@ def scale_numbers(column: Any, factor: float, offset: float, place: Place) -> An
 def _cells(column: Any, typed: Any) -> Sequence[Any]:
     """The plain value of each cell of a column; the text of a date or time that Python has no value for.
 
-    Args: typed: the column by `arrow_of`, which is a list for some of Arrow's types as well: unions, UUIDs.
+    Args: typed: the column by `to_arrow`, which is a list for some of Arrow's types as well: unions, UUIDs.
     """
     if isinstance(column, list | tuple):
         return column
@@ -626,7 +626,7 @@ class _Texts:
     """The distinct texts of a column.
 
     Attributes:
-        typed: the column, as `arrow_of` has it.
+        typed: the column, as `to_arrow` has it.
         distinct: Arrow text without spaces around it; null for a missing value.
         codes: intp [n], which of them each cell has.
         unreadable: bool [n_distinct], for what is neither a number nor text.

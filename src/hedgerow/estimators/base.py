@@ -64,7 +64,7 @@ HASH_BUCKETS = 32
 
 
 class Columns(dict[str, Any]):
-    """Columns by name, as `arrow_of` makes them.
+    """Columns by name, as `to_arrow` makes them.
 
     Attributes:
         listed: by name, the categories that their types list, where that is asked for.
