@@ -36,7 +36,7 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
+from hedgerow.privacy.accountants import ORDERS, compute_sampled_divergence, epsilon_of_curve, paper_divergence
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import PlainAggregation, Releaser, run_program
@@ -364,10 +364,12 @@ def _tuning(bench: Bench, best: Mapping[Key, Variant]) -> list[str]:
         terms, z = settings.s_gbdt, settings.noise_multiplier
         rate, rounds, delta = terms.sampling_rate, terms.n_regular_rounds, 1 / n_train
         start = 1 / (2 * terms.initial_noise_multiplier**2) if terms.initial_noise_multiplier else 0.0
-        cost = {order: rounds * sampled_divergence(order, rate, z) + order * start for order in ORDERS}
+        cost = {order: rounds * compute_sampled_divergence(order, rate, z) + order * start for order in ORDERS}
         tuned = tuned_epsilon(cost.__getitem__, ORDERS, delta, n_grid)
         printed = printed_multiplier(epsilon, delta, rate, rounds)
-        true = epsilon_of_curve(ORDERS, [rounds * sampled_divergence(a, rate, printed) for a in ORDERS], delta)[0]
+        true = epsilon_of_curve(ORDERS, [rounds * compute_sampled_divergence(a, rate, printed) for a in ORDERS], delta)[
+            0
+        ]
         lines.append(
             f"- epsilon {epsilon:g}: the best of {n_grid} settings, chosen privately by private scores, would cost "
             f"epsilon {tuned:.2f}. The paper's conversion as printed would let the noise multiplier be {printed:.2f} "

@@ -25,7 +25,7 @@ from experiments.harness import Prepared, ScoreBook, error_of, plan_for, rows_of
 from hedgerow.app.statistics import draw_curves
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
-from hedgerow.local.survey import curves_of, survey_sites
+from hedgerow.local.survey import ask_curves, survey_sites
 from hedgerow.losses.censored import concordance, integrated_brier_score
 from hedgerow.losses.survival import hazards, survival_codes
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
@@ -147,7 +147,7 @@ def main_survival_curves(argv: list[str]) -> int:
     )
 
     def made(epsilon: float, seed: int) -> SurvivalCurves:
-        asked = curves_of(part, "sex", {"epsilon": epsilon, "delta": 1e-6})
+        asked = ask_curves(part, "sex", {"epsilon": epsilon, "delta": 1e-6})
         found = survey_sites(asked.questions, sites, SeededNoise(seed, exact=False)).findings
         assert isinstance(found, SurvivalCurves)
         return found

@@ -24,9 +24,9 @@ from hedgerow.codec import (
     Blob,
     BlobByNode,
     Blobs,
-    Choice,
     CodecFault,
     CodeWord,
+    Dictionary,
     Encoded,
     Fixed,
     Flag,
@@ -38,6 +38,7 @@ from hedgerow.codec import (
     Line,
     Many,
     Maybe,
+    Member,
     Nested,
     NodeList,
     Nodes,
@@ -45,7 +46,6 @@ from hedgerow.codec import (
     Real,
     Record,
     Shown,
-    Table,
     Text,
     Unsigned,
     Word,
@@ -88,7 +88,7 @@ class Everything(Encoded):
     line: Line
     shown: Shown
     word: CodeWord
-    colour: Annotated[Colour, Choice(Colour)]
+    colour: Annotated[Colour, Member(Colour)]
     flag: YesNo
     maybe: Annotated[bytes, Maybe(Fixed(4), none=b"")]
     ratio: Annotated[Fraction, Ratio(3)]
@@ -120,7 +120,7 @@ def values_of(form: Form) -> st.SearchStrategy[Any]:
             return st.text(max_size=form.most // 4).filter(lambda text: text.isprintable() or not form.is_shown)
         case Word():
             return st.from_regex(rf"[a-z0-9-]{{{form.least},64}}", fullmatch=True)
-        case Choice():
+        case Member():
             return st.sampled_from(list(form.members))
         case Flag():
             return st.booleans()
@@ -135,7 +135,7 @@ def values_of(form: Form) -> st.SearchStrategy[Any]:
         case Many():
             most = min(form.most or 4, 4)
             return st.lists(values_of(form.form), min_size=form.least, max_size=max(most, form.least)).map(tuple)
-        case Table():
+        case Dictionary():
             return st.dictionaries(values_of(form.keys), values_of(form.values), max_size=4)
         case Integers():
             bits = st.sampled_from([0, 7, 8, 15, 31, 62, 63])

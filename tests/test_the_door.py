@@ -174,7 +174,13 @@ def test_truth_values_are_the_same_numbers_however_a_reader_left_them() -> None:
     place, number = Place("a table", "a column"), Feature(name="a column", type="numeric", min=0, max=1)
     plain, mixed = (pd.read_csv(io.StringIO(f"a\nTrue\nFalse\n{other}\n"))["a"] for other in ("True", "unknown"))
     assert plain.dtype == bool != mixed.dtype
-    for column in (plain, mixed, pa.array([True, False, None]), [True, False, "-"], np.array(["true", "FALSE", ""])):
+    for column in (
+        plain,
+        mixed,
+        pa.array([True, False, None]),
+        [True, False, "-"],
+        np.array(["true", "FALSE", ""]),
+    ):
         assert read_feature(column, number, place, AsMissing())[:2].tolist() == [1, 0]
         assert RawColumn([to_arrow(column, "a table", "a column")], place).kinds[:2].tolist() == [TRUTH, TRUTH]
     matrix = np.array([[1.5, True], [2.5, False], *([[1, True]] * 20), ["<3", True]])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
-from hedgerow.flower.envelope import Bundle, Envelope, HandedBack, HandedOn, Kind
+from hedgerow.flower.envelope import Bundle, Envelope, EnvelopeKind, HandedBack, HandedOn
 from hedgerow.protocol import messages
 from hedgerow.protocol.stream import (
     Admittance,
@@ -174,7 +174,7 @@ ROOMS = (
 
 _KINDS_OF: dict[type[Record], Iterable[int]] = {
     messages.Payload: messages.PAYLOADS,
-    Envelope: Kind,
+    Envelope: EnvelopeKind,
     secagg.SignedList: (SecaggKind.KEY_LIST, SecaggKind.NONCE_LIST),
 }
 """Of the records whose first field is the kind in the head."""

@@ -13,7 +13,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
-from hedgerow.privacy.ledger import prepared_events
+from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.training.settings import ROUNDING, Settings, decided
 from hedgerow.trees.ensemble import MAX_DEPTH
 
@@ -113,7 +113,7 @@ def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
         share = line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
         settings = replace(settings, line_share=share)
     demands = _demands(plan, settings)
-    sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, prepared_events(plan))
+    sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, read_prepared_events(plan))
     search, leaves, *line = (
         sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
         for sigma, demand in zip(sigmas, demands, strict=True)

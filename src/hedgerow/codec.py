@@ -239,13 +239,13 @@ class Word(Form):
     least: int = 1
 
     def write(self, value: str, into: list[bytes]) -> None:
-        raw = self._checked(value.encode("ascii", "replace"))
+        raw = self._check(value.encode("ascii", "replace"))
         into += (bytes((len(raw),)), raw)
 
     def read(self, source: Source) -> str:
-        return self._checked(source.take(source.number(1))).decode("ascii")
+        return self._check(source.take(source.number(1))).decode("ascii")
 
-    def _checked(self, raw: bytes) -> bytes:
+    def _check(self, raw: bytes) -> bytes:
         if not self.least <= len(raw) <= MAX_WORD_BYTES or not _WORD.issuperset(raw):
             fail("A field that should be a code word is not one.")
         return raw
@@ -255,7 +255,7 @@ class Word(Form):
 
 
 @dataclass(frozen=True)
-class Choice(Form):
+class Member(Form):
     """A member of an enumeration: a number in one byte, or a word."""
 
     members: type[Enum]
@@ -396,7 +396,7 @@ class Many(Form):
 
 
 @dataclass(frozen=True)
-class Table(Form):
+class Dictionary(Form):
     """Values by their keys, which are strictly increasing."""
 
     keys: Form
@@ -431,7 +431,7 @@ class Integers(Form):
     def write(self, value: IntVector, into: list[bytes]) -> None:
         if len(value) > self.most:
             fail("A vector is too long.")
-        width = _width_of(value)
+        width = _count_bytes(value)
         into.append(len(value).to_bytes(4, "big") + bytes((width,)))
         octets = np.ascontiguousarray(value, dtype=">i8").view(np.uint8).reshape(len(value), 8)
         into.append(octets[:, 8 - width :].tobytes())
@@ -446,7 +446,7 @@ class Integers(Form):
         wide[:, :width] = octets
         values = wide.view(">i8").reshape(count).astype(np.int64)
         values >>= 8 * (8 - width)
-        if _width_of(values) != width:
+        if _count_bytes(values) != width:
             fail("Integers are wider than they need to be.")
         return values
 
@@ -454,7 +454,7 @@ class Integers(Form):
         return f"u32 count (at most {self.most}), u8 width, so many bytes each in two's complement, no more than needed"
 
 
-def _width_of(values: IntVector) -> int:
+def _count_bytes(values: IntVector) -> int:
     """The fewest bytes, 1 to 8, that hold every value in two's complement."""
     if not len(values):
         return 1
@@ -493,7 +493,7 @@ Shown = Annotated[str, Text(is_shown=True)]
 CodeWord = Annotated[str, Word()]
 Nodes = Annotated[tuple[int, ...], NodeList()]
 Blobs = Annotated[tuple[bytes, ...], Many(Blob())]
-BlobByNode = Annotated[Mapping[int, bytes], Table(Unsigned(2), Blob())]
+BlobByNode = Annotated[Mapping[int, bytes], Dictionary(Unsigned(2), Blob())]
 
 
 class Record:
@@ -573,17 +573,17 @@ def layout(record: type[Record]) -> tuple[tuple[str, Form], ...]:
     if record not in _LAYOUTS:
         hints = get_type_hints(record, include_extras=True)
         fields = record.__dataclass_fields__.items()
-        _LAYOUTS[record] = tuple((name, _form_of(hints[name])) for name, field in fields if field.compare)
+        _LAYOUTS[record] = tuple((name, _choose_form(hints[name])) for name, field in fields if field.compare)
     return _LAYOUTS[record]
 
 
-def _form_of(hint: Any) -> Form:
+def _choose_form(hint: Any) -> Form:
     if isinstance(hint, type) and issubclass(hint, Record):
         return Nested(hint)
     return next(part for part in get_args(hint) if isinstance(part, Form))
 
 
-def stored_version(schema: int) -> int:
+def database_version(schema: int) -> int:
     """The version of a database with messages of this codec in it: 904 for version 9 of the schema, 4 of the codec."""
     return 100 * schema + VERSION
 

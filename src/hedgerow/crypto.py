@@ -258,7 +258,7 @@ def require_public(public: bytes) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _key_of(public: bytes) -> Ed25519PublicKey:
+def _load_key(public: bytes) -> Ed25519PublicKey:
     """The key with these bytes; remembered, for a party hears the same few signers in every round."""
     return Ed25519PublicKey.from_public_bytes(public)
 
@@ -286,7 +286,7 @@ def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
     if claim in _VERIFIED:
         return
     try:
-        _key_of(public).verify(signature, signed)
+        _load_key(public).verify(signature, signed)
     except (InvalidSignature, ValueError) as error:
         raise PrimitiveFault("bad-signature") from error
     if len(_VERIFIED) >= _MOST_REMEMBERED:

@@ -29,7 +29,7 @@ HEADROOM = 4
 """A declared number of records may be too small by this factor: nothing is refused for it, and nothing wraps."""
 
 
-def mode_of(plan: Plan) -> NoiseMode:
+def noise_mode(plan: Plan) -> NoiseMode:
     """Who adds the noise."""
     return _MODES[plan.privacy.noise]
 
@@ -37,15 +37,15 @@ def mode_of(plan: Plan) -> NoiseMode:
 def round_in(query: Query, plan: Plan, guarantees: Guarantees, model: bytes) -> tuple[QueryNoise, ExpectedRound]:
     """The noise of a query in an epoch of these guarantees, and what its round must say there.
 
-    Args and raises: as `expected_round`.
+    Args and raises: as `expect_round`.
     """
-    mode = mode_of(plan)
+    mode = noise_mode(plan)
     honest_group = guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None
     noise = noise_of(query, honest_group, is_local=mode is NoiseMode.LOCAL)
-    return noise, expected_round(query, plan, mode, noise.variance, guarantees.n_nodes, model)
+    return noise, expect_round(query, plan, mode, noise.variance, guarantees.n_nodes, model)
 
 
-def expected_round(
+def expect_round(
     query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: int, model: bytes
 ) -> ExpectedRound:
     """What the round of a query must say.
@@ -56,13 +56,13 @@ def expected_round(
         releases so far.
     Raises Refusal WIDTH_TOO_NARROW when no machine word holds the plan's sums.
     """
-    exact = query.bound * rows_of(plan)
+    exact = query.bound * count_possible_rows(plan)
     tail = _tail(query, plan, noise, variance, n_nodes)
-    vector = _vector_of(query.length, exact, tail, noise, n_nodes, query.is_pure)
+    vector = _build_vector_spec(query.length, exact, tail, noise, n_nodes, query.is_pure)
     return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, Fraction(variance)))
 
 
-def rows_of(plan: Plan) -> int:
+def count_possible_rows(plan: Plan) -> int:
     """The rows that may be there if the plan's declared number is one of units."""
     return plan.privacy.n_records * plan.privacy.rows_per_unit
 
@@ -73,14 +73,14 @@ def most_rows(plan: Plan, declared: Collection[int]) -> int:
     Args: declared: `max_rows` of each site that may be in the sum; 0 where it has none. Nodes use no more rows. Without
         a number of each the plan's may be too small by `HEADROOM`, and is never taken to be more than that.
     """
-    slack = HEADROOM * rows_of(plan)
+    slack = HEADROOM * count_possible_rows(plan)
     return min(slack, sum(declared)) if declared and all(declared) else slack
 
 
-def clipped(vector: Integers, expected: ExpectedRound, own: int | None = None) -> Integers:
+def clip(vector: Integers, expected: ExpectedRound, own: int | None = None) -> Integers:
     """A site's own vector within the bound on its entries; for rounds with noise.
 
-    Args: own: what its declared rows can add up to (`bound_of_rows`); None where the roster does not say.
+    Args: own: what its declared rows can add up to (`bound_entry`); None where the roster does not say.
 
     To refuse an entry beyond the bound would tell the coordinator something exact about this site's own sum. Clipped
     it moves no further than before when one record more is there, so the noise still suffices.
@@ -89,23 +89,25 @@ def clipped(vector: Integers, expected: ExpectedRound, own: int | None = None) -
     return np.minimum(np.maximum(vector, -limit), limit)
 
 
-def bound_of_rows(query: Query, plan: Plan, variance: int, max_rows: int) -> int | None:
+def bound_entry(query: Query, plan: Plan, variance: int, max_rows: int) -> int | None:
     """What an honest site's entry does not exceed if it has `max_rows` rows, the tail of local noise included.
 
     None where that is not asked: the roster says 0 rows, or the query's sums are computed with as they are.
     """
     if not max_rows or query.is_pure:
         return None
-    tail = TAIL_DEVIATIONS * (isqrt(variance * (max_rows + 1)) + 1) if mode_of(plan) is NoiseMode.LOCAL else 0
+    tail = TAIL_DEVIATIONS * (isqrt(variance * (max_rows + 1)) + 1) if noise_mode(plan) is NoiseMode.LOCAL else 0
     return query.bound * max_rows + tail
 
 
 def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
     """What no entry of a release exceeds by chance, nor by four times the declared rows.
 
-    Args: as `expected_round`, which tells all parties the same number.
+    Args: as `expect_round`, which tells all parties the same number.
     """
-    return HEADROOM * (query.bound * rows_of(plan) + _tail(query, plan, mode_of(plan), variance, n_nodes))
+    return HEADROOM * (
+        query.bound * count_possible_rows(plan) + _tail(query, plan, noise_mode(plan), variance, n_nodes)
+    )
 
 
 def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, is_known: bool = True) -> int | None:
@@ -116,10 +118,10 @@ def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, 
     """
     if not variance or query.is_pure:
         return None
-    exact, mode, n_nodes = query.bound * rows_of(plan), mode_of(plan), max(1, n_nodes)
+    exact, mode, n_nodes = query.bound * count_possible_rows(plan), noise_mode(plan), max(1, n_nodes)
     tail, largest = _tail(query, plan, mode, variance, n_nodes), 2 ** (WIDTHS[0] - 1) - 1
     if is_known or exact > largest:
-        bound: int = _vector_of(query.length, exact, tail, mode, n_nodes, is_pure=False).entry_bound
+        bound: int = _build_vector_spec(query.length, exact, tail, mode, n_nodes, is_pure=False).entry_bound
         return bound
     least: int = max(exact, (largest - tail) // min(n_nodes, largest // exact))
     return least
@@ -131,9 +133,11 @@ def require_words(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
     Raises PlanError (code "plan-sums-too-large") when no machine word holds the sums of a query of this plan.
     """
     try:
-        return expected_round(query, plan, mode_of(plan), variance, n_nodes, bytes(32)).vectors[0].width
+        return expect_round(query, plan, noise_mode(plan), variance, n_nodes, bytes(32)).vectors[0].width
     except Refusal as fault:
-        raise PlanError("plan-sums-too-large", n_rows=rows_of(plan), n_nodes=n_nodes, n_bits=WIDTHS[-1]) from fault
+        raise PlanError(
+            "plan-sums-too-large", n_rows=count_possible_rows(plan), n_nodes=n_nodes, n_bits=WIDTHS[-1]
+        ) from fault
 
 
 def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: int) -> int:
@@ -141,13 +145,17 @@ def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: in
     if not variance:
         return 0
     # A site without rows adds one record's noise in the local model.
-    n_draws = {NoiseMode.SERVER: 1, NoiseMode.DISTRIBUTED: n_nodes, NoiseMode.LOCAL: rows_of(plan) + n_nodes}[noise]
+    n_draws = {
+        NoiseMode.SERVER: 1,
+        NoiseMode.DISTRIBUTED: n_nodes,
+        NoiseMode.LOCAL: count_possible_rows(plan) + n_nodes,
+    }[noise]
     deviations = LAPLACE_DEVIATIONS if query.is_pure else TAIL_DEVIATIONS
     return deviations * (isqrt(variance * n_draws) + 1)
 
 
 @lru_cache(maxsize=64)
-def _vector_of(length: int, exact: int, tail: int, noise: NoiseMode, n_nodes: int, is_pure: bool) -> VectorSpec:
+def _build_vector_spec(length: int, exact: int, tail: int, noise: NoiseMode, n_nodes: int, is_pure: bool) -> VectorSpec:
     """The vector of a query; remembered, as many rounds have the same.
 
     Args: exact: bound on the sum over the declared rows, all of which one site may hold; tail: of the noise.

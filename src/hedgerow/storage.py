@@ -59,7 +59,7 @@ class Database:
         except OSError as fault:
             raise EnvironmentFault("file-not-written", path=path, fault=fault.strerror or fault) from fault
         except sqlite3.Error as fault:
-            raise _fault_of(path, fault) from fault
+            raise _explain_fault(path, fault) from fault
         try:
             if is_exclusive:
                 self._connection.execute("pragma locking_mode = exclusive")
@@ -72,7 +72,7 @@ class Database:
                 self._make_room()
         except sqlite3.Error as fault:
             self._connection.close()
-            raise _fault_of(path, fault) from fault
+            raise _explain_fault(path, fault) from fault
 
     def _make_tables(self, schema: str, version: int) -> None:
         # A process that shares the file waits: it is carried over to a new version once.
@@ -123,7 +123,7 @@ class Database:
             yield self._connection.execute
             self._connection.execute("commit" if is_kept else "rollback")
         except sqlite3.Error as fault:
-            raise _fault_of(self.path, fault) from fault
+            raise _explain_fault(self.path, fault) from fault
         finally:
             if self._connection.in_transaction:
                 self._connection.execute("rollback")
@@ -133,7 +133,7 @@ class Database:
         try:
             return self._connection.execute(sql, tuple(values)).fetchall()
         except sqlite3.Error as fault:
-            raise _fault_of(self.path, fault) from fault
+            raise _explain_fault(self.path, fault) from fault
 
     def close(self) -> None:
         """Close the file; nothing is lost by not doing so."""
@@ -167,7 +167,7 @@ def _require_own_file(path: Path) -> None:
             require_private(beside, beside.stat())
 
 
-def _fault_of(path: Path, fault: sqlite3.Error) -> EnvironmentFault:
+def _explain_fault(path: Path, fault: sqlite3.Error) -> EnvironmentFault:
     # The primary code stands in the lowest byte of SQLite's extended codes.
     code = getattr(fault, "sqlite_errorcode", 0) & 0xFF
     if code in _DISK_FULL:

@@ -55,9 +55,9 @@ from hedgerow.protocol.stream import (
     StreamKind,
     WireCode,
     WireRefusal,
-    first_of,
     read_as,
-    refused,
+    read_first,
+    translate_fault,
 )
 from hedgerow.storage import Database
 from hedgerow.transport.identities import (
@@ -67,12 +67,12 @@ from hedgerow.transport.identities import (
     Role,
     build_roster,
     check_name,
-    fields_of,
     follows,
     from_base64,
     parse_public,
     parse_roster,
     to_base64,
+    to_fields,
     write_new,
 )
 from hedgerow.transport.interface import Address
@@ -92,7 +92,7 @@ def _list() -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def words_of(of: bytes) -> str:
+def spell_words(of: bytes) -> str:
     """The first 40 bits of a digest as four words, with spaces between them."""
     number = int.from_bytes(of[:5], "big")
     return " ".join(_list()[number >> shift & 1023] for shift in range((N_WORDS - 1) * _BITS, -1, -_BITS))
@@ -128,25 +128,25 @@ class Ends:
     def words(self, nonce: bytes, sealed: bytes, challenge: bytes) -> str:
         """The four words."""
         keys = self.coordinator.digest(), self.party.digest()
-        return words_of(digest(_DOMAIN + "words", self.invitation, *keys, sealed, nonce, challenge))
+        return spell_words(digest(_DOMAIN + "words", self.invitation, *keys, sealed, nonce, challenge))
 
 
-def tag_of(secret: bytes, kind: str, *parts: bytes) -> bytes:
+def derive_tag(secret: bytes, kind: str, *parts: bytes) -> bytes:
     """What proves that somebody holds the invitation, 32 bytes."""
     return hmac.digest(secret, digest(_DOMAIN + kind, *parts), "sha256")
 
 
 def _knock_tag(secret: bytes, invitation: bytes, commitment: bytes) -> bytes:
     # Over the whole invitation: one that was changed on its way does not use the true one up.
-    return tag_of(secret, "knock", invitation, commitment)
+    return derive_tag(secret, "knock", invitation, commitment)
 
 
 def _opening_tag(ends: Ends, numbers: tuple[bytes, bytes], challenge: bytes, max_rows: int) -> bytes:
     parts = ends.invitation, ends.party.digest(), *numbers, challenge, max_rows.to_bytes(8, "big")
-    return tag_of(ends.secret, "opening", *parts)
+    return derive_tag(ends.secret, "opening", *parts)
 
 
-def _asked(invitation: bytes, step: AskingStep, roster: bytes, nonce: bytes) -> bytes:
+def _digest_asking(invitation: bytes, step: AskingStep, roster: bytes, nonce: bytes) -> bytes:
     return digest(_DOMAIN + "asking", invitation, bytes([step]), roster, nonce)
 
 
@@ -156,7 +156,7 @@ def roster_words(roster: PinnedRoster, nonces: Sequence[bytes]) -> str:
     No one could choose a second roster with the same ones: each party's number came to light only after that party had
     been given the roster, and the hashes of all the other numbers.
     """
-    return words_of(digest(_DOMAIN + "roster", roster.digest(), *nonces))
+    return spell_words(digest(_DOMAIN + "roster", roster.digest(), *nonces))
 
 
 # The party ------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Applicant:
 
         The first challenge counts: another one, after the numbers were shown, could be chosen to fit.
         """
-        heard = first_of(Challenge, answer).nonce
+        heard = read_first(Challenge, answer).nonce
         self._notes.keep(challenge=heard)
         challenge = self._notes.read("challenge") or b""
         if heard != challenge:
@@ -237,7 +237,7 @@ class Applicant:
             has_nonces = self._notes.read("roster_words") is not None
             step = AskingStep.HAS_NONCES if has_nonces else AskingStep.HAS_ROSTER
             roster, nonce = _read_roster(offered.roster).digest(), self._second
-        body = _asked(self._ends.invitation, step, roster, nonce)
+        body = _digest_asking(self._ends.invitation, step, roster, nonce)
         return Asking(self._name, step, roster, nonce, self._key.sign(_SIGNED, body))
 
     def take(self, answer: bytes) -> None:
@@ -248,7 +248,7 @@ class Applicant:
             RemoteProtocolError: code "roster-offered"; a roster without this party's keys or the pinned coordinator's,
                 another one than before, or numbers that were not sealed.
         """
-        standing = first_of(Standing, answer)
+        standing = read_first(Standing, answer)
         if not standing.roster:
             return
         offered = self._offered
@@ -287,7 +287,7 @@ def _require_own(standing: Standing, ends: Ends, sealed: bytes, max_rows: int) -
         raise RemoteProtocolError("roster-offered", why="its coordinator is not the invitation's")
     if ends.party not in parties:
         raise RemoteProtocolError("roster-offered", why="this party's own keys are not in it")
-    if roster.max_rows_of(ends.party.name) != max_rows:
+    if roster.find_max_rows(ends.party.name) != max_rows:
         raise RemoteProtocolError("roster-offered", why="this party's own number of rows is not in it")
     if len(standing.sealed) != len(parties) or standing.sealed[parties.index(ends.party)] != sealed:
         raise RemoteProtocolError("roster-offered", why="this party's own number is not in it")
@@ -349,16 +349,16 @@ class Reception:
         except WireRefusal as refusal:
             return Farewell.of(refusal)
         except CodecFault as fault:
-            return Farewell.of(refused(fault))
+            return Farewell.of(translate_fault(fault))
         except (PrimitiveFault, RemoteProtocolError, UsageError, ValueError):
             return Farewell.of(WireRefusal(WireCode.MALFORMED))
 
     def _answer(self, message: bytes) -> Encoded:
         match kind_in(message):
             case StreamKind.KNOCK:
-                return self._knocked(read_as(Knock, message))
+                return self._handle_knock(read_as(Knock, message))
             case StreamKind.OPENING:
-                return self._opened(read_as(Opening, message))
+                return self._handle_opening(read_as(Opening, message))
             case StreamKind.ASKING:
                 return self._was_asked(read_as(Asking, message))
         raise WireRefusal(WireCode.UNEXPECTED_FRAME)
@@ -369,7 +369,7 @@ class Reception:
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         return guest
 
-    def _noted(self, guest: Guest, **fields: object) -> Guest:
+    def _update_guest(self, guest: Guest, **fields: object) -> Guest:
         """The guest with these fields, on the disk; raises WireRefusal where another invitation has taken its place."""
         self._book.note(guest, **fields)
         found = self._guest(guest.name)
@@ -377,19 +377,19 @@ class Reception:
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         return found
 
-    def _knocked(self, knock: Knock) -> Challenge:
+    def _handle_knock(self, knock: Knock) -> Challenge:
         guest = self._guest(knock.party)
         expected = _knock_tag(guest.secret, guest.invitation, knock.commitment)
         if not hmac.compare_digest(expected, knock.tag):
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
         if not guest.commitment:
             # One challenge for an invitation, ever: who could ask for a second one could try until the words fit.
-            guest = self._noted(guest, commitment=knock.commitment, challenge=self._entropy(32))
+            guest = self._update_guest(guest, commitment=knock.commitment, challenge=self._entropy(32))
         if guest.commitment != knock.commitment:
             raise WireRefusal(WireCode.INVITATION_USED)
         return Challenge(guest.challenge)
 
-    def _opened(self, opening: Opening) -> Standing:
+    def _handle_opening(self, opening: Opening) -> Standing:
         guest = self._guest(opening.party)
         party = PublicIdentity(guest.name, guest.role, opening.identity_key, opening.certificate, opening.proof)
         ends = Ends(guest.invitation, guest.secret, self._coordinator, party)
@@ -401,14 +401,14 @@ class Reception:
             raise WireRefusal(WireCode.INVITATION_USED)
         if guest.party is None:
             numbers = {"nonce": opening.nonce, "sealed": opening.sealed, "max_rows": opening.max_rows}
-            self._noted(guest, party=party, **numbers)
+            self._update_guest(guest, party=party, **numbers)
         return Standing()
 
     def _was_asked(self, asking: Asking) -> Standing:
         guest = self._guest(asking.party)
         if guest.party is None:
             raise WireRefusal(WireCode.INVITATION_UNKNOWN)
-        body = _asked(guest.invitation, asking.step, asking.roster, asking.nonce)
+        body = _digest_asking(guest.invitation, asking.step, asking.roster, asking.nonce)
         try:
             verify(guest.party.identity_key, _SIGNED, body, asking.signature)
         except PrimitiveFault:
@@ -422,12 +422,12 @@ class Reception:
         if sha256(asking.nonce).digest() != guest.sealed:
             raise WireRefusal(WireCode.ROSTER_MISMATCH)
         if not guest.second:
-            self._noted(guest, second=asking.nonce)
+            self._update_guest(guest, second=asking.nonce)
         if asking.roster != _read_roster(standing.roster).digest():
             # Somebody was withdrawn while it was being sent: there is a later one.
             return Standing(standing.roster, standing.sealed)
         if asking.step is AskingStep.HAS_NONCES and standing.nonces:
-            self._noted(guest, has_all=True)
+            self._update_guest(guest, has_all=True)
         return self._book.standing()
 
 
@@ -486,7 +486,7 @@ class Invitation:
             "address": self.address,
             "plan": self.plan,
             "policy": self.policy,
-            "coordinator": fields_of(self.coordinator),
+            "coordinator": to_fields(self.coordinator),
             "secret": to_base64(self.secret),
         }
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -624,7 +624,7 @@ class StudyBook(Notebook):
             kept = (f"policy of {invitation.party}", invitation.policy.encode())
             execute("insert or replace into notes values (?, ?)", kept)
 
-    def proposed_to(self, name: str) -> str | None:
+    def find_proposal(self, name: str) -> str | None:
         """The policy in the newest invitation of a party; None for one that was never invited."""
         text = self.read(f"policy of {name}")
         return None if text is None else text.decode()
@@ -646,10 +646,10 @@ class StudyBook(Notebook):
             if self.guest(name) is None:
                 raise UsageError("not-invited", name=name)
             previous, roster = self.roster, None
-            if previous is not None and name in self._listed():
+            if previous is not None and name in self._list_parties():
                 # A guest that is not in the roster yet does not matter here.
-                others = [guest for guest in self.guests() if guest.name in self._listed() - {name}]
-                roster = _roster_of(previous.coordinator, others, previous)
+                others = [guest for guest in self.guests() if guest.name in self._list_parties() - {name}]
+                roster = _build_roster(previous.coordinator, others, previous)
                 pin(roster)
                 execute("insert or replace into notes values ('roster', ?)", (roster.to_toml().encode(),))
             execute("delete from guests where name = ?", (name,))
@@ -677,7 +677,7 @@ class StudyBook(Notebook):
     def note(self, guest: Guest, **fields: object) -> None:
         """Write some fields of a guest to the disk, unless another invitation has taken the place of this one."""
         stored = {
-            field: json.dumps(fields_of(value)) if isinstance(value, PublicIdentity) else value
+            field: json.dumps(to_fields(value)) if isinstance(value, PublicIdentity) else value
             for field, value in fields.items()
         }
         columns = ", ".join(f"{field} = ?" for field in stored)
@@ -690,7 +690,7 @@ class StudyBook(Notebook):
         roster = self.read("roster")
         if roster is None:
             return Standing()
-        names = self._listed()
+        names = self._list_parties()
         guests = [guest for guest in self.guests() if guest.name in names]
         nonces = tuple(guest.second for guest in guests)
         return Standing(roster, tuple(guest.sealed for guest in guests), nonces if all(nonces) else ())
@@ -716,17 +716,17 @@ class StudyBook(Notebook):
         Returns whether there is one with all guests in it.
         """
         with self._database.transaction() as execute:
-            guests, previous, listed = self.guests(), self.roster, self._listed()
+            guests, previous, listed = self.guests(), self.roster, self._list_parties()
             if previous is not None and {guest.name for guest in guests} == listed:
                 return True
             for guest in guests:
                 if guest.party is None or not guest.is_confirmed or (guest.name in listed and not guest.has_all):
                     return False
-            roster = _roster_of(coordinator, guests, previous)
+            roster = _build_roster(coordinator, guests, previous)
             execute("insert or replace into notes values ('roster', ?)", (roster.to_toml().encode(),))
         return True
 
-    def _listed(self) -> set[str]:
+    def _list_parties(self) -> set[str]:
         """Who is in the roster, besides the coordinator."""
         roster = self.roster
         return set() if roster is None else {party.name for party in (*roster.sites, *roster.monitors)}
@@ -744,7 +744,7 @@ class StudyBook(Notebook):
         return roster_words(roster, nonces) if roster is not None and nonces else ""
 
 
-def _roster_of(coordinator: PublicIdentity, guests: list[Guest], previous: PinnedRoster | None) -> PinnedRoster:
+def _build_roster(coordinator: PublicIdentity, guests: list[Guest], previous: PinnedRoster | None) -> PinnedRoster:
     by_role = {
         role: [guest.party for guest in guests if guest.role is role and guest.party is not None]
         for role in (Role.SITE, Role.MONITOR)

@@ -19,7 +19,7 @@ from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, Prepared
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.ledger import prepared_events
+from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.protocol.stream import OVER, EventReport, RunReport, SiteReport, SiteState
 from tests.builders import make_data, make_plan, train
 
@@ -188,7 +188,7 @@ def test_two_surveys_that_were_asked_alike_are_both_counted(page: Console) -> No
         return found
 
     def cost(n_surveys: int) -> str:
-        spent = get_accountant("gdp").epsilon(prepared_events(first) * n_surveys, first.privacy.delta)
+        spent = get_accountant("gdp").epsilon(read_prepared_events(first) * n_surveys, first.privacy.delta)
         return f"epsilon {number(spent)}"
 
     assert before(first) == before(first, again) == cost(1) != cost(2)

@@ -14,7 +14,7 @@ import pytest
 from hedgerow.app import coordinator, study
 from hedgerow.app.coordinator import CoordinatorOptions, ModelFile
 from hedgerow.app.inputs import prompt, read_policy
-from hedgerow.app.join import JoinOptions, _book, _compare, _Line, _require_company
+from hedgerow.app.join import JoinOptions, _book, _compare, _DoorLine, _require_company
 from hedgerow.app.rows import _read_now, loader
 from hedgerow.app.study import build_policy
 from hedgerow.app.survey import SurveyOptions
@@ -301,7 +301,7 @@ def test_who_cannot_reach_the_coordinator_is_told_where_and_why(
 
     monkeypatch.setattr("hedgerow.app.join.ask", ask)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    assert _Line(read_invitation(Path(invitation)), "127.0.0.1:7443").ask(Current("north")) == b"yes"
+    assert _DoorLine(read_invitation(Path(invitation)), "127.0.0.1:7443").ask(Current("north")) == b"yes"
     said = " ".join(capsys.readouterr().err.split())
     assert "127.0.0.1:7443" in said and "firewall" in said and "Check the address" in said and "tries again" in said
 

@@ -78,7 +78,7 @@ def store_facts(store: NodeStore) -> dict[str, Any]:
     """What a node's state says of its runs, which are over."""
     question = store.desk.pending()
     return {
-        "runs": {run_id.hex(): store.status_of(run_id) for run_id in store.run_ids()},
+        "runs": {run_id.hex(): store.find_status(run_id) for run_id in store.run_ids()},
         "models": sorted(digest.hex() for digest in store.models()),
         "sites": sorted(store.sites()),
         "masked": {run_id.hex(): store.has_masked(run_id) for run_id in store.run_ids()},

@@ -21,7 +21,7 @@ from hedgerow.app.environments import start_node
 from hedgerow.app.inputs import read_plan
 from hedgerow.client.node import warm_up
 from hedgerow.errors import EnvironmentFault
-from hedgerow.flower.coordinator import file_of_partition, make_federation
+from hedgerow.flower.coordinator import make_federation, partition_file
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.identities import read_private, read_roster
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
             make_federation(folder, options.sites, model)
             load = os.getloadavg()[0]
             measured = run(folder, options.sites)
-            tables = {f"site-{n}": file_of_partition(folder, n).parent / "rows.csv" for n in range(options.sites)}
+            tables = {f"site-{n}": partition_file(folder, n).parent / "rows.csv" for n in range(options.sites)}
             is_same = measured.model == local_model(tables, read_plan(str(folder / "plan.toml")))
             is_fine &= is_same
         pace = measured.seconds / measured.exchanges
@@ -81,7 +81,7 @@ def over_flower(folder: Path, n_sites: int, *, resident: bool) -> Measured:
     """A real SuperLink and SuperNodes."""
     coordinator = folder / "coordinator.toml"
     coordinator.write_text(coordinator.read_text(encoding="utf-8") + f"seed = {SEED}\n", encoding="utf-8")
-    files = {f"site-{number}": file_of_partition(folder, number) for number in range(n_sites)}
+    files = {f"site-{number}": partition_file(folder, number) for number in range(n_sites)}
     # Else every process that comes first compiles the same kernels.
     warm_up(read_plan(str(folder / "plan.toml")))
     with Deployment(folder / "flower", files, files if resident else ()) as deployment:
@@ -105,7 +105,7 @@ def over_grpc(folder: Path, n_sites: int) -> Measured:
     with closing(GrpcHub(*keys, Address())) as hub:
         nodes = []
         for number in range(n_sites):
-            place = file_of_partition(folder, number).parent
+            place = partition_file(folder, number).parent
             options = [
                 str(place / "rows.csv"), "--roster", str(folder / "roster.toml"), "--identity",
                 str(place / f"site-{number}.private.json"), "--policy", str(place / "policy.toml"), "--plan",

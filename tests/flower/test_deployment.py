@@ -24,7 +24,7 @@ from hedgerow.client.node import Node, warm_up
 from hedgerow.codec import Integers, head
 from hedgerow.data.site_data import read_site_data
 from hedgerow.flower import read_coordinator_file
-from hedgerow.flower.envelope import Kind
+from hedgerow.flower.envelope import EnvelopeKind
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask
@@ -138,7 +138,7 @@ def nothing_was_learnt(federation: Any, deployment: Deployment, stored: bytes, l
     logs = b"".join(path.read_bytes() for path in deployment.folder.glob("*.log"))
     # The search would see what is there: the plan travels in the open, and sealed requests and replies were stored.
     assert b'"ward"' in stored and b"is ready" in logs
-    for kind in (Kind.REQUEST, Kind.REPLY):
+    for kind in (EnvelopeKind.REQUEST, EnvelopeKind.REPLY):
         assert head(kind) in stored
     for kind in set(MessageKind) - {MessageKind.INVITATION}:
         assert head(kind) not in stored

@@ -33,16 +33,16 @@ from hedgerow.flower.coordinator import Clock, FlowerHub, Patience
 from hedgerow.flower.envelope import (
     KEY_BYTES,
     Envelope,
+    EnvelopeKind,
     Fetched,
-    Kind,
     LinkKeys,
     NodeSocket,
     ask,
+    bundle_messages,
     messages_in,
-    opened,
     parse,
     public_key,
-    sealed,
+    seal_messages,
     sign,
 )
 from hedgerow.flower.site import LinkStore
@@ -205,9 +205,9 @@ def test_whoever_carries_the_messages_reads_the_plan_and_nothing_else(office: Of
     """The bodies of all envelopes but greetings are sealed: no message of a run can be found in what was carried."""
     run(office.federation, office)  # type: ignore[attr-defined]
     kinds = {parse(data).kind for data in office.seen}
-    assert kinds == {Kind.GREETING, Kind.REQUEST, Kind.REPLY}
+    assert kinds == {EnvelopeKind.GREETING, EnvelopeKind.REQUEST, EnvelopeKind.REPLY}
     for data in office.seen:
-        if parse(data).kind is not Kind.GREETING:
+        if parse(data).kind is not EnvelopeKind.GREETING:
             assert not any(head(kind) in data for kind in MessageKind)
 
 
@@ -371,7 +371,7 @@ def test_trees_that_the_sites_draw_are_the_local_engines(in_files: Callable[...,
 
     def arrive(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
         envelope = parse(data)
-        n_uploads[0] += envelope.kind is Kind.REQUEST and envelope.number == 5
+        n_uploads[0] += envelope.kind is EnvelopeKind.REQUEST and envelope.number == 5
         if n_uploads[0] == 3:
             office.away.discard(late)
         return Fetched("", answer())
@@ -396,7 +396,7 @@ def test_a_model_is_evaluated_over_held_out_rows(office: Office) -> None:
     # The greeting does not invite: that takes one exchange more.
     assert dict(hub.n_requests) == dict.fromkeys(federation.sites, 1 + 1 + 4 + 2 * 2 + 1)
     for data in office.seen:
-        assert parse(data).kind is not Kind.GREETING or not messages_in(parse(data), b"")
+        assert parse(data).kind is not EnvelopeKind.GREETING or not messages_in(parse(data), b"")
         assert b'"trees"' not in data and head(MessageKind.EVALUATION) not in data
 
 
@@ -432,7 +432,7 @@ def test_a_node_asks_its_owner_and_is_greeted_again_until_there_is_an_answer(off
 
     def answered_late(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
         reply = office.plainly(node, data, answer)
-        if node == FIRST_NODE and parse(data).kind is Kind.GREETING:
+        if node == FIRST_NODE and parse(data).kind is EnvelopeKind.GREETING:
             with closing(OwnerDesk(state)) as desk:
                 question = desk.pending()
                 n_asked.extend([] if question is None else [question.id])
@@ -541,16 +541,16 @@ def test_an_older_greeting_is_refused_and_the_coordinator_is_told_the_newest_num
     hub = read_private(Path(federation.path("hub.private.json")))
 
     def greeted(number: int) -> tuple[bytes, Envelope]:
-        bare = Envelope(Kind.GREETING, "", os.urandom(32), number, public_key(os.urandom(32)), bytes(32))
-        raw = sign(replace(bare, body=opened([])), hub.seed)
+        bare = Envelope(EnvelopeKind.GREETING, "", os.urandom(32), number, public_key(os.urandom(32)), bytes(32))
+        raw = sign(replace(bare, body=bundle_messages([])), hub.seed)
         return raw, parse(office.answer(FIRST_NODE, raw))
 
     old, first = greeted(5)
     newer, second = greeted(9)
     kept = office.answer(FIRST_NODE, newer)
     again = parse(office.answer(FIRST_NODE, old))
-    assert [first.kind, second.kind, again.kind] == [Kind.REPLY, Kind.REPLY, Kind.LOST]
-    assert again.number == greeted(9)[1].number == 9 and greeted(8)[1].kind is Kind.LOST
+    assert [first.kind, second.kind, again.kind] == [EnvelopeKind.REPLY, EnvelopeKind.REPLY, EnvelopeKind.LOST]
+    assert again.number == greeted(9)[1].number == 9 and greeted(8)[1].kind is EnvelopeKind.LOST
     assert office.answer(FIRST_NODE, newer) == kept, "the link that is there goes on"
     run(federation, office)
 
@@ -572,7 +572,7 @@ class OneNode:
 
     def __init__(self, identity: PrivateIdentity) -> None:
         self._identity, self._replies = identity, list[Fetched]()
-        self.kinds: list[Kind] = []
+        self.kinds: list[EnvelopeKind] = []
 
     def nodes(self) -> Sequence[int]:
         return [FIRST_NODE]
@@ -581,11 +581,11 @@ class OneNode:
         for _, data in letters:
             asked = parse(data)
             self.kinds.append(asked.kind)
-            if asked.kind is Kind.GREETING:
+            if asked.kind is EnvelopeKind.GREETING:
                 secret, site = bytes([1]) * KEY_BYTES, self._identity.public.name
-                bare = Envelope(Kind.REPLY, site, asked.link, asked.number, public_key(secret), asked.digest)
+                bare = Envelope(EnvelopeKind.REPLY, site, asked.link, asked.number, public_key(secret), asked.digest)
                 keys = LinkKeys.agree(secret, asked.key, asked.link, site)
-                reply = sign(sealed(bare, keys.to_hub, [], os.urandom), self._identity.seed)
+                reply = sign(seal_messages(bare, keys.to_hub, [], os.urandom), self._identity.seed)
                 self._replies.append(Fetched(str(len(self.kinds)), reply))
         return [str(len(self.kinds)) for _ in letters]
 
@@ -607,17 +607,17 @@ def test_what_waits_for_a_site_is_bounded(length: int, most: int) -> None:
     taken = next(number for number in itertools.count() if number > 5000 or not hub.send("north", message))
     assert most // 2 < taken <= most and not hub.send("north", b"")
     assert [hub.receive(60.0), hub.receive(60.0)] == [Left("north", "slow-peer"), Joined("north")]
-    assert hub.send("north", b"") and post.kinds == [Kind.GREETING, Kind.GREETING]
+    assert hub.send("north", b"") and post.kinds == [EnvelopeKind.GREETING, EnvelopeKind.GREETING]
 
 
 def test_rows_are_read_again_when_the_table_changes(office: Office) -> None:
     """The binned rows belong to one table and one plan; a table that was edited is not answered from old rows."""
     federation = office.federation  # type: ignore[attr-defined]
-    options = site.options_of(read_site_file(federation.folder / "site-0.toml"))
+    options = site.build_options(read_site_file(federation.folder / "site-0.toml"))
     (federation.folder / "site-0-state").mkdir()
     plan = read_plan(federation.path("plan.toml"))
     keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
-    setup = site.setup_of(options, keys, read_policy(options.policy), n_threads=1)
+    setup = site.build_setup(options, keys, read_policy(options.policy), n_threads=1)
     load = setup.load
     assert load(plan).n_records == load(plan).n_records == 100
     with (federation.folder / "site-0.csv").open("a") as table:

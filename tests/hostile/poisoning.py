@@ -29,10 +29,10 @@ from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, checks_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.groups import LineUp, drawing_of, rounds_of_drawing
+from hedgerow.protocol.groups import LineUp, count_drawing_rounds, derive_drawing
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.guarantees import Wishes, dealt, default_colluders, derive
-from hedgerow.secagg.transitions import Abandoned
+from hedgerow.secagg.transitions import SumAbandoned
 from hedgerow.server.release import GroupedChecks, PlainAggregation, Releaser, Summed, require_plausible
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.plausibility import PartitionSums
@@ -258,7 +258,7 @@ def carried_out(
         checks_of(task),
         GroupedChecks(lambda: checks_of(task)),
     )
-    n_rounds = rounds_of_drawing(task.n_exchanges) if case.is_drawn else 0
+    n_rounds = count_drawing_rounds(task.n_exchanges) if case.is_drawn else 0
     lineup, out_of_line, told_in = LineUp(n_sites, max(1, n_groups), n_rounds), set[int](), 0
     keys, declared, liar = (
         [node.site.encode() for node in nodes],
@@ -267,7 +267,7 @@ def carried_out(
     )
     named, misnamed, objecting, stopped = 0, 0, set[str](), ""
     while (query := run.query) is not None:
-        of = dealt(keys, n_groups, drawing_of(seed, run.n_releases // n_rounds if n_rounds else 0))
+        of = dealt(keys, n_groups, derive_drawing(seed, run.n_releases // n_rounds if n_rounds else 0))
         parts = [[site for site in range(n_sites) if of[site] == group] for group in range(max(1, n_groups))]
         there = [[nodes[site] for site in part if site not in lineup.left_out] for part in parts]
         totals = {group: PlainAggregation(own).sum_of(query) for group, own in enumerate(there)}
@@ -285,7 +285,7 @@ def carried_out(
             else:
                 released = releaser.release(query, totals[0])
                 require_plausible(checks, query, plan, released, summed[0])
-        except Abandoned as fault:
+        except SumAbandoned as fault:
             stopped = f"{fault.code}, round {query.purpose.round}"
             break
         run.feed(released)

@@ -44,7 +44,7 @@ from hedgerow.secagg.messages import Acknowledgement, Kind, RoundSpec, ShareMess
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.coordinator import RunEvent
 from hedgerow.server.release import Outcome, Releaser
-from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Consent, Link, Sites
+from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Connection, Consent, Sites
 from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived
@@ -563,7 +563,7 @@ def test_of_missing_acknowledgements_the_end_of_most_pairs_goes_first(
     plan = make_plan()
     sites = Sites(federate(7, plan).roster, plan)
     for site in sites:
-        site.link, site.consent = Link.CONNECTED, Consent.READY
+        site.link, site.consent = Connection.CONNECTED, Consent.READY
     named = dict(zip("abcdefg", (site.name for site in sites), strict=True))
     for one, other in pairs:
         sites[named[one]].fault_counts.unacknowledged[named[other]] = MOST_UNACKNOWLEDGED
@@ -713,7 +713,7 @@ def greets_for_each_release(federation: Federation, state: RunState) -> list[tup
             return
         hello = Hello(1, run.run_id, run.view.digest)
         greetings = [dataclasses.replace(hello, n_releases=held) for held in range(len(run.releases))]
-        n_sent = sum(len(message) for each in greetings for _, message in session.arrived(HOSTILE, encode(each)))
+        n_sent = sum(len(message) for each in greetings for _, message in session.receive(HOSTILE, encode(each)))
         found.append((n_sent, sum(map(bytes_in, vars(run).values()))))
 
     federation.note = act  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hedgerow.app.rows import loader, with_rows_read
-from hedgerow.client.node import Node, is_worse_than_constant, used_rows
+from hedgerow.client.node import Node, is_worse_than_constant, select_rows
 from hedgerow.client.node_session import NodeRun
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, RemoteProtocolError
@@ -87,7 +87,7 @@ def lie_from(federation: Federation, site: str, first: int, times: int, monkeypa
         return sums * times if is_liar and query.purpose.round >= first else sums
 
     monkeypatch.setattr(NodeRun, "_answer", answer)
-    monkeypatch.setattr("hedgerow.client.node_session.clipped", lambda vector, *_: vector)
+    monkeypatch.setattr("hedgerow.client.node_session.clip", lambda vector, *_: vector)
 
 
 @pytest.mark.parametrize("is_lying", [True, False])
@@ -272,7 +272,7 @@ def test_a_row_more_moves_one_other_row_at_most(n_changed: int) -> None:
         rows = drawn.integers(0, 9, size=(n_rows, 4))
         other = np.concatenate([rows[n_changed:], drawn.integers(0, 9, size=(1, 4))])
         drawn.shuffle(other)
-        kept = [Counter(map(tuple, table[used_rows(table.T, len(table), 40)].tolist())) for table in (rows, other)]
+        kept = [Counter(map(tuple, table[select_rows(table.T, len(table), 40)].tolist())) for table in (rows, other)]
         assert [sum(each.values()) for each in kept] == [min(40, len(table)) for table in (rows, other)]
         assert max((kept[0] - kept[1]).total(), (kept[1] - kept[0]).total()) <= 1
 

@@ -28,7 +28,7 @@ from hedgerow.secagg.messages import EpochParameters, Kind, NodePolicy, Roster
 from hedgerow.secagg.participant import NodeContext
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, nonce_seed
-from hedgerow.server.coordinator import RunSession, parameters_of
+from hedgerow.server.coordinator import RunSession, build_parameters
 from hedgerow.server.journal import JournalledRelease
 from hedgerow.server.release import Releaser
 from hedgerow.transport.interface import Arrived, HubEvent
@@ -144,7 +144,7 @@ def lie_about_the_origin(federation: Federation, monkeypatch: pytest.MonkeyPatch
 
 def parameters_for(session: RunSession, federation: Federation, n_members: int) -> EpochParameters:
     """Those of a first epoch of the session's run."""
-    return parameters_of(federation.plan, (session.run.run_id, 1, federation.roster.hash()), 8, n_members)
+    return build_parameters(federation.plan, (session.run.run_id, 1, federation.roster.hash()), 8, n_members)
 
 
 def test_three_colluders_of_thirteen_cannot_choose_the_trees(

@@ -21,7 +21,7 @@ from hedgerow.client.node_session import NodeSession
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, DataError, PlanError
 from hedgerow.methods.replica import Replica
-from hedgerow.plan.plan import Federation as Timeouts
+from hedgerow.plan.plan import FederationSection as Timeouts
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.messages import (
@@ -181,7 +181,7 @@ def test_a_state_folder_that_was_moved_away_meanwhile_is_closed_when_it_is_used_
     shutil.move(tmp_path / "elsewhere", victim.folder)
     shutil.move(book, book_of(victim))
     victim.start()
-    assert victim.store is not None and victim.store.status_of(run_id) == "closed"
+    assert victim.store is not None and victim.store.find_status(run_id) == "closed"
     assert victim.session is not None and victim.session._run is None
 
 
@@ -195,7 +195,7 @@ def test_a_folder_that_was_renamed_takes_its_run_along(
     shutil.move(victim.folder, tmp_path / "renamed")
     victim.folder = tmp_path / "renamed"
     victim.start()
-    assert victim.book is not None and victim.book.reserved() == [federation.session.run.run_id]
+    assert victim.book is not None and victim.book.list_reserved() == [federation.session.run.run_id]
     assert victim.book.lines()[0].state == str(victim.folder)
 
 
@@ -317,7 +317,7 @@ def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(tmp_path
     assert [(line.site, line.status, line.events[0].count) for line in books[1].lines()] == [
         ("site-0", "finished", 2), ("site-1", "reserved", 8)
     ]  # fmt: skip
-    assert books[0].reserved() == [] and books[1].reserved() == [RUN]
+    assert books[0].list_reserved() == [] and books[1].list_reserved() == [RUN]
     both = books[0].spent("d", 1e-5)
     books[1].settle(RUN, ([GaussianEvent(10.0, count=3)], {}), FINISHED)
     assert 0 < books[0].spent("d", 1e-5) < both
@@ -351,11 +351,11 @@ def test_a_book_of_the_version_before_is_carried_over(tmp_path: Path) -> None:
     for number, book in enumerate((first, second)):
         book.serve(f"site-{number}", tmp_path / f"state-{number}")
         book.claim([b"1" * 32, b"2" * 32])
-        assert book.status_of(b"1" * 32) == "finished" and book.status_of(b"0" * 32) == "left"
-    assert first.status_of(b"2" * 32) == "reserved" and second.status_of(b"2" * 32) is None
-    assert first.reserved() == [b"2" * 32] and second.reserved() == []
+        assert book.find_status(b"1" * 32) == "finished" and book.find_status(b"0" * 32) == "left"
+    assert first.find_status(b"2" * 32) == "reserved" and second.find_status(b"2" * 32) is None
+    assert first.list_reserved() == [b"2" * 32] and second.list_reserved() == []
     first.settle(b"2" * 32, ([], {}), "left")
-    assert first.status_of(b"2" * 32) == "left"
+    assert first.find_status(b"2" * 32) == "left"
     first.close()
     second.close()
 

@@ -24,7 +24,16 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, DataError, PolicyRefusal
 from hedgerow.evaluation.sums import ScoreHistogram
 from hedgerow.flower import site
-from hedgerow.flower.envelope import Envelope, Kind, LinkKeys, messages_in, opened, parse, public_key, sign
+from hedgerow.flower.envelope import (
+    Envelope,
+    EnvelopeKind,
+    LinkKeys,
+    bundle_messages,
+    messages_in,
+    parse,
+    public_key,
+    sign,
+)
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
@@ -71,8 +80,8 @@ class Federation:
     def greet(self, plan: Plan) -> list[Message]:
         """A greeting with an invitation, as a process of its own; what the site answers."""
         secret, link = os.urandom(32), os.urandom(32)
-        body = opened([encode(invitation_to(plan))])
-        greeting = Envelope(Kind.GREETING, "", link, next(self._numbers), public_key(secret), bytes(32), body)
+        body = bundle_messages([encode(invitation_to(plan))])
+        greeting = Envelope(EnvelopeKind.GREETING, "", link, next(self._numbers), public_key(secret), bytes(32), body)
         reply = parse(site.answer(self.folder / "site-0.toml", sign(greeting, self._hub.seed)))
         keys = LinkKeys.agree(secret, reply.key, link, reply.site)
         return [decode(message) for message in messages_in(reply, keys.to_hub)]

@@ -22,7 +22,7 @@ from hedgerow import (
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.errors import PlanError
-from hedgerow.plan.plan import Feature, Federation, Label, Model, Prepared, Privacy
+from hedgerow.plan.plan import Feature, FederationSection, Label, ModelSection, Prepared, Privacy
 from hedgerow.plan.registry import sections
 from hedgerow.protocol.queries import Query
 
@@ -143,7 +143,7 @@ def table_of_kinds() -> Iterable[str]:
 def render() -> str:
     """The whole page."""
     parts = [HEAD, "", "## Plan", "", "At the top: `version = 1`, and `name`, a line of text."]
-    named = {"[privacy]": Privacy, "[model]": Model, "[federation]": Federation}
+    named = {"[privacy]": Privacy, "[model]": ModelSection, "[federation]": FederationSection}
     named |= {"[[features]]": Feature, "[label]": Label}
     named |= {f"[{name}]": section for name, section in sections().items()}
     named |= {"[[prepared]]": Prepared}

@@ -90,7 +90,7 @@ def program(plan: Plan, settings: ToySettings) -> Generator[Query, IntVector, En
         np.zeros((1, 1), dtype=np.int32), np.ones((1, 1, n_codes), dtype=np.uint8), np.array([[n_codes - 1]], np.int32)
     )
     values = np.array([score, 0], dtype=np.int32).reshape(1, 2, 1)
-    return empty_ensemble(run).extended([FittedTrees(tree, values)], [None])
+    return empty_ensemble(run).extend([FittedTrees(tree, values)], [None])
 
 
 METHOD = Method(

@@ -20,7 +20,7 @@ from hedgerow.privacy.accountants import (
     get_accountant,
     mu_of,
 )
-from hedgerow.privacy.cost import cost_of
+from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
@@ -191,8 +191,8 @@ def test_mu_squared_adds_up(parts: list[tuple[float, int]]) -> None:
     """Protects heterogeneous composition: mu² is the sum over all releases, in any order."""
     sequence = [GaussianEvent(multiplier, count) for multiplier, count in parts]
     total = math.fsum(count / multiplier**2 for multiplier, count in parts)
-    assert cost_of(sequence).gdp_weight == pytest.approx(total, rel=1e-12)
-    assert cost_of(sequence[::-1]).gdp_weight == cost_of(sequence).gdp_weight
+    assert compose_cost(sequence).gdp_weight == pytest.approx(total, rel=1e-12)
+    assert compose_cost(sequence[::-1]).gdp_weight == compose_cost(sequence).gdp_weight
 
 
 @pytest.mark.parametrize(("mu", "epsilon", "delta"), [(0.0, 1.0, 0.0), (math.inf, 1.0, 1.0), (1.0, math.inf, 0.0)])

@@ -15,7 +15,7 @@ from hedgerow.privacy.calibration import (
     calibrate_noise_multiplier,
     calibrate_sigmas,
     integer_sigma,
-    releases_of,
+    list_releases,
     smallest,
 )
 from hedgerow.privacy.events import GaussianEvent
@@ -101,7 +101,7 @@ def test_integer_noise_keeps_the_promise(
     """Protects whole plans: with integer sigmas and the price of the grid, epsilon is never exceeded."""
     epsilon, delta = 10**log_epsilon, 10**log_delta
     sigmas = calibrate_sigmas(epsilon, delta, parts, accountant)
-    assert get_accountant(accountant).epsilon(releases_of(sigmas, parts), delta) <= epsilon
+    assert get_accountant(accountant).epsilon(list_releases(sigmas, parts), delta) <= epsilon
 
 
 def test_the_price_of_a_usual_grid_is_negligible() -> None:

@@ -19,7 +19,7 @@ from hedgerow.privacy.events import (
     GaussianEvent,
     UnnoisedEvent,
     event_from_dict,
-    multiplier_of_integers,
+    round_multiplier,
 )
 from hedgerow.privacy.ledger import Ledger, Release
 
@@ -113,7 +113,7 @@ def test_an_event_is_not_read_as_another_kind() -> None:
 @given(st.integers(1, 2**120), st.integers(1, 2**120))
 def test_noise_multipliers_of_integers_are_rounded_down(sigma_squared: int, sensitivity_squared: int) -> None:
     """Protects the claim of noise: exactly at most the true ratio, and within 1e-15 of it."""
-    ours = Fraction(multiplier_of_integers(sigma_squared, sensitivity_squared))
+    ours = Fraction(round_multiplier(sigma_squared, sensitivity_squared))
     truth = Fraction(sigma_squared, sensitivity_squared)
     assert ours * ours <= truth
     assert ours * ours >= truth * (1 - Fraction(1, 10**15))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hedgerow.errors import EnvironmentFault, PrivacyError
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.cost import amplified_epsilon, epsilon_pure, mu_of_pure, zcdp_weight_of
+from hedgerow.privacy.cost import amplify_epsilon, epsilon_pure, mu_of_pure, zcdp_weight
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
@@ -27,7 +27,7 @@ from hedgerow.privacy.events import (
     event_from_dict,
 )
 from hedgerow.privacy.ledger import Ledger, Release
-from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
+from hedgerow.privacy.report import PrivacyContext, build_report, check_claims
 
 epsilons = st.floats(1e-6, 40.0)
 rates = st.floats(1e-6, 1.0)
@@ -42,15 +42,15 @@ def test_sampling_is_the_theorem_in_forty_digits(epsilon: float, rate: float) ->
     """log(1 + q (e^epsilon - 1)), never below and hardly above it."""
     with mpmath.workdps(40):
         exact = mpmath.log(1 + mpmath.mpf(rate) * mpmath.expm1(mpmath.mpf(epsilon)))
-        found = amplified_epsilon(epsilon, rate)
+        found = amplify_epsilon(epsilon, rate)
         assert exact <= found <= exact * (1 + mpmath.mpf(1e-12))
 
 
 @given(first=st.floats(1e-4, 5.0), second=st.floats(1e-4, 5.0), rate=rates)
 def test_a_sample_for_each_release_costs_no_more_than_one_for_both(first: float, second: float, rate: float) -> None:
     """Why releases are amplified one by one: their samples are drawn anew."""
-    apart = amplified_epsilon(first, rate) + amplified_epsilon(second, rate)
-    assert apart <= amplified_epsilon(first + second, rate) * (1 + 1e-12)
+    apart = amplify_epsilon(first, rate) + amplify_epsilon(second, rate)
+    assert apart <= amplify_epsilon(first + second, rate) * (1 + 1e-12)
 
 
 @given(epsilon=st.floats(1e-8, 600.0))
@@ -180,10 +180,10 @@ def test_a_choice_of_a_bounded_range_costs_an_eighth_of_its_square(
     without, there = choice(scores), choice(moved)
     with mpmath.workdps(60):
         present = [(1 - mpmath.mpf(rate)) * q + mpmath.mpf(rate) * p for p, q in zip(there, without, strict=True)]
-    bound = order * zcdp_weight_of(SelectionEvent(width, rate)) / 2
+    bound = order * zcdp_weight(SelectionEvent(width, rate)) / 2
     assert max(renyi(present, without, order), renyi(without, present, order)) <= bound + 1e-12
     if rate == 1:
-        assert zcdp_weight_of(SelectionEvent(width, rate)) == pytest.approx(width**2 / 4)
+        assert zcdp_weight(SelectionEvent(width, rate)) == pytest.approx(width**2 / 4)
         evenly = renyi(choice([0.0, width / 2]), choice([width / 2, 0.0]), 1.0 + 1e-6)
         small = choice([0.0, 1e-4]), choice([1e-4, 0.0])
         assert evenly <= width**2 / 8 * (1 + 2e-6)
@@ -201,7 +201,7 @@ def test_a_vectors_laplace_noise_costs_its_squared_norm(scale: int, moves: list[
         law = {x: weight / whole for x, weight in weights.items()}
     found = sum(renyi([law[x - move] for x in reach], [law[x] for x in reach], order) for move in moves)
     event = DiscreteLaplaceVectorEvent(sum(moves) / scale, zcdp_weight=sum(move**2 for move in moves) / scale**2)
-    assert 0 < found <= order * zcdp_weight_of(event) / 2 <= order * (sum(moves) / scale) ** 2 / 2 * (1 + 1e-9)
+    assert 0 < found <= order * zcdp_weight(event) / 2 <= order * (sum(moves) / scale) ** 2 / 2 * (1 + 1e-9)
 
 
 def test_many_vectors_are_bounded_by_their_squares_and_never_by_more_than_their_epsilons() -> None:
@@ -301,21 +301,21 @@ def test_a_ledger_refuses_a_release_that_claims_too_small_an_epsilon() -> None:
 def test_a_report_is_by_the_plans_accountant(accountant: str) -> None:
     """It says which, survives being written, and reads reports that were written before there were others."""
     ledger = Ledger().append(release(DiscreteLaplaceEvent(0.5), 100.0, 200.0))
-    report = report_of(ledger, PrivacyContext(delta=1e-6, epsilon_requested=0.5, accountant=accountant))
+    report = build_report(ledger, PrivacyContext(delta=1e-6, epsilon_requested=0.5, accountant=accountant))
     assert report.epsilon == pytest.approx(0.5, rel=1e-3)
     check_claims(report.to_dict(), report)
     assert f"({accountant})" in report.text()
-    old = report_of(ledger, PrivacyContext(delta=1e-6))
+    old = build_report(ledger, PrivacyContext(delta=1e-6))
     assert "epsilon_own" not in old.to_dict()
 
 
 def test_a_report_says_who_chooses_from_exact_sums() -> None:
     """The trust that the exponential mechanism of a coordinator needs, in words and in numbers."""
     ledger = Ledger().append(release(SelectionEvent(0.5), 100.0, 200.0))
-    report = report_of(ledger, PrivacyContext(delta=1e-6, accountant="pure"))
+    report = build_report(ledger, PrivacyContext(delta=1e-6, accountant="pure"))
     assert report.n_choices == 1 and "exponential mechanism" in report.trust and "choices" in report.text()
     check_claims(report.to_dict(), report)
-    plain = report_of(Ledger().append(release(DiscreteLaplaceEvent(0.5), 100.0, 200.0)), PrivacyContext(delta=1e-6))
+    plain = build_report(Ledger().append(release(DiscreteLaplaceEvent(0.5), 100.0, 200.0)), PrivacyContext(delta=1e-6))
     assert "n_choices" not in plain.to_dict() and "exponential mechanism" not in plain.trust
 
 

@@ -20,11 +20,11 @@ from hedgerow.errors import PolicyRefusal, PrivacyError
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import (
     ORDERS,
+    compute_sampled_divergence,
     epsilon_of_mu,
     epsilon_renyi,
     get_accountant,
     paper_divergence,
-    sampled_divergence,
 )
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
@@ -34,7 +34,7 @@ from hedgerow.privacy.events import (
     GaussianEvent,
     SampledGaussianEvent,
     UnnoisedEvent,
-    scoped,
+    scope_events,
 )
 
 DELTA = 1e-5
@@ -64,7 +64,7 @@ def on_the_lattice(order: int, rate: float, sigma: int, shift: int) -> tuple[flo
 def test_the_formula_is_the_sum_over_the_integers(sigma: int, shift: int, rate: float, order: int) -> None:
     """For integer noise and an integer vector the Gaussian's formula holds exactly, and bounds the other direction."""
     forward, backward = on_the_lattice(order, rate, sigma, shift)
-    bound = sampled_divergence(order, rate, sigma / shift)
+    bound = compute_sampled_divergence(order, rate, sigma / shift)
     assert bound == pytest.approx(forward, rel=1e-8) and bound >= forward * (1 - 1e-15)
     assert backward <= bound
 
@@ -75,7 +75,7 @@ def test_it_equals_an_independent_accountant(order: int, rate: float, multiplier
     theirs = TheirAccountant([order])
     theirs.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(multiplier)))
     expected = float(theirs._rdp[0])
-    assert sampled_divergence(order, rate, multiplier) == pytest.approx(expected, rel=1e-6)
+    assert compute_sampled_divergence(order, rate, multiplier) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("order", [2, 5, 64, 1000])
@@ -89,7 +89,7 @@ def test_small_divergences_keep_their_digits(order: int) -> None:
             for k in range(order + 1)
         )
         exact = mpmath.log(mpmath.fsum(terms)) / (order - 1)
-        ours = mpmath.mpf(sampled_divergence(order, rate, multiplier))
+        ours = mpmath.mpf(compute_sampled_divergence(order, rate, multiplier))
         assert 0 <= ours / exact - 1 < 1e-8
 
 
@@ -98,7 +98,7 @@ def test_sampling_helps_and_the_general_bound_is_above_the_tight_one(
     order: int, rate: float, multiplier: float
 ) -> None:
     """Never more than without sampling; and what holds for every mechanism holds for this one."""
-    tight = sampled_divergence(order, rate, multiplier)
+    tight = compute_sampled_divergence(order, rate, multiplier)
     assert tight <= order / (2 * multiplier**2) * (1 + 1e-8)
     assert paper_divergence(order, rate, multiplier) >= tight * (1 - 1e-12)
 
@@ -106,18 +106,18 @@ def test_sampling_helps_and_the_general_bound_is_above_the_tight_one(
 @given(order=st.sampled_from(ORDERS[:80]), rate=st.floats(1e-3, 0.9), multiplier=multipliers)
 def test_more_rate_less_noise_or_a_higher_order_cost_more(order: int, rate: float, multiplier: float) -> None:
     """The filter rounds charges up by norm and rate: that is safe only if the divergence is monotone."""
-    here = sampled_divergence(order, rate, multiplier)
+    here = compute_sampled_divergence(order, rate, multiplier)
     slack = 1 + 1e-8
-    assert sampled_divergence(order, rate * 1.1, multiplier) * slack >= here
-    assert sampled_divergence(order, rate, multiplier * 0.9) * slack >= here
-    assert sampled_divergence(order + 1, rate, multiplier) * slack >= here
+    assert compute_sampled_divergence(order, rate * 1.1, multiplier) * slack >= here
+    assert compute_sampled_divergence(order, rate, multiplier * 0.9) * slack >= here
+    assert compute_sampled_divergence(order + 1, rate, multiplier) * slack >= here
 
 
 @pytest.mark.parametrize("bad", [(1, 0.5, 1.0), (2, 0.0, 1.0), (2, 1.5, 1.0), (2, 0.5, 0.0), (2, 0.5, math.inf)])
 def test_what_is_no_release_is_refused(bad: tuple[int, float, float]) -> None:
     """An order, a rate or a noise beyond the theorem has no number."""
     with pytest.raises(PrivacyError) as refused:
-        sampled_divergence(*bad)
+        compute_sampled_divergence(*bad)
     assert refused.value.code == "out-of-range"
 
 
@@ -252,7 +252,7 @@ def test_loss_distributions_of_many_samples_are_between_the_library_and_renyi() 
     theirs.compose(inner, count)
     found, renyi = (get_accountant(name).epsilon([event], DELTA) for name in ("pld", "gdp"))
     assert theirs.get_epsilon(DELTA) * (1 - 2e-3) <= found < 0.93 * renyi
-    budget = count * sampled_divergence(20, rate, multiplier)
+    budget = count * compute_sampled_divergence(20, rate, multiplier)
     idle, acting = (
         FilteredGaussianEvent(multiplier, rate, 10_000, 1, 8, count, order=20, budget=budget * factor)
         for factor in (1.001, 0.999)
@@ -283,7 +283,7 @@ def test_any_noise_has_an_answer_of_every_accountant(multiplier: float, rate: fl
 def test_two_runs_have_two_filters() -> None:
     """Two runs of one plan write equal events; their budgets add up, which the scopes of a budget book see to."""
     run = [filtered(500)]
-    together = epsilon_renyi([*scoped(run, "a"), *scoped(run, "b")], DELTA)
+    together = epsilon_renyi([*scope_events(run, "a"), *scope_events(run, "b")], DELTA)
     wide = epsilon_renyi([filtered(10**6, budget=0.04)], DELTA)
     assert together == pytest.approx(wide) and together > epsilon_renyi(run, DELTA)
 

@@ -13,7 +13,7 @@ from hedgerow.errors import PrivacyError
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianSumEvent, GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
-from hedgerow.privacy.report import PrivacyContext, check_claims, report_of, warnings_of
+from hedgerow.privacy.report import PrivacyContext, build_report, check_claims, list_warnings
 from hedgerow.protocol.queries import NoiseCohort
 
 CONTEXT = PrivacyContext(delta=1e-5, epsilon_requested=1.0)
@@ -29,12 +29,12 @@ def _ledger(n_releases: int = 4, unnoised: bool = False) -> Ledger:
 
 def test_the_report_reads_the_ledger() -> None:
     """Protects the numbers: both accountants, over all releases."""
-    report = report_of(_ledger(), CONTEXT)
+    report = build_report(_ledger(), CONTEXT)
     events = [GaussianEvent(8.0)] * 4
     assert report.epsilon_gdp == get_accountant("gdp").epsilon(events, 1e-5)
     assert report.epsilon_rdp == get_accountant("rdp").epsilon(events, 1e-5)
     assert report.epsilon == report.epsilon_gdp < report.epsilon_rdp
-    assert report_of(_ledger(), dataclasses.replace(CONTEXT, accountant="rdp")).epsilon == report.epsilon_rdp
+    assert build_report(_ledger(), dataclasses.replace(CONTEXT, accountant="rdp")).epsilon == report.epsilon_rdp
     assert report.n_releases == 4
     assert report.guarantee == "holds"
 
@@ -50,7 +50,7 @@ def test_the_report_reads_the_ledger() -> None:
 )
 def test_what_voids_the_guarantee_is_said(changes: dict[str, bool], unnoised: bool, word: str) -> None:
     """Protects people from trusting an experiment: the text opens with VOID and names the reason."""
-    report = report_of(_ledger(unnoised=unnoised), dataclasses.replace(CONTEXT, **changes))
+    report = build_report(_ledger(unnoised=unnoised), dataclasses.replace(CONTEXT, **changes))
     assert report.guarantee == "void"
     assert any(word in reason for reason in report.voided_by)
     assert report.text().startswith("Privacy guarantee: VOID")
@@ -63,7 +63,7 @@ def test_what_voids_the_guarantee_is_said(changes: dict[str, bool], unnoised: bo
 def test_a_report_survives_json(unnoised: bool) -> None:
     """Protects the model file: strict JSON, infinity included, and derived fields are derived again."""
     context = dataclasses.replace(CONTEXT, unit="patient_id", max_rows_per_unit=3, sites_per_unit=1 + unnoised)
-    report = report_of(_ledger(unnoised=unnoised), context)
+    report = build_report(_ledger(unnoised=unnoised), context)
     stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     check_claims(stored, report)
     if unnoised:
@@ -74,32 +74,32 @@ def test_a_report_survives_json(unnoised: bool) -> None:
 
 def test_a_cut_report_is_refused() -> None:
     """Protects against a missing flag being read as its harmless default."""
-    stored = report_of(_ledger(), CONTEXT).to_dict()
+    stored = build_report(_ledger(), CONTEXT).to_dict()
     del stored["seeded"]
     with pytest.raises(PrivacyError) as caught:
-        check_claims(stored, report_of(_ledger(), CONTEXT))
+        check_claims(stored, build_report(_ledger(), CONTEXT))
     assert caught.value.code == "malformed-report"
 
 
 def test_the_text_says_whom_it_protects_and_whom_one_trusts() -> None:
     """Protects understanding: unit, rows, adjacency and trust are in the text, in both noise modes."""
     context = dataclasses.replace(CONTEXT, unit="patient_id", max_rows_per_unit=3)
-    text = report_of(_ledger(), context).text()
+    text = build_report(_ledger(), context).text()
     assert "each patient_id, of whom at most 3 row(s) at each site were used" in text
     assert "who has rows at 1 site(s) at most" in text
     more = dataclasses.replace(context, sites_per_unit=2)
-    assert "who has rows at 2 site(s) at most" in report_of(_ledger(), more).text()
+    assert "who has rows at 2 site(s) at most" in build_report(_ledger(), more).text()
     assert "add or remove one patient_id" in text
     assert "trusted to add" in text
     with pytest.raises(PrivacyError):
-        report_of(_ledger(), dataclasses.replace(context, noise_mode="none"))
+        build_report(_ledger(), dataclasses.replace(context, noise_mode="none"))
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.01, 0.1234567, 1.0, 4.999, 37.3, 1000.1, 1e5])
 def test_the_text_never_shows_less_than_was_spent(noise_multiplier: float) -> None:
     """Protects against flattering rounding: the printed epsilon is at least the accounted one, and close to it."""
     entry = Release("run/0", 0, "LeafSums", GaussianEvent(noise_multiplier), 32, 1.0, noise_multiplier)
-    report = report_of(Ledger((entry,)), PrivacyContext(delta=1e-6))
+    report = build_report(Ledger((entry,)), PrivacyContext(delta=1e-6))
     epsilon, text = report.epsilon, report.text()
     found = re.search(r"epsilon spent\s+(\S+) at", text)
     assert found is not None
@@ -126,16 +126,16 @@ SMALL, LARGE = NoiseCohort(5, 1, 3), NoiseCohort(10, 2, 4)
 
 def test_noise_of_the_sites_names_the_colluders_that_it_withstands() -> None:
     """Who reads the report must know which coalition breaks the promise, in every set of sites that it was made in."""
-    report = report_of(_shared(LARGE, LARGE), DISTRIBUTED)
+    report = build_report(_shared(LARGE, LARGE), DISTRIBUTED)
     assert "as long as at most 2 of the 10 sites that agreed on a sum work " in report.trust
     assert report.to_dict()["cohorts"] == [{"sites": 10, "colluders": 2, "shares": 4, "releases": 2}]
-    both = report_of(_shared(LARGE, SMALL, SMALL), DISTRIBUTED)
+    both = build_report(_shared(LARGE, SMALL, SMALL), DISTRIBUTED)
     assert "at most 2 of the 10 sites in 1 release(s), and at most 1 of the 5 sites in 2 release(s)" in both.trust
     assert both.cohorts == {LARGE: 1, SMALL: 2}
-    old = report_of(_shared(None, None), DISTRIBUTED)
+    old = build_report(_shared(None, None), DISTRIBUTED)
     assert "shares of at least 4 sites" in old.trust and "did not write down" in old.trust
     assert "cohorts" not in old.to_dict()
-    mixed = report_of(_shared(SMALL, None), DISTRIBUTED)
+    mixed = build_report(_shared(SMALL, None), DISTRIBUTED)
     assert "at most 1 of the 5 sites" in mixed.trust and "did not write down" in mixed.trust
 
 
@@ -160,25 +160,25 @@ def test_a_report_is_of_the_noise_that_is_in_its_ledger(mode: str) -> None:
     for ledger, right in ((_ledger(), "server"), (_shared(SMALL), "distributed"), (_shared(None), "distributed")):
         if mode != right:
             with pytest.raises(PrivacyError) as caught:
-                report_of(ledger, dataclasses.replace(CONTEXT, noise_mode=mode))
+                build_report(ledger, dataclasses.replace(CONTEXT, noise_mode=mode))
             assert caught.value.code == "noise-mode-unsupported"
 
 
 def test_a_promise_that_holds_and_says_nothing_comes_with_a_warning() -> None:
     """Delta 0.5 lets the promise fail for every other person; HOLDS alone would be taken for safety."""
-    report = report_of(_ledger(), dataclasses.replace(CONTEXT, delta=0.5, n_records=1000))
+    report = build_report(_ledger(), dataclasses.replace(CONTEXT, delta=0.5, n_records=1000))
     text = report.text().splitlines()
     assert text[0].startswith("Privacy guarantee: HOLDS for one record, given what is taken as public below: epsilon ")
     assert text[1].startswith("  ! Warning: delta is not below 1 / n_records (0.5, 1 / 1000)")
     assert report.to_dict()["warnings"] == [report.warnings[0]] and len(report.warnings) == 1
-    assert not report_of(_ledger(), dataclasses.replace(CONTEXT, n_records=1000)).warnings
-    (weak,) = warnings_of(100.0, 1e-9, 1000)
+    assert not build_report(_ledger(), dataclasses.replace(CONTEXT, n_records=1000)).warnings
+    (weak,) = list_warnings(100.0, 1e-9, 1000)
     assert "epsilon is above 10" in weak
-    assert len(warnings_of(100.0, 0.5, 1000)) == 2 and not warnings_of(10.0, 1e-9, None)
+    assert len(list_warnings(100.0, 0.5, 1000)) == 2 and not list_warnings(10.0, 1e-9, None)
 
 
 def test_every_promise_says_what_a_site_beyond_its_declared_rows_has() -> None:
     """No party knows which site holds more rows than it declared, so whether sites are named must not decide it."""
     for sites in ((), ("north", "south")):
-        assert "than its roster declares" in report_of(_ledger(), CONTEXT).text(sites=sites)
-    assert "than its roster declares" not in report_of(_ledger(unnoised=True), CONTEXT).text()
+        assert "than its roster declares" in build_report(_ledger(), CONTEXT).text(sites=sites)
+    assert "than its roster declares" not in build_report(_ledger(unnoised=True), CONTEXT).text()

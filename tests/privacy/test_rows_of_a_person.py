@@ -19,7 +19,7 @@ from hedgerow.errors import PrivacyError
 from hedgerow.local.forecast import forecast
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import epsilon_renyi, get_accountant, mu_of, sampled_divergence
+from hedgerow.privacy.accountants import compute_sampled_divergence, epsilon_renyi, get_accountant, mu_of
 from hedgerow.privacy.cost import KNOWN_EVENTS, for_rows
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
@@ -34,10 +34,10 @@ from hedgerow.privacy.events import (
     SelectionEvent,
     UnnoisedEvent,
 )
-from hedgerow.privacy.ledger import Ledger, Release, prepared_ledger
+from hedgerow.privacy.ledger import Ledger, Release, read_prepared_ledger
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.privacy.public import PublicInputs
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
 from tests.builders import make_data, make_plan
 
 EVENTS: tuple[Event, ...] = (
@@ -69,7 +69,7 @@ MODES = {LocalGaussianEvent: "local", DiscreteGaussianSumEvent: "distributed"}
 
 
 def report(*events: Event, **about: Any) -> PrivacyReport:
-    return report_of(ledger_of(*events), PrivacyContext(**{"delta": 1e-5, **about}))
+    return build_report(ledger_of(*events), PrivacyContext(**{"delta": 1e-5, **about}))
 
 
 def epsilon_by_mpmath(mu: mpmath.mpf, delta: float) -> mpmath.mpf:
@@ -91,7 +91,7 @@ def test_rows_of_a_gaussian_run_are_exact(n_rows: int) -> None:
         event = DiscreteGaussianEvent.of(sigma, squared, 8)
         releases.append(Release(f"run/{at}", at, "LeafSums", event, 8, math.sqrt(squared), sigma))
         weight += mpmath.mpf(squared) / mpmath.mpf(sigma) ** 2
-    found = report_of(Ledger(tuple(releases)), PrivacyContext(delta=1e-6)).epsilon_of_rows(n_rows)
+    found = build_report(Ledger(tuple(releases)), PrivacyContext(delta=1e-6)).epsilon_of_rows(n_rows)
     exact = epsilon_by_mpmath(n_rows * mpmath.sqrt(weight), 1e-6)
     assert exact <= found <= exact * (1 + mpmath.mpf(10) ** -7)
 
@@ -146,7 +146,7 @@ def test_rows_in_samples_cost_no_more_than_is_said(rate: float, noise: float, n_
     ]
     event = for_rows(SampledGaussianEvent(noise, rate, 40_000, 1, 1), n_rows)
     assert isinstance(event, SampledGaussianEvent)
-    assert max(exact) <= sampled_divergence(order, event.sampling_rate, event.noise_multiplier) + 1e-9
+    assert max(exact) <= compute_sampled_divergence(order, event.sampling_rate, event.noise_multiplier) + 1e-9
 
 
 def test_two_runs_add_up() -> None:
@@ -181,8 +181,8 @@ def plan_of(origins: list[str], label: str = "declared", *, prepared: bool = Tru
 
 
 def report_of_plan(plan: Plan) -> PrivacyReport:
-    releases = [*prepared_ledger(plan), Release("0/LeafSums", 0, "LeafSums", GaussianEvent(9.0), 1, 1.0, 9.0)]
-    return report_of(Ledger(tuple(releases)), PrivacyContext.of(plan))
+    releases = [*read_prepared_ledger(plan), Release("0/LeafSums", 0, "LeafSums", GaussianEvent(9.0), 1, 1.0, 9.0)]
+    return build_report(Ledger(tuple(releases)), PrivacyContext.of(plan))
 
 
 def test_what_is_taken_as_public_is_all_that_the_plan_has_with_where_it_is_from() -> None:

@@ -63,10 +63,10 @@ from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.groups import packed
+from hedgerow.protocol.groups import pack
 from hedgerow.protocol.messages import Hello, MessageKind, encode
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.secagg.view import parts_of
+from hedgerow.secagg.view import split_members
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser
 from hedgerow.transport.grpc_link import GrpcUplink
@@ -700,7 +700,7 @@ class Play:
             if query is None:
                 return "there are more releases than the program asks for"
             release = np.frombuffer(content, dtype="<i8").astype(np.int64)
-            nodes_of_groups = parts_of(roster, range(len(sites)), replica.n_groups, replica.drawing)
+            nodes_of_groups = split_members(roster, range(len(sites)), replica.n_groups, replica.drawing)
             parts = [{roster.sites[node].name for node in part} for part in nodes_of_groups]
             totals = dict[int, IntVector]()
             for site, node in nodes.items():
@@ -715,11 +715,11 @@ class Play:
                 true = {0: releaser.release(query, totals[0])}
             elif model.plan.privacy.noise == "distributed":
                 weights = {group: len(parts[group].intersection(survivors)) for group in totals}
-                true = dict(enumerate(packed(totals, weights, query.length, N_GROUPS).reshape(N_GROUPS, -1)))
+                true = dict(enumerate(pack(totals, weights, query.length, N_GROUPS).reshape(N_GROUPS, -1)))
             else:
                 weights = {group: len(parts[group].intersection(survivors)) for group in totals}
                 noisy = releaser.release_groups(query, totals)
-                true = dict(enumerate(packed(noisy, weights, query.length, N_GROUPS).reshape(N_GROUPS, -1)))
+                true = dict(enumerate(pack(noisy, weights, query.length, N_GROUPS).reshape(N_GROUPS, -1)))
             found = release.reshape(max(1, replica.n_groups), -1)
             cohort = model.ledger.releases[count].cohort
             # Twelve sites may add a share of noise each, which is not known here.

@@ -18,9 +18,9 @@ from hedgerow.plan.plan import (
     MAX_CATEGORIES,
     PLAN_VERSION,
     Feature,
-    Federation,
+    FederationSection,
     Label,
-    Model,
+    ModelSection,
     Plan,
     Privacy,
     parse_plan,
@@ -182,7 +182,7 @@ def test_the_digest_tells_plans_apart(table: dict[str, Any], data: st.DataObject
 
 def test_every_field_has_a_default_that_is_allowed() -> None:
     """A plan that leaves out what may be left out, and one that spells the defaults out, are the same."""
-    spelled_out = {"model": dataclasses.asdict(Model()), "federation": dataclasses.asdict(Federation())}
+    spelled_out = {"model": dataclasses.asdict(ModelSection()), "federation": dataclasses.asdict(FederationSection())}
     assert valid_plan({}) == valid_plan(spelled_out)
 
 
@@ -308,8 +308,8 @@ def test_the_table_of_bad_values_knows_every_field() -> None:
         "features": Feature,
         "label": Label,
         "privacy": Privacy,
-        "model": Model,
-        "federation": Federation,
+        "model": ModelSection,
+        "federation": FederationSection,
         "s_gbdt": SGbdt,
     }
     fields = {f"{path}.{field.name}" for path, section in sections.items() for field in dataclasses.fields(section)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hedgerow.errors import PlanError
 from hedgerow.methods.dp_xgboost.trees import SplitSelection
-from hedgerow.rounds import HEADROOM, TAIL_DEVIATIONS, expected_round, require_words
+from hedgerow.rounds import HEADROOM, TAIL_DEVIATIONS, expect_round, require_words
 from hedgerow.secagg.messages import NoiseMode, VectorSpec
 from hedgerow.secagg.transitions import Code, Refusal
 
@@ -20,7 +20,7 @@ MODEL = b"m" * 32
 
 
 def expected(length: int, bound: int, rows: int, noise: NoiseMode, variance: int, n_nodes: int = 4) -> Any:
-    return expected_round(query_of(length, bound), plan_of(rows), noise, variance, n_nodes, MODEL)
+    return expect_round(query_of(length, bound), plan_of(rows), noise, variance, n_nodes, MODEL)
 
 
 def query_of(length: int, bound: int) -> Any:
@@ -63,7 +63,7 @@ def test_no_sum_of_what_sites_may_send_ever_wraps(bound, rows, n_nodes, noise, s
     query = SplitSelection.__new__(SplitSelection) if is_pure else query_of(1, bound)
     for name, value in (("length", 1), ("bound", bound), ("purpose", "p")):
         object.__setattr__(query, name, value)
-    (vector,) = expected_round(query, plan_of(rows), noise, sigma * sigma, n_nodes, MODEL).vectors
+    (vector,) = expect_round(query, plan_of(rows), noise, sigma * sigma, n_nodes, MODEL).vectors
     exact = bound * 2 * rows
     draws = {NoiseMode.SERVER: 1, NoiseMode.DISTRIBUTED: n_nodes, NoiseMode.LOCAL: 0}[noise]
     added = TAIL_DEVIATIONS * isqrt(sigma * sigma * draws)

@@ -22,7 +22,7 @@ from hedgerow.client.policy import NodeSetup, Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.local.training import train
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Federation, Plan
+from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunSession, RunSetup, run_coordinator
 from hedgerow.server.journal import Journal
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SETTINGS = LinkSettings(silence_seconds=3600.0, backoff_seconds=0.05, http_proxy=False)
 PATIENCE = 600.0
-UNHURRIED = Federation(join_timeout=3600.0, round_timeout=3600.0, idle_timeout=3600.0)
+UNHURRIED = FederationSection(join_timeout=3600.0, round_timeout=3600.0, idle_timeout=3600.0)
 """However busy the machine is, no site is left out."""
 
 _ADASSP = {"model": {"algorithm": "adassp"}}

@@ -104,7 +104,7 @@ def test_two_runs_that_begin_at_once_do_not_both_get_the_last_of_a_budget(
     """Two processes may share a book: between reading what is spent and reserving, the other must not come in."""
     books = [BudgetBook(tmp_path / "budget.db") for _ in range(2)]
     both_have_read = threading.Barrier(2)
-    epsilon_of = budget.epsilon_of
+    epsilon_of = budget.compose_epsilon
 
     def slow(events: Any, delta: float) -> float:
         with contextlib.suppress(threading.BrokenBarrierError):
@@ -112,7 +112,7 @@ def test_two_runs_that_begin_at_once_do_not_both_get_the_last_of_a_budget(
             both_have_read.wait(0.5)
         return epsilon_of(events, delta)
 
-    monkeypatch.setattr(budget, "epsilon_of", slow)
+    monkeypatch.setattr(budget, "compose_epsilon", slow)
     refusals: list[str] = []
 
     def reserve(number: int) -> None:

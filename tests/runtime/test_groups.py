@@ -26,7 +26,7 @@ from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.outlook import outlook_of
-from hedgerow.protocol.groups import LineUp, combined, drawing_of, noise_factor, packed, rows_of_groups
+from hedgerow.protocol.groups import LineUp, combine, derive_drawing, noise_factor, pack, split_by_group
 from hedgerow.protocol.messages import MessageKind, Payload, RunState, decode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg import masks, participant
@@ -42,7 +42,7 @@ from hedgerow.server.release import (
     Releaser,
     Summed,
     run_program,
-    weights_of,
+    weigh_groups,
 )
 from hedgerow.trees.plausibility import ReleaseChecks
 from tests.builders import make_data, make_plan, take
@@ -155,7 +155,7 @@ def test_a_group_that_lacks_sites_sits_out_and_is_not_opened(federate: Builder, 
     assert outcome.ensemble.n_trees == 3 and federation.session is not None
     opened = [set(names) for names in federation.session.run.survivors]
     assert len(opened[0]) == N_SITES and all(names.isdisjoint(gone) for names in opened[1:])
-    rows = [rows_of_groups(release, N_GROUPS) for release in federation.session.run.releases]
+    rows = [split_by_group(release, N_GROUPS) for release in federation.session.run.releases]
     assert [(row[1] == 0).all() for row in rows] == [False, True, True]
     for _, message in federation.sent:
         payload = decode(message)
@@ -282,7 +282,7 @@ def groups_masked(federation: Federation) -> dict[tuple[str, int], list[tuple[st
 
 def drawn(federation: Federation, seed: int, number: int) -> list[set[str]]:
     """The groups of a drawing, as every party computes them."""
-    of = dealt([site.key for site in federation.roster.sites], N_GROUPS, drawing_of(seed, number))
+    of = dealt([site.key for site in federation.roster.sites], N_GROUPS, derive_drawing(seed, number))
     sites = federation.roster.sites
     return [{site.name for site, group in zip(sites, of, strict=True) if group == g} for g in range(N_GROUPS)]
 
@@ -375,7 +375,11 @@ def test_a_node_masks_no_round_in_other_groups_than_its_own(federate: Builder, m
     run, view = session._run, federation.session.run.view
     assert view is not None and view.parameters.drawing == run.replica.drawing != b""
     run._require_group(view)
-    for drawing in (b"", drawing_of(run.replica.structure_seed, 2), drawing_of(run.replica.structure_seed + 1, 1)):
+    for drawing in (
+        b"",
+        derive_drawing(run.replica.structure_seed, 2),
+        derive_drawing(run.replica.structure_seed + 1, 1),
+    ):
         other = dataclasses.replace(view, parameters=dataclasses.replace(view.parameters, drawing=drawing))
         with pytest.raises(Refusal) as caught:
             run._require_group(other)
@@ -385,7 +389,7 @@ def test_a_node_masks_no_round_in_other_groups_than_its_own(federate: Builder, m
     for seed in range(5):
         monkeypatch.setattr(Replica, "structure_seed", seed)
         other = dataclasses.replace(
-            view, parameters=dataclasses.replace(view.parameters, drawing=drawing_of(seed, run.replica.n_drawings))
+            view, parameters=dataclasses.replace(view.parameters, drawing=derive_drawing(seed, run.replica.n_drawings))
         )
         with pytest.raises(PolicyRefusal) as denied:
             run._require_group(other)
@@ -415,7 +419,7 @@ def lined_up(
             for group, part in enumerate(parts):
                 if liar in part and liar not in lineup.left_out and (beside is None or beside in part):
                     rows[group] += 150
-            lineup.take(packed(rows, dict.fromkeys(rows, 4), 30, N_GROUPS), parts)
+            lineup.take(pack(rows, dict.fromkeys(rows, 4), 30, N_GROUPS), parts)
     return lineup
 
 
@@ -464,7 +468,7 @@ def test_a_site_that_is_named_is_left_out_by_all(federate: Builder, monkeypatch:
     plan = plan_of(noise="distributed", n_trees=28, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     # Drawings in which no other site stands beside the liar often.
-    monkeypatch.setattr(hedgerow.methods.replica, "drawing_of", lambda _, number: drawing_of(DRAWN_BY, number))
+    monkeypatch.setattr(hedgerow.methods.replica, "derive_drawing", lambda _, number: derive_drawing(DRAWN_BY, number))
     liar, honest = "site-3", NodeRun._answer
 
     def answer(self: NodeRun, query: Query) -> IntVector:
@@ -579,16 +583,16 @@ def test_marks_know_nothing_of_the_noise() -> None:
         for _ in range(40):
             rows = {group: np.rint(drawn.normal(100, scale, 16)).astype(np.int64) for group in range(N_GROUPS)}
             weights = {0: 900, 1: 1000, 2: 1100}
-            assert not lineup.take(packed(rows, weights, 16, N_GROUPS), parts)
-            assert not silent.take(packed({0: rows[0], 2: rows[2]}, weights, 16, N_GROUPS), parts)
+            assert not lineup.take(pack(rows, weights, 16, N_GROUPS), parts)
+            assert not silent.take(pack({0: rows[0], 2: rows[2]}, weights, 16, N_GROUPS), parts)
         far = {**rows, 1: rows[1] + 40 * scale}
-        found = [lineup.take(packed(far, weights, 16, N_GROUPS), parts) for _ in range(20)]
+        found = [lineup.take(pack(far, weights, 16, N_GROUPS), parts) for _ in range(20)]
         assert [1] in found and lineup.told == {1}
     # A coordinator may say that two groups are one, now these and now those, and the third beyond all bounds.
     near, lineup = np.zeros(4, dtype=np.int64), LineUp(3, N_GROUPS)
     for number in range(20):
         rows = {0: near, 1: near + (number % 2 << 62), 2: near + (1 << 62)}
-        lineup.take(packed(rows, dict.fromkeys(rows, 1), 4, N_GROUPS), parts)
+        lineup.take(pack(rows, dict.fromkeys(rows, 1), 4, N_GROUPS), parts)
 
 
 @given(st.data())
@@ -607,7 +611,7 @@ def test_the_middle_lies_between_honest_groups(data: st.DataObject) -> None:
     sat_out = data.draw(st.integers(0, n_groups // 2 - n_false))
     there = {g: sums[g] for g in range(n_groups - sat_out - n_false)}
     false = range(n_groups - n_false, n_groups)
-    found = combined(packed(there, weights, 2, n_groups, false), n_groups)
+    found = combine(pack(there, weights, 2, n_groups, false), n_groups)
     total = len(there) * sorted(weights[g] for g in there)[(len(there) - 1) // 2]
     scaled = [[int(x) * total // min(weights[g], total) for x in sums[g]] for g in there] + [[0, 0]] * sat_out
     middle = len(scaled) - 1
@@ -623,7 +627,7 @@ def test_what_a_group_declares_moves_no_other_groups_values(rows: int, lie: int,
     """However many rows a liar's group declares, honest groups' sums are not made larger, nor wrapped."""
     own = [2**44, 2**44 + 9][: n_there - 1]
     sums = {0: np.array([lie]), **{group: np.array([value]) for group, value in enumerate(own, start=1)}}
-    found = int(combined(packed(sums, {0: rows, 1: 1000, 2: 1000}, 1, N_GROUPS), N_GROUPS)[0])
+    found = int(combine(pack(sums, {0: rows, 1: 1000, 2: 1000}, 1, N_GROUPS), N_GROUPS)[0])
     assert 0 <= found <= n_there * max(own)
     assert n_there == 2 or found >= n_there * min(own)
 
@@ -631,8 +635,8 @@ def test_what_a_group_declares_moves_no_other_groups_values(rows: int, lie: int,
 def test_weights_are_of_one_kind() -> None:
     """Where one site declares no rows, every group counts by its sites: 4 sites beside 4,000 rows would be nothing."""
     sums = {group: Summed(None, 2, ("a", "b"), declared) for group, declared in enumerate([(9, 9), (9, 0), (9, 9)])}
-    assert weights_of(sums) == {0: 2, 1: 2, 2: 2}
-    assert weights_of({0: sums[0], 2: sums[2]}) == {0: 18, 2: 18}
+    assert weigh_groups(sums) == {0: 2, 1: 2, 2: 2}
+    assert weigh_groups({0: sums[0], 2: sums[2]}) == {0: 18, 2: 18}
 
 
 def test_a_group_that_was_away_is_compared_with_nothing() -> None:
@@ -652,7 +656,7 @@ def test_a_group_that_was_away_is_compared_with_nothing() -> None:
         release, faults = checks.packed(query, plan, releaser.release_groups(query, there), summed)
         assert not faults
         with suppress(StopIteration):
-            query = program.send(combined(release, N_GROUPS))
+            query = program.send(combine(release, N_GROUPS))
 
 
 @pytest.mark.parametrize("n_groups", [3, 5, 7, 9])
@@ -660,7 +664,7 @@ def test_the_noise_of_the_middle_is_what_programs_reckon_with(n_groups: int) -> 
     """2.01 times a sum's at three groups, where the mean's would be 1.73."""
     drawn = np.random.default_rng(1).normal(0, 1 << 30, size=(n_groups, 1, 40_000)).astype(np.int64)
     sums = {group: drawn[group, 0] for group in range(n_groups)}
-    found = combined(packed(sums, dict.fromkeys(sums, 1), 40_000, n_groups), n_groups)
+    found = combine(pack(sums, dict.fromkeys(sums, 1), 40_000, n_groups), n_groups)
     assert float(found.std()) / (1 << 30) == pytest.approx(noise_factor(n_groups), rel=0.03)
 
 

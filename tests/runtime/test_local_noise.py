@@ -24,7 +24,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of, noise_of_records
 from hedgerow.privacy.events import DiscreteGaussianEvent, LocalGaussianEvent, event_from_dict
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.privacy.report import PrivacyContext, report_of
+from hedgerow.privacy.report import PrivacyContext, build_report
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.guarantees import Wishes
@@ -128,7 +128,7 @@ def test_a_report_is_of_the_mode_of_its_ledger() -> None:
         releaser = Releaser(SystemNoise(os.urandom), is_local=is_local)
         releaser.release(query, np.zeros(query.length, dtype=np.int64))
         with pytest.raises(PrivacyError) as caught:
-            report_of(releaser.ledger, PrivacyContext(delta=1e-5, noise_mode=mode))
+            build_report(releaser.ledger, PrivacyContext(delta=1e-5, noise_mode=mode))
         assert caught.value.code == "noise-mode-unsupported"
 
 

@@ -18,7 +18,7 @@ from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.stream import EventReport, RunReport, event_bytes, report_bytes
 from hedgerow.server.coordinator import RunEvent, RunEventKind
-from hedgerow.server.status import KEPT_EVENTS, EventsSince, Publisher, RunBoard, Traffic
+from hedgerow.server.status import KEPT_EVENTS, EventsSince, HubTraffic, Publisher, RunBoard
 from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_the_end_of_a_run(federate: Builder) -> None:
     federation = federate(4)
     board = watched(federation)
     outcome = federation.run()
-    report = board.report(Traffic(10, 20, {"unpinned": 1}, {federation.roster.sites[0].name: "1.2.3"}))
+    report = board.report(HubTraffic(10, 20, {"unpinned": 1}, {federation.roster.sites[0].name: "1.2.3"}))
     assert [site.release for site in report.sites] == ["1.2.3", "", "", ""]
     assert report.is_over and not report.failure and report.seconds_left is None
     assert report.rounds_done == report.rounds_planned == len(outcome.ledger) == N_ROUNDS
@@ -71,7 +71,7 @@ def test_a_refusal_is_shown_with_its_code(federate: Builder) -> None:
     federation = federate(5, policies={"site-2": strict})
     board = watched(federation)
     federation.run()
-    report = board.report(Traffic())
+    report = board.report(HubTraffic())
     assert states(report)["site-2"] == ("refused", "policy-over-budget")
     (site,) = (site for site in report.sites if site.name == "site-2")
     assert (site.rounds, site.dropouts, site.refusals) == (0, 0, 1)
@@ -92,7 +92,7 @@ def test_a_dropout_is_counted(federate: Builder) -> None:
 
     federation.on_event = kill
     federation.run()
-    (site,) = (site for site in board.report(Traffic()).sites if site.name == "site-1")
+    (site,) = (site for site in board.report(HubTraffic()).sites if site.name == "site-1")
     assert (site.state, site.dropouts) == ("left", 1)
     assert site.rounds == sum("site-1" in survivors for survivors in federation.session.run.survivors) < N_ROUNDS
 
@@ -109,7 +109,7 @@ def test_a_node_that_has_the_model_may_go(federate: Builder) -> None:
 
     federation.on_event = leave
     federation.run()
-    ended = states(board.report(Traffic()))
+    ended = states(board.report(HubTraffic()))
     assert ended.pop("site-1")[0] == "left"
     assert set(ended.values()) == {("done", "")}
 
@@ -121,7 +121,7 @@ def test_a_run_that_is_given_up_says_why(federate: Builder) -> None:
     board = watched(federation)
     with pytest.raises(AggregationError):
         federation.run()
-    report = board.report(Traffic())
+    report = board.report(HubTraffic())
     assert report.is_over and report.failure == "too-few-sites"
     assert "stopped" in [event.kind for event in board.events_since(0)[0]]
 
@@ -132,10 +132,10 @@ def test_after_a_restart_the_journal_counts(federate: Builder, killed: type[Base
     first = watched(federation)
     with pytest.raises(killed):
         federation.run(kill_after=9)
-    before = first.report(Traffic())
+    before = first.report(HubTraffic())
     second = watched(federation, b"process2")
     outcome = federation.run()
-    after = second.report(Traffic())
+    after = second.report(HubTraffic())
     assert before.run_id == after.run_id and before.process != after.process
     assert 0 < before.rounds_done < after.rounds_done == N_ROUNDS
     assert after.epsilon_spent == pytest.approx(outcome.report.epsilon)
@@ -152,7 +152,7 @@ def everything_told(federation: Federation) -> list[bytes]:
 
         def tell(event: RunEvent) -> None:
             board(event)
-            report = dataclasses.replace(board.report(Traffic()), run_id=bytes(32), epsilon_spent=0.0)
+            report = dataclasses.replace(board.report(HubTraffic()), run_id=bytes(32), epsilon_spent=0.0)
             events, missed = board.events_since(0)
             page.take(report, events)
             told.append(report_bytes(report) + event_bytes(events, missed) + read(page))
@@ -239,7 +239,7 @@ class Listener:
 
 
 def published(listener: Listener, then: Callable[[], object]) -> None:
-    publisher = Publisher(noisy_board(3), Traffic, [listener])
+    publisher = Publisher(noisy_board(3), HubTraffic, [listener])
     then()
     publisher.close()
 
@@ -261,7 +261,7 @@ def test_what_was_released_before_a_run_is_none_of_its_rounds(federate: Builder)
     federation = federate(4, Plan.from_dict({**table, "prepared": [release]}))
     board = watched(federation)
     outcome = federation.run()
-    report = board.report(Traffic(10, 20, {}))
+    report = board.report(HubTraffic(10, 20, {}))
     assert report.rounds_done == report.rounds_planned == N_ROUNDS == len(outcome.ledger) - 1
     assert outcome.ledger.releases[0].kind == "RecordCount"
     assert outcome.report.n_prepared == 1 and outcome.report.epsilon <= federation.plan.privacy.epsilon

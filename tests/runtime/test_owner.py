@@ -496,7 +496,7 @@ def test_a_roster_that_was_denied_by_mistake_is_approved_after_all(
         assert "site south comes" in shown and roster.words in " ".join(shown.split())
         assert f"hedgerowapprove{folder}{roster.id}" in "".join(said.split()) and desk.ask(roster) is False
         assert main(["approve", str(folder), roster.id]) == 0 and desk.ask(roster) is True
-        assert main(["approve", str(folder), roster.id]) == 2 and desk.denied_roster() is None
+        assert main(["approve", str(folder), roster.id]) == 2 and desk.find_denied_roster() is None
 
 
 def test_a_folder_of_no_node_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

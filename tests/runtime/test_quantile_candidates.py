@@ -24,7 +24,7 @@ from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.report import check_claims
 from hedgerow.protocol.queries import Query
-from hedgerow.server.release import PlainAggregation, checked_report, run_program
+from hedgerow.server.release import PlainAggregation, check_report, run_program
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.histograms import Histogram
 from tests.builders import make_data, make_plan
@@ -104,10 +104,10 @@ def test_what_is_noised_still_keeps_to_epsilon() -> None:
     """A void guarantee is no excuse for a program that releases more than it declared."""
     plan = make_plan(model=QUANTILE)
     ledger = Ledger().append(Release("0/Histogram/x", 0, "Histogram", UnnoisedEvent(), 3, 1.0, 0.0))
-    checked_report(plan, ledger, SeededNoise(1))
+    check_report(plan, ledger, SeededNoise(1))
     ledger = ledger.append(Release("1/LeafSums/x", 1, "LeafSums", GaussianEvent(0.1), 3, 1.0, 0.1))
     with pytest.raises(PrivacyError) as caught:
-        checked_report(plan, ledger, SeededNoise(1))
+        check_report(plan, ledger, SeededNoise(1))
     assert caught.value.code == "budget-exceeded"
 
 

@@ -18,7 +18,7 @@ from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.secagg.messages import EpochParameters
-from hedgerow.server.coordinator import parameters_of
+from hedgerow.server.coordinator import build_parameters
 from tests.builders import make_plan
 
 if TYPE_CHECKING:
@@ -188,10 +188,10 @@ def test_an_epoch_with_less_than_the_plan_asks_for_is_refused(
     plan = Plan.from_dict({**table, "federation": {**table["federation"], "min_sites": 4, "echo": True}})
 
     def with_less(plan: Plan, *others: Any) -> EpochParameters:
-        parameters = parameters_of(plan, *others)
+        parameters = build_parameters(plan, *others)
         return dataclasses.replace(parameters, wishes=dataclasses.replace(parameters.wishes, **weaker))
 
-    monkeypatch.setattr("hedgerow.server.coordinator.parameters_of", with_less)
+    monkeypatch.setattr("hedgerow.server.coordinator.build_parameters", with_less)
     federation = federate(5, plan)
     with pytest.raises(AggregationError):
         federation.run()

@@ -33,7 +33,7 @@ from hedgerow.protocol.messages import (
     decode,
     encode,
     is_expected,
-    kind_of,
+    message_kind,
     require_expected,
 )
 
@@ -79,7 +79,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 def test_every_message_is_read_back_as_it_was_written(message: Message) -> None:
     """The two ends must not differ by a bit in what was said, releases with their signs and widths included."""
     data = encode(message)
-    assert kind_of(decode(data)) is kind_of(message)
+    assert message_kind(decode(data)) is message_kind(message)
     assert encode(decode(data)) == data
     if isinstance(message, RoundRequest | Finished | Salvaged):
         copy = decode(data)

@@ -24,7 +24,7 @@ from hedgerow.local.training import train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import accounts
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Federation, Plan
+from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.events import FilteredGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunEvent, RunSession, RunSetup, run_coordinator
@@ -36,11 +36,11 @@ from hedgerow.transport.interface import Address
 from tests.builders import make_data, make_plan, take
 
 if TYPE_CHECKING:
-    from conftest import Builder, Federation
+    from conftest import Builder
 
 POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=("server", "distributed"))
 LINK = LinkSettings(silence_seconds=3600.0, backoff_seconds=0.05, http_proxy=False)
-UNHURRIED = Federation(join_timeout=3600.0, round_timeout=3600.0, idle_timeout=3600.0)
+UNHURRIED = FederationSection(join_timeout=3600.0, round_timeout=3600.0, idle_timeout=3600.0)
 """However busy the machine is, no site is left out."""
 
 
@@ -64,7 +64,7 @@ def alone(plan: Plan) -> bytes:
     return train(plan, {"all": data}, noise=SeededNoise(1), sampling=sampling).to_bytes()
 
 
-def started(federation: Federation) -> Federation:
+def started(federation: FederationSection) -> FederationSection:
     """Parties whose samples are seeded by the numbers of their rows."""
     sources = samplers(60, len(federation.parties))
     for site, party in federation.parties.items():

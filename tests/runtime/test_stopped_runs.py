@@ -10,13 +10,13 @@ import pytest
 
 from hedgerow.client.budget import LEFT, BudgetBook
 from hedgerow.client.joining import leave
-from hedgerow.client.node_session import patience_of
+from hedgerow.client.node_session import compute_patience
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import NO_HASH, Hello, Invitation, Refused, Stop, Welcome, decode, encode
-from hedgerow.server.coordinator import RunEvent, tell_of_the_end
+from hedgerow.server.coordinator import RunEvent, tell_end
 from hedgerow.server.journal import open_journal
 from hedgerow.transport.interface import Connected
 from tests.builders import make_plan, take
@@ -344,7 +344,7 @@ def test_who_has_nothing_to_hear_of_the_end_is_not_waited_for() -> None:
     for site, run_id in runs.items():
         assert uplinks[site].send(encode(Hello(7, run_id)))
     # A clock that stands still: were anybody else awaited, this would never return.
-    assert tell_of_the_end((ended, "stopped-by-operator"), hub, runs, 1.0, lambda: 0.0) == ["in-it"]
+    assert tell_end((ended, "stopped-by-operator"), hub, runs, 1.0, lambda: 0.0) == ["in-it"]
     heard = [uplinks["in-it"].receive(0.0) for _ in range(3)]
     assert heard[1:] == [encode(Welcome(7)), encode(Stop("stopped-by-operator"))]
     for site in ("in-another", "in-none"):
@@ -370,7 +370,9 @@ def test_a_paused_run_goes_on_to_the_same_model_at_the_same_cost(federate: Build
     sessions = [party.session for party in federation.parties.values()]
     # At the very start nobody has come whom it could tell.
     assert all(session is not None and session.is_paused == (after > 0) for session in sessions)
-    assert all(patience_of(session, 600_000.0) == 600_000.0 for session in sessions if session and session.is_paused)
+    assert all(
+        compute_patience(session, 600_000.0) == 600_000.0 for session in sessions if session and session.is_paused
+    )
     assert len(federation.uploads) == 4 * after
     outcome = federation.run()
     assert federation.model_bytes(outcome) == expected

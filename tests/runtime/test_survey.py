@@ -29,12 +29,12 @@ from hedgerow.errors import (
     RemoteProtocolError,
     UsageError,
 )
-from hedgerow.local.survey import TableSurvey, curves_of, drafted_plan, survey_sites, survey_tables, table_survey
+from hedgerow.local.survey import TableSurvey, ask_curves, draft_plan, survey_sites, survey_tables, table_survey
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, survey_task, task_from_text, task_to_text
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.ledger import Ledger, prepared_events
+from hedgerow.privacy.ledger import Ledger, read_prepared_events
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import Message, MessageKind, RoundRequest, SurveyInvitation
 from hedgerow.server import coordinator as phases
@@ -112,7 +112,7 @@ def curves(**privacy: Any) -> OpenTable:
         '[label]\nname = "stay"\ntype = "survival"\nevent = "y"\nintervals = [4, 8, 16, 32]\n'
         '[[features]]\nname = "ward"\ntype = "categorical"\ncategories = ["a", "b"]\n'
     )
-    return curves_of(part, "ward", {"epsilon": 4.0, "delta": 1e-6, **privacy})
+    return ask_curves(part, "ward", {"epsilon": 4.0, "delta": 1e-6, **privacy})
 
 
 def found_by(federation: Federation, outcome: Outcome) -> TableSurvey:
@@ -176,8 +176,8 @@ def test_statistics_are_the_local_engines(federate: Builder, unit: str) -> None:
     local = survey_tables(statistics(**rows), tables, SeededNoise(1))
     assert json.dumps(found.statistics.to_dict()) == json.dumps(local.statistics.to_dict())
     assert found.ledger == local.ledger and found.report == local.report
-    plan = drafted_plan(found, 4)
-    assert plan is not None and plan == drafted_plan(local, 4) and plan.privacy.unit == unit
+    plan = draft_plan(found, 4)
+    assert plan is not None and plan == draft_plan(local, 4) and plan.privacy.unit == unit
     assert found.statistics.classes == ("no", "yes")
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and party.book is not None and not party.failures
@@ -215,7 +215,7 @@ def test_a_training_follows_the_plan_of_statistics(federate: Builder) -> None:
     """The drafted plan trains over the same nodes, and the model's account holds both."""
     federation = begin(federate, statistics(noise="distributed"), noise=SystemNoise(os.urandom))
     outcome = run(federation)
-    plan = drafted_plan(found_by(federation, outcome), 4)
+    plan = draft_plan(found_by(federation, outcome), 4)
     assert plan is not None and plan.privacy.noise == "distributed"
     assert {release.noise for release in plan.prepared} == {"distributed"}
     # Few trees: how many there are says nothing about the releases before them.
@@ -320,9 +320,9 @@ def test_a_training_reserves_nothing_that_its_survey_has_been_charged_for(federa
     """
     federation = begin(federate, asked())
     plan = parse_plan(plan_of(federation, run(federation)))
-    whole = [*prepared_events(plan), *TrainingTask(plan).settings.planned_releases(plan)]
+    whole = [*read_prepared_events(plan), *TrainingTask(plan).settings.planned_releases(plan)]
     room = get_accountant("gdp").epsilon(whole, POLICY.delta) * (1 + 1e-9)
-    assert room < get_accountant("gdp").epsilon([*prepared_events(plan), *whole], POLICY.delta)
+    assert room < get_accountant("gdp").epsilon([*read_prepared_events(plan), *whole], POLICY.delta)
     for party in federation.parties.values():
         party.kill()
         party.setup = dataclasses.replace(

@@ -25,7 +25,7 @@ from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import EpochParameters, Kind, Roster
 from hedgerow.secagg.participant import ExpectedRound, Participant
-from hedgerow.secagg.transitions import Abandoned, OwnMistake, Refusal
+from hedgerow.secagg.transitions import OwnMistake, Refusal, SumAbandoned
 from tests.secagg.lab import Lab, SetUp, seeded_entropy, set_up
 
 SIGNER = Identity(bytes(range(32)))
@@ -58,7 +58,7 @@ def _parser(kind: Kind, parameters: bytes, sample: bytes) -> Target:
         kind.name,
         sample,
         partial(_read_list, kind, parameters),
-        lambda found: messages.signed_list(kind, parameters, found),  # type: ignore[arg-type]
+        lambda found: messages.build_signed_list(kind, parameters, found),  # type: ignore[arg-type]
     )
 
 
@@ -218,7 +218,7 @@ def try_once(target: Target, data: bytes) -> str:
     """What came of `data`: a refusal's code or "accepted"; raises AssertionError for a second encoding."""
     try:
         found = target.take(data)
-    except (Refusal, OwnMistake, Abandoned) as refusal:
+    except (Refusal, OwnMistake, SumAbandoned) as refusal:
         return refusal.reason.value
     if target.again is not None:
         written = target.again(found)

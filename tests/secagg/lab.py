@@ -29,12 +29,12 @@ from hedgerow.secagg.messages import (
     Site,
     UnmaskRequest,
     VectorSpec,
+    build_signed_list,
     header_hash,
-    signed_list,
 )
 from hedgerow.secagg.participant import ExpectedRound, NodeContext, Participant
 from hedgerow.secagg.session import EpochSession
-from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal, Step
+from hedgerow.secagg.transitions import Code, OwnMistake, Refusal, Step, SumAbandoned
 
 Vectors = dict[str, NDArray[np.int64]]
 
@@ -120,7 +120,7 @@ def refusal_of(act: Callable[[], object]) -> Code | None:
     """The code with which `act` was refused, or None."""
     try:
         act()
-    except (Refusal, OwnMistake, Abandoned) as refusal:
+    except (Refusal, OwnMistake, SumAbandoned) as refusal:
         return refusal.reason
     return None
 
@@ -183,7 +183,7 @@ class SetUp:
 
     def drawn_with(self, nonces: list[bytes]) -> bytes:
         """What node 0 of a complete graph is sent with these signed nonces: the list, and the others' slot keys."""
-        listed = signed_list(Kind.NONCE_LIST, self.parameters.hash(), nonces)
+        listed = build_signed_list(Kind.NONCE_LIST, self.parameters.hash(), nonces)
         others = range(1, len(self.nodes))
         return NonceDelivery(listed, tuple(self.advertised(node).slot_keys for node in others)).to_bytes()
 

@@ -24,7 +24,7 @@ from hedgerow.errors import HedgerowError
 from hedgerow.secagg import aggregator, enrolment, masks, participant
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.keys import self_mask_secret, vector_keys
-from hedgerow.secagg.masks import MaskingKeys, signed_pair_secrets
+from hedgerow.secagg.masks import MaskingKeys, derive_pair_secrets
 from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer, Header, MaskedVector, NonceDelivery, VectorSpec
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, Refusal, State, refuse
@@ -79,7 +79,7 @@ def _views(lab: Lab, aggregator: Aggregator, upload: bytes, keys: MaskingKeys, s
         return row
 
     own = self_mask_secret(seed, 0, aggregator.context)
-    every, colluders = signed_pair_secrets(keys, (1, 2, 3, 4)), signed_pair_secrets(keys, (2, 3, 4))
+    every, colluders = derive_pair_secrets(keys, (1, 2, 3, 4)), derive_pair_secrets(keys, (2, 3, 4))
     return {
         "the difference of two vectors of one slot": rows[0] - rows[1],
         "a survivor's vector without its self mask": without([own], []),

@@ -17,7 +17,7 @@ from hedgerow.secagg.messages import (
     NonceReveal,
     ReadyList,
     ShareDelivery,
-    signed_list,
+    build_signed_list,
 )
 from hedgerow.secagg.transitions import Code
 from tests.secagg.lab import (
@@ -28,7 +28,7 @@ from tests.secagg.lab import (
 
 
 def key_list(made: SetUp, bundles: list[bytes]) -> bytes:
-    return signed_list(Kind.KEY_LIST, made.parameters.hash(), bundles)
+    return build_signed_list(Kind.KEY_LIST, made.parameters.hash(), bundles)
 
 
 def bundle(made: SetUp, node: int, **changes) -> bytes:

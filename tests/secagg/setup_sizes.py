@@ -11,7 +11,7 @@ from hedgerow.crypto import KEY_BYTES, OVERHEAD_BYTES, SHARE_BYTES, Identity
 from hedgerow.secagg import messages
 from hedgerow.secagg.guarantees import MAX_NODES, default_wishes, derive
 from hedgerow.secagg.masks import LEAST_COLLUDERS
-from hedgerow.secagg.messages import Kind, signed_list
+from hedgerow.secagg.messages import Kind, build_signed_list
 from hedgerow.secagg.view import EpochRecord
 from hedgerow.server.coordinator import most_slots
 
@@ -30,9 +30,9 @@ def setup_sizes(n_sites: int, n_slots: int = 0) -> dict[str, int]:
     roster, mode = messages.Roster(coordinator, tuple(named)), messages.NoiseMode.SERVER
     parameters = messages.EpochParameters(some, 1, roster.hash(), n_slots, default_wishes(n_sites), mode)
     bundle = messages.KeyBundle(some, 0, some, some, some).to_signed(signer)
-    key_list = signed_list(Kind.KEY_LIST, some, [bundle] * n_sites)
+    key_list = build_signed_list(Kind.KEY_LIST, some, [bundle] * n_sites)
     nonce = messages.NonceReveal(some, 0, some, some).to_signed(signer)
-    nonce_list = signed_list(Kind.NONCE_LIST, some, [nonce] * n_sites)
+    nonce_list = build_signed_list(Kind.NONCE_LIST, some, [nonce] * n_sites)
     acknowledged = messages.Acknowledgement(some, 0, near).to_signed(signer)
     ready_list = messages.ReadyList(some, (acknowledged,) * n_sites).to_bytes()
     sealed = (bytes(SHARE_BYTES * n_slots + messages.SIGNED_HEADER_BYTES + OVERHEAD_BYTES),) * degree

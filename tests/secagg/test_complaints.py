@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from hedgerow.secagg.messages import ShareDelivery, UnmaskRequest
-from hedgerow.secagg.transitions import Abandoned, OwnMistake, Refusal
+from hedgerow.secagg.transitions import OwnMistake, Refusal, SumAbandoned
 from tests.secagg.lab import Lab, set_up
 
-Complaints = Sequence[Refusal | OwnMistake | Abandoned]
+Complaints = Sequence[Refusal | OwnMistake | SumAbandoned]
 
 
 def of_an_aggregator() -> Complaints:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hedgerow.secagg.guarantees import Wishes, dealt, derive
 from hedgerow.secagg.masks import name_in
 from hedgerow.secagg.messages import NodePolicy
-from hedgerow.secagg.transitions import Abandoned, Code, Refusal
+from hedgerow.secagg.transitions import Code, Refusal, SumAbandoned
 from hedgerow.secagg.view import Cohort
 from tests.secagg.lab import Lab
 
@@ -34,7 +34,7 @@ def test_a_group_is_opened_whole_or_not_at_all(late: set[int], mute: set[int], s
     kept = [part for part in there if len(part) >= 3]
     try:
         aggregator, requests = lab.collected(absent=tuple(late)).close_vectors(lab.session.coordinator)
-    except Abandoned:
+    except SumAbandoned:
         assert len(kept) < 2
         return
     assert set(aggregator.uploads) == set().union(*kept) and len(kept) >= 2
@@ -43,7 +43,7 @@ def test_a_group_is_opened_whole_or_not_at_all(late: set[int], mute: set[int], s
     able = [part for part in kept if len(part - mute) >= 3]
     assert not complaints
     if len(able) < 2:
-        with pytest.raises(Abandoned):
+        with pytest.raises(SumAbandoned):
             aggregator.release(is_last=True)
         return
     opened = aggregator.release(is_last=True)[1]

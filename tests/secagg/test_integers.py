@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.secagg.masks import decode, encode, require_width, require_within, width_for, wrapped
-from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal
+from hedgerow.secagg.masks import decode, encode, require_width, require_within, width_for, wrap
+from hedgerow.secagg.transitions import Code, OwnMistake, Refusal, SumAbandoned
 
 
 def test_the_width_changes_exactly_at_the_sign_bit():
@@ -42,10 +42,10 @@ def test_the_ends_of_the_range_survive_and_one_past_is_refused(width):
         with pytest.raises(OwnMistake):
             encode(np.array([value], np.int64), 1, top - 1, width)
         require_within(np.array([value, 0], np.int64), top)
-        with pytest.raises(Abandoned) as abort:
+        with pytest.raises(SumAbandoned) as abort:
             require_within(np.array([value, 0], np.int64), top - 1)
         assert abort.value.reason is Code.SUM_OUT_OF_RANGE
-    with pytest.raises(Abandoned):
+    with pytest.raises(SumAbandoned):
         require_within(lowest, top)
 
 
@@ -59,7 +59,7 @@ def test_a_sum_that_a_lie_has_wrapped_is_still_hidden_by_its_noise(noise, sums, 
     """
     words = np.array([(sums + lie) % 2**width], f"<u{width // 8}")
     with np.errstate(over="ignore"):
-        released = wrapped(decode(words) + np.int64(noise), width)
+        released = wrap(decode(words) + np.int64(noise), width)
     half = 2 ** (width - 1)
     assert released.tolist() == [(sums + noise + lie + half) % 2**width - half]
 

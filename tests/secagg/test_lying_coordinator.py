@@ -30,9 +30,9 @@ from hedgerow.secagg.messages import (
     ShareDelivery,
     UnmaskRequest,
     VectorSpec,
+    build_signed_list,
     header_hash,
     manifest_hash,
-    signed_list,
 )
 from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.transitions import Code
@@ -357,7 +357,7 @@ def test_shares_from_a_stranger_at_set_up_are_refused():
 def test_lists_about_another_set_up_are_refused():
     """Key, nonce and ready lists are bound to the parameters and to everything before them."""
     made = set_up("keys")
-    other = signed_list(Kind.KEY_LIST, bytes(32), made.bundles)
+    other = build_signed_list(Kind.KEY_LIST, bytes(32), made.bundles)
     require_refusal(lambda: made.nodes[0].reveal(made.contexts[0], other), Code.DIFFERENT_VIEW)
     ready = set_up("ready")
     elsewhere = ReadyList(bytes(32), tuple(ready.messages)).to_bytes()

@@ -15,7 +15,7 @@ from hedgerow.codec import digest
 from hedgerow.crypto import DTYPES, PrimitiveFault, SecretKey, add_keystreams, hkdf, keystream
 from hedgerow.secagg import keys
 from hedgerow.secagg.keys import RoundContext, SlotChain
-from hedgerow.secagg.messages import sealed_share_context
+from hedgerow.secagg.messages import derive_share_context
 from tests.secagg.mutations import looks_uniform
 
 ONE, OTHER, THIRD = SecretKey(b"\x01" * 32), SecretKey(b"\x02" * 32), SecretKey(b"\x03" * 32)
@@ -89,7 +89,7 @@ def test_each_key_of_a_slot_has_its_whole_context(epoch, spec, slot, one, other,
     assert keys.seed_share_key(seed, one, other, slot) == hkdf(seed, b"", b"hedgerow/secagg/1/" + whole)
     numbers = one.to_bytes(2, "big") + other.to_bytes(2, "big")
     whole = digest("sealed-seed-share", epoch + spec + number[2], numbers, payload, seed)
-    assert sealed_share_context(context, one, other, payload, seed) == whole
+    assert derive_share_context(context, one, other, payload, seed) == whole
 
 
 def test_everything_that_a_sealed_share_is_bound_to_counts():
@@ -101,7 +101,7 @@ def test_everything_that_a_sealed_share_is_bound_to_counts():
     changed += [(CONTEXT, 3, 2, *plain[3:]), (CONTEXT, 1, 3, *plain[3:]), (CONTEXT, 2, 1, *plain[3:]),
                 (*plain[:3], b"q" * 32, b"c" * 32), (*plain[:3], b"p" * 32, b"d" * 32),
                 (*plain[:3], b"c" * 32, b"p" * 32)]  # fmt: skip
-    bound = {sealed_share_context(context, *rest) for context, *rest in [plain, *changed]}
+    bound = {derive_share_context(context, *rest) for context, *rest in [plain, *changed]}
     assert len(bound) == 1 + len(changed)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, VectorSpec
 from hedgerow.secagg.session import Drops, EpochSession
-from hedgerow.secagg.transitions import Abandoned, Code, Refusal
+from hedgerow.secagg.transitions import Code, Refusal, SumAbandoned
 from tests.secagg.lab import seeded_entropy
 
 LENIENT = NodePolicy(min_cohort=2, min_honest_survivors=1, min_honest_group=1)
@@ -52,7 +52,7 @@ def test_exact_sum_or_typed_abort(cohort):
     }
     try:
         session = EpochSession(sites, 2, seeded_entropy(seed), wishes=wishes, policy=LENIENT, silent_at_setup=setup)
-    except Abandoned as abort:
+    except SumAbandoned as abort:
         assert abort.reason is Code.TOO_FEW_READY
         return
     except Refusal as refusal:
@@ -63,7 +63,7 @@ def test_exact_sum_or_typed_abort(cohort):
         present = [site for site in session.nodes if site not in drops.vectors]
         try:
             release = session.aggregate(spec, values, drops=drops)
-        except Abandoned as abort:
+        except SumAbandoned as abort:
             assert abort.reason in (Code.TOO_FEW_UPLOADS, Code.TOO_FEW_ANSWERS)
             assert len(present) < len(sites) or drops.echoes or drops.answers
             continue
@@ -113,6 +113,6 @@ def test_a_burned_slot_leaves_the_purpose_free():
     session = EpochSession(sites, 2, seeded_entropy(4))
     vectors = (VectorSpec("v", 1, 32, 10, 50),)
     values = {site: {"v": np.array([2])} for site in sites}
-    with pytest.raises(Abandoned):
+    with pytest.raises(SumAbandoned):
         session.aggregate(session.spec("p", vectors), values, drops=Drops(vectors=sites[:2]))
     assert session.aggregate(session.spec("p", vectors), values).sums["v"].tolist() == [10]

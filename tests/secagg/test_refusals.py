@@ -28,10 +28,10 @@ from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import (
     ANYWHERE,
     TRANSITIONS,
-    Abandoned,
     Code,
     OwnMistake,
     Refusal,
+    SumAbandoned,
     refuse,
 )
 from tests.secagg import setup_scenarios
@@ -282,7 +282,7 @@ SCENARIOS: dict[Code, Callable[[], None]] = {
 @pytest.mark.parametrize("code", SCENARIOS, ids=str)
 def test_is_refused_with_its_own_code(code):
     """Each scenario ends in exactly its code, in the class that says whose doing it was."""
-    with pytest.raises((Refusal, OwnMistake, Abandoned)) as raised:
+    with pytest.raises((Refusal, OwnMistake, SumAbandoned)) as raised:
         SCENARIOS[code]()
     assert raised.value.reason is code and raised.value.code == code.value
     assert code.value in entries()[type(raised.value).__name__]
@@ -292,7 +292,7 @@ def test_every_code_has_a_scenario_a_reason_and_a_place():
     """No code without a test, a sentence for people and a row of the table; no row with a code that does not exist."""
     assert set(SCENARIOS) == set(Code)
     assert {code for move in TRANSITIONS for code in move.refuses} | set(ANYWHERE) == set(Code)
-    kinds = [entries()[kind.__name__] for kind in (Refusal, OwnMistake, Abandoned)]
+    kinds = [entries()[kind.__name__] for kind in (Refusal, OwnMistake, SumAbandoned)]
     sentences = {name: row for rows in kinds for name, row in rows.items()}
     assert set(sentences) == set(Code)
     assert all(set(row) == {"what", "cause", "remedy"} for row in sentences.values())

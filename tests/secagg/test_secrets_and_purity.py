@@ -16,7 +16,7 @@ from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.keys import SlotChain
 from hedgerow.secagg.masks import MaskingKeys
 from hedgerow.secagg.participant import ExpectedRound, Participant
-from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal, refuse
+from hedgerow.secagg.transitions import Code, OwnMistake, Refusal, SumAbandoned, refuse
 from tests.secagg.lab import Lab, seeded_entropy
 
 ROOM = Path(hedgerow.secagg.__file__).parent
@@ -80,7 +80,7 @@ def test_no_exception_shows_bytes(caplog):
     for attempt in attempts:
         try:
             attempt()
-        except (Refusal, OwnMistake, Abandoned) as error:
+        except (Refusal, OwnMistake, SumAbandoned) as error:
             text = shown(error, error.__cause__, error.__context__, *error.args)
             assert not any(leaks(text, secret) for secret in secrets)
             assert "\\x" not in text

@@ -16,8 +16,8 @@ from hedgerow.secagg.messages import (
     KeyBundle,
     Kind,
     NonceDelivery,
-    hash_of_slot_keys,
-    signed_list,
+    build_signed_list,
+    hash_slot_keys,
 )
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, Refusal
@@ -105,10 +105,10 @@ def test_two_bundles_of_one_site_are_found() -> None:
     """A coordinator and a site that collude show nodes different slot keys: their nonces tell of different lists."""
     made = set_up("keys")
     other_keys = bytes(range(2 * KEY_BYTES))
-    signed = replace(KeyBundle.from_signed(made.bundles[3]), slot_keys_hash=hash_of_slot_keys(other_keys))
+    signed = replace(KeyBundle.from_signed(made.bundles[3]), slot_keys_hash=hash_slot_keys(other_keys))
     other = signed.to_signed(made.contexts[3].identity)
     lists = [
-        signed_list(Kind.KEY_LIST, made.parameters.hash(), [*made.bundles[:3], last])
+        build_signed_list(Kind.KEY_LIST, made.parameters.hash(), [*made.bundles[:3], last])
         for last in (made.bundles[3], other)
     ]
     shown = [lists[0], lists[1], lists[1], lists[0]]
@@ -121,9 +121,7 @@ def test_two_bundles_of_one_site_are_found() -> None:
 
 def advertised_with(made: SetUp, node: int, slot_keys: bytes, signed_hash: bytes | None = None) -> bytes:
     """A node's advertisement with other slot keys, its own signature on their hash, or on another."""
-    bundle = replace(
-        KeyBundle.from_signed(made.bundles[node]), slot_keys_hash=signed_hash or hash_of_slot_keys(slot_keys)
-    )
+    bundle = replace(KeyBundle.from_signed(made.bundles[node]), slot_keys_hash=signed_hash or hash_slot_keys(slot_keys))
     return Advertisement(bundle.to_signed(made.contexts[node].identity), slot_keys).to_bytes()
 
 
@@ -154,7 +152,7 @@ def test_a_site_with_bad_slot_keys_is_named_by_the_aggregator_and_refused_by_its
 def passed_on(made: SetUp, message: bytes) -> None:
     """Lets node 0 share its keys in a set-up in which node 2 has advertised this, unchecked."""
     made.nodes[2] = replace(made.nodes[2], advertisement=message)
-    listed = signed_list(Kind.KEY_LIST, made.parameters.hash(), made.bundles)
+    listed = build_signed_list(Kind.KEY_LIST, made.parameters.hash(), made.bundles)
     steps = [node.reveal(context, listed) for node, context in zip(made.nodes, made.contexts, strict=True)]
     nonces = made.drawn_with([step.message or b"" for step in steps])
     steps[0].state.share(made.contexts[0], nonces, seeded_entropy(1))
@@ -183,7 +181,7 @@ def test_one_slot_key_of_another_site_is_refused_by_name_and_by_the_neighbour_th
 def test_a_channel_key_that_is_the_hash_of_another_sites_slot_keys_stops_no_one() -> None:
     """Two sites that collude would end set-up after set-up, and no one could be named."""
     made = set_up("keys")
-    odd = hash_of_slot_keys(made.advertised(1).slot_keys)
+    odd = hash_slot_keys(made.advertised(1).slot_keys)
     bundle = replace(KeyBundle.from_signed(made.bundles[2]), channel_key=odd).to_signed(made.contexts[2].identity)
     message = Advertisement(bundle, made.advertised(2).slot_keys).to_bytes()
     server, complaints = made.server.receive([*made.messages[:2], message, made.messages[3]])

@@ -20,7 +20,7 @@ from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.keys import next_state_key
 from hedgerow.secagg.messages import NoiseMode, VectorSpec
-from hedgerow.secagg.participant import ExpectedRound, locked
+from hedgerow.secagg.participant import ExpectedRound, encrypt_state
 from hedgerow.secagg.session import EpochSession
 from tests.secagg.lab import seeded_entropy, set_up, sparse_lab
 
@@ -88,7 +88,7 @@ def stored(state):
     yield state.epoch_bytes()
     yield state.step_bytes()
     key = next_state_key(state.channels[min(state.channels)])
-    yield locked(key, state.step_bytes(), b"r" * 32, state.sequence, seeded_entropy(4))
+    yield encrypt_state(key, state.step_bytes(), b"r" * 32, state.sequence, seeded_entropy(4))
 
 
 def test_whole_rounds_keep_their_bytes():

@@ -16,7 +16,7 @@ from hedgerow.crypto import PRIME, PrimitiveFault, combine, interpolate, parse_s
 from hedgerow.secagg import masks
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.messages import Answer, Header
-from hedgerow.secagg.transitions import Abandoned, Code
+from hedgerow.secagg.transitions import Code, SumAbandoned
 from tests.secagg.lab import Lab, require_refusal
 
 Fits = Callable[[bytes], bool]
@@ -83,7 +83,7 @@ def sharings(draw):
 def outcome_of(reconstructor: masks.Reconstructor, node: int, shares, fits: Fits) -> bytes | Code:
     try:
         return reconstructor.recover(node, shares, fits)
-    except Abandoned as fault:
+    except SumAbandoned as fault:
         assert fault.peer == node
         return fault.reason
 

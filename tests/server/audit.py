@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from experiments.harness import arguments, carried_out
-from hedgerow.client.node import Node, SamplingSource, SeededSampling, noise_of_site
+from hedgerow.client.node import Node, SamplingSource, SeededSampling, draw_site_noise
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import records_from_columns
 from hedgerow.losses.tables import SCORE_UNIT
@@ -49,7 +49,7 @@ from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant, has_samples
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.privacy.cost import cost_of
+from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
@@ -114,7 +114,7 @@ def _mu_of(plan: Plan, events: Iterable[Event]) -> float:
     """mu of a run; infinity where it is not known."""
     counted = list(events)
     is_unknown = plan.privacy.accountant == "pure" or has_samples(counted)
-    return math.inf if is_unknown else math.sqrt(cost_of(counted).gdp_weight)
+    return math.inf if is_unknown else math.sqrt(compose_cost(counted).gdp_weight)
 
 
 Errors = tuple[int, int]
@@ -218,8 +218,8 @@ class Attack:
             known, own, vector = site.answer(query), canary.answer(query), twin.answer(query)
             added = own if run % 2 else np.zeros_like(own)
             if is_local:
-                known = known + noise_of_site(query, "records", n_records, noise)
-                added = added + noise_of_site(query, "canary", 1, noise)
+                known = known + draw_site_noise(query, "records", n_records, noise)
+                added = added + draw_site_noise(query, "canary", 1, noise)
             released = releaser.release(query, known + added)
             gain, rate = gain_of(query, known, vector, released, is_local=is_local)
             if rate < 1 and not self.takes_all:

@@ -26,13 +26,13 @@ from experiments.sgbdt import (
     tuned_epsilon,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import ORDERS, epsilon_of_curve, sampled_divergence
+from hedgerow.privacy.accountants import ORDERS, compute_sampled_divergence, epsilon_of_curve
 
 DELTA = 1e-5
 
 
 def curve(noise_multiplier: float, rate: float = 0.1, n_rounds: int = 50) -> list[float]:
-    return [n_rounds * sampled_divergence(order, rate, noise_multiplier) for order in ORDERS]
+    return [n_rounds * compute_sampled_divergence(order, rate, noise_multiplier) for order in ORDERS]
 
 
 def test_tuning_costs_more_the_more_is_tried() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hedgerow.codec import Encoded
-from hedgerow.protocol.stream import Standing, first_of
+from hedgerow.protocol.stream import Standing, read_first
 from hedgerow.study import Applicant, Ends, Guest, Invitation, Notebook, Reception, StudyBook, new_secret
 from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
 
@@ -42,7 +42,7 @@ class Party:
     def enrol(self, answer: Callable[[bytes], Encoded]) -> str:
         """The words, once the coordinator, or whoever answers, has said what it has to."""
         opening = self.end.opening(answer(self.end.knock().to_bytes()).to_bytes())
-        first_of(Standing, answer(opening.to_bytes()).to_bytes())
+        read_first(Standing, answer(opening.to_bytes()).to_bytes())
         return self.end.words
 
     def ask(self, answer: Callable[[bytes], Encoded]) -> None:

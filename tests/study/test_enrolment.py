@@ -26,16 +26,16 @@ from hedgerow.protocol.stream import (
     Opening,
     Standing,
     WireRefusal,
-    first_of,
+    read_first,
 )
 from hedgerow.server.journal import Journal
-from hedgerow.study import Invitation, Reception, StudyBook, are_same_words, words_of
+from hedgerow.study import Invitation, Reception, StudyBook, are_same_words, spell_words
 from hedgerow.transport.identities import (
     PinnedRoster,
     Role,
     adds_monitors_only,
     build_roster,
-    change_of,
+    describe_change,
     follows,
     new_identity,
     read_roster,
@@ -463,7 +463,7 @@ def test_the_keys_of_a_withdrawn_party_are_trusted_no_longer(study: Study) -> No
     settle(study, parties)
     first = study.book.roster
     (without,) = withdraw(study, "north")
-    assert first is not None and follows(without, first) and change_of(without, first) == "site north goes"
+    assert first is not None and follows(without, first) and describe_change(without, first) == "site north goes"
     assert study.book.roster == without and study.book.close_roster(study.identity.public)
     # Whoever has the old keys and the old invitation is told nothing.
     assert refusal(study.answer(north.end.asking().to_bytes())) == "invitation-unknown"
@@ -476,7 +476,7 @@ def test_the_keys_of_a_withdrawn_party_are_trusted_no_longer(study: Study) -> No
     settle(study, [again, east])
     last = study.book.roster
     assert last is not None and last.epoch == 3 and again.end.roster == east.end.roster == last
-    assert change_of(last, first) == "site east comes, site north has new keys"
+    assert describe_change(last, first) == "site east comes, site north has new keys"
     assert {party.identity.public for party in others} < set(last.sites)
 
 
@@ -550,7 +550,7 @@ def test_which_rosters_may_follow_another() -> None:
     assert not follows(first, first) and not follows(build_roster(others[0], [north, south], first), first)
     swap = build_roster(hub, [north, swapped], first, [watch])
     assert follows(swap, first) and not adds_monitors_only(swap, first)
-    assert change_of(swap, first) == "site south has new keys"
+    assert describe_change(swap, first) == "site south has new keys"
     for roster, said in (
         (build_roster(hub, [north], first, [watch]), "site south goes"),
         (build_roster(hub, [north, south], first), "monitor watch goes"),
@@ -560,11 +560,11 @@ def test_which_rosters_may_follow_another() -> None:
             "site north may use 5 rows, not any number of rows",
         ),
     ):
-        assert not adds_monitors_only(roster, first) and change_of(roster, first) == said
+        assert not adds_monitors_only(roster, first) and describe_change(roster, first) == said
     more = build_roster(hub, [north, south], build_roster(hub, [north, south]), [watch])
     assert adds_monitors_only(more, build_roster(hub, [north, south])) and follows(more, first)
-    assert change_of(more, build_roster(hub, [north, south])) == "monitor watch comes"
-    assert change_of(build_roster(hub, [north, south], first, [watch]), first).startswith("nothing but")
+    assert describe_change(more, build_roster(hub, [north, south])) == "monitor watch comes"
+    assert describe_change(build_roster(hub, [north, south], first, [watch]), first).startswith("nothing but")
 
 
 def test_what_was_said_by_an_invitation_does_not_count_for_the_next(study: Study) -> None:
@@ -660,7 +660,7 @@ def test_an_answer_of_another_kind_is_refused(study: Study) -> None:
     with pytest.raises(WireRefusal):
         party.end.opening(Standing().to_bytes())
     with pytest.raises(WireRefusal):
-        first_of(
+        read_first(
             Standing,
             study.answer(
                 Asking("nobody", party.end.asking().step, bytes(32), bytes(32), bytes(64)).to_bytes()
@@ -673,7 +673,7 @@ def test_an_answer_of_another_kind_is_refused(study: Study) -> None:
 
 def test_the_words_can_be_told_apart() -> None:
     """1,024 words of four to seven letters; no two begin with the same four, or differ in one letter only."""
-    every = {words_of((number << 30).to_bytes(5, "big")).split()[0] for number in range(1024)}
+    every = {spell_words((number << 30).to_bytes(5, "big")).split()[0] for number in range(1024)}
     assert len(every) == 1024 and all(word.isascii() and word.isalpha() and 4 <= len(word) <= 7 for word in every)
     assert len({word[:4] for word in every}) == 1024
     for place in range(7):
@@ -684,11 +684,11 @@ def test_the_words_can_be_told_apart() -> None:
 @given(st.binary(min_size=5, max_size=32))
 def test_forty_bits_go_into_the_words(raw: bytes) -> None:
     """Every bit of the first five bytes changes them, and nothing behind does."""
-    words = words_of(raw)
-    assert len(words.split()) == 4 and words_of(raw + b"more") == words
+    words = spell_words(raw)
+    assert len(words.split()) == 4 and spell_words(raw + b"more") == words
     for bit in range(40):
         other = (int.from_bytes(raw[:5], "big") ^ 1 << bit).to_bytes(5, "big")
-        assert words_of(other) != words
+        assert spell_words(other) != words
 
 
 def test_what_was_said_is_compared_word_by_word() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hedgerow.app.study import _Answering
 from hedgerow.codec import Encoded
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.stream import Standing, WireRefusal, first_of
+from hedgerow.protocol.stream import Standing, WireRefusal, read_first
 from hedgerow.study import Notebook, Reception, StudyBook
 from hedgerow.transport.identities import Role, new_identity
 
@@ -103,7 +103,7 @@ class Play:
         try:
             if party.end.roster is None:
                 opening = party.end.opening(self._answer(party.end.knock().to_bytes()).to_bytes())
-                first_of(Standing, self._answer(opening.to_bytes()).to_bytes())
+                read_first(Standing, self._answer(opening.to_bytes()).to_bytes())
                 self.shown[name].add(party.end.words)
             party.ask(self._answer)
             if (roster := party.end.roster) is not None:
@@ -152,7 +152,7 @@ def test_a_full_disk_is_told_to_the_operator_alone(new_study: Callable[..., Stud
     for name, party in parties.items():
         try:
             opening = party.end.opening(answering(party.end.knock().to_bytes()))
-            first_of(Standing, answering(opening.to_bytes()))
+            read_first(Standing, answering(opening.to_bytes()))
         except WireRefusal as refusal:
             refused[name] = refusal
     assert refused and {refusal.code for refusal in refused.values()} == {"closed"}

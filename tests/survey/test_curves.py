@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from hedgerow.data.raw_cells import RawTable
 from hedgerow.errors import PlanError, UsageError
-from hedgerow.local.survey import TableSurvey, curves_of, survey_tables
+from hedgerow.local.survey import TableSurvey, ask_curves, survey_tables
 from hedgerow.losses.survival import survival_codes
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
@@ -39,7 +39,7 @@ categories = ["new", "old"]
 
 
 def asked(by: str | None = "arm", **privacy: object) -> OpenTable:
-    return curves_of(PART, by, {"epsilon": 1.0, "delta": 1e-6, **privacy})
+    return ask_curves(PART, by, {"epsilon": 1.0, "delta": 1e-6, **privacy})
 
 
 def records(n: int = 3000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -171,7 +171,7 @@ def test_groups_are_told_apart(site_of: MakeSite) -> None:
 def test_curves_are_of_the_events_that_a_plan_names(site_of: MakeSite) -> None:
     """With R's codes, 1 is lost from sight and 2 the event; a curve of the others would be upside down."""
     told = PART.replace('event = "died"', 'event = "died"\nevent_codes = [1, 2]')
-    program = curves_of(told, None, {"epsilon": 1.0, "delta": 1e-6}).program()
+    program = ask_curves(told, None, {"epsilon": 1.0, "delta": 1e-6}).program()
     counts = next(program).answer(site_of([["0.5", "0.5", "0.5", "1.5"], ["2", "1", "0", "2"]])) // 2**14
     assert counts.tolist() == [1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]
 
@@ -197,7 +197,7 @@ def test_refusals() -> None:
     with pytest.raises(UsageError, match="called 'ward'"):
         asked("ward")
     with pytest.raises(PlanError, match=r"label\.type"):
-        curves_of('[label]\nname = "y"\ntype = "binary"\nclasses = ["0", "1"]\n', None, {"epsilon": 1, "delta": 1e-6})
+        ask_curves('[label]\nname = "y"\ntype = "binary"\nclasses = ["0", "1"]\n', None, {"epsilon": 1, "delta": 1e-6})
     with pytest.raises(PlanError, match="accountant"):
         asked(accountant="pure")
     table = dict(asked().table)

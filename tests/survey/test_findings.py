@@ -22,9 +22,9 @@ from hedgerow.estimators.base import FewRecordsWarning, warn_of_few_records
 from hedgerow.local.survey import Surveyed, survey_sites
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.ledger import prepared_ledger, prepared_tables
+from hedgerow.privacy.ledger import read_prepared_ledger, write_prepared_tables
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
+from hedgerow.privacy.report import PrivacyContext, build_report, check_claims
 from hedgerow.server.release import PlainAggregation
 from hedgerow.survey.bounds import STANDS_OUT_FAR, WINDOWS, Findings, Range, _octave_thresholds
 from hedgerow.survey.queries import RawSite
@@ -225,8 +225,8 @@ def test_a_model_file_keeps_what_it_was_prepared_by(tmp_path: Any) -> None:
     loaded = Model.load(tmp_path / "model.json")
     assert loaded.ledger == made.ledger and loaded.report.epsilon == made.report.epsilon
     assert loaded.plan.digest == made.plan.digest and loaded.next_round == 6
-    before = prepared_ledger(loaded.plan)
-    tables = prepared_tables(before, "record", 1)
+    before = read_prepared_ledger(loaded.plan)
+    tables = write_prepared_tables(before, "record", 1)
     assert Plan.from_dict({**loaded.plan.to_dict(), "prepared": tables}, is_stored=True) == loaded.plan
 
 
@@ -342,9 +342,9 @@ def test_a_plan_says_what_was_spent_before_it() -> None:
     plain, prepared = Plan.from_dict(PLAN), Plan.from_dict({**PLAN, "prepared": [RELEASE]})
     assert "prepared" not in plain.to_dict() and plain.digest != prepared.digest
     assert Plan.from_dict(prepared.to_dict()) == prepared
-    (release,) = prepared_ledger(prepared)
+    (release,) = read_prepared_ledger(prepared)
     assert (release.purpose, release.sigma, release.sensitivity) == ("0/RecordCount/survey, records", 50, 2)
-    assert Plan.from_dict({**PLAN, "prepared": prepared_tables([release], "record", 1)}) == prepared
+    assert Plan.from_dict({**PLAN, "prepared": write_prepared_tables([release], "record", 1)}) == prepared
     with pytest.raises(PlanError, match="prepared"):
         Plan.from_dict({**PLAN, "prepared": [RELEASE], "model": {"algorithm": "s-gbdt"}, "s_gbdt": {}})
     with pytest.raises(PlanError, match="sigma"):
@@ -397,7 +397,9 @@ def test_what_was_released_for_another_promise_is_refused(privacy: dict[str, Any
         Plan.from_dict({**PLAN, "privacy": {**PLAN["privacy"], **privacy}, "prepared": [{**RELEASE, **lie}]})
     if "unit" in privacy:
         rows = privacy["max_rows_per_unit"] * privacy.get("sites_per_unit", 1)
-        tables = prepared_tables(prepared_ledger(Plan.from_dict({**PLAN, "prepared": [RELEASE]})), "patient", rows)
+        tables = write_prepared_tables(
+            read_prepared_ledger(Plan.from_dict({**PLAN, "prepared": [RELEASE]})), "patient", rows
+        )
         plan = Plan.from_dict({**PLAN, "privacy": {**PLAN["privacy"], **privacy}, "prepared": tables})
         assert Plan.from_dict(plan.to_dict()) == plan
 
@@ -406,15 +408,15 @@ def test_no_release_of_an_evaluation_comes_before_a_training() -> None:
     """A report would speak of an evaluation that never was, and of its noise in place of the plan's."""
     plan = Plan.from_dict({**PLAN, "prepared": [{**RELEASE, "kind": "ScoreHistogram"}]})
     with pytest.raises(PrivacyError) as refused:
-        prepared_ledger(plan)
+        read_prepared_ledger(plan)
     assert refused.value.code == "malformed-ledger"
 
 
 def test_a_report_says_what_the_run_has_not_seen() -> None:
     """Releases before a run are the word of whoever wrote the plan: their number is told, and cannot be lost."""
     plan = Plan.from_dict({**PLAN, "prepared": [RELEASE]})
-    ledger = prepared_ledger(plan)
-    report, plain = report_of(ledger, PrivacyContext.of(plan)), report_of(ledger, PrivacyContext(delta=1e-6))
+    ledger = read_prepared_ledger(plan)
+    report, plain = build_report(ledger, PrivacyContext.of(plan)), build_report(ledger, PrivacyContext(delta=1e-6))
     assert report.text() != replace(report, n_prepared=0).text() and report.to_dict()["n_prepared"] == 1
     assert "before the run" not in plain.text() and "n_prepared" not in plain.to_dict()
     check_claims(report.to_dict(), report)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hedgerow.data.raw_cells import read_raw_site
-from hedgerow.local.survey import curves_of, survey_sites
+from hedgerow.local.survey import ask_curves, survey_sites
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
 from hedgerow.survey.questions import AskedColumn, Questions
@@ -49,7 +49,7 @@ def curves(by: str | None, **privacy: object) -> Asked:
     """Survival curves."""
     label = label_of(name="days", type="survival", event="died", intervals=[100, 250, 500, 900])
     ward = '[[features]]\nname = "ward"\ntype = "categorical"\ncategories = ["surgery", "medicine", "other"]\n'
-    return curves_of(label + ward, by, {"epsilon": 2.0, "delta": 1e-6, **privacy})
+    return ask_curves(label + ward, by, {"epsilon": 2.0, "delta": 1e-6, **privacy})
 
 
 EVERY = [

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.policy import _declared_raw
+from hedgerow.client.policy import _limit_raw_rows
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.local.survey import survey_sites
 from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.privacy.cost import cost_of
+from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
 from hedgerow.survey.program import survey
@@ -213,14 +213,14 @@ def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_co
     setup: Any = SimpleNamespace(max_rows=20, tell=told.append)
     used = []
     for raw in (site_of(columns), site_of([[own[row] for row in order] for own in columns])):
-        own = _declared_raw(setup, raw)
+        own = _limit_raw_rows(setup, raw)
         assert own.n_records == 20
         used.append((sorted(own.numbers(0).tolist()), own.text_counts(1)))
     assert used[0][0] == used[1][0] and sorted(used[0][1]) == sorted(used[1][1]) and len(told) == 2
     with_numbers = RawSite([np.arange(30.0)], n_all=30)
-    assert _declared_raw(setup, with_numbers).n_records == 20
+    assert _limit_raw_rows(setup, with_numbers).n_records == 20
     enough: Any = SimpleNamespace(max_rows=30, tell=told.append)
-    assert _declared_raw(enough, with_numbers) is with_numbers
+    assert _limit_raw_rows(enough, with_numbers) is with_numbers
 
 
 @settings(max_examples=40, deadline=None)
@@ -242,4 +242,4 @@ def test_a_survey_asks_no_more_than_it_plans(
     made = survey_sites(questions, {"site": RawSite(columns, None, 40)}, SeededNoise(1))
     planned = questions.planned_releases()
     assert len(made.ledger) <= len(planned) == questions.n_exchanges
-    assert cost_of(list(made.ledger.events())).gdp_weight <= cost_of(planned).gdp_weight * (1 + 1e-9)
+    assert compose_cost(list(made.ledger.events())).gdp_weight <= compose_cost(planned).gdp_weight * (1 + 1e-9)

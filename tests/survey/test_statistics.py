@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn, RawTable, bound_tables
 from hedgerow.errors import PlanError, PrivacyError
-from hedgerow.local.survey import TableSurvey, drafted_plan, plan_text, schema_of, survey_tables
+from hedgerow.local.survey import TableSurvey, draft_plan, plan_text, read_schema, survey_tables
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
@@ -245,7 +245,7 @@ def test_without_noise_counts_are_exact(columns: list[list[str]], site_of: MakeS
 
 def test_what_is_declared_is_not_asked_for(columns: list[list[str]], site_of: MakeSite) -> None:
     """Declared types, bounds and categories are taken as they are; only the rest costs anything."""
-    schema = schema_of(
+    schema = read_schema(
         '[[features]]\nname = "age"\ntype = "numeric"\nmin = 0\nmax = 100\n'
         '[[features]]\nname = "year"\ntype = "numeric"\nmin = 2000\nmax = 2012\ninteger = true\n'
         '[[features]]\nname = "amount"\ntype = "numeric"\nmin = 0\nmax = 5000\n'
@@ -341,7 +341,7 @@ def test_small_cells_are_not_shown(columns: list[list[str]], site_of: MakeSite) 
 def test_the_draft_has_what_was_found_and_what_it_cost(columns: list[list[str]], site_of: MakeSite) -> None:
     """Its plan names every release of the statistics, and reads back from its own text."""
     found = surveyed(columns, site_of, 3)
-    plan = drafted_plan(found, 3)
+    plan = draft_plan(found, 3)
     assert plan is not None
     assert parse_plan(plan_text(plan)) == plan
     assert [release.kind for release in plan.prepared] == [release.kind for release in found.ledger]
@@ -350,13 +350,13 @@ def test_the_draft_has_what_was_found_and_what_it_cost(columns: list[list[str]],
     assert {feature.name: feature.type for feature in plan.features}["place"] == "categorical"
     assert {plan.label.origin, *(feature.origin for feature in plan.features)} == {"found"}
     age = AskedColumn("age", "number", (0.0, 120.0))
-    numbers = drafted_plan(surveyed(columns, site_of, label="amount", age=age), 1)
+    numbers = draft_plan(surveyed(columns, site_of, label="amount", age=age), 1)
     assert numbers is not None
     # Of a number, bounds that are declared are not found.
     assert {feature.name: feature.origin for feature in numbers.features}["age"] == "declared"
     assert numbers.label.origin == "found"
     assert numbers.label.type == "regression"
-    assert drafted_plan(surveyed(columns, site_of, label=""), 1) is None
+    assert draft_plan(surveyed(columns, site_of, label=""), 1) is None
 
 
 def test_what_is_refused(columns: list[list[str]], site_of: MakeSite) -> None:

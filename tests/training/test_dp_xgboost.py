@@ -35,7 +35,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.cost import amplified_epsilon
+from hedgerow.privacy.cost import amplify_epsilon
 from hedgerow.privacy.events import DiscreteLaplaceVectorEvent, SelectionEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
@@ -130,8 +130,8 @@ def run(plan: Plan, parts: list[tuple[SiteData, Any]]) -> tuple[Any, Any]:
 def test_unamplified_is_the_inverse(epsilon: float, rate: float) -> None:
     """A share of epsilon becomes what may be spent on a sample, never more."""
     inside = undo_amplification(epsilon, rate)
-    assert amplified_epsilon(inside, rate) <= epsilon
-    assert amplified_epsilon(inside * (1 + 1e-9), rate) >= epsilon * (1 - 1e-6)
+    assert amplify_epsilon(inside, rate) <= epsilon
+    assert amplify_epsilon(inside * (1 + 1e-9), rate) >= epsilon * (1 - 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_an_audit_of_the_leaves_stays_below_the_account_and_finds_faults(rate: f
     known = Node("site", nobody, plan, own)
     query = next(q for q in queries_of(plan) if isinstance(q, PureLeafSums))
     others = known.answer(query)
-    accounted = amplified_epsilon(query.pure.sensitivity / query.pure.scale, rate)
+    accounted = amplify_epsilon(query.pure.sensitivity / query.pure.scale, rate)
     found = audited(query, others, alone, 20_000)
     assert found <= accounted
     assert found > 0.4 * accounted

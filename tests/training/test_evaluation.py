@@ -19,8 +19,8 @@ from hedgerow.evaluation.estimates import (
     ErrorHistogram,
     auc,
     concordance,
+    estimate_mean,
     integrated_brier,
-    mean_of,
     ratio,
     regression_estimates,
 )
@@ -34,11 +34,11 @@ from hedgerow.losses.survival import survival_codes
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model
-from hedgerow.privacy.cost import cost_of
+from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.trees.ensemble import link_of
+from hedgerow.trees.ensemble import find_link
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from tests.builders import make_data, make_plan, take
 from tests.tiers import every
@@ -93,7 +93,7 @@ def places_of(model: Model, data: SiteData, position: str) -> NDArray[np.int64]:
     records = SiteRecords(data.codes, data.labels, scores)
     assert model.ensemble.fitted is not None
     apply_update(records, model.ensemble.fitted)
-    return positions(records, position, link_of(model.plan), model.plan.label)
+    return positions(records, position, find_link(model.plan), model.plan.label)
 
 
 @pytest.mark.parametrize("update", ["newton", "averaging"])
@@ -218,7 +218,7 @@ def test_errors_of_the_estimators_are_those_of_the_noise() -> None:
     losses = random.uniform(0.1, 2, 12)
     estimators = {
         "auc": lambda shift: auc(cells + shift.reshape(2, 6), noise),
-        "mean": lambda shift: mean_of(losses, cells.ravel() + shift, noise),
+        "mean": lambda shift: estimate_mean(losses, cells.ravel() + shift, noise),
         "ratio": lambda shift: ratio(losses, np.repeat([0.0, 1.0], 6), cells.ravel() + shift, noise),
         "rmse": lambda shift: regression_estimates(moments + shift[:4], noise, 0.5, 4.0)["rmse"],
         "r2": lambda shift: regression_estimates(moments + shift[:4], noise, 0.5, 4.0)["r2"],
@@ -327,8 +327,8 @@ def test_an_evaluation_is_charged(cases: dict[str, tuple[Model, SiteData]], labe
     second = evaluate_federated(first.model, {"a": data}, epsilon=0.5, noise=SeededNoise(1))
     assert len(second.model.ledger) == len(model.ledger) + 4
     added = list(second.model.ledger.events())[len(model.ledger) :]
-    expected = cost_of(model.ledger.events()).gdp_weight + cost_of(added).gdp_weight
-    assert cost_of(second.model.ledger.events()).gdp_weight == pytest.approx(expected)
+    expected = compose_cost(model.ledger.events()).gdp_weight + compose_cost(added).gdp_weight
+    assert compose_cost(second.model.ledger.events()).gdp_weight == pytest.approx(expected)
     assert second.model.report.epsilon > first.model.report.epsilon
     # Equal noise twice would cancel out; another round is another purpose and has other noise.
     assert repr(first.evaluation.to_dict()) != repr(second.evaluation.to_dict())

@@ -20,7 +20,7 @@ from hedgerow.losses.censored import concordance
 from hedgerow.losses.kinds import mean_auc
 from hedgerow.losses.survival import survival_codes
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.plan.plan import Model, Plan
+from hedgerow.plan.plan import ModelSection, Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.trees.binning import build_grid
@@ -146,7 +146,7 @@ def test_the_default_learns(label: str) -> None:
 def test_every_value_of_an_option_learns(label: str) -> None:
     """One option at a time. Means over trees shrink numbers, which a line stretches by half at most."""
     words = {option: tuple(words_of(option)) for option in WORDS}
-    assert {field.name for field in dataclasses.fields(Model)} >= words.keys() | NUMBERS.keys()
+    assert {field.name for field in dataclasses.fields(ModelSection)} >= words.keys() | NUMBERS.keys()
     for option, values in {**words, **NUMBERS}.items():
         for value in values:
             check_learns(label, {option: value}, 0.4 if value == "averaging" else 0.55)

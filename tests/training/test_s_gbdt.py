@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node, SeededSampling, SystemSampling, seeded_samplings
+from hedgerow.client.node import Node, SeededSampling, SystemSampling, seed_samplings
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError, PrivacyError, UsageError
 from hedgerow.local.training import evaluate_federated, train
@@ -302,7 +302,7 @@ def test_samples_are_poisson_and_secret() -> None:
 def test_seeded_samples_follow_the_records_number() -> None:
     """Whoever holds a record draws it alike; other purposes and seeds draw others."""
     whole = SeededSampling(1, np.arange(500)).draw(SAMPLING_STEPS // 3, 500, "p")
-    parts = seeded_samplings(1, {"a": 200, "b": 300})
+    parts = seed_samplings(1, {"a": 200, "b": 300})
     halves = np.concatenate([parts[site].draw(SAMPLING_STEPS // 3, n, "p") for site, n in (("a", 200), ("b", 300))])
     assert (whole == halves).all() and 0.25 < whole.mean() < 0.42
     others = [SeededSampling(1, np.arange(500)).draw(SAMPLING_STEPS // 3, 500, "q")]
@@ -319,7 +319,7 @@ def test_two_runs_draw_other_samples_unless_they_are_seeded() -> None:
         return train(plan, {"one": data}, noise=SeededNoise(1), sampling=sampling).to_bytes()
 
     assert model(None) != model(None)
-    assert model(seeded_samplings(1, {"one": 200})) == model(seeded_samplings(1, {"one": 200}))
+    assert model(seed_samplings(1, {"one": 200})) == model(seed_samplings(1, {"one": 200}))
 
 
 def test_seeded_samples_under_real_noise_are_refused() -> None:
@@ -327,7 +327,7 @@ def test_seeded_samples_under_real_noise_are_refused() -> None:
     plan = plan_of()
     data = make_data(plan, 20, 1)
     with pytest.raises(UsageError) as refused:
-        train(plan, {"one": data}, noise=SystemNoise(os.urandom), sampling=seeded_samplings(1, {"one": 20}))
+        train(plan, {"one": data}, noise=SystemNoise(os.urandom), sampling=seed_samplings(1, {"one": 20}))
     assert refused.value.code == "sampling-seeded"
 
 

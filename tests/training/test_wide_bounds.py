@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hedgerow import DPGBDTClassifier
 from hedgerow.client.node import Node
-from hedgerow.client.policy import digest_of
+from hedgerow.client.policy import digest_rows
 from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.errors import DataError, ModelError
 from hedgerow.local.training import evaluate_federated, train
@@ -173,10 +173,10 @@ def test_values_that_are_held_have_the_places_that_binning_finds(choices: list[l
             early, late = early.only(rows), late.only(rows)
     for _ in range(2):
         assert np.array_equal(late.all_places(), early.all_places())
-    assert digest_of(late) == digest_of(early)
+    assert digest_rows(late) == digest_rows(early)
     plain = build_grid(plan_of(30, 210, interaction="cyclical"))
     none = SiteData(codes, np.zeros(20, dtype=np.int32))
-    assert digest_of(replace(none, places=HeldValues(plain, values.__getitem__))) == digest_of(none)
+    assert digest_rows(replace(none, places=HeldValues(plain, values.__getitem__))) == digest_rows(none)
 
 
 @pytest.mark.parametrize("kind", ["rows", "columns", "frame"])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hedgerow.codec import CodecFault, Encoded
-from hedgerow.protocol.stream import Admittance, Farewell, Introduction, unwrapped, wrapped
+from hedgerow.protocol.stream import Admittance, Farewell, Introduction, unwrap_message, wrap_message
 from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import JOIN, GrpcUplink, LinkSettings, grpc
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity
@@ -127,12 +127,12 @@ class Hostile:
     def say(self, *messages: Encoded | bytes) -> Hostile:
         """Send these, as a node wraps its own."""
         contents = [message.to_bytes() if isinstance(message, Encoded) else message for message in messages]
-        return self.write(*map(wrapped, contents))
+        return self.write(*map(wrap_message, contents))
 
     def read(self) -> object:
         """The next message of the coordinator, whatever it says; None when the stream is over."""
         try:
-            content = unwrapped(next(self._answers), 1 << 30)
+            content = unwrap_message(next(self._answers), 1 << 30)
         except StopIteration:
             return None
         for kind in (Admittance, Farewell):

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.stream import WatchRequest, wrapped
+from hedgerow.protocol.stream import WatchRequest, wrap_message
 from hedgerow.transport import connections
-from hedgerow.transport.connections import Door, peer_of, places
+from hedgerow.transport.connections import Door, parse_peer, places
 from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, GrpcHub, Monitors
 from hedgerow.transport.grpc_link import JOIN, WATCH, grpc
 from hedgerow.transport.identities import Role, build_roster, new_identity
@@ -80,7 +80,7 @@ def no_free_file(_: int) -> int:
 )
 def test_grpcs_words_for_a_peer_are_read(text: str, peer: tuple[str, int] | None) -> None:
     """A site whose address were read wrongly would be taken for a stranger, and sent away."""
-    assert peer_of(text) == peer
+    assert parse_peer(text) == peer
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "localhost"])
@@ -162,7 +162,7 @@ def test_one_certificate_has_a_few_connections(
     gets in beside it.
     """
     scene = WatchedHub(federation, quick())
-    request = wrapped(WatchRequest(scene.roster.digest(), 0.1).to_bytes())
+    request = wrap_message(WatchRequest(scene.roster.digest(), 0.1).to_bytes())
     calls = [scene.channel().unary_stream(WATCH)(request) for _ in range(40)]
     wait_until(lambda: sum(call.done() for call in calls) >= 36)
     wait_until(lambda: n_accepted(scene.hub.port) <= MONITOR_CONNECTIONS)

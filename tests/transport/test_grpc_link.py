@@ -15,7 +15,7 @@ import pytest
 
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport import grpc_link
-from hedgerow.transport.grpc_link import DEFAULTS, LEAST_SPEED, Caller, Link, background, next_of, within
+from hedgerow.transport.grpc_link import DEFAULTS, LEAST_SPEED, Caller, GrpcLink, background, get_next, within
 
 
 class EndedStream:
@@ -36,7 +36,7 @@ def test_a_stream_that_the_peer_ended_first_is_no_fault(is_closing: bool) -> Non
 
     async def scene() -> WireRefusal:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        link = Link(EndedStream(), DEFAULTS, lambda message: None)
+        link = GrpcLink(EndedStream(), DEFAULTS, lambda message: None)
         running = asyncio.ensure_future(link.run())
         if is_closing:
             link.end(WireRefusal(WireCode.CLOSED), drain=True)
@@ -122,8 +122,8 @@ class Pipe:
         await self.outward.put(frame)
 
 
-def link_over(pipe: Pipe) -> Link:
-    return Link(pipe, DEFAULTS, lambda message: None)
+def link_over(pipe: Pipe) -> GrpcLink:
+    return GrpcLink(pipe, DEFAULTS, lambda message: None)
 
 
 def pair() -> tuple[Pipe, Pipe]:
@@ -236,10 +236,10 @@ def test_a_queue_is_waited_for_as_long_as_this_process_runs(monkeypatch: pytest.
         get_nowait = events.get_nowait
 
     monkeypatch.setattr(grpc_link.time, "monotonic", lambda: now[0])
-    assert next_of(Stopped(), 10.0) == "an answer"  # type: ignore[arg-type]
-    assert next_of(events, 0.0) is None
+    assert get_next(Stopped(), 10.0) == "an answer"  # type: ignore[arg-type]
+    assert get_next(events, 0.0) is None
     stops += [0.0] * 20
-    assert next_of(Stopped(), 10.0) is None  # type: ignore[arg-type]
+    assert get_next(Stopped(), 10.0) is None  # type: ignore[arg-type]
     assert len(stops) == 10
 
 

@@ -27,7 +27,7 @@ from hedgerow.protocol.stream import (
     event_bytes,
     read_as,
     report_bytes,
-    wrapped,
+    wrap_message,
 )
 from hedgerow.transport import grpc_hub
 from hedgerow.transport.grpc_hub import GrpcHub, Monitors
@@ -161,7 +161,7 @@ def test_a_monitor_opens_nothing_else(scene: Scene) -> None:
 
 def test_only_monitors_watch(scene: Scene) -> None:
     """Not a site, not a monitor of another roster, not the certificate of nobody."""
-    good = wrapped(WatchRequest(scene.roster.digest()).to_bytes())
+    good = wrap_message(WatchRequest(scene.roster.digest()).to_bytes())
     assert scene.refusal(scene.federation.sites["north"], good) == "unpinned"
     stranger = new_identity("watch", Role.MONITOR, bytes([78]) * 32)
     sites = [site.public for site in scene.federation.sites.values()]
@@ -179,10 +179,10 @@ GOOD = WatchRequest(bytes(32)).to_bytes()
 REQUESTS = {
     "noise": (b"\xff" * 50, "malformed"),
     "nothing": (b"", "malformed"),
-    "too long": (wrapped(GOOD + bytes(5000)), "oversized"),
-    "a short digest": (wrapped(GOOD[:-9]), "malformed"),
-    "another version": (wrapped(GOOD[:3] + b"\xff" + GOOD[4:]), "unknown-version"),
-    "another roster": (wrapped(GOOD), "roster-mismatch"),
+    "too long": (wrap_message(GOOD + bytes(5000)), "oversized"),
+    "a short digest": (wrap_message(GOOD[:-9]), "malformed"),
+    "another version": (wrap_message(GOOD[:3] + b"\xff" + GOOD[4:]), "unknown-version"),
+    "another roster": (wrap_message(GOOD), "roster-mismatch"),
 }
 
 
@@ -196,7 +196,7 @@ def test_odd_requests_are_refused_by_name(what: str, scene: Scene) -> None:
 
 def test_there_is_room_for_so_many(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """One monitor cannot take all places, nor all monitors together more than there are; a place is free again."""
-    request = wrapped(WatchRequest(scene.roster.digest()).to_bytes())
+    request = wrap_message(WatchRequest(scene.roster.digest()).to_bytes())
     monkeypatch.setattr(grpc_hub, "MAX_PER_IDENTITY", 2)
     calls = [scene.call(scene.watcher, request) for _ in range(2)]
     wait_until(lambda: scene.monitors._watching.total() == 2)
@@ -220,7 +220,7 @@ def test_one_who_takes_nothing_delays_nobody(scene: Scene, event_of: Callable[..
     """A monitor that never reads: its reports are not queued, it loses its place, and a node and another monitor
     are served meanwhile.
     """
-    stuck = scene.call(scene.watcher, wrapped(WatchRequest(scene.roster.digest()).to_bytes()))
+    stuck = scene.call(scene.watcher, wrap_message(WatchRequest(scene.roster.digest()).to_bytes()))
     wait_until(scene.monitors.is_there)
     # How long they have to take a report. The other one comes back if this is too little for it as well.
     scene.monitors._settings = replace(scene.settings, silence_seconds=1.0)

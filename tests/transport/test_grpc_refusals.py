@@ -17,7 +17,7 @@ import pytest
 from hedgerow.codec import VERSION
 from hedgerow.errors import EnvironmentFault, entries
 from hedgerow.protocol.messages import Hello
-from hedgerow.protocol.stream import Admittance, Farewell, Introduction, WireCode, WireRefusal, wrapped
+from hedgerow.protocol.stream import Admittance, Farewell, Introduction, WireCode, WireRefusal, wrap_message
 from hedgerow.transport import grpc_link
 from hedgerow.transport.identities import Role, build_roster, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
@@ -56,15 +56,15 @@ def introduction(run: Any, **changes: Any) -> bytes:
 FIRST: dict[str, tuple[Callable[[Any], bytes], WireCode]] = {
     "noise": (lambda run: b"\xff" * 50, WireCode.MALFORMED),
     "nothing": (lambda run: b"", WireCode.MALFORMED),
-    "no message": (lambda run: wrapped(b"hello"), WireCode.MALFORMED),
-    "truncated": (lambda run: wrapped(introduction(run)[:-5]), WireCode.MALFORMED),
-    "lengthened": (lambda run: wrapped(introduction(run) + b"x"), WireCode.MALFORMED),
-    "oversized": (lambda run: wrapped(bytes(LIMIT + 1)), WireCode.OVERSIZED),
-    "another version": (lambda run: wrapped(of_another_version(introduction(run))), WireCode.UNKNOWN_VERSION),
-    "a message of a run": (lambda run: wrapped(Hello(1).to_bytes()), WireCode.UNEXPECTED_FRAME),
-    "admittance": (lambda run: wrapped(Admittance(1).to_bytes()), WireCode.UNEXPECTED_FRAME),
-    "another site": (lambda run: wrapped(introduction(run, site="east")), WireCode.SITE_MISMATCH),
-    "another roster": (lambda run: wrapped(introduction(run, roster_digest=bytes(32))), WireCode.ROSTER_MISMATCH),
+    "no message": (lambda run: wrap_message(b"hello"), WireCode.MALFORMED),
+    "truncated": (lambda run: wrap_message(introduction(run)[:-5]), WireCode.MALFORMED),
+    "lengthened": (lambda run: wrap_message(introduction(run) + b"x"), WireCode.MALFORMED),
+    "oversized": (lambda run: wrap_message(bytes(LIMIT + 1)), WireCode.OVERSIZED),
+    "another version": (lambda run: wrap_message(of_another_version(introduction(run))), WireCode.UNKNOWN_VERSION),
+    "a message of a run": (lambda run: wrap_message(Hello(1).to_bytes()), WireCode.UNEXPECTED_FRAME),
+    "admittance": (lambda run: wrap_message(Admittance(1).to_bytes()), WireCode.UNEXPECTED_FRAME),
+    "another site": (lambda run: wrap_message(introduction(run, site="east")), WireCode.SITE_MISMATCH),
+    "another roster": (lambda run: wrap_message(introduction(run, roster_digest=bytes(32))), WireCode.ROSTER_MISMATCH),
 }
 
 
@@ -87,9 +87,9 @@ def test_a_wrong_first_message(federation: Any, run_beside: Any, name: str) -> N
 
 LATER: dict[str, tuple[bytes, WireCode]] = {
     "noise": (b"\xff" * 50, WireCode.MALFORMED),
-    "second introduction": (wrapped(Introduction("north", bytes(32)).to_bytes()), WireCode.UNEXPECTED_FRAME),
-    "a farewell that is none": (wrapped(Farewell("closed", "").to_bytes() + b"x"), WireCode.UNEXPECTED_FRAME),
-    "oversized": (wrapped(bytes(LIMIT + 1)), WireCode.OVERSIZED),
+    "second introduction": (wrap_message(Introduction("north", bytes(32)).to_bytes()), WireCode.UNEXPECTED_FRAME),
+    "a farewell that is none": (wrap_message(Farewell("closed", "").to_bytes() + b"x"), WireCode.UNEXPECTED_FRAME),
+    "oversized": (wrap_message(bytes(LIMIT + 1)), WireCode.OVERSIZED),
 }
 
 
@@ -141,7 +141,7 @@ def test_random_messages_never_disturb(federation: Any, run_beside: Any) -> None
     for number in range(60):
         hostile = federation.hostile("north", run_beside.port)
         good = hostile.introduction if number % 2 else Farewell("closed", "It was stopped.")
-        bad = bytearray(wrapped(good.to_bytes()))
+        bad = bytearray(wrap_message(good.to_bytes()))
         for _ in range(source.randrange(1, 4)):
             bad[source.randrange(len(bad))] = source.randrange(256)
         if number % 2 == 0:

@@ -25,7 +25,7 @@ from hedgerow.transport.identities import (
     build_roster,
     check_name,
     create_identity,
-    fields_of,
+    format_spoken,
     new_identity,
     parse_public,
     parse_roster,
@@ -33,7 +33,7 @@ from hedgerow.transport.identities import (
     read_private,
     read_public,
     read_roster,
-    spoken,
+    to_fields,
 )
 
 HUB = new_identity("hub", Role.COORDINATOR, bytes(32))
@@ -98,7 +98,7 @@ def test_a_damaged_private_file_is_refused_without_quoting_it(tmp_path: Path, fi
 @pytest.mark.parametrize("field", ["name", "role", "identity_key", "certificate", "proof"])
 def test_a_public_file_proves_itself(field: str) -> None:
     """No part can be exchanged for another party's: nobody can register somebody else's key or certificate."""
-    mine, other = fields_of(NORTH.public), fields_of(SOUTH.public)
+    mine, other = to_fields(NORTH.public), to_fields(SOUTH.public)
     value = "coordinator" if field == "role" else other[field]
     with pytest.raises(RemoteProtocolError) as error:
         parse_public({**mine, field: value}, "here")
@@ -136,7 +136,7 @@ def test_rows_that_are_declared_are_pinned_like_keys(tmp_path: Path) -> None:
     path = tmp_path / "roster.toml"
     path.write_text(declared.to_toml())
     assert read_roster(path) == declared
-    assert [declared.max_rows_of(name) for name in ("north", "south")] == [0, 5000]
+    assert [declared.find_max_rows(name) for name in ("north", "south")] == [0, 5000]
     assert "version = 2" in declared.to_toml() and "version = 1" in ROSTER.to_toml() and not ROSTER.max_rows
     sites = [SOUTH.public, NORTH.public]
     others = [build_roster(HUB.public, sites, max_rows=rows) for rows in ({"south": 5001}, {"north": 5000}, {})]
@@ -233,10 +233,10 @@ def test_any_text_is_a_roster_or_an_error(data: str) -> None:
 @given(first=st.binary(min_size=32, max_size=32), second=st.binary(min_size=32, max_size=32))
 def test_fingerprints_are_said_and_heard(first: bytes, second: bytes) -> None:
     """Eight groups of four signs, none of which is mistaken for another; equal exactly when 160 bits are."""
-    text = spoken(first)
+    text = format_spoken(first)
     assert [len(group) for group in text.split("-")] == [4] * 8
     assert not set("ILOU") & set(text)
-    assert (text == spoken(second)) == (first[:20] == second[:20])
+    assert (text == format_spoken(second)) == (first[:20] == second[:20])
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o620, 0o602])

@@ -15,7 +15,7 @@ from sklearn.isotonic import IsotonicRegression
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.binning import Grid, build_grid
-from hedgerow.trees.constraints import Directions, OrderedSum, groups_of
+from hedgerow.trees.constraints import Directions, OrderedSum, build_groups
 from hedgerow.trees.random_trees import PublicRandom, concatenate, random_tree
 from tests import builders
 from tests.builders import make_plan
@@ -32,7 +32,7 @@ SIGNS = [1, -1, 0, 0]
 
 def tree_of(plan: Plan, grid: Grid, features: list[int], depth: int, seed: int) -> TreeBatch:
     cuts = {index: list(range(grid.features[index].n_cells - 1)) for index in features}
-    return random_tree(PublicRandom(seed, "tree"), features, cuts, grid, depth, groups_of(plan))
+    return random_tree(PublicRandom(seed, "tree"), features, cuts, grid, depth, build_groups(plan))
 
 
 def all_records(grid: Grid) -> NDArray[np.int64]:
@@ -93,11 +93,11 @@ def test_no_raised_value_goes_against_what_is_known(data: st.DataObject) -> None
         kept.append((trees, found))
     together = concatenate([trees for trees, _ in kept])
     values = np.concatenate([found for _, found in kept])
-    assert directions.kept_by(together, values)
+    assert directions.are_kept_by(together, values)
     reached = leaves_of(kept[0][0], records)
     spoilt = random.integers(-(2**20), 2**20, values[:1].shape).astype(np.int32)
     in_order = broken_pairs(spoilt[0, reached, 0], grid, SIGNS) == 0
-    assert directions.kept_by(kept[0][0], spoilt) == in_order
+    assert directions.are_kept_by(kept[0][0], spoilt) == in_order
 
 
 def test_a_sum_may_take_back_what_it_rose_by_and_no_more() -> None:
@@ -224,4 +224,4 @@ def test_features_of_one_path_are_in_one_group(data: st.DataObject) -> None:
 def test_groups_are_read_as_they_are_written(groups: list[list[str]], expected: Any) -> None:
     """Features in no group are one more; a group of all features keeps nothing apart."""
     plan = make_plan(model={"interaction_constraints": groups})
-    np.testing.assert_array_equal(groups_of(plan), expected)
+    np.testing.assert_array_equal(build_groups(plan), expected)

@@ -16,11 +16,11 @@ from hedgerow.trees.random_trees import (
     WORDS_PER_REFILL,
     CutTable,
     PublicRandom,
+    compute_shapes,
+    draw_words,
     intervals,
     random_tree,
     random_trees,
-    shapes_of_trees,
-    words_of_trees,
 )
 from tests.builders import FEATURES, make_plan
 
@@ -106,7 +106,7 @@ def test_the_kernel_draws_what_the_definition_says(data: st.DataObject, depth: i
         if not grid.features[f].is_categorical
     }
     counts = {f: [data.draw(st.integers(1, 9)) for _ in own] for f, own in cuts.items()}
-    words, table = words_of_trees(seed, 0, [features], grid, depth), CutTable.of(cuts, grid)
+    words, table = draw_words(seed, 0, [features], grid, depth), CutTable.of(cuts, grid)
     for feature, own in cuts.items():
         table.put(feature, own, counts[feature])
     fast = random_trees(words, [features], table, grid, depth, is_central=is_central)
@@ -179,7 +179,7 @@ def test_shapes_are_found_by_walking(data: st.DataObject, depth: int):
     feature[0] = feature[0, 0]
     thresholds = st.lists(st.sampled_from([0, 3]) | st.integers(-1, 5), min_size=n_nodes, max_size=n_nodes)
     threshold = np.array([data.draw(thresholds) for _ in range(3)], dtype=np.int32)
-    single, is_ordered, leaf_of_code, reachable = shapes_of_trees(feature, goes_left, threshold)
+    single, is_ordered, leaf_of_code, reachable = compute_shapes(feature, goes_left, threshold)
     for tree in range(3):
         is_single = len(set(feature[tree].tolist())) == 1
         assert single[tree] == (feature[tree, 0] if is_single else -1)
@@ -218,7 +218,7 @@ def test_codes_are_followed_at_every_depth_that_a_plan_may_have(depth: int):
     goes_left = np.random.default_rng(depth).integers(0, 2, (2, n_nodes, n_codes)).astype(np.uint8)
     goes_left[:, :, :2] = 0, 1
     nodes = np.zeros((2, n_nodes), dtype=np.int32)
-    _, _, leaf_of_code, reachable = shapes_of_trees(nodes, goes_left, nodes)
+    _, _, leaf_of_code, reachable = compute_shapes(nodes, goes_left, nodes)
     for tree, code in np.ndindex(2, n_codes):
         node = 0
         for _ in range(depth):

@@ -20,8 +20,8 @@ from hedgerow.trees.ensemble import (
     Ensemble,
     ensemble_from_dict,
     ensemble_to_dict,
+    find_link,
     grid_digest,
-    link_of,
     single_as_decimal,
 )
 from tests.builders import make_data, make_plan, plans, train
@@ -90,7 +90,7 @@ def test_the_fields_are_those_of_each_node(data: st.DataObject, seed: int) -> No
 def test_an_ensemble_without_trees_survives() -> None:
     """A run that was stopped before its first tree still has a model, which says nothing."""
     plan = make_plan()
-    empty = Ensemble(build_grid(plan), None, 1, link_of(plan))
+    empty = Ensemble(build_grid(plan), None, 1, find_link(plan))
     assert ensemble_from_dict(ensemble_to_dict(empty), plan).fitted is None
 
 

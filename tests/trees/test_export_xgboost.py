@@ -19,7 +19,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import Ensemble, Leaf, Node, link_of, prune_tree
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, find_link, prune_tree
 from tests.builders import FEATURES, make_data, make_plan, plans, train
 
 xgboost = pytest.importorskip("xgboost")
@@ -192,7 +192,7 @@ def test_subnormal_thresholds_are_refused() -> None:
         "binary", {"split_candidates": "uniform"}, features=[{"name": "x", "type": "numeric", "min": 0, "max": 1e-40}]
     )
     with pytest.raises(ModelError) as caught:
-        to_xgboost(plan, Ensemble(build_grid(plan), None, 1, link_of(plan)))
+        to_xgboost(plan, Ensemble(build_grid(plan), None, 1, find_link(plan)))
     assert caught.value.code == "export-unsupported"
 
 

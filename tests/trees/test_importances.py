@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import Ensemble, Leaf, Node, link_of, prune_tree
-from hedgerow.trees.importances import features_of_tree, importances, shape_function
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, find_link, prune_tree
+from hedgerow.trees.importances import find_tree_features, importances, shape_function
 from tests.builders import make_data, make_plan, train
 
 
@@ -67,7 +67,7 @@ def test_the_feature_that_decides_comes_first() -> None:
 def test_a_model_without_trees_or_weights() -> None:
     """No trees: nothing is important. No weights kept: importances still exist, and say that they are unweighted."""
     plan = make_plan(privacy={"n_records": 200})
-    assert importances(Ensemble(build_grid(plan), None, 1, link_of(plan))).values.tolist() == [0.0] * 4
+    assert importances(Ensemble(build_grid(plan), None, 1, find_link(plan))).values.tolist() == [0.0] * 4
     trained = train(plan, [make_data(plan, 200, 0)]).ensemble
     bare = importances(Ensemble(trained.grid, trained.fitted, 1, trained.link))
     assert not bare.is_weighted and bare.values.max() > 0
@@ -80,7 +80,7 @@ def test_credits_add_up_to_the_variance_of_the_trees() -> None:
     ensemble = train(plan, [make_data(plan, 500, 1)]).ensemble
     expected = 0.0
     for tree in range(ensemble.n_trees):
-        if len(features_of_tree(ensemble, tree)) > 1:
+        if len(find_tree_features(ensemble, tree)) > 1:
             values, weights = np.array(list(leaves_below(prune_tree(ensemble, tree, 0)))).T
             expected += float(np.cov(values / SCORE_UNIT, aweights=weights, ddof=0))
     assert expected > 0

@@ -16,7 +16,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.methods.s_gbdt.settings import round_filter
 from hedgerow.methods.s_gbdt.trees import LEVEL_BITS, charge, filter_terms, s_gbdt_loss
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import sampled_divergence
+from hedgerow.privacy.accountants import compute_sampled_divergence
 from hedgerow.protocol.queries import FILTER_UNITS
 from hedgerow.trees.leaf_sums import SiteRecords
 from tests.builders import contributions, make_plan
@@ -131,7 +131,7 @@ def test_no_limit_lies_beyond_the_budget() -> None:
 def test_every_record_has_an_account() -> None:
     """Too few accounts are refused before anything is charged: the kernel would write beyond them."""
     loss = s_gbdt_loss(plan_of("regression"))
-    terms = filter_terms(loss, 5.0, 12, 0.5, lambda multiplier: sampled_divergence(12, 0.1, multiplier))
+    terms = filter_terms(loss, 5.0, 12, 0.5, lambda multiplier: compute_sampled_divergence(12, 0.1, multiplier))
     records = records_of(np.array([SCORE_UNIT, 0]), np.array([0, 0]))
     for n_accounts in (0, 1, 3):
         spent = np.zeros(n_accounts, dtype=np.int64)
@@ -144,7 +144,7 @@ def test_charges_are_rounded_up_and_ascend() -> None:
     """Every level costs at least what its largest gradient costs, so no gradient of it is charged too little."""
     loss = s_gbdt_loss(plan_of("regression"))
     sigma = 5.0 * np.sqrt(loss.norm_squared)
-    terms = filter_terms(loss, 5.0, 12, 0.5, lambda multiplier: sampled_divergence(12, 0.1, multiplier))
+    terms = filter_terms(loss, 5.0, 12, 0.5, lambda multiplier: compute_sampled_divergence(12, 0.1, multiplier))
     assert (np.diff(terms.costs) >= 0).all() and len(terms.costs) == (loss.clip >> LEVEL_BITS) + 1
     for level in (0, 1, 100, len(terms.costs) - 1):
         largest = min(((level + 1) << LEVEL_BITS) - 1, loss.clip)

@@ -97,7 +97,7 @@ def test_an_empty_leaf_adds_nothing_without_a_ridge_of_its_noise(smooths: bool) 
     hessians = np.where(np.arange(256) % 3, 40.0, 0.0)[None, :, None]
     leaves = NoisyLeaves(np.full((1, 256, 1), 30.0), hessians, 5.0, 5.0, np.zeros((1, 256), dtype=np.int64))
     how = replace(rule("newton", noise_ridge=0.0), smooths=smooths)
-    found = leaves_module.values_of(leaves, separating_tree(), how)
+    found = leaves_module.compute_values(leaves, separating_tree(), how)
     assert ((found != 0) == (hessians > 0)).all()
 
 

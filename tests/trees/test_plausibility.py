@@ -25,7 +25,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
-from hedgerow.rounds import HEADROOM, least_entry_bound, rows_of
+from hedgerow.rounds import HEADROOM, count_possible_rows, least_entry_bound
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.plausibility import DEVIATIONS, ReleaseChecks, SumFacts
 from tests.builders import LABELS, contributions, make_data, make_plan, take
@@ -127,7 +127,9 @@ def dialogue(plan: Plan, data: SiteData, lie: Callable[[Query, IntVector], IntVe
             continue
         draw = noise.laplace if isinstance(query, PureQuery) else noise.sample
         drawn = draw(own.central_sigma, query.length, str(query.purpose)) if own.central_sigma else 0
-        facts = SumFacts(HEADROOM * rows_of(plan), least_entry_bound(query, plan, own.variance, 6), own, 6, ("a", "b"))
+        facts = SumFacts(
+            HEADROOM * count_possible_rows(plan), least_entry_bound(query, plan, own.variance, 6), own, 6, ("a", "b")
+        )
         said.append((query, checks.fault_in(query, lie(query, exact) + drawn, facts)))
         replica.feed(exact + drawn)
     return said

@@ -24,9 +24,9 @@ from hedgerow.trees.leaves import (
     LeafRule,
     NoisyLeaves,
     ValueSpread,
-    expected_values,
+    compute_expected_values,
+    compute_values,
     smooth_ratios,
-    values_of,
     wiener_filter,
 )
 
@@ -246,7 +246,7 @@ def test_expected_values_are_those_of_a_normal_prior(data: st.DataObject, depth:
     gradients = np.array(data.draw(st.lists(st.floats(-300, 300), min_size=n_leaves, max_size=n_leaves)))
     hessians = np.array(data.draw(st.lists(st.floats(0, 900), min_size=n_leaves, max_size=n_leaves)))
     noise, hessian_noise = data.draw(st.floats(0.5, 40)), data.draw(st.floats(0, 80))
-    values, risks = expected_values(gradients, hessians, reachable, is_chain, SPREADS, noise, hessian_noise)
+    values, risks = compute_expected_values(gradients, hessians, reachable, is_chain, SPREADS, noise, hessian_noise)
     assert not values[0].any()
     for number, spread in enumerate(SPREADS[1:], start=1):
         slow, risk = slow_expected(gradients, hessians, reachable, is_chain, spread, noise, hessian_noise)
@@ -308,6 +308,8 @@ def test_only_trees_that_the_rule_names_have_expected_values() -> None:
     none = replace(RULE, shape_rate=0.0)
     held = replace(RULE, directions=Directions(np.array([1]), np.array([17])))
     for rule in (none, held):
-        values = values_of(leaves, tree, rule, spread=ValueSpread())
-        assert values.tolist() == values_of(leaves, tree, rule).tolist()
-    assert values_of(leaves, tree, RULE, spread=ValueSpread()).tolist() != values_of(leaves, tree, RULE).tolist()
+        values = compute_values(leaves, tree, rule, spread=ValueSpread())
+        assert values.tolist() == compute_values(leaves, tree, rule).tolist()
+    assert (
+        compute_values(leaves, tree, RULE, spread=ValueSpread()).tolist() != compute_values(leaves, tree, RULE).tolist()
+    )

@@ -17,10 +17,10 @@ from hedgerow.trees.random_trees import (
     CutTable,
     PublicRandom,
     concatenate,
+    draw_words,
     random_tree,
     random_trees,
     words_for,
-    words_of_trees,
 )
 from tests.builders import make_plan
 
@@ -60,7 +60,7 @@ def test_central_splits_leave_out_the_outer_quarters_of_what_is_open(depth: int)
     seen: dict[tuple[int, int], set[int]] = {}
     table = CutTable.of({0: cuts, 1: []}, grid)
     for seed in range(300):
-        words = words_of_trees(seed, 0, [[0, 1]], grid, depth)
+        words = draw_words(seed, 0, [[0, 1]], grid, depth)
         tree = random_trees(words, [[0, 1]], table, grid, depth, is_central=True)
         alone, usual = (random_trees(words, [[0]], table, grid, depth, is_central=on) for on in (True, False))
         np.testing.assert_array_equal(alone.threshold, usual.threshold)
@@ -196,7 +196,7 @@ def test_a_batch_is_its_trees_one_by_one() -> None:
     }
     everything = list(range(grid.n_features))
     subsets = [[feature] for feature in everything] + [everything, everything[::-1], everything[:2]]
-    words = words_of_trees(8, 0, subsets, grid, 3)
+    words = draw_words(8, 0, subsets, grid, 3)
     batch = random_trees(words, subsets, CutTable.of(cuts, grid), grid, 3)
     for number, features in enumerate(subsets):
         alone = random_tree(PublicRandom(8, f"tree {number}"), features, cuts, grid, 3)
@@ -210,7 +210,7 @@ def test_words_are_those_of_each_trees_stream() -> None:
     nothing = np.empty(0, dtype=np.float32)
     grid = Grid(tuple(FeatureGrid(nothing, n_categories=n) for n in (300, 250, 5)))
     for first, subsets in ((0, [[0], [1]]), (2, [[0, 1], [2]]), (4, [[0, 1, 2]] * 5), (8, [[2]])):
-        batch = words_of_trees(8, first, subsets, grid, 3)
+        batch = draw_words(8, first, subsets, grid, 3)
         assert batch.shape == (len(subsets), words_for(grid, 3, max(map(len, subsets))))
         for number, found in enumerate(batch):
             stream = PublicRandom(8, f"tree {first + number}")

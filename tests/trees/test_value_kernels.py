@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.losses.tables import SCORE_UNIT, Loss
-from hedgerow.trees.leaves import LeafRule, largest_sum, read_sums, values_of_ratios
+from hedgerow.trees.leaves import LeafRule, largest_sum, read_sums, scale_ratios
 
 
 @pytest.mark.parametrize(("n_gradients", "n_statistics"), [(1, 2), (3, 6), (3, 4), (5, 10)])
@@ -52,7 +52,7 @@ def test_values_are_finished_as_the_rule_says(
     """Clipped, scaled, averaged and rounded to the nearest unit, bit for bit, and within 32 bits."""
     how = (learning_rate, leaf_clip, divisor, largest)
     rule = LeafRule("newton", learning_rate, 1.0, 0.0, leaf_clip, divisor, largest=largest)
-    values = values_of_ratios(np.array(ratios).reshape(1, -1, 1), rule)
+    values = scale_ratios(np.array(ratios).reshape(1, -1, 1), rule)
     assert values.dtype == np.int32
     assert values[0, :, 0].tolist() == [slow_value(ratio, *how) for ratio in ratios]
 

@@ -26,10 +26,10 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import WAITING, Farewell, Result, Wanted, WireRefusal, read_as
-from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator, tell_of_the_end
+from hedgerow.server.coordinator import RunEvent, RunEventKind, RunSession, RunSetup, run_coordinator, tell_end
 from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.status import Audience, Publisher, RunBoard, Traffic
+from hedgerow.server.status import Audience, HubTraffic, Publisher, RunBoard
 from hedgerow.transport import ENGINES
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import Monitors, StudyServer
@@ -75,9 +75,9 @@ def publish(
 ) -> Iterator[None]:
     """Tell all who watch how the run is, and at the end how it ended."""
 
-    def traffic() -> Traffic:
+    def traffic() -> HubTraffic:
         counted = hub.traffic()
-        return Traffic(counted.sent, counted.received, dict(hub.refusals), dict(hub.releases))
+        return HubTraffic(counted.sent, counted.received, dict(hub.refusals), dict(hub.releases))
 
     with ExitStack() as stack:
         stack.callback(monitors.close)
@@ -460,7 +460,7 @@ def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tupl
             if not options.quiet:
                 note(f"The run {run_id.hex()[:12]} is ended.")
                 note(f"Waiting for {join_names(names)}, to tell them, for {seconds:.0f} s at most.")
-            reached = tell_of_the_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
+            reached = tell_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
     return run_id, reached, len(names)
 
 

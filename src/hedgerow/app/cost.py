@@ -23,11 +23,11 @@ from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
 from hedgerow.privacy.public import PublicInputs
-from hedgerow.privacy.report import warnings_of
+from hedgerow.privacy.report import list_warnings
 from hedgerow.protocol.groups import noise_factor as middle_noise
 from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.training.settings import Settings
-from hedgerow.transport.identities import spoken
+from hedgerow.transport.identities import format_spoken
 from hedgerow.trees.ensemble import Ensemble
 
 _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -38,7 +38,7 @@ def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
     """Print what a plan costs, for a person."""
     print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
     print(f"digest {plan.digest}")
-    print(f"fingerprint {spoken(bytes.fromhex(plan.digest))}\n")
+    print(f"fingerprint {format_spoken(bytes.fromhex(plan.digest))}\n")
     print("Privacy")
     print_facts(privacy_facts(plan, expected))
     print("\nNoise")
@@ -234,7 +234,7 @@ def outlook(plan: Plan) -> list[tuple[str, str]]:
 
 def warnings(plan: Plan) -> tuple[str, ...]:
     """What is wrong with a plan's promise."""
-    return warnings_of(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
+    return list_warnings(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
 
 
 def _features(plan: Plan) -> str:

@@ -25,7 +25,7 @@ from hedgerow.app.evaluation import Sites, read_sites
 from hedgerow.app.inputs import check_can_write, read_plan
 from hedgerow.app.output import end_log, note
 from hedgerow.app.progress import list_contributors
-from hedgerow.client.node import available_threads, has_compiled, seeded_samplings, use_threads
+from hedgerow.client.node import available_threads, has_compiled, seed_samplings, use_threads
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.progress import TrainingProgress
 from hedgerow.local.training import check_sites, train
@@ -232,7 +232,7 @@ def train_with_progress(
 ) -> Model:
     """Train over the sites with a progress bar; with a seed, samples come from it too, where any are drawn."""
     sizes = {name: sites[name].n_records for name in sorted(sites)}
-    sampling = None if seed is None else seeded_samplings(seed, sizes)
+    sampling = None if seed is None else seed_samplings(seed, sizes)
     if not quiet and not has_compiled():
         note("This is the first run here: inner loops are compiled, which takes a minute or two, once.")
     with (

@@ -25,7 +25,7 @@ from hedgerow.data.sources import Location, file_path, is_url, open_table, read_
 from hedgerow.data.units import MOST_LEFT_OUT, Records, RowCount, RowsLeftOut
 from hedgerow.errors import HedgerowError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
-from hedgerow.local.training import FederatedEvaluation, evaluated
+from hedgerow.local.training import FederatedEvaluation, add_evaluation
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
@@ -103,7 +103,7 @@ def conclude_evaluation(outcome: Outcome, model: Model) -> FederatedEvaluation:
     """What a run over nodes found, and the model with it on its account."""
     if outcome.evaluation is None or outcome.cost is None:
         raise HedgerowError("no-result", result="numbers")
-    account = evaluated(model, outcome.evaluation, outcome.ledger, outcome.report)
+    account = add_evaluation(model, outcome.evaluation, outcome.ledger, outcome.report)
     return FederatedEvaluation(outcome.evaluation, outcome.cost, account)
 
 

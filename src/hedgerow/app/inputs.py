@@ -223,5 +223,5 @@ def signing_roster(pinned: PinnedRoster) -> Roster:
     # Not at the top, as above.
     from hedgerow.secagg.messages import Roster, Site
 
-    sites = tuple(Site(site.name, site.identity_key, pinned.max_rows_of(site.name)) for site in pinned.sites)
+    sites = tuple(Site(site.name, site.identity_key, pinned.find_max_rows(site.name)) for site in pinned.sites)
     return Roster(pinned.coordinator.identity_key, sites)

@@ -30,7 +30,7 @@ from hedgerow.codec import Encoded
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.plan.fields import escape_for_terminal, read_toml
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, first_of
+from hedgerow.protocol.stream import Farewell, Standing, WireCode, WireRefusal, read_first
 from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.study import (
     PLAN,
@@ -315,11 +315,11 @@ def _require_trust(options: JoinOptions, proposed: Policy) -> None:
 def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str, str]]:
     """What has been spent of what the policy allows, and what it would come to with one run of this plan."""
     from hedgerow.app.owner import format_budget
-    from hedgerow.client.budget import RESERVED, BudgetBook, epsilon_of
+    from hedgerow.client.budget import RESERVED, BudgetBook, compose_epsilon
     from hedgerow.methods.tasks import TrainingTask
 
     events = [] if plan is None else TrainingTask(plan).planned_releases()
-    spent, total, is_reserved = 0.0, epsilon_of(events, policy.delta), False
+    spent, total, is_reserved = 0.0, compose_epsilon(events, policy.delta), False
     # Who only looks begins no book.
     if place.is_file():
         with closing(BudgetBook(place)) as book:
@@ -456,10 +456,10 @@ def _enrol(
     if invitation.role is Role.SITE and notes.read("max_rows") is None:
         notes.keep(max_rows=_most_rows(options).to_bytes(8, "big"))
     applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
-    line = _Line(invitation, options.connect)
+    line = _DoorLine(invitation, options.connect)
     if applicant.roster is None:
         opening = applicant.opening(line.ask(applicant.knock()))
-        first_of(Standing, line.ask(opening))
+        read_first(Standing, line.ask(opening))
         note(f"Your words: {applicant.words}")
         wait_for(f"Your words: {applicant.words}", f"{_call(invitation)} Then answer at the terminal.")
         _compare(options, invitation, notes, applicant.words)
@@ -479,7 +479,7 @@ def _enrol(
         try:
             # The coordinator waits until it has heard this from everyone. A connection that broke says nothing: it is
             # asked again, with the certificate that is wanted once the run has begun.
-            applicant.take(_Line(invitation, options.connect, identity).ask(applicant.asking()))
+            applicant.take(_DoorLine(invitation, options.connect, identity).ask(applicant.asking()))
         except WireRefusal as refusal:
             if refusal.wire_code not in _SERVES_NODES:
                 raise
@@ -504,7 +504,7 @@ def _require_company(options: JoinOptions, invitation: Invitation, roster: Pinne
     note(f"The roster has {len(roster.sites)} sites, and {len(roster.monitors)} monitors, which see public numbers:")
     for party in (*roster.sites, *roster.monitors):
         you = " (you)" if party.name == invitation.party else ""
-        most = roster.max_rows_of(party.name)
+        most = roster.find_max_rows(party.name)
         rows = f", at most {most:,} rows" if most else ""
         note(f"{party.role.value} {party.name}{you}: {party.fingerprint()}{rows}")
     if words:
@@ -558,7 +558,7 @@ def _call(invitation: Invitation) -> str:
     return f"Call the operator of {invitation.study} at a number that you knew before. Each reads the other the words."
 
 
-class _Line:
+class _DoorLine:
     """Asks the coordinator, and asks again while it cannot be reached.
 
     Args: invitation; address: where it is dialled, which needs no trust, for its keys are the invitation's; identity:

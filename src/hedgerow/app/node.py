@@ -23,7 +23,7 @@ from hedgerow.app.rows import Load, check_table, loader, open_arrivals, raw_load
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.joining import leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
-from hedgerow.client.node_session import NodeSession, patience_of, run_node
+from hedgerow.client.node_session import NodeSession, compute_patience, run_node
 from hedgerow.client.policy import NodeSetup, Policy, check_own_plan, no_held_out_rows, no_training_rows
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.data.fit import TableFit
@@ -44,7 +44,7 @@ from hedgerow.methods.tasks import digest_of_model
 from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, first_of, known
+from hedgerow.protocol.stream import Current, Result, Standing, Wanted, WireCode, WireRefusal, read_code, read_first
 from hedgerow.survey.program import Found
 from hedgerow.transport import ENGINES
 from hedgerow.transport.grpc_hub import ask
@@ -52,12 +52,12 @@ from hedgerow.transport.identities import (
     PinnedRoster,
     PrivateIdentity,
     adds_monitors_only,
-    change_of,
+    describe_change,
     follows,
+    format_spoken,
     parse_roster,
     read_private,
     read_roster,
-    spoken,
 )
 from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
 from hedgerow.trees.ensemble import Ensemble
@@ -250,7 +250,7 @@ class ReadyNode:
         plan = session.plan
         digest = b"" if plan is None else bytes.fromhex(plan.digest)
         notes = ConnectionNotes(
-            lambda: patience_of(session, PATIENCE),
+            lambda: compute_patience(session, PATIENCE),
             lambda: session.is_paused,
             lambda: is_no_run_due(session, store, stays=stays, has_met=has_met),
         )
@@ -296,7 +296,7 @@ def is_no_run_due(session: NodeSession, store: NodeStore, *, stays: bool, has_me
 
 def _describe_holdings(plan: Plan | None, roster: PinnedRoster) -> str:
     """What this side holds that both have to hold, in words for the phone."""
-    own = "no plan" if plan is None else f"the plan {plan.name!r} ({spoken(bytes.fromhex(plan.digest))})"
+    own = "no plan" if plan is None else f"the plan {plan.name!r} ({format_spoken(bytes.fromhex(plan.digest))})"
     return f"{own} and the roster {roster.fingerprint()}"
 
 
@@ -356,7 +356,7 @@ def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bo
 def _note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
     """Say which runs stay reserved when a site's node ends, and how to close them."""
     book.serve(site, store.folder)
-    for run_id in book.reserved():
+    for run_id in book.list_reserved():
         short, folder = run_id.hex()[:12], shlex.quote(str(store.folder))
         note(
             f"{site}: the run {short} may go on, so its whole cost stays reserved. Start the node again to go on; "
@@ -404,7 +404,7 @@ class ConnectionNotes:
                 f"No run goes on: the coordinator cannot be reached. The node tries again. ({event.reason})",
             )
         else:
-            why = WireRefusal(known(event.reason))
+            why = WireRefusal(read_code(event.reason))
             said = f"{why} The node tries again. ({why.code})"
         if count := self._repeats.note("coordinator", said):
             if isinstance(event, Disconnected) and event.reason == WireCode.TLS_REFUSED and count > 1:
@@ -509,13 +509,13 @@ def _takes_up_roster(options: NodeOptions, page: SitePage | None) -> bool:
     old, name = read_roster(place), identity.public.name
     try:
         answer = ask(options.address, old.coordinator, Current(name).to_bytes(), identity)
-        text = first_of(Standing, answer).roster.decode()
+        text = read_first(Standing, answer).roster.decode()
         new = parse_roster(text, "the coordinator's roster")
     except (WireRefusal, UsageError, RemoteProtocolError, UnicodeDecodeError):
         return False
     if not follows(new, old) or identity.public != new.site(name):
         return False
-    change = change_of(new, old)
+    change = describe_change(new, old)
     if read_policy(options.policy).monitors != "any" or not adds_monitors_only(new, old):
         folder, question = options.state_folder(name), Question.about_roster(change, new.digest())
         desk = OwnerDesk(folder)
@@ -549,7 +549,7 @@ def _keep_model(options: NodeOptions, result: Ensemble | Evaluation) -> None:
     deadline = time.monotonic() + _SECONDS_FOR_A_MODEL
     while True:
         try:
-            answer = first_of(Result, ask(options.address, coordinator, Wanted(name).to_bytes(), identity))
+            answer = read_first(Result, ask(options.address, coordinator, Wanted(name).to_bytes(), identity))
             break
         except WireRefusal as refusal:
             if time.monotonic() > deadline:

@@ -37,18 +37,18 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import Event, scoped
-from hedgerow.privacy.ledger import prepared_events
+from hedgerow.privacy.events import Event, scope_events
+from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.protocol.messages import NodeState
 from hedgerow.protocol.stream import (
     EventReport,
     RunReport,
     WireRefusal,
-    known,
+    read_code,
 )
 from hedgerow.server.status import EventsSince
 from hedgerow.transport.connections import is_loopback
-from hedgerow.transport.identities import PinnedRoster, spoken
+from hedgerow.transport.identities import PinnedRoster, format_spoken
 from hedgerow.transport.interface import Address, Connected, Disconnected
 from hedgerow.transport.pages import HttpPort, Request, Response, StreamingResponse
 
@@ -341,7 +341,7 @@ def plan_facts(plan: Plan) -> list[list[str]]:
     unit = "each record" if privacy.unit == "record" else f"each {privacy.unit}"
     return [
         ["plan", plan.name],
-        ["fingerprint", spoken(bytes.fromhex(plan.digest))],
+        ["fingerprint", format_spoken(bytes.fromhex(plan.digest))],
         ["predicts", f"{plan.label.name} ({plan.label.type}), from {len(plan.features)} features"],
         ["protects", unit],
         ["promise", f"epsilon {number(privacy.epsilon)} at delta {privacy.delta:g}"],
@@ -382,9 +382,11 @@ def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
     # What a survey released before several runs was released once.
     surveys = {_identify_survey(run.plan): run.plan for run in past}
     for surveyed in surveys.values():
-        before += prepared_events(surveyed)
+        before += read_prepared_events(surveyed)
     gdp, delta = get_accountant("gdp"), plan.privacy.delta
-    own = TrainingTask(plan).planned_releases() + ([] if _identify_survey(plan) in surveys else prepared_events(plan))
+    own = TrainingTask(plan).planned_releases() + (
+        [] if _identify_survey(plan) in surveys else read_prepared_events(plan)
+    )
     whole = gdp.epsilon([*before, *own], delta)
     return [
         ["before this run", f"epsilon {number(gdp.epsilon(before, delta))}"],
@@ -403,7 +405,7 @@ def _identify_survey(plan: Plan) -> Hashable:
 
 def _past(run: PastRun) -> list[str]:
     delta = run.plan.privacy.delta
-    epsilon = get_accountant("gdp").epsilon([*prepared_events(run.plan), *run.events], delta)
+    epsilon = get_accountant("gdp").epsilon([*read_prepared_events(run.plan), *run.events], delta)
     return [run.name, run.state, run.plan.name, number(epsilon), run.remark]
 
 
@@ -494,7 +496,7 @@ class SitePage(Page):
         """What a plan asks for, and what that costs."""
         if plan is not None:
             about = f"{plan.label.name} ({plan.label.type}), from {len(plan.features)} features"
-            words = spoken(bytes.fromhex(plan.digest))
+            words = format_spoken(bytes.fromhex(plan.digest))
             named = [("plan", plan.name), ("fingerprint", words), ("predicts", about)]
             expected = forecast(plan)
             seen = cost.describe_visibility(plan, expected)
@@ -516,7 +518,7 @@ class SitePage(Page):
     def show_connection(self, event: Connected | Disconnected) -> None:
         """The connection to the coordinator has come or gone."""
         is_there = isinstance(event, Connected)
-        self._connection = "" if is_there else WireRefusal(known(event.reason)).what  # type: ignore[union-attr]
+        self._connection = "" if is_there else WireRefusal(read_code(event.reason)).what  # type: ignore[union-attr]
 
     def show_models(self, folder: Path) -> None:
         """Where the models are that this site has received, and the newest one's report and shapes."""
@@ -710,7 +712,7 @@ class _Look:
         spent = self._store.spent(self._session.run_id)
         if spent is None or not planned:
             return
-        events = [event for line in lines[:-1] for event in line.events] + scoped(spent, lines[-1].run_id)
+        events = [event for line in lines[:-1] for event in line.events] + scope_events(spent, lines[-1].run_id)
         total = get_accountant("gdp").epsilon(events, self._policy.delta) if events else 0.0
         point = (start + min(1.0, done / planned), total)
         if not self._in_run or self._in_run[-1] != point:

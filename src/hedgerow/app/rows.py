@@ -9,7 +9,14 @@ from pathlib import Path
 from hedgerow.app.fit import Seen, Tell, look
 from hedgerow.app.output import note
 from hedgerow.client.node import ArrivalFolder
-from hedgerow.client.policy import NodeSetup, no_held_out_rows, no_raw_rows, no_training_rows, read_early, tell_of_more
+from hedgerow.client.policy import (
+    NodeSetup,
+    no_held_out_rows,
+    no_raw_rows,
+    no_training_rows,
+    read_early,
+    tell_about_more_rows,
+)
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.raw_cells import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
@@ -104,11 +111,11 @@ def with_rows_read(
     if load is not no_training_rows:
         load = _read_now(load, setup.plan, tables, tell)
         if setup.plan is not None:
-            tell_of_more(setup, load(setup.plan).n_records)
+            tell_about_more_rows(setup, load(setup.plan).n_records)
     if load_held_out is not no_held_out_rows:
         load_held_out = _read_now(load_held_out, setup.plan, tables, tell)
         if setup.plan is not None:
-            tell_of_more(setup, load_held_out(setup.plan).n_records)
+            tell_about_more_rows(setup, load_held_out(setup.plan).n_records)
     return replace(setup, load=load, load_held_out=load_held_out)
 
 

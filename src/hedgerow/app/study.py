@@ -22,7 +22,7 @@ from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import toml_value
-from hedgerow.privacy.events import scoped
+from hedgerow.privacy.events import scope_events
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
 from hedgerow.study import (
     COORDINATOR,
@@ -209,7 +209,7 @@ def invite(
                 raise UsageError("invited-coordinator", name=name)
         # All of them before the first is written: what is refused has invited nobody.
         policies = {
-            (name, role): _propose_policy(policy, max_epsilon, plan, book.proposed_to(name) if again else None)
+            (name, role): _propose_policy(policy, max_epsilon, plan, book.find_proposal(name) if again else None)
             if role is Role.SITE
             else ""
             for name, role in parties
@@ -376,7 +376,7 @@ def _warn_about_few_sites(book: StudyBook, sites: Sequence[str]) -> None:
     """Say before anyone calls anyone that nodes would take part in no run of so few sites."""
     from hedgerow.client.policy import parse_policy
 
-    proposed = [text for text in map(book.proposed_to, sites) if text is not None]
+    proposed = [text for text in map(book.find_proposal, sites) if text is not None]
     least = max((parse_policy(build_policy(text, "the data")).min_sites for text in proposed), default=0)
     if len(sites) < least:
         warn(
@@ -589,7 +589,7 @@ def past_runs(folder: Path, before: int) -> list[PastRun]:
         else:
             continue
         # A filter's budget is spent once in each run.
-        events = scoped((release.event for release in releases), str(number))
+        events = scope_events((release.event for release in releases), str(number))
         found.append(PastRun(f"run {number}", state, plan, tuple(events), remark))
     return found
 

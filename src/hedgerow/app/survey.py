@@ -19,16 +19,16 @@ from hedgerow.data.units import MOST_LEFT_OUT
 from hedgerow.errors import NothingFoundError, UsageError
 from hedgerow.local.survey import (
     TableSurvey,
-    columns_of,
-    curves_of,
-    drafted_plan,
-    numeric_label_of,
+    ask_curves,
+    draft_plan,
     open_plan_text,
     plan_text,
+    read_columns,
     read_named,
+    read_numeric_label,
+    read_schema,
     read_site_tables,
-    schema_of,
-    schema_of_book,
+    schema_from_book,
     survey_tables,
     table_survey,
 )
@@ -216,7 +216,7 @@ def survey_over_nodes(
 def _build_survey(
     options: SurveyOptions, found: TableSurvey, sites: Sequence[str], label: dict[str, Any] | None
 ) -> Survey:
-    plan = drafted_plan(found, len(sites), options.train_epsilon, label)
+    plan = draft_plan(found, len(sites), options.train_epsilon, label)
     text = open_plan_text(found, len(sites), options.train_epsilon) if plan is None else plan_text(plan)
     return Survey(found, sites, plan, text)
 
@@ -227,14 +227,14 @@ def _build_survey(
 def _read_label(options: SurveyOptions) -> dict[str, Any] | None:
     """The [label] of the schema, if it is a number; read before anything is spent, for it may be wrong."""
     is_declared = options.schema is not None and bool(options.label)
-    return numeric_label_of(read_text(str(options.schema)), options.label) if is_declared else None
+    return read_numeric_label(read_text(str(options.schema)), options.label) if is_declared else None
 
 
 def _curves(options: SurveyOptions, noise: Mapping[str, str]) -> OpenTable | None:
     """The curves that are asked for instead of statistics; None where none are."""
     if options.survival is None:
         return None
-    return curves_of(read_text(options.survival), options.by, _privacy(options, noise))
+    return ask_curves(read_text(options.survival), options.by, _privacy(options, noise))
 
 
 def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, str]) -> OpenTable:
@@ -244,7 +244,7 @@ def _ask_nodes(options: SurveyOptions, header: str | None, noise: Mapping[str, s
     if options.unit is not None:
         without.append(options.unit)
     if given:
-        columns, unread = columns_of(given, schema, without)
+        columns, unread = read_columns(given, schema, without)
         _say_unread(unread)
     else:
         columns = tuple(own for name, own in schema.items() if name not in without)
@@ -258,9 +258,9 @@ def _read_declarations(options: SurveyOptions, names: Sequence[str] | None) -> t
 
     Args: names: of the columns that there are; None for those that are declared.
     """
-    schema = {} if options.schema is None else schema_of(read_text(options.schema))
+    schema = {} if options.schema is None else read_schema(read_text(options.schema))
     book = {} if options.codebook is None else read_codebook(options.codebook)
-    declared = schema_of_book(book)
+    declared = schema_from_book(book)
     if names is None:
         names = list(dict.fromkeys([*book, *schema]))
         declared = {name: declared.get(name, AskedColumn(name)) for name in book}

@@ -86,7 +86,7 @@ def approve(arguments: argparse.Namespace) -> None:
             return
         if question is None:
             note("Nothing is asked.")
-            if (denied := desk.denied_roster()) is not None:
+            if (denied := desk.find_denied_roster()) is not None:
                 print_facts(list_facts(denied))
                 note(f"It was denied. To approve it after all: {approval_command(denied, arguments.folder)}")
             return

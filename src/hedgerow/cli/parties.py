@@ -183,7 +183,7 @@ def show_roster(arguments: argparse.Namespace) -> None:
 
 def rows_text(roster: PinnedRoster) -> str:
     """How many rows the sites have at most, of those that say so."""
-    rows = {site.name: roster.max_rows_of(site.name) for site in roster.sites}
+    rows = {site.name: roster.find_max_rows(site.name) for site in roster.sites}
     return ", ".join(f"{name} {most:,}" for name, most in rows.items() if most)
 
 
@@ -195,7 +195,7 @@ def describe_roster(roster: PinnedRoster) -> dict[str, Any]:
         "digest": roster.digest().hex(),
         "coordinator": describe_party(roster.coordinator),
         "sites": [
-            {**describe_party(site), **({"max_rows": most} if (most := roster.max_rows_of(site.name)) else {})}
+            {**describe_party(site), **({"max_rows": most} if (most := roster.find_max_rows(site.name)) else {})}
             for site in roster.sites
         ],
         "monitors": [describe_party(monitor) for monitor in roster.monitors],

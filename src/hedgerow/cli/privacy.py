@@ -52,7 +52,7 @@ def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
     return {
         "plan": plan.name,
         "digest": plan.digest,
-        "fingerprint": spoken(bytes.fromhex(plan.digest)),
+        "fingerprint": format_spoken(bytes.fromhex(plan.digest)),
         "epsilon": plan.privacy.epsilon,
         "delta": plan.privacy.delta,
         "epsilon_gdp": expected.epsilon_gdp,

@@ -20,7 +20,7 @@ from pathlib import Path
 from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant, mu_of
-from hedgerow.privacy.events import Event, GaussianEvent, event_from_dict, scoped
+from hedgerow.privacy.events import Event, GaussianEvent, event_from_dict, scope_events
 from hedgerow.secagg.messages import MAX_ATTEMPTS
 from hedgerow.storage import Database, Statement
 
@@ -89,7 +89,7 @@ class BudgetLine:
 
     def epsilon(self, delta: float) -> float:
         """What this run costs by itself."""
-        return epsilon_of(self.events, delta)
+        return compose_epsilon(self.events, delta)
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,9 @@ class BudgetBook:
 
     def has(self, run_id: bytes) -> bool:
         """Whether this node's part in a run stands in the book."""
-        return self.status_of(run_id) is not None
+        return self.find_status(run_id) is not None
 
-    def status_of(self, run_id: bytes) -> str | None:
+    def find_status(self, run_id: bytes) -> str | None:
         """The status of this node's line for a run; None for a run that does not stand in the book."""
         rows = self._database.rows(
             "select status from runs where run_id = ? and (site = ? or (site = '' and status != ?)) order by site desc",
@@ -165,7 +165,7 @@ class BudgetBook:
         lines = (line for line in self.lines() if line.run_id == run_id.hex() and line.site == self._site)
         return any(line.status != RESERVED and line.events for line in lines)
 
-    def reserved(self) -> list[bytes]:
+    def list_reserved(self) -> list[bytes]:
         """The runs that are reserved for this node, in this folder of its."""
         rows = self._database.rows(
             "select run_id from runs where site = ? and state = ? and status = ? order by rowid",
@@ -208,14 +208,14 @@ class BudgetBook:
         A settled line is never charged again, so nothing more may leave, however it was settled.
         """
         self.require_runs([run_id])
-        status = self.status_of(run_id)
+        status = self.find_status(run_id)
         if status is not None and status != RESERVED:
             raise PolicyRefusal("run-closed", status=status)
 
     def spent(self, data_set: str, delta: float, more: Sequence[Event] = ()) -> float:
         """The epsilon of all runs of a data set together, reserved ones included, and of `more`, another run's."""
         before = (event for line in self.lines(data_set) for event in line.events)
-        return epsilon_of((*before, *scoped(more, "another run")), delta)
+        return compose_epsilon((*before, *scope_events(more, "another run")), delta)
 
     def reserve(
         self,
@@ -249,13 +249,13 @@ class BudgetBook:
         # Another process may share the book: what is read here must still be so when the run is written down.
         with self._database.transaction(is_kept=is_kept) as execute:
             for left, used in (leaving or {}).items():
-                for statement in self._settled(left, used, LEFT):
+                for statement in self._settle(left, used, LEFT):
                     execute(*statement)
             if self._has_room(run_id, data_set, plan, events, limit):
                 place = (run_id.hex(), self._site, self._state)
                 execute(
                     "insert or replace into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, datetime('now'))",
-                    (*place, data_set, plan.name, plan.digest, plan.privacy.unit, RESERVED, _written(events)),
+                    (*place, data_set, plan.name, plan.digest, plan.privacy.unit, RESERVED, _encode_events(events)),
                 )
             return self.spent(data_set, limit[1])
 
@@ -268,7 +268,7 @@ class BudgetBook:
             if line.run_id == run_id.hex() and (line.site == self._site or not line.site):
                 if line.status == RESERVED:
                     # A node that has lost its database does not know what the run was for; the book does.
-                    wanted = scoped(events, _scope(line.run_id, line.site))
+                    wanted = scope_events(events, _scope(line.run_id, line.site))
                     if line.plan_digest != plan.digest or list(line.events) != wanted:
                         raise PolicyRefusal("run-of-another-task")
                     return False
@@ -278,7 +278,7 @@ class BudgetBook:
                 raise PolicyRefusal("policy-unit-of-earlier-runs", unit=plan.privacy.unit, earlier=line.unit)
         epsilon, delta = limit
         before = [event for line in lines for event in line.events]
-        total = epsilon_of((*before, *scoped(events, _scope(run_id.hex(), self._site))), delta)
+        total = compose_epsilon((*before, *scope_events(events, _scope(run_id.hex(), self._site))), delta)
         if total > epsilon:
             raise PolicyRefusal(
                 "policy-over-budget",
@@ -286,7 +286,7 @@ class BudgetBook:
                 total=total,
                 delta=delta,
                 epsilon=epsilon,
-                spent=epsilon_of(before, delta),
+                spent=compose_epsilon(before, delta),
             )
         return True
 
@@ -295,9 +295,9 @@ class BudgetBook:
 
         A line that is closed stays as it is.
         """
-        self._database.write(*self._settled(run_id, charge, status))
+        self._database.write(*self._settle(run_id, charge, status))
 
-    def _settled(self, run_id: bytes, charge: Charge, status: str) -> list[Statement]:
+    def _settle(self, run_id: bytes, charge: Charge, status: str) -> list[Statement]:
         """What a run is charged and how far that counts change together, or neither does."""
         run = (run_id.hex(), self._site)
         is_open = f"exists (select 1 from runs where run_id = ? and site = ? and status = '{RESERVED}')"
@@ -311,7 +311,7 @@ class BudgetBook:
         for epoch, slot in () if charge is None else charge[1].items():
             # A book that was restored while the run was reserved may lack the epoch; its state does not.
             statements.append((sql, (epoch.hex(), self._site, run_id.hex(), slot, *run)))
-        written = None if charge is None else _written(charge[0])
+        written = None if charge is None else _encode_events(charge[0])
         sql = "update runs set status = ?, events = coalesce(?, events) where run_id = ? and site = ? and status = ?"
         return [*statements, (sql, (status, written, *run, RESERVED))]
 
@@ -388,7 +388,7 @@ class BudgetBook:
         for epoch, slot in slots:
             where = (epoch.hex(), self._site)
             rows = self._database.rows("select run_id, slot from epochs where epoch = ? and site = ?", where)
-            if rows and self.status_of(bytes.fromhex(rows[0][0])) == RESERVED:
+            if rows and self.find_status(bytes.fromhex(rows[0][0])) == RESERVED:
                 reserved[epoch] = bytes.fromhex(rows[0][0])
             elif not rows or (rows[0][1] is not None and rows[0][1] < slot):
                 lost.append(("insert or ignore into lost values (?, 0)", (epoch.hex(),)))
@@ -403,7 +403,7 @@ class BudgetBook:
         # Costs are added up for one unit: where the policy names none, it is that of the runs before.
         units = [unit, *(line.unit for line in reversed(self.lines(data_set)))]
         unit = next(filter(None, units), "")
-        values = (secrets.token_hex(32), data_set, unit, CLOSED, _written(events))
+        values = (secrets.token_hex(32), data_set, unit, CLOSED, _encode_events(events))
         self._database.write(
             ("insert into runs values (?, '', '', ?, 'lost runs', '', ?, ?, ?, datetime('now'))", values),
             ("update lost set is_charged = 1", ()),
@@ -448,7 +448,7 @@ class PeerBook:
         self._path = path
         self._database: Database | None = None
 
-    def _opened(self) -> Database:
+    def _open(self) -> Database:
         if self._database is None:
             schema = "create table if not exists peers (key blob primary key, header blob not null)"
             self._database = Database(self._path, schema, 1, is_exclusive=False)
@@ -458,11 +458,11 @@ class PeerBook:
         """Replace what the node of the identity key `own` has kept of these sites; on the disk when this returns."""
         sql = "insert or replace into peers values (?, ?)"
         if headers:
-            self._opened().write(*((sql, (own + key, header)) for key, header in headers.items()))
+            self._open().write(*((sql, (own + key, header)) for key, header in headers.items()))
 
     def headers(self, own: bytes) -> dict[bytes, bytes]:
         """The signed headers that the node of this identity key has kept, by their signers' keys."""
-        rows = self._opened().rows("select key, header from peers")
+        rows = self._open().rows("select key, header from peers")
         return {key[len(own) :]: header for key, header in rows if key.startswith(own)}
 
     def close(self) -> None:
@@ -482,15 +482,15 @@ def _scope(run_id: str, site: str) -> str:
     return f"{run_id}/{site}" if site else run_id
 
 
-def epsilon_of(events: Iterable[Event], delta: float) -> float:
+def compose_epsilon(events: Iterable[Event], delta: float) -> float:
     """What these releases cost together."""
     counted = list(events)
     return get_accountant("gdp").epsilon(counted, delta) if counted else 0.0
 
 
-def _written(events: Iterable[Event]) -> str:
+def _encode_events(events: Iterable[Event]) -> str:
     return json.dumps([event.to_dict() for event in events], sort_keys=True)
 
 
 def _read(text: str, scope: str) -> tuple[Event, ...]:
-    return tuple(scoped((event_from_dict(item) for item in json.loads(text)), scope))
+    return tuple(scope_events((event_from_dict(item) for item in json.loads(text)), scope))

@@ -1,8 +1,8 @@
 """Which runs a node takes part in: how a run stands at this node, whether it is joined, and how it is settled.
 
 A node has its state, with the counter beside it, and its budget book; one of them may be lost, older than the others,
-or changed by a crash in between. `NodeFiles` reads them together: a run's `Standing` is read once, and `may_join` alone
-decides by it and by what the owner allows. `reserve` and `begin` then write, always in one order:
+or changed by a crash in between. `NodeFiles` reads them together: a run's `RunStanding` is read once, and `may_join`
+alone decides by it and by what the owner allows. `reserve` and `begin` then write, always in one order:
 
 1. the state notes that the run is about to be joined;
 2. the book reserves its whole cost, and settles in the same write what the node leaves for it;
@@ -29,7 +29,7 @@ _KINDS = {TrainingTask: "training", EvaluationTask: "evaluation", SurveyTask: "s
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStanding:
     """How a run stands at this node, by all of its files.
 
     Attributes:
@@ -71,18 +71,18 @@ class NodeFiles:
         book.serve(site, store.folder)
         return cls(store, book)
 
-    def standing(self, run_id: bytes) -> Standing:
+    def standing(self, run_id: bytes) -> RunStanding:
         """How a run stands here."""
         store = self.store
-        return Standing(
-            store.status_of(run_id), self.book.status_of(run_id), store.knows(run_id), store.has_masked(run_id),
-            store.origin_of(run_id) is not None,
+        return RunStanding(
+            store.find_status(run_id), self.book.find_status(run_id), store.knows(run_id), store.has_masked(run_id),
+            store.find_origin(run_id) is not None,
         )  # fmt: skip
 
     def charge(self, run_id: bytes) -> Charge:
         """What a run is to be settled at."""
         used = self.store.charge(run_id)
-        return None if used is None else (used, self.store.reached(run_id))
+        return None if used is None else (used, self.store.find_last_slots(run_id))
 
     def close(self, run_id: bytes, status: str) -> None:
         """End a run at what it has cost: it is never gone on with."""
@@ -98,7 +98,7 @@ class NodeFiles:
         store, book = self.store, self.book
         known = store.run_ids()
         book.claim(known + store.run_ids(JOINING))
-        book.require_runs([*known, *store.counted()])
+        book.require_runs([*known, *store.list_counted_runs()])
         for run_id in store.run_ids(OPEN) + store.run_ids(JOINING):
             here = self.standing(run_id)
             if here.in_book is None and here.in_state == JOINING:
@@ -109,7 +109,7 @@ class NodeFiles:
             elif here.in_state == JOINING and not here.has_masked:
                 book.settle(run_id, ([], {}), LEFT)
                 store.close_run(run_id, LEFT)
-        for run_id in book.reserved():
+        for run_id in book.list_reserved():
             here = self.standing(run_id)
             if here.in_state is None and not here.is_counted:
                 # The folder was emptied: who invites to this run again is refused.
@@ -179,7 +179,7 @@ def reserve(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> Qu
     may_join(files, setup, run_id, task)
     store, book, policy = files.store, files.book, setup.policy
     # Whatever else is reserved for this node will not go on: a node is in one run at a time.
-    left = {old: files.charge(old) for old in book.reserved() if old != run_id}
+    left = {old: files.charge(old) for old in book.list_reserved() if old != run_id}
     limit = (policy.max_epsilon, policy.delta)
     wanted = (run_id, policy.data_set, task.plan, task.planned_releases(), limit, left)
     if policy.asks:
@@ -189,7 +189,7 @@ def reserve(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> Qu
     store.note_joining(run_id, task, NO_HASH)
     book.reserve(*wanted)
     for old in {*left, *store.run_ids(OPEN)}:
-        if store.status_of(old) in (OPEN, JOINING):
+        if store.find_status(old) in (OPEN, JOINING):
             store.close_run(old, LEFT)
     return None
 
@@ -293,6 +293,6 @@ def close_reserved(store: NodeStore | None, book: BudgetBook, run_id: bytes) -> 
         charge = NodeFiles(store, book).charge(run_id)
     # The book goes first: a node that finds its run closed there goes on with it no more.
     book.settle(run_id, charge, CLOSED)
-    if store is not None and store.status_of(run_id) in (OPEN, JOINING, LEFT):
+    if store is not None and store.find_status(run_id) in (OPEN, JOINING, LEFT):
         store.close_run(run_id, CLOSED)
     return charge is not None

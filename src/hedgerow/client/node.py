@@ -55,7 +55,7 @@ _USUAL = {
 # Which rows are used --------------------------------------------------------------------------------------------------
 
 
-def used_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDArray[np.intp]:
+def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDArray[np.intp]:
     """Which of a site's rows are used where it has more than it declares: those whose contents have the least hashes.
 
     The rule is public and knows nothing but contents: rows that are alike are interchangeable. One row more or less
@@ -138,7 +138,7 @@ class SeededSampling:
         return (mix_words(mix_words(numbers ^ keys[0]) ^ keys[1]) >> np.uint64(32)) < np.uint64(threshold)
 
 
-def seeded_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingSource]:
+def seed_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingSource]:
     """A seeded source for each of some sites, whose records are numbered one site after the other.
 
     Args:
@@ -153,7 +153,7 @@ def seeded_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingS
     return sources
 
 
-def noise_of_site(query: Query, site: str, n_records: int, source: NoiseSource) -> IntVector | int:
+def draw_site_noise(query: Query, site: str, n_records: int, source: NoiseSource) -> IntVector | int:
     """What a site of so many records (>= 0) adds to its vector in the local model: int64 [query.length], or 0.
 
     Each record's vector is to have its own discrete Gaussian noise, N_Z(0, sigma²) on every entry, before anybody else
@@ -177,7 +177,7 @@ def noise_of_site(query: Query, site: str, n_records: int, source: NoiseSource) 
 # The owner's own eye --------------------------------------------------------------------------------------------------
 
 _MOST_LOOKED_AT = 8192
-_HAIR = 1e-9
+_TOLERANCE = 1e-9
 
 
 def is_worse_than_constant(plan: Plan, records: SiteRecords) -> bool:
@@ -194,7 +194,7 @@ def is_worse_than_constant(plan: Plan, records: SiteRecords) -> bool:
         return False
     found, truth = compared
     mean = found.mean(axis=0)
-    return float(((found - truth) ** 2).sum()) > (1 + _HAIR) * float(((mean - truth) ** 2).sum())
+    return float(((found - truth) ** 2).sum()) > (1 + _TOLERANCE) * float(((mean - truth) ** 2).sum())
 
 
 # Training -------------------------------------------------------------------------------------------------------------
@@ -275,14 +275,14 @@ class Node:
             RemoteProtocolError: for a query of another ensemble size, of an unknown kind, or of an evaluation.
         """
         if isinstance(query, EvaluationQuery):
-            raise _refused(f"a {type(query).__name__} query has no place in training")
+            raise _query_error(f"a {type(query).__name__} query has no place in training")
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
         self._take_in(query, may_be_new=True)
         vector = query.answer(self.held)
         self._count_update(query)
         if self.held.plan.privacy.noise == "local":
-            vector = vector + noise_of_site(query, self.site, self.n_records, self._noise)
+            vector = vector + draw_site_noise(query, self.site, self.n_records, self._noise)
         return vector
 
     def finish(self, query: Query) -> None:
@@ -381,13 +381,13 @@ class EvaluationNode:
                 than one unit's contribution has.
         """
         if not isinstance(query, EvaluationQuery):
-            raise _refused(f"a {type(query).__name__} query has no place in an evaluation")
+            raise _query_error(f"a {type(query).__name__} query has no place in an evaluation")
         self._check(query)
         self._expect_ensemble(query)
         _cut_again(self.held, self._data, query)
         sums = query.answer(self.held)
         if self.held.plan.privacy.noise == "local":
-            sums = sums + noise_of_site(query, self.site, self.held.records.n_records, self._noise)
+            sums = sums + draw_site_noise(query, self.site, self.held.records.n_records, self._noise)
         return sums
 
     def finish(self, query: Query) -> None:
@@ -398,20 +398,22 @@ class EvaluationNode:
 
     def _expect_ensemble(self, query: Query) -> None:
         if query.ensemble_size != self._ensemble_size:
-            raise _refused(f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}")
+            raise _query_error(
+                f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}"
+            )
         self._ensemble_size += query.update.trees.n_trees if query.update is not None else 0
 
     def _check(self, query: EvaluationQuery) -> None:
         """The numbers that the noise is calibrated by follow from the query; a node believes only its own."""
         plan = self.held.plan
         if not (query.fits(plan) and query.unit >= 1):
-            raise _refused("it does not fit the plan's label")
+            raise _query_error("it does not fit the plan's label")
         least = query.norm_squared() * (query.unit * plan.privacy.rows_per_unit) ** 2
         if query.bound < query.unit or query.sensitivity_squared < least:
-            raise _refused("it claims a smaller sensitivity than one unit's contribution has")
+            raise _query_error("it claims a smaller sensitivity than one unit's contribution has")
 
 
-def _refused(reason: str) -> RemoteProtocolError:
+def _query_error(reason: str) -> RemoteProtocolError:
     return RemoteProtocolError("query-refused", reason=reason)
 
 
@@ -584,7 +586,7 @@ def available_threads() -> int:
     return int(cast(Any, numba.config).NUMBA_NUM_THREADS)
 
 
-def threads_of_jobs(n_jobs: int | None) -> int:
+def count_threads(n_jobs: int | None) -> int:
     """What scikit-learn's `n_jobs` means: None is 1, -1 all, -2 all but one."""
     if n_jobs is None:
         return 1

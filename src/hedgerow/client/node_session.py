@@ -19,9 +19,9 @@ from hedgerow.client.node import ArrivalsOfRun, Node
 from hedgerow.client.policy import (
     Answers,
     NodeSetup,
-    asked_by,
+    describe_invitation,
+    read_task,
     require_same_plan,
-    task_of,
 )
 from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
 from hedgerow.codec import digest
@@ -57,13 +57,13 @@ from hedgerow.protocol.messages import (
     Welcome,
     decode,
     encode,
-    kind_of,
+    message_kind,
     require_expected,
 )
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.protocol.stream import Salvage, WireRefusal, known
-from hedgerow.rounds import VECTOR_ID, bound_of_rows, clipped, least_entry_bound, mode_of, most_rows, round_in
-from hedgerow.secagg.enrolment import Enrolment, context_of
+from hedgerow.protocol.stream import Salvage, WireRefusal, read_code
+from hedgerow.rounds import VECTOR_ID, bound_entry, clip, least_entry_bound, most_rows, noise_mode, round_in
+from hedgerow.secagg.enrolment import Enrolment, read_context
 from hedgerow.secagg.guarantees import origin_members
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.masks import LEAST_COLLUDERS, draw_shares
@@ -79,7 +79,7 @@ from hedgerow.secagg.messages import (
 )
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import Code, State, Step, refuse
-from hedgerow.secagg.view import Cohort, EpochView, parts_of, size_beside
+from hedgerow.secagg.view import Cohort, EpochView, size_beside, split_members
 from hedgerow.survey.program import Found
 from hedgerow.survey.requests import OpenPlan
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
@@ -190,7 +190,7 @@ class NodeSession:
                 self._greeting = None if is_ours else self._greeting
                 self.is_paused &= not is_ours
                 return []
-            require_expected(self.state, kind_of(message))
+            require_expected(self.state, message_kind(message))
             return [encode(answer) for answer in self._react(message)]
         except HedgerowError as fault:
             return self._refuse(fault)
@@ -204,7 +204,7 @@ class NodeSession:
             return []
         try:
             if self._store.desk.take_stop():
-                for run_id in self._book.reserved():
+                for run_id in self._book.list_reserved():
                     close_reserved(self._store, self._book, run_id)
                 raise PolicyRefusal("stopped-by-owner")
             held = self._deferred
@@ -291,14 +291,14 @@ class NodeSession:
         """Answer an invitation; whatever the answer is, the owner can read in the book that it was given."""
         was_asked, self.question, self._deferred = self.question, None, None
         try:
-            answers = self._join_or_ask(message.run_id, task_of(message))
+            answers = self._join_or_ask(message.run_id, read_task(message))
         except HedgerowError as fault:
-            self._book.note_invitation(asked_by(message), fault.code)
+            self._book.note_invitation(describe_invitation(message), fault.code)
             raise
         if self.question is not None:
             self._deferred = message
             return [] if self.question == was_asked else [Deferred()]
-        self._book.note_invitation(asked_by(message), ACCEPTED)
+        self._book.note_invitation(describe_invitation(message), ACCEPTED)
         return answers
 
     def _join_or_ask(self, run_id: bytes, task: Task) -> list[Message]:
@@ -391,7 +391,7 @@ def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent | None) -> N
     elif isinstance(event, Disconnected):
         answers = []
         if event.is_final and session.state is not NodeState.FINISHED:
-            raise WireRefusal(known(event.reason), event.detail)
+            raise WireRefusal(read_code(event.reason), event.detail)
     else:
         answers = session.receive(event)
     for answer in answers:
@@ -430,7 +430,7 @@ def run_node(
         handle(session, uplink, None)
         if asked is not None and session.question is not None:
             asked(session.question)
-        limit = patience_of(session, patience)
+        limit = compute_patience(session, patience)
         wait = min(_SECONDS_BETWEEN_LOOKS, last + limit - clock())
         event = uplink.receive(wait if wait > 0 else _LEAST_WAIT)
         if event is None:
@@ -448,7 +448,7 @@ def run_node(
     return result
 
 
-def patience_of(session: NodeSession, patience: float) -> float:
+def compute_patience(session: NodeSession, patience: float) -> float:
     """Seconds without a message after which a node gives up: the plan's, or these where it has no plan yet, waits for
     its owner, or was told that the run is paused.
     """
@@ -559,7 +559,7 @@ class NodeRun:
         self._require_fitting(parameters)
         if self._draws_in(parameters):
             self._files.require_draws_left(self.task.plan)
-        last = self._store.attempt_of(self.run_id)
+        last = self._store.find_attempt(self.run_id)
         step = Enrolment.begin(self._context, content, self._setup.entropy, last)
         self._store.save_attempt(self.run_id, parameters.attempt)
         self.participant, self.enrolment = None, step.state
@@ -598,7 +598,7 @@ class NodeRun:
         reserved = self._book.require_counted(shown)
         for epoch, slot in shown:
             run_id = reserved.get(epoch)
-            if run_id is not None and self._store.reached(run_id).get(epoch, -1) < slot:
+            if run_id is not None and self._store.find_last_slots(run_id).get(epoch, -1) < slot:
                 # The state alone is too old, or lost: it will not be believed.
                 self._store.lose_spending(run_id)
 
@@ -617,7 +617,7 @@ class NodeRun:
             if not 1 <= parameters.attempt <= MAX_ATTEMPTS:
                 raise refuse(Code.STALE_ATTEMPT, f"The seed is of attempt {parameters.attempt}.", "coordinator")
             self._require_fitting(parameters)
-            everybody, node = range(len(roster.sites)), roster.node_of(self._setup.identity.public)
+            everybody, node = range(len(roster.sites)), roster.find_node(self._setup.identity.public)
             policy.require(parameters, size_beside(roster, everybody, parameters, node))
 
         view = EpochView.from_record(record, require)
@@ -630,7 +630,7 @@ class NodeRun:
 
     def _require_fitting(self, parameters: EpochParameters) -> None:
         """Raises Refusal PARAMETERS_REFUSED for an epoch that is not of this run, or not as its plan asks for."""
-        if parameters.run_id != self.run_id or parameters.noise is not mode_of(self.plan):
+        if parameters.run_id != self.run_id or parameters.noise is not noise_mode(self.plan):
             raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
         if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < LEAST_COLLUDERS:
             raise refuse(Code.PARAMETERS_REFUSED, "Another site's own share of noise is counted.", "coordinator")
@@ -692,7 +692,7 @@ class NodeRun:
     def _parts(self) -> tuple[tuple[int, ...], ...]:
         """The nodes of the roster, by their groups in the next round."""
         roster = self._setup.roster
-        return parts_of(roster, range(len(roster.sites)), self.replica.n_groups, self.replica.drawing)
+        return split_members(roster, range(len(roster.sites)), self.replica.n_groups, self.replica.drawing)
 
     def _require_group(self, view: EpochView) -> None:
         """See that the next round is summed over its own groups, and over no others ever.
@@ -711,10 +711,10 @@ class NodeRun:
             raise refuse(Code.PARAMETERS_REFUSED, "A site is in it that is to be left out.", "coordinator")
         if not self.replica.n_groups or drawing in self._grouped_by:
             return
-        own = roster.node_of(self._setup.identity.public)
+        own = roster.find_node(self._setup.identity.public)
         part = next(part for part in self._parts() if own in part)
         members = digest("group-members", *sorted(roster.sites[node].key for node in part))
-        is_exact = mode_of(self.plan) is NoiseMode.SERVER
+        is_exact = noise_mode(self.plan) is NoiseMode.SERVER
         # By its number: after its state was lost a node may be told of another seed, which would draw others.
         about = f"data {self._setup.policy.data_set}" if is_exact else f"{self.run_id.hex()} {self.replica.n_drawings}"
         self._book.require_group(about, members)
@@ -736,7 +736,7 @@ class NodeRun:
         if any(earlier == number and not cohort.excludes(other) for earlier, other in self._masked):
             said = "Its vector left in an epoch whose other nodes could still open it."
             raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
-        mode, guarantees = mode_of(self.plan), participant.view.guarantees
+        mode, guarantees = noise_mode(self.plan), participant.view.guarantees
         if mode is NoiseMode.LOCAL and not self._holds_answer() and self._may_have_left(number):
             self._redrawn.add(number)
         noise, expected = round_in(query, self.plan, guarantees, self.replica.context())
@@ -749,8 +749,8 @@ class NodeRun:
         elif mode is NoiseMode.DISTRIBUTED:
             shares = {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}
         vector = self._answer(query)
-        own = bound_of_rows(query, self.plan, noise.variance, self._setup.max_rows)
-        vectors = {VECTOR_ID: clipped(vector, expected, own) if noise.variance else vector}
+        own = bound_entry(query, self.plan, noise.variance, self._setup.max_rows)
+        vectors = {VECTOR_ID: clip(vector, expected, own) if noise.variance else vector}
         step = participant.mask(self._context, signed_spec, expected, vectors, self._setup.entropy, shares)
         if number in self._redrawn and step.persist:
             # Not a repetition of what was sent. Masks are no part of the promise in the local model: another draw of
@@ -800,7 +800,7 @@ class NodeRun:
 
     def _keep_headers(self) -> None:
         # A sum may be opened over headers with broken signatures; such a one must not replace a good one.
-        signed = {key: header for key, header in self._headers.items() if context_of(header, key)}
+        signed = {key: header for key, header in self._headers.items() if read_context(header, key)}
         self._book.peers.keep(self._setup.identity.public, signed)
         self._headers = {}
 
@@ -925,7 +925,7 @@ class NodeRun:
                 self._require_sum(query, row, checks, [roster.sites[node].max_rows for node in groups[number]])
 
     def _require_sum(self, query: Query, release: IntVector, checks: ReleaseChecks, declared: list[int]) -> None:
-        mode, n_sites = mode_of(self.plan), len(declared)
+        mode, n_sites = noise_mode(self.plan), len(declared)
         noise = noise_of(query, 1 if mode is NoiseMode.DISTRIBUTED else None, is_local=mode is NoiseMode.LOCAL)
         entry_bound = least_entry_bound(query, self.plan, noise.variance, n_sites, is_known=False)
         facts = SumFacts(most_rows(self.plan, declared), entry_bound, noise, n_sites)

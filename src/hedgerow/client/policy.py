@@ -2,8 +2,8 @@
 
 The owner's policy is a TOML file that never leaves the site.
 
-`task_of` reads an invitation, and `check_task` asks the owner's plan and policy of it. What the node has done before is
-asked in `client.joining`. Only then, with the cost reserved, does `answering_node` read the rows.
+`read_task` reads an invitation, and `check_task` asks the owner's plan and policy of it. What the node has done before
+is asked in `client.joining`. Only then, with the cost reserved, does `answering_node` read the rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource, used_rows
+from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource, select_rows
 from hedgerow.crypto import Identity
 from hedgerow.data.adapters import PLAIN, Adapter, adapter
 from hedgerow.data.fit import TableFit
@@ -52,7 +52,7 @@ from hedgerow.secagg.transitions import Entropy
 from hedgerow.survey.queries import Column, RawSite, SurveyNode
 from hedgerow.survey.requests import Asked
 from hedgerow.training.settings import Settings
-from hedgerow.transport.identities import spoken
+from hedgerow.transport.identities import format_spoken
 
 POLICY_VERSION = 1
 NOISE = ("server", "distributed", "local")
@@ -354,13 +354,13 @@ class NodeSetup:
     @property
     def max_rows(self) -> int:
         """The most rows that the roster says this site has; 0 where it does not say."""
-        return self.roster.max_rows_of(self.site)
+        return self.roster.find_max_rows(self.site)
 
 
 # Reading an invitation -----------------------------------------------------------------------------------------
 
 
-def task_of(message: Invitation | EvaluationInvitation | SurveyInvitation) -> Task:
+def read_task(message: Invitation | EvaluationInvitation | SurveyInvitation) -> Task:
     """What an invitation is for; raises RemoteProtocolError for what is not a plan, PrivacyError for a bad cost."""
     if isinstance(message, SurveyInvitation):
         return survey_task(message.about, message.questions)
@@ -379,7 +379,7 @@ def read_plan(content: bytes) -> Plan:
         raise RemoteProtocolError("task-unreadable", code="plan-unreadable", what="plan", why=why) from fault
 
 
-def asked_by(message: Invitation | EvaluationInvitation | SurveyInvitation) -> tuple[str, str, str, float]:
+def describe_invitation(message: Invitation | EvaluationInvitation | SurveyInvitation) -> tuple[str, str, str, float]:
     """What an invitation asks for, in the words of the list of invitations; see `BudgetBook.note_invitation`."""
     if isinstance(message, SurveyInvitation):
         try:
@@ -487,7 +487,9 @@ def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
     """Raises PolicyRefusal (code "plan-changed") unless the two are one plan."""
     if offered.digest != own.digest:
         raise PolicyRefusal(
-            "plan-changed", offered=spoken(bytes.fromhex(offered.digest)), own=spoken(bytes.fromhex(own.digest))
+            "plan-changed",
+            offered=format_spoken(bytes.fromhex(offered.digest)),
+            own=format_spoken(bytes.fromhex(own.digest)),
         )
 
 
@@ -497,16 +499,16 @@ def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
 _MORE_ROWS = "rows-beyond-declared"
 
 
-def declared_rows(setup: NodeSetup, data: SiteData) -> SiteData:
-    """The rows, no more than the roster says (`used_rows`); the owner, and no one else, is told of more."""
-    if tell_of_more(setup, data.n_records):
+def limit_rows(setup: NodeSetup, data: SiteData) -> SiteData:
+    """The rows, no more than the roster says (`select_rows`); the owner, and no one else, is told of more."""
+    if tell_about_more_rows(setup, data.n_records):
         places = data.all_places()
         columns = (*data.codes, data.labels, *(() if places is None else places))
-        return data.only(used_rows(columns, data.n_records, setup.max_rows))
+        return data.only(select_rows(columns, data.n_records, setup.max_rows))
     return data
 
 
-def tell_of_more(setup: NodeSetup, n_rows: int) -> bool:
+def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
     """Whether there are more rows than the roster says, which the owner is told of then."""
     is_more = 0 < setup.max_rows < n_rows
     if is_more:
@@ -518,13 +520,13 @@ def tell_of_more(setup: NodeSetup, n_rows: int) -> bool:
     return is_more
 
 
-def _declared_raw(setup: NodeSetup, raw: RawSite) -> RawSite:
-    """As `declared_rows`, of raw cells."""
-    if not tell_of_more(setup, raw.n_records):
+def _limit_raw_rows(setup: NodeSetup, raw: RawSite) -> RawSite:
+    """As `limit_rows`, of raw cells."""
+    if not tell_about_more_rows(setup, raw.n_records):
         return raw
     rows = np.arange(raw.n_all) if raw.rows is None else raw.rows
     words = [word[rows] for column in raw.columns for word in _words(column)]
-    return replace(raw, rows=rows[used_rows(words, len(rows), setup.max_rows)])
+    return replace(raw, rows=rows[select_rows(words, len(rows), setup.max_rows)])
 
 
 def _words(column: Column | NDArray[np.floating]) -> list[NDArray[Any]]:
@@ -541,19 +543,19 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
     """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
     if isinstance(task, SurveyTask):
         raw = setup.load_raw(task.asked)
-        cells = _declared_raw(setup, raw)
+        cells = _limit_raw_rows(setup, raw)
         return SurveyNode(setup.site, cells, task.plan.privacy.rows_per_unit), digest_raw_rows(raw)
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
-        used = declared_rows(setup, held_out)
-        return EvaluationNode(setup.site, used, task.run_plan, setup.n_threads, setup.noise), digest_of(held_out)
+        used = limit_rows(setup, held_out)
+        return EvaluationNode(setup.site, used, task.run_plan, setup.n_threads, setup.noise), digest_rows(held_out)
     data = setup.load(task.plan)
-    used = declared_rows(setup, data)
+    used = limit_rows(setup, data)
     node = Node(setup.site, used, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
-    return node, digest_of(data)
+    return node, digest_rows(data)
 
 
-def digest_of(data: SiteData) -> bytes:
+def digest_rows(data: SiteData) -> bytes:
     """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
     hasher, places = hashlib.sha256(), data.all_places()
     own = [] if places is None else [places.tobytes()]

@@ -37,18 +37,18 @@ from typing import Self
 
 import numpy as np
 
-from hedgerow.codec import digest, stored_version
+from hedgerow.codec import database_version, digest
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.methods.tasks import Task, task_from_text, task_to_text
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, event_to_json
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.keys import next_state_key
-from hedgerow.secagg.participant import Participant, locked, unlocked
+from hedgerow.secagg.participant import Participant, decrypt_state, encrypt_state
 from hedgerow.secagg.transitions import Code, OwnMistake, refuse
 from hedgerow.secagg.view import Cohort
 from hedgerow.storage import Database, Statement, require_private
-from hedgerow.transport.identities import spoken
+from hedgerow.transport.identities import format_spoken
 
 _SCHEMA = """
 create table if not exists run (
@@ -224,7 +224,7 @@ class NodeStore:
     def __init__(self, folder: Path) -> None:
         if folder.is_dir():
             require_private(folder, folder.stat())
-        version = stored_version(_VERSION)
+        version = database_version(_VERSION)
         self.folder = folder
         self.database = Database(folder / "node.db", _SCHEMA, version, upgrades=_UPGRADES, unless=_GOES_ON)
         self.desk = OwnerDesk(folder)
@@ -263,7 +263,7 @@ class NodeStore:
         """
         barred = self._counter.last_barred if self.knows(run_id) else -1
         is_lost = self.knows(run_id) and self.has_masked(run_id)
-        attempt = self.attempt_of(run_id)
+        attempt = self.find_attempt(run_id)
         counter = Counter(run_id.hex(), attempt)
         if self.knows(run_id):
             counter = replace(self._counter, attempt=attempt, sequence=0, answered=barred)
@@ -283,17 +283,17 @@ class NodeStore:
         """The owner gave other rows before anything of the run was answered."""
         self.database.write(("update run set data_digest = ? where run_id = ?", (data_digest, run_id)))
 
-    def status_of(self, run_id: bytes) -> str | None:
+    def find_status(self, run_id: bytes) -> str | None:
         """Whether a run is "open", how it ended, or None for one that is not here."""
         rows = self.database.rows("select status from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else None
 
-    def attempt_of(self, run_id: bytes) -> int:
+    def find_attempt(self, run_id: bytes) -> int:
         """The attempt of the last epoch of a run that this node enrolled in; 0 for none."""
         rows = self.database.rows("select attempt from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else 0
 
-    def origin_of(self, run_id: bytes) -> tuple[bytes, int] | None:
+    def find_origin(self, run_id: bytes) -> tuple[bytes, int] | None:
         """The epoch whose nonces seed the trees of a run, as this node has seen, and the seed; kept for good."""
         rows = self.database.rows("select digest, seed from origins where run_id = ?", (run_id,))
         return rows[0] if rows else None
@@ -309,10 +309,10 @@ class NodeStore:
         Of the run that is open it is true after `load`, which sees whether a file is older than the other.
         """
         spent = self.spent(run_id)
-        is_known = self.status_of(run_id) is not None and (spent != [] or not self.has_masked(run_id))
+        is_known = self.find_status(run_id) is not None and (spent != [] or not self.has_masked(run_id))
         return spent if is_known else None
 
-    def reached(self, run_id: bytes) -> dict[bytes, int]:
+    def find_last_slots(self, run_id: bytes) -> dict[bytes, int]:
         """The last slot in which this node masked a vector of a run, by the epoch's digest."""
         sql = "select cohort, coalesce(slot, -1) from masked where run_id = ? order by slot"
         rows = self.database.rows(sql, (run_id,))
@@ -332,7 +332,7 @@ class NodeStore:
         """Whether the counter file speaks of this run, though the database may have been lost."""
         return self._counter.run_id == run_id.hex()
 
-    def counted(self) -> list[bytes]:
+    def list_counted_runs(self) -> list[bytes]:
         """The run of which a masked vector may have left by the counter file, whatever became of the database; or none.
         """
         return [] if self._counter.masked == -1 else [bytes.fromhex(self._counter.run_id)]
@@ -377,15 +377,15 @@ class NodeStore:
         participant, counter = step.participant, self._counter
         if participant is not None:
             # From the key in the counter: a step that the counter did not reach is written again under the same key.
-            counter = self._counted(run_id, step, participant.sequence)
-            statements += self._statements_of(run_id, participant, counter)
+            counter = self._next_counter(run_id, step, participant.sequence)
+            statements += self._write_participant(run_id, participant, counter)
         if statements:
             self.database.write(*statements)
         if participant is not None:
             self._epoch, self._purposes = participant.view.digest, participant.purposes
             self._write_counter(counter)
 
-    def _counted(self, run_id: bytes, step: NodeStep, sequence: int) -> Counter:
+    def _next_counter(self, run_id: bytes, step: NodeStep, sequence: int) -> Counter:
         """What the counter is to say after a step that changed the participant."""
         known = self._counter
         masked = known.masked if step.spent is None else max(known.masked, step.spent[0])
@@ -395,7 +395,7 @@ class NodeStore:
         over += [] if step.answered is None else [step.answered]
         return Counter(run_id.hex(), known.attempt, sequence, max(over), masked, _following(known.key))
 
-    def _statements_of(self, run_id: bytes, participant: Participant, counter: Counter) -> list[Statement]:
+    def _write_participant(self, run_id: bytes, participant: Participant, counter: Counter) -> list[Statement]:
         """What writes a participant's step under its key, the last round barred, and its epoch if that is not here."""
         statements: list[Statement] = []
         known = self._purposes
@@ -406,7 +406,7 @@ class NodeStore:
         for purpose in sorted(participant.purposes - known):
             statements.append(("insert into purposes values (?, ?)", (run_id, purpose)))
         key, sequence = bytes.fromhex(counter.key), participant.sequence
-        state = locked(key, participant.step_bytes(), run_id, sequence, secrets.token_bytes)
+        state = encrypt_state(key, participant.step_bytes(), run_id, sequence, secrets.token_bytes)
         values = (sequence, state, counter.answered, run_id)
         statements.append(("update steps set sequence = ?, step = ?, barred = ? where run_id = ?", values))
         return statements
@@ -484,7 +484,7 @@ class NodeStore:
                 self._write_counter(reached)
         return StoredRun(
             run_id, task_from_text(task), data_digest, participant, self._releases(run_id),
-            frozenset(range(self._barred + 1)), self.origin_of(run_id),
+            frozenset(range(self._barred + 1)), self.find_origin(run_id),
             frozenset((number, Cohort.from_json(text)) for number, text in masked), fault,
             bool(self.database.rows("select 1 from salvaged where run_id = ?", (run_id,))),
         )  # fmt: skip
@@ -503,7 +503,7 @@ class NodeStore:
             return None, ""
         purposes = [row[0] for row in self.database.rows("select purpose from purposes where run_id = ?", (run_id,))]
         key = self._counter.key if step == counted else _following(self._counter.key)
-        opened = unlocked(bytes.fromhex(key), state, run_id, step[1])
+        opened = decrypt_state(bytes.fromhex(key), state, run_id, step[1])
         participant = Participant.restore_parts(epoch, opened, purposes, step[1])
         self._epoch, self._purposes = participant.view.digest, participant.purposes
         return participant, key
@@ -622,7 +622,7 @@ class Question:
     @property
     def words(self) -> str:
         """The plan's fingerprint, as `hedgerow privacy` prints it; the roster's, as `hedgerow roster show` does."""
-        return spoken(bytes.fromhex(self.plan_digest))
+        return format_spoken(bytes.fromhex(self.plan_digest))
 
 
 class OwnerDesk:
@@ -642,7 +642,7 @@ class OwnerDesk:
         """What the node waits to be told, the newest question alone; None for nothing."""
         return self._question("id not in (select id from answers)")
 
-    def denied_roster(self) -> Question | None:
+    def find_denied_roster(self) -> Question | None:
         """The newest question, if it is about a roster that was denied; None otherwise.
 
         A run that was denied is over, and the next one asks anew; a roster stays, and so may a no by mistake.
@@ -650,7 +650,7 @@ class OwnerDesk:
         return self._question(f"kind = '{ROSTER}' and id in (select id from answers where not is_approved)")
 
     def _question(self, where: str) -> Question | None:
-        database = self._opened()
+        database = self._open()
         if database is None:
             return None
         names = ", ".join(field.name for field in fields(Question))
@@ -662,7 +662,7 @@ class OwnerDesk:
 
         Raises UsageError (code "not-asked") where that question does not wait for an answer, or not any more.
         """
-        denied = self.denied_roster()
+        denied = self.find_denied_roster()
         if approve and denied is not None and denied.id == question_id:
             self._write(("update answers set is_approved = 1, answered = datetime('now') where id = ?", (denied.id,)))
             return denied
@@ -694,18 +694,18 @@ class OwnerDesk:
 
     def said(self, question_id: str) -> bool | None:
         """What the owner has answered to a question; None for nothing so far."""
-        database = self._opened()
+        database = self._open()
         rows = database.rows("select is_approved from answers where id = ?", (question_id,)) if database else []
         return bool(rows[0][0]) if rows else None
 
     def withdraw(self) -> None:
         """No answer is waited for any more."""
-        if self._opened() is not None:
+        if self._open() is not None:
             self._write(("delete from question", ()))
 
     def take_stop(self) -> bool:
         """Whether the owner has ended the node's part; afterwards no more, for the node has heard of it."""
-        database = self._opened()
+        database = self._open()
         if database is None or not database.rows("select 1 from stops"):
             return False
         self._write(("delete from stops", ()))
@@ -717,7 +717,7 @@ class OwnerDesk:
             self._database.close()
             self._database = None
 
-    def _opened(self, *, is_made: bool = False) -> Database | None:
+    def _open(self, *, is_made: bool = False) -> Database | None:
         """The file, where there is one, or with `is_made` in any case."""
         path = self._folder / _OWNER_FILE
         if self._database is None and (is_made or path.exists()):
@@ -729,7 +729,7 @@ class OwnerDesk:
         return self._database
 
     def _write(self, *statements: Statement) -> None:
-        database = self._opened(is_made=True)
+        database = self._open(is_made=True)
         if database is not None:
             database.write(*statements)
 

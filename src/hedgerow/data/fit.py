@@ -411,8 +411,8 @@ def explain_lines(n_names: int, rows: RowCount) -> Iterator[tuple[str, str]]:
     if n_ragged > _MOST * rows.n_rows and lines is not None and set(lines.n_fields) == {n_names + 1}:
         said = (
             "one field more than the header. Either each row has a name in front, as R writes it: export it without "
-            "(row.names = FALSE), or give its column a name in the header. Or each ends with a separator: take it "
-            "away, or put one at the header's end"
+            "(row.names = FALSE), or give its column a name in the header. Or each ends with a separator: "
+            "take it away, or put one at the header's end"
         )
     elif lines is not None and lines.n_unclosed:
         said += "; a line break in a quoted cell, which a plan has to declare (docs/data.md)"

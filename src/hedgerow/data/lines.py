@@ -67,7 +67,7 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Header:
+class TableHeader:
     """A file's header and how the file is written.
 
     Attributes:
@@ -138,7 +138,7 @@ def parse_declaration(text: str) -> Declared:
     )
 
 
-def read_header(first: bytes, declaration: Declared) -> Header:
+def read_header(first: bytes, declaration: Declared) -> TableHeader:
     """The header in the first bytes of a file; see the head of this module for the rules.
 
     Bytes that its encoding does not know are kept as lone surrogates: they matter only in names.
@@ -167,7 +167,7 @@ def read_header(first: bytes, declaration: Declared) -> Header:
     n_lines = text.count("\n", 0, start) + line.count("\n") + 1
     has_commas = separator == ";" if declaration.has_decimal_commas is None else declaration.has_decimal_commas
     is_whole = start + len(line) + 1 < len(text)
-    return Header(names, n_lines, separator, rival, has_commas, encoding, ends_with_cr, is_whole)
+    return TableHeader(names, n_lines, separator, rival, has_commas, encoding, ends_with_cr, is_whole)
 
 
 @dataclass
@@ -323,7 +323,7 @@ def _unusual(block: bytes, ends: NDArray[np.intp], is_utf8: bool) -> Iterator[ND
         yield lines_at(no_utf8)
 
 
-def text_blocks(blocks: Iterable[bytes], header: Header) -> Iterator[bytes]:
+def text_blocks(blocks: Iterable[bytes], header: TableHeader) -> Iterator[bytes]:
     """A file's bytes as UTF-8, lines ending in LF; what is no character of UTF-16 is the mark for that.
 
     Bytes that are no UTF-8 in a file that should be stay as they are: whether a cell is text is asked of that cell.

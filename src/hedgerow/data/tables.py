@@ -25,9 +25,9 @@ from hedgerow.data.columns import file_error, missing_columns
 from hedgerow.data.lines import (
     MOST_BYTES,
     SEPARATORS,
-    Header,
     LineCounts,
     LineCutter,
+    TableHeader,
     parse_declaration,
     plain_name,
     read_header,
@@ -159,7 +159,7 @@ class CsvTable:
         return rechunk(self._batches(names, left_out), chunk_rows, None if left_out is not None else self.source)
 
     @cached_property
-    def _header(self) -> Header:
+    def _header(self) -> TableHeader:
         """The file's header; DataError for none, or one that says not how it is to be read."""
         first, is_over = b"", False
         with self._open() as stream:
@@ -222,7 +222,9 @@ class CsvTable:
 class _Blocks:
     """Cuts blocks of lines that are all records by themselves into columns."""
 
-    def __init__(self, source: str, header: Header, names: Sequence[str], counts: LineCounts, is_strict: bool) -> None:
+    def __init__(
+        self, source: str, header: TableHeader, names: Sequence[str], counts: LineCounts, is_strict: bool
+    ) -> None:
         self.n_rows = 0
         self._source, self._separator, self._counts, self._is_strict = source, header.separator, counts, is_strict
         # By their position, for names may be repeated or odd; as bytes, for whether they are text is asked of each.

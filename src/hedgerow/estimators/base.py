@@ -28,7 +28,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from hedgerow.client.node import has_compiled, threads_of_jobs, use_threads
+from hedgerow.client.node import count_threads, has_compiled, use_threads
 from hedgerow.data.arrow import as_columns, collect, list_categories, require_distinct_names, to_arrow
 from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_texts
 from hedgerow.data.drafts import ask_about_texts
@@ -42,7 +42,7 @@ from hedgerow.models.model import FEWEST_TO_WARN, Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import days_between, format_day, parse_day
 from hedgerow.plan.plan import DECLARED, FOUND, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
-from hedgerow.privacy.ledger import Ledger, prepared_tables
+from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.outlook import doubt_of
 from hedgerow.privacy.report import PrivacyReport
@@ -689,7 +689,7 @@ class PrivateTrees(BaseEstimator):
         plan = self._plan(table, names, {"name": free_name("label", names), **ready.label}, start)
         if doubt := doubt_of(plan):
             warn_caller(f"{doubt}.", FewRecordsWarning)
-        threads = use_threads(threads_of_jobs(self.n_jobs))
+        threads = use_threads(count_threads(self.n_jobs))
         with _in_parameters(self), threads as n_threads, self._shown(plan, len(start.rows)) as progress:
             site_data = self._site_data(plan, table, ready.y, start.rows)
             tell_of_first_fit()
@@ -752,7 +752,9 @@ class PrivateTrees(BaseEstimator):
             "federation": {"secure_aggregation": bool(self.secure_sums)},
             "label": label,
             "features": features,
-            "prepared": prepared_tables(start.ledger, unit.get("unit", "record"), unit.get("max_rows_per_unit", 1)),
+            "prepared": write_prepared_tables(
+                start.ledger, unit.get("unit", "record"), unit.get("max_rows_per_unit", 1)
+            ),
         }
         with _in_parameters(self):
             return Plan.from_dict(content)

@@ -29,7 +29,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length
 
-from hedgerow.client.node import threads_of_jobs, use_threads
+from hedgerow.client.node import count_threads, use_threads
 from hedgerow.data.arrow import collect, is_text, to_arrow
 from hedgerow.data.columns import AsMissing, Place, category_indices, quote_cell, read_texts, refuse
 from hedgerow.data.columns import numbers as numbers_of
@@ -60,7 +60,7 @@ from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import label_kinds
-from hedgerow.privacy.accountants import account_of
+from hedgerow.privacy.accountants import compute_account
 from hedgerow.survey.kinds import DATE, TRUTH
 
 
@@ -213,7 +213,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         if found.label_kind == DATE:
             raise UsageError("classes-missing", kind="date")
         if len(found.classes) < 2:
-            spent = account_of(self.accountant, start.ledger.events(), self._delta).epsilon
+            spent = compute_account(self.accountant, start.ledger.events(), self._delta).epsilon
             raise DataError("data-one-class-private", n_classes=len(found.classes), spent=spent)
         return np.array([False, True]) if found.label_kind == TRUTH else np.array(found.classes)
 
@@ -378,7 +378,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
             rows = only_rows(rows, self._within_bound(units, len(values), plan))
         elif plan.privacy.unit != "record":
             raise UsageError("units-missing", caller="calibrate")
-        with use_threads(threads_of_jobs(self.n_jobs)) as n_threads:
+        with use_threads(count_threads(self.n_jobs)) as n_threads:
             held_out = self._site_data(plan, table, values, rows)
             found = evaluate_federated(
                 model, held_out, epsilon=epsilon, delta=delta, noise=self._randomness()[1], n_threads=n_threads

@@ -27,11 +27,11 @@ from hedgerow.local.training import evaluate_federated
 from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
-from hedgerow.privacy.cost import cost_of
+from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import Event, GaussianEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.privacy.report import report_of
+from hedgerow.privacy.report import build_report
 from hedgerow.protocol.queries import Purpose
 
 Estimator = TypeVar("Estimator", bound=PrivateTrees)
@@ -182,7 +182,7 @@ def _budget(estimator: PrivateTrees, before: Ledger, n_settings: int) -> _Budget
     judge, spent = get_accountant(estimator.accountant), list(before.events())
     kept_back = next(share for largest, share in _GRID_SHARES if epsilon <= largest)
     whole: float = calibrate_noise_multiplier(epsilon, delta * (1 - kept_back), 1.0, estimator.accountant) ** -2
-    left = whole - (cost_of(spent).gdp_weight if spent else 0.0)
+    left = whole - (compose_cost(spent).gdp_weight if spent else 0.0)
 
     def costs(share: float, earlier: Sequence[Event] = ()) -> float:
         return judge.epsilon([*earlier, GaussianEvent(1 / math.sqrt(left * share / n_settings))], delta)
@@ -204,7 +204,7 @@ def _kept(tried: Sequence[Estimator], best: int, asked: Estimator, scores: tuple
     for number, other in enumerate(tried):
         if number != best:
             ledger = _with_releases(ledger, other.model_, number)
-    report = report_of(ledger, chosen.model_.report)
+    report = build_report(ledger, chosen.model_.report)
     if report.epsilon > float(asked.epsilon):
         raise PrivacyError("budget-exceeded", what="All settings", spent=report.epsilon, epsilon=float(asked.epsilon))
     chosen.model_ = replace(chosen.model_, ledger=ledger, report=report)

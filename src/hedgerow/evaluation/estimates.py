@@ -296,7 +296,7 @@ def ratio(top: Floats, bottom: Floats, cells: Floats, noise: float) -> Estimate:
     return Estimate(value, noise * float(np.linalg.norm((top - value * bottom) / total)))
 
 
-def mean_of(values: Floats, cells: Floats, noise: float) -> Estimate:
+def estimate_mean(values: Floats, cells: Floats, noise: float) -> Estimate:
     """The mean of a value per cell over the records, with its sampling error; float64 [n]."""
     found = ratio(values, np.ones_like(values), cells, noise)
     if math.isnan(found.value):
@@ -359,7 +359,7 @@ def regression_estimates(moments: Floats, noise: float, clip: float, half_range:
     def mean_square(sums: Floats) -> float:
         return float(sums[3] / sums[0]) * clip * clip
 
-    def explained(sums: Floats) -> float:
+    def r_squared(sums: Floats) -> float:
         mean = float(sums[1] / sums[0])
         variance = float(sums[2] / sums[0]) - mean * mean
         return 1 - mean_square(sums) / variance
@@ -374,6 +374,6 @@ def regression_estimates(moments: Floats, noise: float, clip: float, half_range:
     if variance > MEASURABLE * noise / float(moments[0]):
         step = max(noise / 8, 1e-6 * float(moments[0]))
         steps = np.eye(4) * step
-        slopes = [(explained(moments + one) - explained(moments - one)) / (2 * step) for one in steps]
-        results["r2"] = Estimate(min(explained(moments), 1.0), noise * math.hypot(*slopes))
+        slopes = [(r_squared(moments + one) - r_squared(moments - one)) / (2 * step) for one in steps]
+        results["r2"] = Estimate(min(r_squared(moments), 1.0), noise * math.hypot(*slopes))
     return results

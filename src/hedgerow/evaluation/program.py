@@ -28,10 +28,10 @@ from hedgerow.evaluation.estimates import (
     auc,
     calibration_curve,
     concordance,
+    estimate_mean,
     integrated_brier,
     mean_estimate,
     mean_estimates,
-    mean_of,
     ratio,
     regression_estimates,
     within,
@@ -45,11 +45,11 @@ from hedgerow.evaluation.sums import (
     ErrorMoments,
     ScoreHistogram,
     bins_for,
+    count_label_rows,
     error_clip,
     even_edges,
     in_bins,
     outline_scale,
-    rows_of_label,
     visible,
 )
 from hedgerow.losses.censored import mean_over_time
@@ -101,7 +101,7 @@ class _Exchange:
 
     def histogram(self, stage: int, position: str, edges: NDArray[np.int64], *, by_label: bool) -> ScoreHistogram:
         with_hits = by_label and len(edges) > 1
-        n_rows = rows_of_label(self.plan.label) if by_label else 1
+        n_rows = count_label_rows(self.plan.label) if by_label else 1
         subject = "evaluation, detail" if stage else "evaluation, outline"
         return ScoreHistogram(
             purpose=ScoreHistogram.purpose_of(self.first_round + stage, subject),
@@ -120,7 +120,7 @@ class _Exchange:
         )
 
     def moments(self, clip: int) -> ErrorMoments | DevianceMoments:
-        kind = _moments_of(self.plan)
+        kind = _choose_moments(self.plan)
         return kind(
             purpose=kind.purpose_of(self.first_round + 1, "evaluation, detail"),
             length=kind.n_statistics,
@@ -169,7 +169,7 @@ def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
     ]
 
 
-def _moments_of(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
+def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
     """The kind of the second question about numbers; its length is also its squared norm."""
     return ErrorMoments if loss_kind(plan).deviance is None else DevianceMoments
 
@@ -178,11 +178,11 @@ def _demands(plan: Plan) -> list[NoiseDemand]:
     """Both releases, the second one at its longest."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
     if plan.label.kind.position == "residual":
-        n_moments = _moments_of(plan).n_statistics
+        n_moments = _choose_moments(plan).n_statistics
         norms, lengths = (1, n_moments), (len(ERROR_EDGES) + 1, n_moments)
     else:
         norms = n_curves, n_curves + (n_curves > 1)
-        lengths = n_curves * N_OUTLINE, rows_of_label(plan.label) * n_curves * MAX_BINS + 2
+        lengths = n_curves * N_OUTLINE, count_label_rows(plan.label) * n_curves * MAX_BINS + 2
     return [
         NoiseDemand(norm * UNIT * UNIT * rows * rows, length, weight=weight)
         for norm, length, weight in zip(norms, lengths, (OUTLINE_SHARE, 1 - OUTLINE_SHARE), strict=True)
@@ -279,8 +279,8 @@ def _two_classes(
     flat = cells.ravel()
     scores = {
         "auc": auc(cells, noise),
-        "log_loss": within(mean_of(losses, flat, noise), 0.0, math.inf),
-        "accuracy": within(mean_of(hits, flat, noise), 0.0, 1.0),
+        "log_loss": within(estimate_mean(losses, flat, noise), 0.0, math.inf),
+        "accuracy": within(estimate_mean(hits, flat, noise), 0.0, 1.0),
     }
     count = Estimate(float(flat.sum()), noise * math.sqrt(len(flat)))
     return Evaluation(count, scores, (calibration_curve(plan.label.classes[-1], cells, noise, chance),))
@@ -308,7 +308,7 @@ def _several_classes(
     scores = {
         "auc": mean_estimate(areas),
         "log_loss": within(ratio(top, bottom, ours, noise), 0.0, math.inf),
-        "accuracy": within(mean_of(np.array([0.0, 1.0]), hits, noise), 0.0, 1.0),
+        "accuracy": within(estimate_mean(np.array([0.0, 1.0]), hits, noise), 0.0, 1.0),
     }
     return Evaluation(Estimate(float(hits.sum()), noise * math.sqrt(2)), scores, tuple(curves))
 

@@ -31,7 +31,7 @@ from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.trees.ensemble import Ensemble, link_of
+from hedgerow.trees.ensemble import Ensemble, find_link
 from hedgerow.trees.importances import importances
 from hedgerow.trees.leaf_sums import Site, SiteRecords
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
@@ -106,7 +106,7 @@ class ScoreHistogram(EvaluationQuery):
 
     def answer(self, site: Site) -> IntVector:
         site.take_in(self.update)
-        link, records, (n_curves, n_rows, n_bins) = link_of(site.plan), site.records, self.shape
+        link, records, (n_curves, n_rows, n_bins) = find_link(site.plan), site.records, self.shape
         places = positions(records, self.position, link, site.plan.label)
         counts = np.zeros((n_curves, n_rows, n_bins), dtype=np.int64)
         for curve in range(n_curves):
@@ -131,7 +131,7 @@ class ScoreHistogram(EvaluationQuery):
         is_plain = self.position != "residual" or not (self.by_label or self.with_hits)
         return (
             self.position == label.kind.position
-            and n_rows == (rows_of_label(label) if self.by_label else 1)
+            and n_rows == (count_label_rows(label) if self.by_label else 1)
             and n_curves == label.n_outputs
             and is_plain
             and self.length == n_curves * n_rows * n_bins + 2 * self.with_hits
@@ -154,7 +154,7 @@ class ScoreHistogram(EvaluationQuery):
             yield "a count is below zero"
         if totals.max() > facts.n_rows * self.unit + reach:
             yield "a total is larger than the rows allow"
-        if np.ptp(totals) > 2 * reach + 2 * facts.clipped(self, float(released.max()) + 2 * reach):
+        if np.ptp(totals) > 2 * reach + 2 * facts.bound_clipping(self, float(released.max()) + 2 * reach):
             yield "the totals of curves over the same rows differ"
 
 
@@ -191,7 +191,7 @@ class _Moments(EvaluationQuery):
         reach = facts.reach(1)
         if np.delete(released, self.signed).min() < -reach:
             yield "a count or a sum of what is never negative is below zero"
-        if np.abs(released[1:]).max() > released[0] + 2 * reach + facts.clipped(self) + 1:
+        if np.abs(released[1:]).max() > released[0] + 2 * reach + facts.bound_clipping(self) + 1:
             yield "a sum is larger than its records allow"
 
 
@@ -209,7 +209,7 @@ class ErrorMoments(_Moments):
         """See `Query.answer`: every product is rounded to the nearest unit."""
         site.take_in(self.update)
         labels, clip, unit = site.records.labels.astype(np.int64), self.error_clip, self.unit
-        errors = np.minimum(np.abs(_errors(site.records, link_of(site.plan), site.plan.label)), clip)
+        errors = np.minimum(np.abs(_errors(site.records, find_link(site.plan), site.plan.label)), clip)
         first = (labels * unit + SCORE_UNIT // 2) // SCORE_UNIT
         second = (labels * labels * unit + SCORE_UNIT**2 // 2) // SCORE_UNIT**2
         squared = (errors * errors * unit + clip * clip // 2) // (clip * clip)
@@ -249,7 +249,7 @@ class DevianceMoments(_Moments):
         return np.array([self.unit * len(labels), first.sum(), second.sum()], dtype=np.int64)
 
 
-def rows_of_label(label: Label) -> int:
+def count_label_rows(label: Label) -> int:
     """Rows of bins by label: for each code of a time to an event, else for a class and the rest."""
     return label.n_codes if label.kind.position == "risk" else 2
 

@@ -54,7 +54,7 @@ class GridPost:
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
         """See `Post.pull`."""
-        return [_fetched(message) for message in self._grid.pull_messages(list(numbers))]
+        return [_read_fetched(message) for message in self._grid.pull_messages(list(numbers))]
 
 
 def record(**values: bytes | str) -> RecordDict:
@@ -62,19 +62,19 @@ def record(**values: bytes | str) -> RecordDict:
     return RecordDict({RECORD: ConfigRecord({"version": __version__, **values})})
 
 
-def content_of(message: Message) -> dict[str, object]:
+def read_content(message: Message) -> dict[str, object]:
     """What a peer's message holds; empty when it is of another kind."""
     found = message.content.get(RECORD)
     return dict(found) if isinstance(found, ConfigRecord) else {}
 
 
-def _fetched(message: Message) -> Fetched:
+def _read_fetched(message: Message) -> Fetched:
     number = message.metadata.reply_to_message_id
     if message.has_error():
         # Its text may quote what only the site's owner should read; Flower's code says enough.
         code = message.error.code
         return Fetched(number, None, f"flower-error-{code}", is_away=code == _NODE_UNAVAILABLE)
-    content = content_of(message)
+    content = read_content(message)
     reply = content.get("reply")
     if isinstance(reply, bytes):
         return Fetched(number, reply)
@@ -113,7 +113,7 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
 
 def reply_to(message: Message, context: Context, app_version: str) -> Message:
     """A node's reply to a message."""
-    return Message(content_for(content_of(message), context, app_version), reply_to=message)
+    return Message(content_for(read_content(message), context, app_version), reply_to=message)
 
 
 def content_for(content: Mapping[str, object], context: Context, app_version: str) -> RecordDict:
@@ -151,16 +151,16 @@ def site_path(context: Context) -> Path:
         return Path(str(node[SITE_KEY]))
     if CLIENT_KEY in node:
         # Each of these nodes has a partition too, and a job must not choose a folder for it.
-        return _path_of_client(str(node[CLIENT_KEY]), Path.cwd())
+        return _client_path(str(node[CLIENT_KEY]), Path.cwd())
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     if folder and "partition-id" in node and "num-partitions" in node:
-        from hedgerow.flower.coordinator import file_of_partition
+        from hedgerow.flower.coordinator import partition_file
 
-        return file_of_partition(Path(folder), int(str(node["partition-id"])))
+        return partition_file(Path(folder), int(str(node["partition-id"])))
     raise UsageError("flower-no-site", site_key=SITE_KEY)
 
 
-def _path_of_client(name: str, folder: Path) -> Path:
+def _client_path(name: str, folder: Path) -> Path:
     """What the owner of an NVFlare client has put into its workspace. Args: folder: of the job, where its node runs."""
     if folder.name != f"app_{name}":
         raise UsageError("flower-no-site", site_key=SITE_KEY)

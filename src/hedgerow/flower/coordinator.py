@@ -40,15 +40,15 @@ from hedgerow.flower.envelope import (
     LINK_BYTES,
     MOST_MESSAGES,
     Envelope,
+    EnvelopeKind,
     Fetched,
-    Kind,
     LinkKeys,
+    bundle_messages,
     messages_in,
-    opened,
     parse,
     public_key,
     require_signature,
-    sealed,
+    seal_messages,
     sign,
 )
 from hedgerow.methods.tasks import TrainingTask
@@ -158,7 +158,7 @@ class _Peer:
         self.outbox_bytes += cost
         return True
 
-    def emptied(self) -> list[bytes]:
+    def drain(self) -> list[bytes]:
         """What waited; nothing does then."""
         waited, self.outbox, self.outbox_bytes = self.outbox, [], 0
         return waited
@@ -282,16 +282,18 @@ class FlowerHub:
         peer.link, peer.secret = self._clock.entropy(LINK_BYTES), self._clock.entropy(KEY_BYTES)
         # An earlier process may have greeted the node: seconds since 1970 are more than it counted, or the node says.
         peer.number, peer.keys = max(peer.number + 1, int(self._clock.date())), None
-        body = opened(self._greeting())
-        peer.request = Envelope(Kind.GREETING, "", peer.link, peer.number, public_key(peer.secret), _NO_HASH, body)
+        body = bundle_messages(self._greeting())
+        peer.request = Envelope(
+            EnvelopeKind.GREETING, "", peer.link, peer.number, public_key(peer.secret), _NO_HASH, body
+        )
         self._sign(peer)
 
     def _write_request(self, peer: _Peer) -> None:
         if peer.keys is None:
             return
         peer.number += 1
-        bare = Envelope(Kind.REQUEST, peer.site, peer.link, peer.number, public_key(peer.secret), _NO_HASH)
-        peer.request = sealed(bare, peer.keys.to_node, peer.emptied(), self._clock.entropy)
+        bare = Envelope(EnvelopeKind.REQUEST, peer.site, peer.link, peer.number, public_key(peer.secret), _NO_HASH)
+        peer.request = seal_messages(bare, peer.keys.to_node, peer.drain(), self._clock.entropy)
         self._sign(peer)
         self.n_requests[peer.site] += 1
 
@@ -326,7 +328,7 @@ class FlowerHub:
                 continue
             peer.letters.discard(fetched.number)
             if fetched.data is None:
-                self._failed(peer, fetched)
+                self._post_again(peer, fetched)
                 continue
             self._traffic.received += len(fetched.data)
             try:
@@ -348,7 +350,7 @@ class FlowerHub:
         request = peer.request
         if request is None or reply.request != request.digest:
             return  # It answers an earlier link; the request of this one is under way.
-        is_lost = reply.kind is Kind.LOST and reply.number < HIGHEST_NUMBER
+        is_lost = reply.kind is EnvelopeKind.LOST and reply.number < HIGHEST_NUMBER
         if peer.site not in ("", reply.site) or reply.link != peer.link or not (is_lost or reply.number == peer.number):
             raise WireRefusal(WireCode.SITE_MISMATCH)
         peer.raw, peer.letters = b"", set()
@@ -358,9 +360,9 @@ class FlowerHub:
                 return
             self._begin_again(peer, WireCode.CONNECTION_LOST)
             return
-        if reply.kind is not Kind.REPLY:
+        if reply.kind is not EnvelopeKind.REPLY:
             raise WireRefusal(WireCode.UNEXPECTED_FRAME)
-        if request.kind is Kind.GREETING:
+        if request.kind is EnvelopeKind.GREETING:
             self._join(peer, reply)
         if peer.keys is None:
             return
@@ -388,12 +390,12 @@ class FlowerHub:
             return
         peer.keys = LinkKeys.agree(peer.secret, reply.key, peer.link, reply.site)
         peer.site = reply.site
-        peer.emptied()
+        peer.drain()
         self._by_site[reply.site] = peer
         self.n_requests[reply.site] += 1
         self._events.append(Joined(reply.site))
 
-    def _failed(self, peer: _Peer, fetched: Fetched) -> None:
+    def _post_again(self, peer: _Peer, fetched: Fetched) -> None:
         """The node's process failed or refuses: its request is posted again, and after some failures it is greeted."""
         if fetched.is_away:
             self._begin_again(peer, WireCode.CONNECTION_LOST)
@@ -416,7 +418,7 @@ class FlowerHub:
         """The link is over; the node is greeted again."""
         self._drop(peer, reason)
         peer.site, peer.keys, peer.raw, peer.letters = "", None, b"", set()
-        peer.emptied()
+        peer.drain()
 
     def _drop(self, peer: _Peer, reason: WireCode) -> None:
         if peer.site and self._by_site.get(peer.site) is peer:
@@ -451,7 +453,7 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
     def asking(session: RunSession, board: RunBoard) -> Iterator[Hub]:
         hubs.append(make_hub(session, keys, post, patience))
         try:
-            with watched(file, board, hubs[0], keys):
+            with serve_monitors(file, board, hubs[0], keys):
                 yield hubs[0]
         finally:
             hubs[0].close()
@@ -497,7 +499,7 @@ def make_hub(
 
 
 @contextmanager
-def watched(
+def serve_monitors(
     file: CoordinatorFile, board: RunBoard, hub: FlowerHub, keys: tuple[PrivateIdentity, PinnedRoster]
 ) -> Iterator[None]:
     """Let the roster's monitors watch, if the file says where."""
@@ -586,7 +588,7 @@ def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> Non
     """Write the files of all parties; raises UsageError when the folder holds a federation already."""
     if (folder / "roster.toml").exists():
         raise UsageError("exists", code="out-is-folder", path=folder / "roster.toml")
-    places = {f"site-{number}": file_of_partition(folder, number).parent for number in range(n_sites)}
+    places = {f"site-{number}": partition_file(folder, number).parent for number in range(n_sites)}
     make_keys(folder, places)
     columns = load_rand_hie()
     # All rows of a person are at one site, as the plan declares.
@@ -601,7 +603,7 @@ def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> Non
     (folder / "coordinator.toml").write_text(_COORDINATOR, encoding="utf-8")
 
 
-def file_of_partition(folder: Path, number: int) -> Path:
+def partition_file(folder: Path, number: int) -> Path:
     """The site's file of one partition."""
     return folder / f"site-{number}" / "site.toml"
 

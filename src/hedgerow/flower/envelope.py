@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Annotated
 
 from hedgerow import __version__
-from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, Choice, CodecFault, Encoded, Hash, Many, Shown, Text, Word
+from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, CodecFault, Encoded, Hash, Many, Member, Shown, Text, Word
 from hedgerow.crypto import SIGNATURE_BYTES, Identity, PrimitiveFault, SecretKey, hkdf, seal, unseal, verify
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.plan.fields import escape_for_terminal
-from hedgerow.protocol.stream import WireCode, WireRefusal, refused
+from hedgerow.protocol.stream import WireCode, WireRefusal, translate_fault
 
 LINK_BYTES = KEY_BYTES = HASH_BYTES
 HIGHEST_NUMBER = 0xF0000000
@@ -37,7 +37,7 @@ MOST_MESSAGES = 4096
 _DOMAIN = b"flower"
 
 
-class Kind(IntEnum):
+class EnvelopeKind(IntEnum):
     """The kind bytes of envelopes."""
 
     GREETING = 80
@@ -70,7 +70,7 @@ class Envelope(Encoded):
         request: SHA-256 of the request that this answers, without its signature; zeros in a request.
     """
 
-    kind: Annotated[Kind, Choice(Kind)]
+    kind: Annotated[EnvelopeKind, Member(EnvelopeKind)]
     site: Annotated[str, Text(most=64)]
     link: Hash
     number: U32
@@ -103,7 +103,7 @@ def parse(data: bytes) -> Envelope:
     try:
         return Envelope.from_bytes(data[:-SIGNATURE_BYTES])
     except CodecFault as fault:
-        raise refused(fault) from None
+        raise translate_fault(fault) from None
 
 
 def require_signature(data: bytes, identity_key: bytes) -> None:
@@ -143,27 +143,29 @@ def public_key(secret: bytes) -> bytes:
     return SecretKey(secret).public
 
 
-def opened(messages: Sequence[bytes]) -> bytes:
+def bundle_messages(messages: Sequence[bytes]) -> bytes:
     """Messages as the open body of a greeting."""
     return Bundle(tuple(messages)).to_bytes()
 
 
-def sealed(envelope: Envelope, key: bytes, messages: Sequence[bytes], entropy: Callable[[int], bytes]) -> Envelope:
+def seal_messages(
+    envelope: Envelope, key: bytes, messages: Sequence[bytes], entropy: Callable[[int], bytes]
+) -> Envelope:
     """The envelope, which has no body yet, with messages as its sealed body."""
-    return replace(envelope, body=seal(key, opened(messages), envelope.to_bytes(), entropy))
+    return replace(envelope, body=seal(key, bundle_messages(messages), envelope.to_bytes(), entropy))
 
 
 def messages_in(envelope: Envelope, key: bytes) -> tuple[bytes, ...]:
     """The messages in the body, which `key` opens where it is sealed; raises WireRefusal MALFORMED."""
     try:
         body = envelope.body
-        if envelope.kind is not Kind.GREETING:
+        if envelope.kind is not EnvelopeKind.GREETING:
             body = unseal(key, body, replace(envelope, body=b"").to_bytes())
         return Bundle.from_bytes(body).messages
     except PrimitiveFault:
         raise WireRefusal(WireCode.MALFORMED, "A sealed body does not open.") from None
     except CodecFault as fault:
-        raise refused(fault) from None
+        raise translate_fault(fault) from None
 
 
 # On a site's machine --------------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ class NodeSocket:
         with connection:
             # A peer that hangs up, is slow or sends nonsense has not asked anything.
             with contextlib.suppress(OSError, ValueError):
-                asked = HandedOn.from_bytes(_received(connection, _PATIENCE))
+                asked = HandedOn.from_bytes(_receive_all(connection, _PATIENCE))
                 try:
                     reply = HandedBack(answer(asked.release, asked.request))
                 except HedgerowError as fault:
@@ -261,7 +263,7 @@ def ask(path: Path, version: str, request: bytes) -> bytes:
             connection.connect(str(path))
             connection.sendall(asked)
             connection.shutdown(socket.SHUT_WR)
-            back = HandedBack.from_bytes(_received(connection, _LONGEST_ANSWER))
+            back = HandedBack.from_bytes(_receive_all(connection, _LONGEST_ANSWER))
     except (OSError, ValueError) as fault:
         raise EnvironmentFault("flower-node-absent", path=path, fault=fault) from None
     if code := back.refusal:
@@ -278,7 +280,7 @@ def _require_dead(path: Path) -> None:
     raise EnvironmentFault("address-in-use", fault="A node listens already", address=path)
 
 
-def _received(connection: socket.socket, seconds: float) -> bytes:
+def _receive_all(connection: socket.socket, seconds: float) -> bytes:
     """All that the other side writes until it ends its half; TimeoutError when that takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
     parts: list[bytes] = []

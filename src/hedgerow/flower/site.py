@@ -34,11 +34,11 @@ from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import (
     NodeSetup,
     Policy,
-    asked_by,
     check_own_plan,
+    describe_invitation,
 )
 from hedgerow.client.state import NodeStore
-from hedgerow.codec import stored_version
+from hedgerow.codec import database_version
 from hedgerow.data.adapters import PLAIN
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.sources import file_path, is_url
@@ -47,14 +47,14 @@ from hedgerow.flower import SiteFile, read_site_file, require_version
 from hedgerow.flower.envelope import (
     KEY_BYTES,
     Envelope,
-    Kind,
+    EnvelopeKind,
     LinkKeys,
     NodeSocket,
     messages_in,
     parse,
     public_key,
     require_signature,
-    sealed,
+    seal_messages,
     sign,
 )
 from hedgerow.plan.plan import Plan
@@ -105,7 +105,7 @@ class LinkStore:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._database = Database(folder / "flower.db", _SCHEMA, stored_version(_VERSION))
+        self._database = Database(folder / "flower.db", _SCHEMA, database_version(_VERSION))
         # What was replaced is overwritten, so that a link's old keys cannot be read from the file.
         self._database.rows("pragma secure_delete = on")
 
@@ -157,7 +157,8 @@ class FlowerNode:
         """
         request = parse(data)
         require_signature(data, self._roster.coordinator.identity_key)
-        if request.kind not in (Kind.GREETING, Kind.REQUEST) or request.site not in ("", self._identity.public.name):
+        is_ours = request.site in ("", self._identity.public.name)
+        if request.kind not in (EnvelopeKind.GREETING, EnvelopeKind.REQUEST) or not is_ours:
             raise WireRefusal(WireCode.UNEXPECTED_FRAME)
         store = LinkStore(self._folder)
         try:
@@ -169,21 +170,21 @@ class FlowerNode:
         link = store.load()
         latest = -1 if link is None else link.number
         if link is not None and (link.link, link.request) == (request.link, request.digest):
-            return self._lost(request, latest) if link.reply is None else link.reply
+            return self._answer_lost(request, latest) if link.reply is None else link.reply
         entropy, is_next = self._setup.entropy, request.number == latest + 1
-        if request.kind is Kind.GREETING and request.number > latest:
+        if request.kind is EnvelopeKind.GREETING and request.number > latest:
             link = _Link(request.link, request.key, entropy(KEY_BYTES), request.number, request.digest)
-        elif request.kind is Kind.REQUEST and link is not None and link.link == request.link and is_next:
+        elif request.kind is EnvelopeKind.REQUEST and link is not None and link.link == request.link and is_next:
             link.number, link.request, link.reply = request.number, request.digest, None
         else:
             # An older greeting, which who carries it has kept, would take the node out of its run.
-            return self._lost(request, latest)
+            return self._answer_lost(request, latest)
         keys = LinkKeys.agree(link.secret, link.hub_key, link.link, self._identity.public.name)
         messages = messages_in(request, keys.to_node)
         store.save(link)
-        answers, link.kept = self._work(messages, link, is_greeting=request.kind is Kind.GREETING)
-        reply = self._envelope(Kind.REPLY, request, public_key(link.secret))
-        link.reply = sign(sealed(reply, keys.to_hub, answers, entropy), self._identity.seed)
+        answers, link.kept = self._work(messages, link, is_greeting=request.kind is EnvelopeKind.GREETING)
+        reply = self._envelope(EnvelopeKind.REPLY, request, public_key(link.secret))
+        link.reply = sign(seal_messages(reply, keys.to_hub, answers, entropy), self._identity.seed)
         store.save(link)
         return link.reply
 
@@ -199,7 +200,7 @@ class FlowerNode:
                 code = fault.public_code if isinstance(fault, DataError) else fault.code
                 for message in (decode(each, FROM_COORDINATOR) for each in messages):
                     if isinstance(message, Invitation | EvaluationInvitation | SurveyInvitation):
-                        book.note_invitation(asked_by(message), fault.code)
+                        book.note_invitation(describe_invitation(message), fault.code)
                 return [*hello, encode(Refused(0, code))], b""
             if session.set_aside is not None and is_greeting:
                 self._report(session.set_aside)
@@ -246,11 +247,11 @@ class FlowerNode:
         finally:
             store.close()
 
-    def _lost(self, request: Envelope, latest: int) -> bytes:
-        lost = self._envelope(Kind.LOST, request, bytes(KEY_BYTES))
+    def _answer_lost(self, request: Envelope, latest: int) -> bytes:
+        lost = self._envelope(EnvelopeKind.LOST, request, bytes(KEY_BYTES))
         return sign(replace(lost, number=max(0, latest)), self._identity.seed)
 
-    def _envelope(self, kind: Kind, request: Envelope, key: bytes) -> Envelope:
+    def _envelope(self, kind: EnvelopeKind, request: Envelope, key: bytes) -> Envelope:
         return Envelope(kind, self._identity.public.name, request.link, request.number, key, request.digest)
 
 
@@ -259,7 +260,7 @@ _LOG_BYTES = 1 << 20
 """One that is longer is kept as flower.old, in the place of the one before."""
 
 
-def options_of(file: SiteFile) -> NodeOptions:
+def build_options(file: SiteFile) -> NodeOptions:
     """What a site's file gives the node: its fields have the same names, and what is empty is not given."""
     given: dict[str, Any] = {field.name: getattr(file, field.name, None) for field in fields(NodeOptions)}
     return NodeOptions(**{name: value for name, value in given.items() if value})
@@ -267,26 +268,26 @@ def options_of(file: SiteFile) -> NodeOptions:
 
 def check(path: Path) -> None:
     """Look at what a site's file names before anyone asks: policy, plan, tables; raises what the owner has to mend."""
-    options = options_of(read_site_file(path))
+    options = build_options(read_site_file(path))
     policy, folder = read_policy(options.policy), Path(options.state or "")
     for table in filter(None, (options.data, options.held_out)):
         check_table(table, policy.data)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write = _teller(folder)
 
-    def told(text: str, level: str = "") -> None:
+    def show(text: str, level: str = "") -> None:
         write(text, level)
         if level:
             note(text, level=level)
 
     with use_threads(options.threads or available_threads()) as n_threads:
         keys = read_private(Path(options.identity)), read_roster(Path(options.roster))
-        setup = setup_of(options, keys, policy, n_threads, is_check=True)
+        setup = build_setup(options, keys, policy, n_threads, is_check=True)
         check_own_plan(setup)
-        with_rows_read(setup, options.tables(policy), told, ask_about_left_out_rows if is_terminal() else None)
+        with_rows_read(setup, options.tables(policy), show, ask_about_left_out_rows if is_terminal() else None)
 
 
-def setup_of(
+def build_setup(
     options: NodeOptions,
     keys: tuple[PrivateIdentity, PinnedRoster],
     policy: Policy,
@@ -294,11 +295,11 @@ def setup_of(
     *,
     is_check: bool = False,
 ) -> NodeSetup:
-    """What a site's node is made of; `is_check` as for `_kept`."""
+    """What a site's node is made of; `is_check` as for `_make_loader`."""
     folder = Path(options.state or "")
 
     def read(data: str, query: str | None, name: str) -> Load:
-        return _kept((data, query), folder, policy, name, is_check=is_check)
+        return _make_loader((data, query), folder, policy, name, is_check=is_check)
 
     plan = None if options.plan is None else read_plan(options.plan)
     return make_setup(options, keys, policy, plan, n_threads, read, _teller(folder))
@@ -306,16 +307,16 @@ def setup_of(
 
 def answer(path: Path, request: bytes) -> bytes:
     """The reply of the site whose file this is to one request; raises as `FlowerNode.answer`, and UsageError."""
-    options = options_of(read_site_file(path))
+    options = build_options(read_site_file(path))
     keys, folder = (read_private(Path(options.identity)), read_roster(Path(options.roster))), Path(options.state or "")
     with use_threads(options.threads or available_threads()) as n_threads:
-        setup = setup_of(options, keys, read_policy(options.policy), n_threads)
+        setup = build_setup(options, keys, read_policy(options.policy), n_threads)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, book_file(options.budget, folder, options.policy, setup.site))
         return FlowerNode(*keys, setup, folder, budget, lambda fault: report(folder, fault)).answer(request)
 
 
-def _kept(
+def _make_loader(
     source: tuple[str, str | None], folder: Path, policy: Policy, name: str, *, is_check: bool = False
 ) -> Load:
     """Read a table or a query's result, from the node's own folder where a plan's rows of the table were read before.
@@ -405,7 +406,7 @@ def serve(path: Path, socket: Path, log_format: str, *, leaves: bool) -> None:
 
     Args: path: the site's file; socket: where the SuperNode's user may knock; leaves: leave the run of the state first.
     """
-    options = options_of(read_site_file(path))
+    options = build_options(read_site_file(path))
     name = read_private(Path(options.identity)).public.name
     begin_log(name, log_format)
     check(path)

@@ -14,7 +14,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.privacy.ledger import prepared_events
+from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.outlook import outlook_of
 from hedgerow.privacy.report import ROWS_OF_ONE_PERSON
 from hedgerow.protocol.queries import Query
@@ -106,7 +106,7 @@ def forecast(plan: Plan) -> Forecast:
         most.append(longest if is_of_leaves else query.length)
     is_local = plan.privacy.noise == "local"
     widths = [width_of(query, plan) for query in queries]
-    events = [*prepared_events(plan), *(noise_of(query, is_local=is_local).event for query in queries)]
+    events = [*read_prepared_events(plan), *(noise_of(query, is_local=is_local).event for query in queries)]
     lengths: dict[str, list[int]] = {}
     for query in queries:
         lengths.setdefault(query.purpose.kind, []).append(query.length)

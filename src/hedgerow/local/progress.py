@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import account_of
+from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.queries import Query
 
@@ -95,7 +95,7 @@ class TrainingProgress:
         if now - self._last_epsilon >= _SECONDS_BETWEEN_EPSILONS or is_last:
             privacy, self._last_epsilon = self._plan.privacy, now
             if math.isfinite(privacy.epsilon):
-                self._spent = account_of(privacy.accountant, ledger.events(), privacy.delta).epsilon
+                self._spent = compute_account(privacy.accountant, ledger.events(), privacy.delta).epsilon
         if self._bar is not None:
             title = self._title
             self._bar.update(self._task, completed=self._done, description=title, epsilon=self._epsilon_text())

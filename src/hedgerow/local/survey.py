@@ -21,11 +21,11 @@ from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
 from hedgerow.plan.plan import DECLARED, FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
 from hedgerow.plan.toml import plan_toml, toml_without_classes
-from hedgerow.privacy.ledger import Ledger, prepared_tables
+from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.public import PublicColumn, PublicInputs, units_of
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
-from hedgerow.server.release import Answering, PlainAggregation, Releaser, checked_cost
+from hedgerow.privacy.public import PublicColumn, PublicInputs, list_units
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
+from hedgerow.server.release import Answering, PlainAggregation, Releaser, check_cost
 from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.kinds import MAX_CLASSES
 from hedgerow.survey.program import survey
@@ -133,7 +133,7 @@ def read_site_tables(
     """Read the tables of all sites, by name; the columns are those of the first one, but for those to be left out.
 
     Args:
-        schema: declared columns by name (`schema_of`).
+        schema: declared columns by name (`read_schema`).
         without: columns that are not read.
         unit: the column that says whom a row is about; "record" for none. No statistics are made of it.
 
@@ -142,7 +142,7 @@ def read_site_tables(
         UsageError: code "survey-no-columns"; code "survey-column" for a name in `schema` or `without`, or a unit, that
             no column is called.
     """
-    columns, unread = columns_of(tables, schema, [*without, *([] if unit == "record" else [unit])])
+    columns, unread = read_columns(tables, schema, [*without, *([] if unit == "record" else [unit])])
     return _read(tables, columns, unit, unread)
 
 
@@ -158,7 +158,7 @@ def _read(
     return SiteTables(columns, raw, unread, {site: own.rows for site, own in raw.items()})
 
 
-def columns_of(
+def read_columns(
     tables: Mapping[str, Location], schema: Mapping[str, AskedColumn], without: Sequence[str]
 ) -> tuple[tuple[AskedColumn, ...], tuple[str, ...]]:
     """What is known of each column by the headers alone, and the columns of types that Hedgerow does not read, or of
@@ -181,11 +181,11 @@ def columns_of(
     read = [name for name in wanted if all(name in own for own in types.values())]
     if not read:
         raise UsageError("survey-no-columns")
-    found = tuple(_asked(name, [own[name] for own in types.values()], schema) for name in read)
+    found = tuple(_ask_column(name, [own[name] for own in types.values()], schema) for name in read)
     return found, tuple(name for name in wanted if name not in read)
 
 
-def _asked(name: str, types: Sequence[str], schema: Mapping[str, AskedColumn]) -> AskedColumn:
+def _ask_column(name: str, types: Sequence[str], schema: Mapping[str, AskedColumn]) -> AskedColumn:
     if name in schema:
         return schema[name]
     kinds = {"text" if kind == "moment" else kind for kind in types}
@@ -194,16 +194,16 @@ def _asked(name: str, types: Sequence[str], schema: Mapping[str, AskedColumn]) -
     return AskedColumn(name, kinds.pop() if len(kinds) == 1 and "date" not in kinds else "")
 
 
-def schema_of(toml_text: str) -> dict[str, AskedColumn]:
+def read_schema(toml_text: str) -> dict[str, AskedColumn]:
     """What a plan, or a draft or part of one, declares of its columns: [[features]], and [label] if it has a type.
 
     Raises:
         PlanError: it is no TOML, or a field is wrong.
     """
-    return _schema(_parsed(toml_text))
+    return _schema(_parse(toml_text))
 
 
-def _parsed(toml_text: str) -> Mapping[str, Any]:
+def _parse(toml_text: str) -> Mapping[str, Any]:
     try:
         return parse_toml(toml_text)
     except ValueError as error:
@@ -226,13 +226,13 @@ def _schema(table: Mapping[str, Any]) -> dict[str, AskedColumn]:
     return found
 
 
-def numeric_label_of(toml_text: str, name: str) -> dict[str, Any] | None:
+def read_numeric_label(toml_text: str, name: str) -> dict[str, Any] | None:
     """The [label] of a plan, or of a part of one, where it declares the column `name` a count or a bounded number.
 
     Raises:
         PlanError: it is no TOML, a field is wrong, or its bounds are missing.
     """
-    table = _parsed(toml_text).get("label")
+    table = _parse(toml_text).get("label")
     if not isinstance(table, Mapping) or table.get("name") != name or "type" not in table:
         return None
     label = read_section(Label, table, "label")
@@ -242,7 +242,7 @@ def numeric_label_of(toml_text: str, name: str) -> dict[str, Any] | None:
     return dict(table)
 
 
-def curves_of(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> OpenTable:
+def ask_curves(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> OpenTable:
     """The Kaplan-Meier curves that a plan, or a part of one, declares: its [label], and its feature of the groups.
 
     Args:
@@ -253,7 +253,7 @@ def curves_of(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Ope
         PlanError: it is no TOML, a field is wrong, or its label is no time to an event.
         UsageError: code "survey-by", where no feature with categories is called so.
     """
-    table = _parsed(toml_text)
+    table = _parse(toml_text)
     columns = _schema(table)
     label = read_section(Label, table.get("label"), "label")
     if not label.intervals:
@@ -266,7 +266,7 @@ def curves_of(toml_text: str, by: str | None, privacy: Mapping[str, Any]) -> Ope
     return OpenTable.of_curves(label, None if by is None else columns[by], privacy)
 
 
-def schema_of_book(book: Mapping[str, Entry]) -> dict[str, AskedColumn]:
+def schema_from_book(book: Mapping[str, Entry]) -> dict[str, AskedColumn]:
     """What a code book declares of columns by their names; nothing of identifiers and free text.
 
     One bound without the other says nothing here: both are found.
@@ -308,9 +308,9 @@ def table_survey(
         PrivacyContext.of(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),
         n_records=max(1, round(found.n_records.value)),
         sums_in_clear=is_clear,
-        public=PublicInputs(tuple(_public(column, asked) for column in asked.columns) + units_of(asked.carrier)),
+        public=PublicInputs(tuple(_public(column, asked) for column in asked.columns) + list_units(asked.carrier)),
     )
-    report = checked_cost(ledger, context) if asked.epsilon < math.inf else report_of(ledger, context)
+    report = check_cost(ledger, context) if asked.epsilon < math.inf else build_report(ledger, context)
     return TableSurvey(found, ledger, report)
 
 
@@ -326,7 +326,7 @@ def _public(column: AskedColumn, asked: OpenTable) -> PublicColumn:
 # The plan that follows -----------------------------------------------------------------------------------------------
 
 
-def drafted_plan(
+def draft_plan(
     survey: TableSurvey, n_sites: int, epsilon: float | None = None, label: Mapping[str, Any] | None = None
 ) -> Plan | None:
     """A plan for the label of the statistics, with all that they found, and what they cost; None where it has no label.
@@ -342,7 +342,7 @@ def drafted_plan(
     statistics, report = survey.statistics, survey.report
     if isinstance(statistics, SurvivalCurves):
         return None
-    label = _label_of(statistics) if label is None else label
+    label = _draft_label(statistics) if label is None else label
     features = [
         own if column.is_declared else own | {"origin": FOUND}
         for column in statistics.columns
@@ -368,7 +368,7 @@ def drafted_plan(
             "federation": {"min_sites": n_sites},
             "label": label,
             "features": features,
-            "prepared": prepared_tables(
+            "prepared": write_prepared_tables(
                 survey.ledger, report.unit, report.max_rows_per_unit * report.sites_per_unit, survey.run
             ),
         }
@@ -397,19 +397,19 @@ def plan_text(plan: Plan) -> str:
 def open_plan_text(survey: TableSurvey, n_sites: int, epsilon: float | None = None) -> str:
     """`plan_text` but for the label's classes, which were not found and wait for a person; "" without any feature.
 
-    Arguments and errors as of `drafted_plan`.
+    Arguments and errors as of `draft_plan`.
     """
     statistics = survey.statistics
     if isinstance(statistics, SurvivalCurves) or not statistics.label:
         return ""
     trial = {"name": statistics.label, "type": "binary", "classes": ["0", "1"]}
-    plan = drafted_plan(survey, n_sites, epsilon, trial)
+    plan = draft_plan(survey, n_sites, epsilon, trial)
     if plan is None:
         return ""
     return _PREAMBLE + toml_without_classes(plan)
 
 
-def _label_of(statistics: TableStatistics) -> dict[str, Any] | None:
+def _draft_label(statistics: TableStatistics) -> dict[str, Any] | None:
     """The plan's [label] by what was found; None where its classes, or its bounds, were not."""
     own = next((column for column in statistics.columns if column.name == statistics.label), None)
     if own is None:

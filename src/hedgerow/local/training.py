@@ -32,22 +32,22 @@ from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.calibration import QueryNoise
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.report import PrivacyReport, report_of
+from hedgerow.privacy.report import PrivacyReport, build_report
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.rounds import VECTOR_ID, clipped, mode_of, round_in
+from hedgerow.rounds import VECTOR_ID, clip, noise_mode, round_in
 from hedgerow.secagg.guarantees import dealt, default_wishes
 from hedgerow.secagg.masks import LEAST_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.server.coordinator import MAX_SLOTS, check_words, cohort_of
+from hedgerow.server.coordinator import MAX_SLOTS, check_words, find_noise_cohort
 from hedgerow.server.release import (
     Aggregation,
     Answering,
     GroupedAggregation,
     PlainAggregation,
     Progress,
-    answer_of,
+    ask_node,
     evaluation_context,
     run_evaluation,
     run_program,
@@ -84,7 +84,7 @@ class MaskedAggregation:
         self._entropy = entropy
         self._noise = noise
         self._drops = drops
-        self._mode = mode_of(plan)
+        self._mode = noise_mode(plan)
         self.n_nodes = len(self._nodes)
         self.sites: tuple[str, ...] | None = None
         self._epoch = self._new_epoch()
@@ -92,7 +92,7 @@ class MaskedAggregation:
     @property
     def cohort(self) -> NoiseCohort | None:
         """The sites that add noise in this epoch; None when the nodes add none."""
-        return cohort_of(self._plan, self._epoch.view)
+        return find_noise_cohort(self._plan, self._epoch.view)
 
     @property
     def public_seed(self) -> int:
@@ -100,15 +100,15 @@ class MaskedAggregation:
         return self._epoch.view.public_seed
 
     def sum_of(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_of`; raises Refusal, OwnMistake or Abandoned as the parties do."""
+        """See `Aggregation.sum_of`; raises Refusal, OwnMistake or SumAbandoned as the parties do."""
         if self._epoch.next_slot >= self._n_slots:
             self._epoch = self._new_epoch()
         epoch = self._epoch
         noise, expected = round_in(query, self._plan, epoch.view.guarantees, NO_MODEL)
         spec = epoch.spec(expected.purpose, expected.vectors, expected.model, expected.noise.variance)
-        vectors = {site: {VECTOR_ID: answer_of(node, query)} for site, node in self._nodes.items()}
+        vectors = {site: {VECTOR_ID: ask_node(node, query)} for site, node in self._nodes.items()}
         if noise.variance:
-            vectors = {site: {VECTOR_ID: clipped(own[VECTOR_ID], expected)} for site, own in vectors.items()}
+            vectors = {site: {VECTOR_ID: clip(own[VECTOR_ID], expected)} for site, own in vectors.items()}
         shares = self._shares(spec, noise) if self._mode is NoiseMode.DISTRIBUTED else None
         drops = self._drops(query) if self._drops is not None else None
         opened = epoch.aggregate(spec, vectors, noise=shares, drops=drops)
@@ -126,9 +126,9 @@ class MaskedAggregation:
 
     def _shares(self, spec: RoundSpec, noise: QueryNoise) -> dict[str, dict[str, Integers]]:
         """Every site's share of the noise of one round, each drawn under a name of its own."""
-        return {site: self._share_of(site, spec, noise) for site in self._nodes}
+        return {site: self._mask_share(site, spec, noise) for site in self._nodes}
 
-    def _share_of(self, site: str, spec: RoundSpec, noise: QueryNoise) -> dict[str, Integers]:
+    def _mask_share(self, site: str, spec: RoundSpec, noise: QueryNoise) -> dict[str, Integers]:
         if not noise.variance:
             return {vector.vector_id: np.zeros(vector.length, dtype=np.int64) for vector in spec.vectors}
 
@@ -222,7 +222,7 @@ def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, 
     other's vector, and the sum over one is its vector. Noise from the sites always travels under masks.
     """
     if plan.federation.groups:
-        return _grouped(plan, nodes, n_exchanges, noise)
+        return _group_nodes(plan, nodes, n_exchanges, noise)
     is_distributed = plan.privacy.noise == "distributed"
     if is_distributed and len(nodes) < 2:
         raise UsageError("one-site")
@@ -231,7 +231,7 @@ def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, 
     return PlainAggregation(nodes)
 
 
-def _grouped(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> GroupedAggregation:
+def _group_nodes(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> GroupedAggregation:
     """Each group of sites by itself; they are dealt by their names, for sites of one process have no keys."""
     n_groups = plan.federation.groups
     if len(nodes) < n_groups:
@@ -314,13 +314,13 @@ def evaluate_federated(
     program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=model.next_round)
     aggregation = build_aggregation(plan, nodes, N_EXCHANGES, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
-    report = report_of(outcome.ledger, model.report.with_evaluation(outcome.cost))
+    report = build_report(outcome.ledger, model.report.with_evaluation(outcome.cost))
     return FederatedEvaluation(
-        outcome.evaluation, outcome.cost, evaluated(model, outcome.evaluation, outcome.ledger, report)
+        outcome.evaluation, outcome.cost, add_evaluation(model, outcome.evaluation, outcome.ledger, report)
     )
 
 
-def evaluated(model: Model, evaluation: Evaluation, ledger: Ledger, report: PrivacyReport) -> Model:
+def add_evaluation(model: Model, evaluation: Evaluation, ledger: Ledger, report: PrivacyReport) -> Model:
     """The model with an evaluation on its account, and what that found of its errors."""
     return replace(model, ledger=ledger, report=report, errors=evaluation.errors or model.errors)
 

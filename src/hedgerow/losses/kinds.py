@@ -155,7 +155,7 @@ SQUARES = {"scale_pos_weight": "1"}
 _SQUARED_ERROR = {"reg_loss_param": SQUARES}
 
 
-class Identity(NumberLink):
+class IdentityLink(NumberLink):
     """The score is a number, scaled from its bounds to [-1, 1]."""
 
     name = "identity"
@@ -290,7 +290,7 @@ def shares(label: LabelKind) -> LossKind:
 
 def means(label: LabelKind, scores: Callable[[Any, Floats, Label], dict[str, float]]) -> LossKind:
     """Means of numbers; `scores` as in `LossKind`."""
-    return LossKind(label, Identity(), _means, scores, noise_ridge=12.0)
+    return LossKind(label, IdentityLink(), _means, scores, noise_ridge=12.0)
 
 
 # Measures

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hedgerow.losses.kinds import DEFAULT_CLIP, Identity, LossKind, means, regression_scores
+from hedgerow.losses.kinds import DEFAULT_CLIP, IdentityLink, LossKind, means, regression_scores
 from hedgerow.losses.labels import Numbers
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units
 from hedgerow.plan.fields import refuse
@@ -42,7 +42,7 @@ class Regression(Numbers):
 LABEL = Regression()
 KIND = LossKind(
     LABEL,
-    Identity(),
+    IdentityLink(),
     _build,
     regression_scores,
     noise_ridge=12.0,

@@ -17,7 +17,7 @@ from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.protocol.groups import combined, drawing_of, length_of, rounds_of_drawing, rows_of_groups
+from hedgerow.protocol.groups import combine, count_drawing_rounds, count_entries, derive_drawing, split_by_group
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.survey.program import Found, SurveyProgram
 from hedgerow.training.steps import EndedEarly, Program
@@ -47,7 +47,7 @@ class Replica:
         self.n_groups = task.run_plan.federation.groups
         # Exact sums over other groups of the same rows would show single sites'; noisy ones are each a release.
         is_drawn = self.n_groups and task.run_plan.privacy.noise == "distributed" and task.plan.has_joint_structure
-        self.n_rounds = rounds_of_drawing(task.n_exchanges) if is_drawn else 0
+        self.n_rounds = count_drawing_rounds(task.n_exchanges) if is_drawn else 0
         self._program: Program | EvaluationProgram | SurveyProgram | None = None
         self._origin = b""
         self._result: Ensemble | Evaluation | Found | None = None
@@ -150,14 +150,14 @@ class Replica:
         self.history = hasher.digest()
         self.n_releases += 1
         try:
-            self.query = self._program.send(combined(release, self.n_groups) if self.n_groups else release)
+            self.query = self._program.send(combine(release, self.n_groups) if self.n_groups else release)
         except StopIteration as finished:
             self.query, self._result = None, finished.value
 
     @property
     def drawing(self) -> bytes:
         """By what sites are dealt to groups in the round that it stands in: a function of the plan, seed and round."""
-        return drawing_of(self.structure_seed, self.n_drawings) if self.n_drawings else b""
+        return derive_drawing(self.structure_seed, self.n_drawings) if self.n_drawings else b""
 
     @property
     def n_drawings(self) -> int:
@@ -178,7 +178,7 @@ class Replica:
     @property
     def release_length(self) -> int:
         """Entries of the release that it waits for; 0 once it has finished."""
-        return 0 if self.query is None else length_of(self.query, self.n_groups)
+        return 0 if self.query is None else count_entries(self.query, self.n_groups)
 
     def rows_of(self, release: IntVector) -> IntVector:
         """The sums in a release: int64 [n, length], one or one for each group, 0 for a group that sat out.
@@ -189,7 +189,7 @@ class Replica:
         if not self.n_groups:
             return release[None]
         try:
-            return np.ascontiguousarray(rows_of_groups(release, self.n_groups)[:, 1:])
+            return np.ascontiguousarray(split_by_group(release, self.n_groups)[:, 1:])
         except ValueError as fault:
             raise RemoteProtocolError("release-unfit", why=str(fault)) from fault
 

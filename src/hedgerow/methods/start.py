@@ -88,7 +88,7 @@ class LabelSums(Query):
         reach = facts.reach(1)
         if not -reach <= released[1] <= facts.n_rows * self.support + reach:
             yield "the number of records is out of range"
-        records = max(0.0, released[1] + reach + facts.clipped(self)) / self.support
+        records = max(0.0, released[1] + reach + facts.bound_clipping(self)) / self.support
         if abs(released[0]) > FLOAT_TOLERANCE * self.clip * records + reach + 1:
             yield "the sum of the labels is larger than its records allow"
 

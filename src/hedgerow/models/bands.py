@@ -27,7 +27,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.training.settings import features_asked
 from hedgerow.training.steps import Run, leaf_rule
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.importances import Shape, features_of_tree, leaf_of_code, shape_function
+from hedgerow.trees.importances import Shape, find_leaves, find_tree_features, shape_function
 from hedgerow.trees.leaf_sums import LeafSums
 
 FloatArray = NDArray[np.float64]
@@ -103,7 +103,7 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
     shapes = [shape_function(ensemble, feature) for feature in range(ensemble.grid.n_features)]
     found = []
     for feature, shape in enumerate(shapes):
-        trees = [tree for tree in range(ensemble.n_trees) if features_of_tree(ensemble, tree) == {feature}]
+        trees = [tree for tree in range(ensemble.n_trees) if find_tree_features(ensemble, tree) == {feature}]
         deviations = np.zeros_like(shape.scores)
         if trees and sigmas[trees].any():
             leaves = [_leaves(run, ensemble, shape, tree, sigmas[tree], int(n_of_batch[tree])) for tree in trees]
@@ -120,7 +120,7 @@ def _leaves(
     loss, fitted, weights = run.loss, ensemble.fitted, ensemble.leaf_weights
     if fitted is None or weights is None:
         raise ValueError("a tree has leaves and weights")
-    used, place = np.unique(leaf_of_code(ensemble, tree)[: len(shape.density)], return_inverse=True)
+    used, place = np.unique(find_leaves(ensemble, tree)[: len(shape.density)], return_inverse=True)
     released = weights[tree, used] / (loss.scales[-1] * (loss.n_statistics - max(1, loss.n_outputs)))
     gradient_noise, rule = float(sigma / loss.scales[0]), leaf_rule(run, n_of_batch)
     ridge, rate, clip = rule.ridge(gradient_noise), rule.learning_rate / rule.divisor, rule.leaf_clip

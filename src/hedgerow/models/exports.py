@@ -56,7 +56,7 @@ from hedgerow.losses.kinds import Objective
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
 from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY, CodeArray, FeatureGrid, Grid
-from hedgerow.trees.constraints import groups_of
+from hedgerow.trees.constraints import build_groups
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, prune_tree, single_as_decimal
 from hedgerow.trees.importances import Shape, contributions, shape_function
 
@@ -149,7 +149,7 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
         signs = ({"increasing": "1", "decreasing": "-1"}.get(feature.monotone or "", "0") for feature in plan.features)
         attributes["monotone_constraints"] = f"({','.join(signs)})"
     if plan.model.interaction_constraints:
-        groups = [np.flatnonzero(group).tolist() for group in groups_of(plan)]
+        groups = [np.flatnonzero(group).tolist() for group in build_groups(plan)]
         attributes["interaction_constraints"] = json.dumps(groups)
     names = xgboost_names(plan)
     if renamed := {name: allowed for name, allowed in names.items() if name != allowed}:

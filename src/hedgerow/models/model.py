@@ -38,9 +38,9 @@ from hedgerow.privacy.events import (
     LocalGaussianEvent,
     UnnoisedEvent,
 )
-from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, prepared_ledger
+from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, read_prepared_ledger
 from hedgerow.privacy.outlook import outlook_facts, outlook_of
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, check_claims, unread_report_of
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, check_claims
 from hedgerow.protocol.stream import Salvage
 from hedgerow.survey.queries import OctaveCounts, ZoomCounts
 from hedgerow.trees.binning import CodeArray
@@ -698,7 +698,7 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
         raise _invalid(
             f"its privacy report speaks of {stored.get('n_releases')} releases and its ledger of {len(ledger)}"
         )
-    before = prepared_ledger(plan).releases
+    before = read_prepared_ledger(plan).releases
     if ledger.releases[: len(before)] != before:
         raise _invalid("its ledger does not begin with what its plan was prepared by")
     own = ledger.releases[len(before) :]
@@ -722,7 +722,7 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
         bounds_from_data=context.bounds_from_data or stored.get("bounds_from_data") is True,
         candidates_from_data=context.candidates_from_data or stored.get("candidates_from_data") is True,
     )
-    report = unread_report_of(ledger, context)
+    report = build_lazy_report(ledger, context)
     check_claims(stored, report, exact=exact)
     return report
 

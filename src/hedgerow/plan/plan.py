@@ -177,7 +177,7 @@ class Label:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelSection:
     """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only.
 
     Attributes:
@@ -308,7 +308,7 @@ def who_sees(noise: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Federation:
+class FederationSection:
     """Who takes part, and how long each waits for the others (seconds, 1 at least).
 
     Attributes:
@@ -383,8 +383,8 @@ class Plan:
     features: tuple[Feature, ...]
     label: Label
     privacy: Privacy
-    model: Model = dataclasses.field(default_factory=Model)
-    federation: Federation = dataclasses.field(default_factory=Federation)
+    model: ModelSection = dataclasses.field(default_factory=ModelSection)
+    federation: FederationSection = dataclasses.field(default_factory=FederationSection)
     own: Any = None
     prepared: tuple[Prepared, ...] = ()
 
@@ -413,8 +413,8 @@ class Plan:
             privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
             features=tuple(read_feature(item, f"features[{i}]") for i, item in enumerate(features)),
             label=read_section(Label, table.get("label", {}), "label"),
-            model=read_section(Model, table.get("model", {}), "model"),
-            federation=read_section(Federation, table.get("federation", {}), "federation"),
+            model=read_section(ModelSection, table.get("model", {}), "model"),
+            federation=read_section(FederationSection, table.get("federation", {}), "federation"),
             prepared=_read_prepared(table.get("prepared", [])),
         )
         plan = dataclasses.replace(plan, own=_own_section(table, plan.model))
@@ -694,7 +694,7 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
             raise PlanError("plan-unknown-field", path="plan", name=name, fields=", ".join(sorted(known)))
 
 
-def _own_section(table: Mapping[str, Any], model: Model) -> Any:
+def _own_section(table: Mapping[str, Any], model: ModelSection) -> Any:
     """The section of a plan's method; PlanError for another's, or a field of [model] that the method does not read."""
     for word in rules_by_method():
         if word != model.algorithm and section_name(word) in table:
@@ -826,7 +826,7 @@ def _check_prepared(plan: Plan, rules: PlanRules) -> None:
             raise refuse(f"prepared[{index}].shares", release.shares, "a cohort with noise of the sites, and only then")
 
 
-def _check_timeouts(federation: Federation) -> None:
+def _check_timeouts(federation: FederationSection) -> None:
     for name in ("join_timeout", "round_timeout", "idle_timeout"):
         seconds = getattr(federation, name)
         if seconds < LEAST_SECONDS:

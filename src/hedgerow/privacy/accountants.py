@@ -63,8 +63,8 @@ from hedgerow.privacy.cost import (
     PURE_EVENTS,
     ROUND_UP,
     all_pure,
-    amplified_epsilon,
-    cost_of,
+    amplify_epsilon,
+    compose_cost,
     epsilon_pure,
     for_rows,
     sum_slack,
@@ -227,7 +227,7 @@ _SEARCH_STEPS = 80
 
 # Remembered: a ledger has hundreds of equal events.
 @lru_cache(maxsize=1 << 16)
-def sampled_divergence(order: int, rate: float, noise_multiplier: float) -> float:
+def compute_sampled_divergence(order: int, rate: float, noise_multiplier: float) -> float:
     """Renyi divergence of one release over a Poisson sample, rounded up, in both directions.
 
     Args:
@@ -241,7 +241,7 @@ def sampled_divergence(order: int, rate: float, noise_multiplier: float) -> floa
 def paper_divergence(order: int, rate: float, noise_multiplier: float) -> float:
     """The bound for any mechanism, which S-GBDT's accountant uses: the terms from l = 3 on count three times.
 
-    Arguments as `sampled_divergence`, which is never larger.
+    Arguments as `compute_sampled_divergence`, which is never larger.
 
     Source: Zhu and Wang 2019, theorem 6; arXiv 2309.12041, theorem 9.
     """
@@ -274,11 +274,11 @@ def epsilon_of_divergence(order: float, divergence: float, delta: float) -> floa
     """
     if divergence == math.inf:
         return math.inf
-    epsilon = _converted(order, divergence, delta)
+    epsilon = _convert(order, divergence, delta)
     return max(0.0, epsilon + (abs(epsilon) + abs(math.log(delta))) * 4e-15)
 
 
-def _converted(order: float, divergence: float, delta: float) -> float:
+def _convert(order: float, divergence: float, delta: float) -> float:
     return divergence + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
 
@@ -297,13 +297,13 @@ def epsilon_renyi(events: Iterable[Event], delta: float) -> float:
     """The epsilon of all events together at delta, rounded up; infinity for an un-noised event.
 
     Raises:
-        PrivacyError: code "unknown-event", as `hedgerow.privacy.cost.cost_of`.
+        PrivacyError: code "unknown-event", as `hedgerow.privacy.cost.compose_cost`.
     """
     counted = list(events)
     if any(type(event) is UnnoisedEvent for event in counted):
         return math.inf
     samples = [event for event in counted if is_sample(event)]
-    others = cost_of(event for event in counted if not is_sample(event))
+    others = compose_cost(event for event in counted if not is_sample(event))
     log_ratio = others.log_ratio + math.fsum(log_ratio_of(event) for event in samples)
     twin_delta = delta * math.exp(-log_ratio) if log_ratio < math.inf else 0.0
     if twin_delta <= 0 or others.zcdp_weight == math.inf:
@@ -318,7 +318,7 @@ def _divergence_of(samples: Sequence[SampledEvent], order: int) -> float:
     free: list[float] = []
     filtered: dict[tuple[str, int, float], list[float]] = {}
     for event in samples:
-        cost = event.count * sampled_divergence(order, event.sampling_rate, event.noise_multiplier)
+        cost = event.count * compute_sampled_divergence(order, event.sampling_rate, event.noise_multiplier)
         if isinstance(event, FilteredGaussianEvent) and event.order == order:
             filtered.setdefault((event.scope, event.order, event.budget), []).append(cost)
         else:
@@ -357,7 +357,7 @@ def epsilon_rdp(events: Iterable[Event], delta: float) -> float:
     what one release with 1 / z² = sum of 1 / z_i² costs.
     """
     check_delta(delta)
-    cost = cost_of(events)
+    cost = compose_cost(events)
     twin_delta = delta * math.exp(-cost.log_ratio)
     if cost.zcdp_weight == math.inf or twin_delta <= 0:
         return math.inf
@@ -383,9 +383,9 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     if rho == math.inf:
         return math.inf
 
-    def unrounded(log_excess: float) -> float:
+    def convert(log_excess: float) -> float:
         order = 1 + math.exp(log_excess)
-        return _converted(order, rho * order, delta)
+        return _convert(order, rho * order, delta)
 
     # Where log(1 / delta) outweighs the other terms the best order is this one.
     # No closer to 1 than where doubles still tell orders apart.
@@ -394,7 +394,7 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(_SEARCH_STEPS):
         left, right = high - golden * (high - low), low + golden * (high - low)
-        low, high = (low, right) if unrounded(left) <= unrounded(right) else (left, high)
+        low, high = (low, right) if convert(left) <= convert(right) else (left, high)
     order = 1 + math.exp((low + high) / 2)
     return epsilon_of_divergence(order, rho * order, delta)
 
@@ -426,9 +426,9 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
     pure: Counter[float] = Counter()
     for event in counted:
         if isinstance(event, PureEvent) and type(event) in PURE_EVENTS:
-            pure[amplified_epsilon(event.epsilon, event.sampling_rate)] += event.count
+            pure[amplify_epsilon(event.epsilon, event.sampling_rate)] += event.count
     samples = [event for event in counted if is_sample(event)]
-    cost = cost_of(event for event in counted if type(event) not in PURE_EVENTS and not is_sample(event))
+    cost = compose_cost(event for event in counted if type(event) not in PURE_EVENTS and not is_sample(event))
     log_ratio = cost.log_ratio + math.fsum(log_ratio_of(event) for event in samples)
     if cost.gdp_weight == math.inf or log_ratio == math.inf or can_act(samples):
         return math.inf
@@ -445,7 +445,7 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
         sampled[sample.sampling_rate, sample.noise_multiplier / math.sqrt(slack.mu_squared_factor)] += sample.count
         total_variation += slack.total_variation
     try:
-        loss = _composed(pure, sampled, math.sqrt(cost.gdp_weight))
+        loss = _compose(pure, sampled, math.sqrt(cost.gdp_weight))
         return _epsilon_of(loss, twin_delta, total_variation) * _PLD_ROUND_UP + 2 * log_ratio
     except OverflowError:
         # With next to no noise e^loss leaves the range of doubles.
@@ -461,7 +461,7 @@ def least_epsilon_pld(events: Iterable[Event], delta: float) -> float:
         PrivacyError: code "unknown-event".
     """
     check_delta(delta)
-    cost = cost_of(event for event in events if type(event) not in PURE_EVENTS and not is_sample(event))
+    cost = compose_cost(event for event in events if type(event) not in PURE_EVENTS and not is_sample(event))
     if cost.zcdp_weight in (0.0, math.inf):
         return cost.zcdp_weight
     return epsilon_of_mu(math.sqrt(cost.zcdp_weight), delta) / _PLD_ROUND_UP
@@ -472,13 +472,13 @@ def can_act(samples: Sequence[SampledEvent]) -> bool:
     worst: dict[tuple[str, int, float], float] = {}
     for event in samples:
         if isinstance(event, FilteredGaussianEvent):
-            cost = event.count * sampled_divergence(event.order, event.sampling_rate, event.noise_multiplier)
+            cost = event.count * compute_sampled_divergence(event.order, event.sampling_rate, event.noise_multiplier)
             key = event.scope, event.order, event.budget
             worst[key] = worst.get(key, 0.0) + cost
     return any(cost > budget for (_, _, budget), cost in worst.items())
 
 
-def _composed(pure: Counter[float], sampled: Counter[tuple[float, float]], mu: float) -> Any:
+def _compose(pure: Counter[float], sampled: Counter[tuple[float, float]], mu: float) -> Any:
     try:
         from dp_accounting.pld import common, privacy_loss_distribution
     except ModuleNotFoundError as absent:
@@ -572,7 +572,7 @@ def _gdp(events: Sequence[Event], delta: float) -> float:
     """
     if has_samples(events):
         return epsilon_renyi(events, delta)
-    cost = cost_of(events)
+    cost = compose_cost(events)
     if cost.gdp_weight == math.inf or cost.log_ratio == math.inf:
         return math.inf
     twin_delta = delta * math.exp(-cost.log_ratio)
@@ -635,7 +635,7 @@ class Account:
     why: str = ""
 
 
-def account_of(name: str, events: Iterable[Event], delta: float) -> Account:
+def compute_account(name: str, events: Iterable[Event], delta: float) -> Account:
     """What events cost by an accountant, or by `gdp` where that one cannot tell: always a true bound.
 
     A run whose plan is accounted for by `pure` may be followed by an evaluation, whose noise is Gaussian; and a model
@@ -666,17 +666,17 @@ def epsilon_of_rows(name: str, events: Iterable[Event], delta: float, n_rows: in
         name: of the accountant; in place of privacy loss distributions, which take seconds, `gdp` bounds several rows.
         n_rows: >= 2.
 
-    Raises PrivacyError as `account_of`.
+    Raises PrivacyError as `compute_account`.
     """
     events, name = list(events), "gdp" if name == "pld" else name
-    found = account_of(name, [for_rows(event, n_rows) for event in events], delta).epsilon
+    found = compute_account(name, [for_rows(event, n_rows) for event in events], delta).epsilon
     return min(found, _epsilon_of_group(name, events, delta, n_rows)) if has_samples(events) else found
 
 
 def _epsilon_of_group(name: str, events: list[Event], delta: float, n_rows: int) -> float:
     part = delta
     for _ in range(_GROUP_STEPS):
-        epsilon = account_of(name, events, part).epsilon
+        epsilon = compute_account(name, events, part).epsilon
         if not 0 < n_rows * epsilon < _LARGEST_EXPONENT:
             break
         factor = math.expm1(n_rows * epsilon) / math.expm1(epsilon) * ROUND_UP

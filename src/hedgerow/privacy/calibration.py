@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from hedgerow.errors import PrivacyError
 from hedgerow.privacy.accountants import bisect, check_delta, check_epsilon, get_accountant, mu_of
-from hedgerow.privacy.cost import cost_of
+from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
@@ -24,7 +24,7 @@ from hedgerow.privacy.events import (
     SampledGaussianEvent,
     SelectionEvent,
     UnnoisedEvent,
-    multiplier_of_integers,
+    round_multiplier,
 )
 from hedgerow.protocol.queries import PureNoise, PureQuery, Query, SampledQuery
 
@@ -92,7 +92,7 @@ def calibrate_noise_multiplier(
     mu = mu_of(epsilon, delta)
     if spent:
         # What earlier releases leave of it; a sliver where they leave nothing, which then fails by its account.
-        mu = math.sqrt(max(mu * mu - cost_of(spent).gdp_weight, (mu * 1e-9) ** 2))
+        mu = math.sqrt(max(mu * mu - compose_cost(spent).gdp_weight, (mu * 1e-9) ** 2))
     exact = root / mu
     # The exact accountant's answer is where every other accountant's search starts: none of them needs less.
     noise_multiplier = smallest(keeps, start=exact, precision=_PRECISION)
@@ -112,7 +112,7 @@ def calibrate_sigmas(
 
     `spent` are releases made before, which count towards the same promise.
 
-    Every sigma is rounded up, and the price of the grid is included; `releases_of` gives the events to record.
+    Every sigma is rounded up, and the price of the grid is included; `list_releases` gives the events to record.
 
     Raises:
         PrivacyError: as `calibrate_noise_multiplier`; also if the grid is too coarse for the promise.
@@ -125,7 +125,7 @@ def calibrate_sigmas(
         return tuple(integer_sigma(multiplier, demand.sensitivity_squared, demand.weight) for demand in demands)
 
     def keeps(multiplier: float) -> bool:
-        return judge.epsilon([*spent, *releases_of(sigmas_of(multiplier), demands)], delta) <= epsilon
+        return judge.epsilon([*spent, *list_releases(sigmas_of(multiplier), demands)], delta) <= epsilon
 
     # Below this precision the multiplier no longer changes a sigma by more than the grid does.
     noise_multiplier = smallest(keeps, start=noise_multiplier, precision=1e-9)
@@ -134,7 +134,7 @@ def calibrate_sigmas(
     return sigmas_of(noise_multiplier)
 
 
-def releases_of(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> tuple[Event, ...]:
+def list_releases(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> tuple[Event, ...]:
     """The events of the demands when they are answered with discrete Gaussian noise of these sigmas."""
     return tuple(
         DiscreteGaussianEvent.of(sigma, demand.sensitivity_squared, demand.length, demand.count)
@@ -219,9 +219,9 @@ def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = 
         return _gaussian_noise(query.noise_multiplier, squared, query.length, honest_group)
     if honest_group is None:
         sigma = integer_sigma(query.noise_multiplier, squared)
-        return QueryNoise(_sampled_event(query, sigma, 1), sigma * sigma, sigma, 0)
+        return QueryNoise(_build_sampled_event(query, sigma, 1), sigma * sigma, sigma, 0)
     share = integer_sigma(query.noise_multiplier, squared, weight=float(honest_group))
-    return QueryNoise(_sampled_event(query, share, honest_group), honest_group * share * share, 0, share)
+    return QueryNoise(_build_sampled_event(query, share, honest_group), honest_group * share * share, 0, share)
 
 
 @lru_cache(maxsize=64, typed=True)
@@ -283,8 +283,8 @@ def pure_event(pure: PureNoise, squared: int | None, count: int = 1) -> Event:
     return DiscreteLaplaceVectorEvent(epsilon, pure.sampling_rate, count, zcdp_weight=weight)
 
 
-def _sampled_event(query: SampledQuery, share_sigma: int, n_shares: int) -> Event:
-    multiplier = multiplier_of_integers(n_shares * share_sigma * share_sigma, query.sensitivity_squared)
+def _build_sampled_event(query: SampledQuery, share_sigma: int, n_shares: int) -> Event:
+    multiplier = round_multiplier(n_shares * share_sigma * share_sigma, query.sensitivity_squared)
     noise = (multiplier, query.sampling_rate, share_sigma, n_shares, query.length)
     if query.filter is None:
         return SampledGaussianEvent(*noise)

@@ -8,8 +8,8 @@ sigma = 10⁴ grid units that is 3.5e-19. So the price of the grid is a factor o
 
 A sum of discrete Gaussians is within a factor e^(+-tau) of the discrete Gaussian of the summed variance, pointwise.
 
-Every accountant starts from what events cost together (`cost_of`). Costs add up, also when later releases depend on
-earlier ones. An event without a known cost is an error.
+Every accountant starts from what events cost together (`compose_cost`). Costs add up, also when later releases depend
+on earlier ones. An event without a known cost is an error.
 
 Releases of pure differential privacy:
 
@@ -77,7 +77,7 @@ _PURE_ROUND_UP = 1 + 1e-14
 _LARGE = 30.0
 
 
-def amplified_epsilon(epsilon: float, sampling_rate: float) -> float:
+def amplify_epsilon(epsilon: float, sampling_rate: float) -> float:
     """log(1 + q (exp(epsilon) - 1)), rounded up, for epsilon > 0 and q in (0, 1]."""
     if sampling_rate == 1:
         return epsilon
@@ -95,13 +95,13 @@ def mu_of_pure(epsilon: float) -> float:
     return 2 * (half * (1 + 1e-12) + 1e-15) if epsilon < 700 else math.inf
 
 
-def zcdp_weight_of(event: PureEvent) -> float:
+def zcdp_weight(event: PureEvent) -> float:
     """Twice the rho of one release of pure differential privacy, rounded up.
 
     The least of what its (amplified) epsilon says, epsilon²; for a choice epsilon² / 4 of the range without sampling;
     and for a vector its own weight without sampling.
     """
-    weight = amplified_epsilon(event.epsilon, event.sampling_rate) ** 2 * _PURE_ROUND_UP
+    weight = amplify_epsilon(event.epsilon, event.sampling_rate) ** 2 * _PURE_ROUND_UP
     if type(event) is SelectionEvent:
         return min(weight, event.epsilon**2 / 4 * _PURE_ROUND_UP)
     if type(event) is DiscreteLaplaceVectorEvent:
@@ -127,7 +127,7 @@ def epsilon_pure(events: Iterable[Event]) -> float:
             return math.inf
         if not isinstance(event, PureEvent) or type(event) not in PURE_EVENTS:
             raise PrivacyError("not-pure", type=type(event).__name__)
-        costs.append(event.count * amplified_epsilon(event.epsilon, event.sampling_rate))
+        costs.append(event.count * amplify_epsilon(event.epsilon, event.sampling_rate))
     return math.fsum(costs) * _PURE_ROUND_UP
 
 
@@ -220,7 +220,7 @@ class EventCost:
     log_ratio: float
 
 
-def cost_of(events: Iterable[Event]) -> EventCost:
+def compose_cost(events: Iterable[Event]) -> EventCost:
     """The cost of all events together, adaptive composition included; infinite weights for an un-noised event.
 
     Raises:
@@ -230,10 +230,10 @@ def cost_of(events: Iterable[Event]) -> EventCost:
     filters: dict[tuple[str, int, float], list[EventCost]] = {}
     for event in events:
         if type(event) is FilteredGaussianEvent and event.sampling_rate == 1:
-            filters.setdefault((event.scope, event.order, event.budget), []).append(_cost_of_one(event))
+            filters.setdefault((event.scope, event.order, event.budget), []).append(_event_cost(event))
         else:
-            costs.append(_cost_of_one(event))
-    costs += [_capped(parts, 2 * budget / order * ROUND_UP) for (_, order, budget), parts in filters.items()]
+            costs.append(_event_cost(event))
+    costs += [_cap(parts, 2 * budget / order * ROUND_UP) for (_, order, budget), parts in filters.items()]
     return EventCost(
         zcdp_weight=math.fsum(cost.zcdp_weight for cost in costs) * ROUND_UP,
         gdp_weight=math.fsum(cost.gdp_weight for cost in costs) * ROUND_UP,
@@ -242,7 +242,7 @@ def cost_of(events: Iterable[Event]) -> EventCost:
     )
 
 
-def _capped(parts: list[EventCost], most: float) -> EventCost:
+def _cap(parts: list[EventCost], most: float) -> EventCost:
     """The cost of one filter's releases, which take at most so much of the sum of 1 / z² from any one unit."""
     factor = max(part.gdp_weight / part.zcdp_weight for part in parts) * ROUND_UP
     weight = min(math.fsum(part.zcdp_weight for part in parts), most)
@@ -254,7 +254,7 @@ def _capped(parts: list[EventCost], most: float) -> EventCost:
     )
 
 
-def _cost_of_one(event: Event) -> EventCost:
+def _event_cost(event: Event) -> EventCost:
     if type(event) is UnnoisedEvent:
         return EventCost(math.inf, math.inf, 0.0, 0.0)
     if type(event) is GaussianEvent:
@@ -267,8 +267,8 @@ def _cost_of_one(event: Event) -> EventCost:
         slack = sum_slack(event.share_sigma, event.n_shares, event.length, event.count)
     elif isinstance(event, PureEvent) and type(event) in PURE_EVENTS:
         # epsilon-DP is epsilon²/2-zCDP and mu-GDP (`hedgerow.privacy.cost`): a bound that composes with the others.
-        epsilon = amplified_epsilon(event.epsilon, event.sampling_rate)
-        return EventCost(event.count * zcdp_weight_of(event), event.count * mu_of_pure(epsilon) ** 2, 0.0, 0.0)
+        epsilon = amplify_epsilon(event.epsilon, event.sampling_rate)
+        return EventCost(event.count * zcdp_weight(event), event.count * mu_of_pure(epsilon) ** 2, 0.0, 0.0)
     else:
         # A subclass is refused as well: it may mean something else than its parent.
         raise PrivacyError("unknown-event", type=type(event).__name__)
@@ -305,7 +305,7 @@ def for_rows(event: Event, n_rows: int) -> Event:
         return replace(event, epsilon=event.epsilon * n_rows * up, sampling_rate=drawn)
     if isinstance(event, PureEvent):
         # Of pure privacy n rows cost n times one; that of the mixture over samples is never less.
-        epsilon = amplified_epsilon(event.epsilon, event.sampling_rate) * n_rows * up
+        epsilon = amplify_epsilon(event.epsilon, event.sampling_rate) * n_rows * up
         if isinstance(event, DiscreteLaplaceVectorEvent):
             event = replace(event, zcdp_weight=event.zcdp_weight * n_rows**2 * up)
         return replace(event, epsilon=epsilon, sampling_rate=1.0)

@@ -48,11 +48,11 @@ class EventBase:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; raises PrivacyError for another type, a missing, a surplus or a wrong field."""
         if data.get("type") != cls.type_name:
-            raise _malformed(f"An event of type {data.get('type')!r} was read as {cls.type_name!r}.")
+            raise _event_error(f"An event of type {data.get('type')!r} was read as {cls.type_name!r}.")
         values = {key: value for key, value in data.items() if key != "type"}
         expected = {field.name for field in fields(cls)}
         if set(values) != expected:
-            raise _malformed(f"A {cls.type_name!r} event has the fields {sorted(values)}, not {sorted(expected)}.")
+            raise _event_error(f"A {cls.type_name!r} event has the fields {sorted(values)}, not {sorted(expected)}.")
         return cls(**values)
 
 
@@ -84,7 +84,7 @@ class LatticeEvent(EventBase):
     @classmethod
     def of(cls, sigma: int, sensitivity_squared: int, length: int, count: int = 1) -> Self:
         """The event of integer noise `sigma` on an integer query of that squared L2 sensitivity (grid units)."""
-        return cls(multiplier_of_integers(sigma * sigma, sensitivity_squared), sigma, length, count)
+        return cls(round_multiplier(sigma * sigma, sensitivity_squared), sigma, length, count)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class DiscreteGaussianSumEvent(EventBase):
     @classmethod
     def of(cls, share_sigma: int, n_shares: int, sensitivity_squared: int, length: int) -> DiscreteGaussianSumEvent:
         """The event of `n_shares` integer shares on an integer query of that squared L2 sensitivity (grid units)."""
-        multiplier = multiplier_of_integers(n_shares * share_sigma * share_sigma, sensitivity_squared)
+        multiplier = round_multiplier(n_shares * share_sigma * share_sigma, sensitivity_squared)
         return cls(multiplier, share_sigma, n_shares, length)
 
 
@@ -216,7 +216,7 @@ class FilteredGaussianEvent(SampledEvent):
     Over all releases of one filter, the Renyi divergences at `order` (2 to 2**16) of what any one unit adds sum up to
     at most `budget`; at the rate 1 these are order / 2 times its squared norms over the noise's, so that mu² <= 2
     budget / order. Events of one `scope` with one order and budget belong to one filter; a ledger is one run, whose
-    scope is empty; where runs are added up, each has a scope of its own (`scoped`).
+    scope is empty; where runs are added up, each has a scope of its own (`scope_events`).
     """
 
     order: int = 2
@@ -227,7 +227,7 @@ class FilteredGaussianEvent(SampledEvent):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 2 <= self.order <= LARGEST_ORDER or not isinstance(self.scope, str):
-            raise _malformed(f"A filter has order {self.order!r} and scope {self.scope!r}.")
+            raise _event_error(f"A filter has order {self.order!r} and scope {self.scope!r}.")
 
 
 def is_sample(event: Event) -> TypeGuard[SampledEvent]:
@@ -237,7 +237,7 @@ def is_sample(event: Event) -> TypeGuard[SampledEvent]:
     return is_known and isinstance(event, SampledEvent) and event.sampling_rate < 1
 
 
-def scoped(events: Iterable[Event], scope: str) -> list[Event]:
+def scope_events(events: Iterable[Event], scope: str) -> list[Event]:
     """The events of one run, told apart from those of other runs: a filter's budget is spent once in each."""
     return [replace(event, scope=scope) if isinstance(event, FilteredGaussianEvent) else event for event in events]
 
@@ -279,7 +279,7 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     return _EVENT_TYPES[name].from_dict(data)
 
 
-def multiplier_of_integers(sigma_squared: int, sensitivity_squared: int) -> float:
+def round_multiplier(sigma_squared: int, sensitivity_squared: int) -> float:
     """sqrt(sigma_squared / sensitivity_squared) of two positive integers, rounded down.
 
     Rounding down claims less noise than there is, which is the safe side.
@@ -295,18 +295,18 @@ def multiplier_of_integers(sigma_squared: int, sensitivity_squared: int) -> floa
 
 def _check_positive_float(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 / LARGEST <= value <= LARGEST:
-        raise _malformed(f"An event's {name} is {value!r}; it must be a number from {1 / LARGEST:g} to {LARGEST:g}.")
+        raise _event_error(f"An event's {name} is {value!r}; it must be a number from {1 / LARGEST:g} to {LARGEST:g}.")
 
 
 def _check_rate(value: float) -> None:
     if value > 1:
-        raise _malformed(f"An event's sampling_rate is {value!r}; a chance is at most 1.")
+        raise _event_error(f"An event's sampling_rate is {value!r}; a chance is at most 1.")
 
 
 def _check_positive_int(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _malformed(f"An event's {name} is {value!r}; it must be an integer of at least 1.")
+        raise _event_error(f"An event's {name} is {value!r}; it must be an integer of at least 1.")
 
 
-def _malformed(what: str) -> PrivacyError:
+def _event_error(what: str) -> PrivacyError:
     return PrivacyError("malformed", code="malformed-event", what=what)

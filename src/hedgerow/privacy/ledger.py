@@ -77,23 +77,27 @@ class Release:
 
     def __post_init__(self) -> None:
         if not isinstance(self.purpose, str) or not self.purpose or self.round < 0 or self.length < 1:
-            raise _malformed(f"The release {self.purpose!r} has round {self.round} and length {self.length}.")
+            raise _ledger_error(f"The release {self.purpose!r} has round {self.round} and length {self.length}.")
         if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
-            raise _malformed(f"The release {self.purpose!r} has sensitivity {self.sensitivity!r}; it must be above 0.")
+            raise _ledger_error(
+                f"The release {self.purpose!r} has sensitivity {self.sensitivity!r}; it must be above 0."
+            )
         shares = getattr(self.event, "n_shares", 0)
         if self.cohort is not None and self.cohort.n_shares != shares:
-            raise _malformed(
+            raise _ledger_error(
                 f"The release {self.purpose!r} counts {shares} shares of noise; its cohort has {self.cohort.n_shares}."
             )
         if getattr(self.event, "length", self.length) != self.length:
-            raise _malformed(f"The release {self.purpose!r} has {self.length} entries, and its event another number.")
+            raise _ledger_error(
+                f"The release {self.purpose!r} has {self.length} entries, and its event another number."
+            )
         if isinstance(self.event, UnnoisedEvent):
             return
         if not (math.isfinite(self.sigma) and self.sigma > 0):
-            raise _malformed(f"The release {self.purpose!r} has sigma {self.sigma!r}; noise must be above 0.")
+            raise _ledger_error(f"The release {self.purpose!r} has sigma {self.sigma!r}; noise must be above 0.")
         if isinstance(self.event, PureEvent):
             if self.event.epsilon < self.sensitivity / self.sigma * (1 - _MULTIPLIER_TOLERANCE):
-                raise _malformed(
+                raise _ledger_error(
                     f"The release {self.purpose!r} claims epsilon {self.event.epsilon!r}, but sensitivity / scale is "
                     f"{self.sensitivity / self.sigma!r}."
                 )
@@ -101,16 +105,16 @@ class Release:
                 # No vector of this length and this L1 norm has a smaller L2 norm.
                 least = (self.sensitivity / self.sigma) ** 2 / self.length
                 if self.event.zcdp_weight < least * (1 - _MULTIPLIER_TOLERANCE):
-                    raise _malformed(
+                    raise _ledger_error(
                         f"The release {self.purpose!r} claims the weight {self.event.zcdp_weight!r}, but no vector of "
                         f"its length has less than {least!r}."
                     )
             return
-        stated = _sigma_of(self.event)
+        stated = _event_sigma(self.event)
         if stated is not None and not math.isclose(stated, self.sigma, rel_tol=_MULTIPLIER_TOLERANCE):
-            raise _malformed(f"The release {self.purpose!r} has sigma {self.sigma!r}; its event has {stated!r}.")
+            raise _ledger_error(f"The release {self.purpose!r} has sigma {self.sigma!r}; its event has {stated!r}.")
         if self.event.noise_multiplier > self.sigma / self.sensitivity * (1 + _MULTIPLIER_TOLERANCE):
-            raise _malformed(
+            raise _ledger_error(
                 f"The release {self.purpose!r} claims the noise multiplier {self.event.noise_multiplier!r}, "
                 f"but sigma / sensitivity is {self.sigma / self.sensitivity!r}."
             )
@@ -143,7 +147,7 @@ class Release:
             cohort = None if content is None else NoiseCohort.from_dict(content)
             return cls(**{**values, "event": event_from_dict(data["event"]), "cohort": cohort, **flags})
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
-            raise _malformed(f"A release in the ledger cannot be read ({fault!r}).") from fault
+            raise _ledger_error(f"A release in the ledger cannot be read ({fault!r}).") from fault
 
 
 @dataclass(frozen=True)
@@ -192,17 +196,17 @@ class Ledger:
         try:
             content = read_json(text)
         except ValueError as fault:
-            raise _malformed(f"The ledger is not JSON ({fault}).") from fault
+            raise _ledger_error(f"The ledger is not JSON ({fault}).") from fault
         if not isinstance(content, dict) or content.get("version") not in range(1, LEDGER_VERSION + 1):
             version = content.get("version") if isinstance(content, dict) else None
-            raise _malformed(f"The ledger has version {version!r}; this hedgerow reads 1 to {LEDGER_VERSION}.")
+            raise _ledger_error(f"The ledger has version {version!r}; this hedgerow reads 1 to {LEDGER_VERSION}.")
         releases = content.get("releases")
         if not isinstance(releases, list):
-            raise _malformed("The ledger has no list of releases.")
+            raise _ledger_error("The ledger has no list of releases.")
         return cls(tuple(Release.from_dict(release) for release in releases))
 
 
-def _sigma_of(event: Event) -> float | None:
+def _event_sigma(event: Event) -> float | None:
     """Standard deviation of the noise that an event of integers states, in grid units; None if it states none."""
     if isinstance(event, DiscreteGaussianSumEvent | SampledEvent):
         return event.share_sigma * math.sqrt(event.n_shares)
@@ -214,24 +218,24 @@ def _refuse_second(purpose: str, seen: frozenset[str] | set[str]) -> None:
         raise PrivacyError("purpose-released-twice", purpose=purpose)
 
 
-def _malformed(what: str) -> PrivacyError:
+def _ledger_error(what: str) -> PrivacyError:
     return PrivacyError("malformed", code="malformed-ledger", what=what)
 
 
-def prepared_ledger(plan: Plan) -> Ledger:
+def read_prepared_ledger(plan: Plan) -> Ledger:
     """The ledger that a run of this plan begins with: empty for most."""
     return Ledger(_releases(plan.prepared))
 
 
-def prepared_events(plan: Plan) -> list[Event]:
+def read_prepared_events(plan: Plan) -> list[Event]:
     """What the releases before the run have cost."""
     return [release.event for release in _releases(plan.prepared)]
 
 
-def prepared_tables(
+def write_prepared_tables(
     releases: Iterable[Release], unit: str, rows_per_unit: int, run: bytes = b""
 ) -> list[dict[str, Any]]:
-    """Releases of a survey as the plan's [[prepared]] tables; `prepared_ledger` reads them back.
+    """Releases of a survey as the plan's [[prepared]] tables; `read_prepared_ledger` reads them back.
 
     `unit` and `rows_per_unit` are what the releases' sensitivities are of, and `run` is the run over nodes that they
     are of, as in `Prepared`.
@@ -240,15 +244,15 @@ def prepared_tables(
         PrivacyError: code "malformed-ledger", for a release that is no Gaussian sum.
     """
     about = {"unit": unit, "rows_per_unit": rows_per_unit} | ({"run": run.hex()} if run else {})
-    return [_table_of(release) | about for release in releases]
+    return [_write_table(release) | about for release in releases]
 
 
 @lru_cache(maxsize=8)
 def _releases(prepared: tuple[Prepared, ...]) -> tuple[Release, ...]:
-    return tuple(_release_of(number, each) for number, each in enumerate(prepared))
+    return tuple(_read_release(number, each) for number, each in enumerate(prepared))
 
 
-def _release_of(number: int, prepared: Prepared) -> Release:
+def _read_release(number: int, prepared: Prepared) -> Release:
     if prepared.kind in EVALUATION_KINDS:
         # A report would take it for an evaluation's, whose noise may be another's, and which no plan asks for.
         raise PrivacyError(
@@ -259,7 +263,7 @@ def _release_of(number: int, prepared: Prepared) -> Release:
         purpose=str(Purpose(number, prepared.kind, prepared.subject)),
         round=number,
         kind=prepared.kind,
-        event=_event_of(prepared),
+        event=_read_event(prepared),
         length=prepared.length,
         sensitivity=math.sqrt(prepared.sensitivity_squared),
         sigma=math.sqrt(prepared.sigma * prepared.sigma * max(1, prepared.shares)),
@@ -269,7 +273,7 @@ def _release_of(number: int, prepared: Prepared) -> Release:
     )
 
 
-def _event_of(prepared: Prepared) -> Event:
+def _read_event(prepared: Prepared) -> Event:
     noise = (prepared.sensitivity_squared, prepared.length)
     if not prepared.sigma:
         return UnnoisedEvent()
@@ -279,13 +283,13 @@ def _event_of(prepared: Prepared) -> Event:
     return kind.of(prepared.sigma, *noise)
 
 
-def _table_of(release: Release) -> dict[str, Any]:
+def _write_table(release: Release) -> dict[str, Any]:
     event, (_, kind, subject) = release.event, release.purpose.split("/", 2)
     table: dict[str, Any] = {
         "kind": kind,
         "subject": subject,
         "length": release.length,
-        "sensitivity_squared": _squared(release.sensitivity),
+        "sensitivity_squared": _square(release.sensitivity),
         "sigma": 0,
         "seeded": release.seeded,
         "approximate": release.approximate,
@@ -304,7 +308,7 @@ def _table_of(release: Release) -> dict[str, Any]:
     )
 
 
-def _squared(sensitivity: float) -> int:
+def _square(sensitivity: float) -> int:
     """The integer whose root a sensitivity is; never less, where a double no longer tells neighbours apart."""
     squared = round(sensitivity * sensitivity)
     while math.sqrt(squared) < sensitivity:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from hedgerow.plan.plan import Model, Plan
+from hedgerow.plan.plan import ModelSection, Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.protocol.groups import noise_factor
 
@@ -51,7 +51,10 @@ def outlook_of(plan: Plan, epsilon: float | None = None) -> Outlook:
 
 def is_measured(plan: Plan) -> bool:
     """Whether `MEASURED_SIGNAL` and `MEASURED_LOSSES` speak of such a plan: of two classes, and the default in all."""
-    return plan.label.type == "binary" and replace(plan.model, structure_seed=Model().structure_seed) == Model()
+    return (
+        plan.label.type == "binary"
+        and replace(plan.model, structure_seed=ModelSection().structure_seed) == ModelSection()
+    )
 
 
 def outlook_facts(plan: Plan) -> list[tuple[str, str]]:

@@ -78,7 +78,7 @@ class PublicInputs:
         ]
         is_counted = any(release.kind == _COUNTS_RECORDS for release in plan.prepared)
         counted = FOUND if is_counted else _worse(DECLARED, voided)
-        columns += units_of(plan)
+        columns += list_units(plan)
         breaks = plan.privacy.line_breaks
         return cls(tuple(columns), plan.privacy.n_records, counted, plan.name, plan.digest, breaks)
 
@@ -102,7 +102,7 @@ class PublicInputs:
         bounded = [column for column in features if "min" in dict(column.about)]
         if bounded:
             facts.append(("bounds", f"of {_many(bounded)}: {_by_origin(bounded, names=False)}"))
-        facts += [(column.role, _said(column)) for column in self.columns if column.role != "feature"]
+        facts += [(column.role, _describe_column(column)) for column in self.columns if column.role != "feature"]
         if self.n_records:
             facts.append(("records", f"about {self.n_records:,}, {_ORIGINS[self.n_records_origin]}"))
         if n_prepared and any(column.origin == FOUND for column in self.columns):
@@ -110,7 +110,7 @@ class PublicInputs:
         return facts
 
 
-def units_of(plan: Plan) -> tuple[PublicColumn, ...]:
+def list_units(plan: Plan) -> tuple[PublicColumn, ...]:
     """The column that says whom a row is about, if a plan has one."""
     privacy = plan.privacy
     rows = {"max_rows_per_unit": privacy.max_rows_per_unit, "sites_per_unit": privacy.sites_per_unit}
@@ -153,7 +153,7 @@ def _by_origin(columns: Iterable[PublicColumn], *, names: bool = True) -> str:
     return ", ".join(said)
 
 
-def _said(column: PublicColumn) -> str:
+def _describe_column(column: PublicColumn) -> str:
     """The label, or the unit, in a line."""
     about = dict(column.about)
     if column.role == "unit":

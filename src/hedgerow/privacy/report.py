@@ -17,7 +17,7 @@ from hedgerow.errors import PrivacyError
 from hedgerow.plan.plan import Plan, name_first
 from hedgerow.privacy.accountants import (
     Account,
-    account_of,
+    compute_account,
     epsilon_of_rows,
     get_accountant,
     least_epsilon_pld,
@@ -28,7 +28,7 @@ from hedgerow.privacy.events import (
     LocalGaussianEvent,
     SelectionEvent,
     UnnoisedEvent,
-    scoped,
+    scope_events,
 )
 from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, Release
 from hedgerow.privacy.public import PublicInputs
@@ -137,7 +137,7 @@ class PrivacyContext:
 
 @dataclass(frozen=True)
 class PrivacyReport(PrivacyContext):
-    """The privacy of one run: its context, and what the accountants find in its ledger. Made by `report_of`.
+    """The privacy of one run: its context, and what the accountants find in its ledger. Made by `build_report`.
 
     Args:
         ledger: all releases.
@@ -160,7 +160,7 @@ class PrivacyReport(PrivacyContext):
     @cached_property
     def _account(self) -> Account:
         if self.accountant in _OWN_WORDS:
-            return account_of(self.accountant, self.ledger.events(), self.delta)
+            return compute_account(self.accountant, self.ledger.events(), self.delta)
         return Account(self.epsilon_gdp if self.accountant == "gdp" else self.epsilon_rdp, self.accountant)
 
     @property
@@ -190,11 +190,11 @@ class PrivacyReport(PrivacyContext):
     @property
     def epsilon_of_two_runs(self) -> float:
         """What this run and another one like it amount to together, rounded up; accounted as `epsilon_of_rows`."""
-        return self._epsilon_of([event for run in "12" for event in scoped(self.ledger.events(), run)])
+        return self._epsilon_of([event for run in "12" for event in scope_events(self.ledger.events(), run)])
 
     def _epsilon_of(self, events: list[Event]) -> float:
         """Never below the epsilon of this run: another accountant may find less."""
-        found = account_of("gdp" if self.accountant == "pld" else self.accountant, events, self.delta).epsilon
+        found = compute_account("gdp" if self.accountant == "pld" else self.accountant, events, self.delta).epsilon
         return max(self.epsilon, found)
 
     @property
@@ -237,12 +237,12 @@ class PrivacyReport(PrivacyContext):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with a promise that is kept."""
-        return warnings_of(self.epsilon, self.delta, self.n_records)
+        return list_warnings(self.epsilon, self.delta, self.n_records)
 
     @property
     def evaluation_modes(self) -> tuple[str, ...]:
         """Noise of evaluations that is not the training's: every evaluation chooses, and the ledger tells."""
-        own = {_mode_of(release) for release in self.ledger if release.kind in EVALUATION_KINDS}
+        own = {_release_mode(release) for release in self.ledger if release.kind in EVALUATION_KINDS}
         return tuple(mode for mode in NOISE_MODES if mode in own - {self.noise_mode})
 
     @property
@@ -250,7 +250,7 @@ class PrivacyReport(PrivacyContext):
         """Whom the guarantee asks one to trust, in sentences."""
         sentences = [self._trust(self.noise_mode)]
         for mode in self.evaluation_modes:
-            count = sum(release.kind in EVALUATION_KINDS and _mode_of(release) == mode for release in self.ledger)
+            count = sum(release.kind in EVALUATION_KINDS and _release_mode(release) == mode for release in self.ledger)
             sentences.append(f"In {count} release(s) of an evaluation: {self._trust(mode)}")
         return " ".join(sentences)
 
@@ -350,11 +350,11 @@ class PrivacyReport(PrivacyContext):
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
         lines += [f"  ! Warning: {warning}." for warning in self.warnings]
         facts = [
-            ("epsilon spent", f"{_number(self.epsilon)} at delta {self.delta:.3g}{self._requested()}"),
-            *(("", line) for line in self._accounted()),
+            ("epsilon spent", f"{_number(self.epsilon)} at delta {self.delta:.3g}{self._describe_request()}"),
+            *(("", line) for line in self._describe_account()),
             ("protects", self._unit()),
             ("neighbouring data", f"{self.adjacency} {'record' if self.unit == 'record' else self.unit}"),
-            *self._released(),
+            *self._describe_releases(),
             *([("in words", _in_words(self, subject))] if self.guarantee == "holds" else []),
             *self._limits(sites),
         ]
@@ -373,7 +373,7 @@ class PrivacyReport(PrivacyContext):
             f"epsilon {_number(self.epsilon)} at delta {self.delta:.3g}"
         )
 
-    def _accounted(self) -> list[str]:
+    def _describe_account(self) -> list[str]:
         """Who found epsilon."""
         exact, renyi = _number(self.epsilon_gdp), _number(self.epsilon_rdp)
         if self.epsilon_own is not None:
@@ -386,7 +386,7 @@ class PrivacyReport(PrivacyContext):
             return ["by Renyi accounting, which bounds releases of all kinds together"]
         return [f"{exact} by exact accounting (gdp); by a second, coarser method (rdp) {renyi}"]
 
-    def _released(self) -> list[tuple[str, str]]:
+    def _describe_releases(self) -> list[tuple[str, str]]:
         """What left, and whom one trusts with it."""
         choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
         facts = [("releases", f"{self.n_releases} noisy sum{'' if self.n_releases == 1 else 's'}{choices}")]
@@ -405,7 +405,7 @@ class PrivacyReport(PrivacyContext):
         """What the promise is not: for a person with several rows, over several runs, and of what is public."""
         facts = []
         if self.guarantee == "holds":
-            facts.append(("rows of a person", self._rows_of_a_person()))
+            facts.append(("rows of a person", self._describe_person_rows()))
             facts += self._lines()
             before = f" The {self.n_prepared} sums before it are counted." if self.n_prepared else ""
             facts.append(
@@ -432,7 +432,7 @@ class PrivacyReport(PrivacyContext):
             facts.append(("plan", self.public.name))
         return facts
 
-    def _rows_of_a_person(self) -> str:
+    def _describe_person_rows(self) -> str:
         if self.unit != "record":
             return f"beyond {self.max_rows_per_unit} at a site are left out, so who has more is promised the same"
         amounts = {count: self.epsilon_of_rows(count) for count in ROWS_OF_ONE_PERSON}
@@ -448,7 +448,7 @@ class PrivacyReport(PrivacyContext):
         said = f"by privacy.line_breaks one line of a file may have a say in more than one {self.unit}: in {amount}"
         return [("lines of a CSV", said)] if count > 1 else []
 
-    def _requested(self) -> str:
+    def _describe_request(self) -> str:
         if self.epsilon_requested is None:
             return ""
         is_evaluated = any(release.kind in EVALUATION_KINDS for release in self.ledger)
@@ -462,23 +462,23 @@ class PrivacyReport(PrivacyContext):
         return f"{rows}, and who has rows at {where} (with rows at more, one is protected less)"
 
 
-def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
+def build_report(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
     """The report of a run: the accountants read the whole ledger. The one way to a report.
 
     Raises:
         PrivacyError: code "noise-mode-unsupported": a release's event is not of the noise mode that is reported;
             code "unknown-event".
     """
-    report = unread_report_of(ledger, context)
+    report = build_lazy_report(ledger, context)
     # What cannot be accounted for is refused here, and not when someone reads the number.
     _ = report.epsilon_gdp, report.epsilon_rdp, report.epsilon
     return report
 
 
-def unread_report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
-    """`report_of`, but each number is computed when it is first asked for: one of them takes seconds."""
+def build_lazy_report(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
+    """`build_report`, but each number is computed when it is first asked for: one of them takes seconds."""
     for release in ledger:
-        if not _is_of_mode(release, context.noise_mode):
+        if not _may_have_mode(release, context.noise_mode):
             raise PrivacyError("noise-reported", noise=context.noise_mode)
     values = {part.name: getattr(context, part.name) for part in fields(PrivacyContext)}
     # A run that was stopped and taken up again may have had another source of noise before: the ledger knows.
@@ -498,7 +498,7 @@ def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: boo
     Raises:
         PrivacyError: code "report-untrue"; "malformed-report" for what is no report.
     """
-    numbers = _numbers_of(claims)
+    numbers = _read_numbers(claims)
     for name in ("delta", "accountant", "unit", "max_rows_per_unit", "noise_mode", "adjacency", "n_releases"):
         if claims[name] != getattr(report, name):
             raise _untrue(f"{name} is {claims[name]!r}", f"{getattr(report, name)!r}")
@@ -538,25 +538,25 @@ def _least(name: str, report: PrivacyReport, *, exact: bool) -> float:
     return report.epsilon
 
 
-def _numbers_of(claims: Mapping[str, Any]) -> dict[str, float]:
+def _read_numbers(claims: Mapping[str, Any]) -> dict[str, float]:
     """The epsilons of a stored report; raises PrivacyError (code "malformed-report")."""
     needed = {"epsilon_gdp", "epsilon_rdp", "delta", "accountant", "unit", "max_rows_per_unit", "noise_mode"}
     needed |= {"adjacency", "n_releases", "epsilon_requested", "seeded", "approximate_noise", "bounds_from_data"}
     if missing := sorted(needed - set(claims)):
-        raise _malformed(f"The privacy report lacks {', '.join(missing)}.")
+        raise _report_error(f"The privacy report lacks {', '.join(missing)}.")
     if not all(isinstance(claims.get(name, False), bool) for name in _VOIDING):
-        raise _malformed("The privacy report has a flag that is neither true nor false.")
+        raise _report_error("The privacy report has a flag that is neither true nor false.")
     numbers = {}
     for name in ("epsilon", "epsilon_gdp", "epsilon_rdp", "epsilon_own"):
         value = math.inf if claims.get(name) == _INFINITE else claims.get(name, 0.0)
         if type(value) not in (int, float) or not value >= 0:
-            raise _malformed(f"The privacy report's {name} is {value!r}, which is no epsilon.")
+            raise _report_error(f"The privacy report's {name} is {value!r}, which is no epsilon.")
         if name in claims:
             numbers[name] = float(value)
     return numbers
 
 
-def warnings_of(epsilon: float, delta: float, n_records: int | None) -> tuple[str, ...]:
+def list_warnings(epsilon: float, delta: float, n_records: int | None) -> tuple[str, ...]:
     """What is wrong with a promise of (epsilon, delta) even where it is kept, in words without a full stop.
 
     Args: n_records: records that the plan declares; None if that is not known.
@@ -571,7 +571,7 @@ def warnings_of(epsilon: float, delta: float, n_records: int | None) -> tuple[st
     return tuple(found)
 
 
-def _mode_of(release: Release) -> str:
+def _release_mode(release: Release) -> str:
     """Who added the noise to a release; "" where there is none."""
     if isinstance(release.event, UnnoisedEvent):
         return ""
@@ -580,13 +580,13 @@ def _mode_of(release: Release) -> str:
     return "distributed" if hasattr(release.event, "n_shares") else "server"
 
 
-def _is_of_mode(release: Release, mode: str) -> bool:
+def _may_have_mode(release: Release, mode: str) -> bool:
     """Whether a release can be of a run with that noise, or of an evaluation of its model, which chooses who of the
     coordinator and the sites adds it; one without noise can be of any.
     """
-    if release.kind in EVALUATION_KINDS and mode != "local" and _mode_of(release) in ("server", "distributed"):
-        mode = _mode_of(release)
-    own = _mode_of(release)
+    if release.kind in EVALUATION_KINDS and mode != "local" and _release_mode(release) in ("server", "distributed"):
+        mode = _release_mode(release)
+    own = _release_mode(release)
     if own in ("", "local") or mode in ("local", "distributed"):
         return own in ("", mode)
     # A sample's noise of the coordinator counts as one share.
@@ -597,7 +597,7 @@ def _untrue(said: str, found: str) -> PrivacyError:
     return PrivacyError("report-untrue", said=said, found=found)
 
 
-def _malformed(what: str) -> PrivacyError:
+def _report_error(what: str) -> PrivacyError:
     return PrivacyError("malformed", code="malformed-report", what=what)
 
 

@@ -35,7 +35,7 @@ import numpy as np
 from hedgerow.codec import digest
 from hedgerow.protocol.queries import IntVector, Query
 
-FALSE = -1
+REJECTED_WEIGHT = -1
 """The weight of a group to whose sum no records add up."""
 _WEIGHT_BITS = 31
 _NOISE = {0: 1.0, 3: 2.01, 5: 2.68, 7: 3.21}
@@ -49,12 +49,12 @@ def noise_factor(n_groups: int) -> float:
     return _NOISE.get(n_groups, math.sqrt(math.pi * n_groups / 2))
 
 
-def length_of(query: Query, n_groups: int) -> int:
+def count_entries(query: Query, n_groups: int) -> int:
     """Entries of a query's release over so many groups; 0 for one sum over all sites."""
     return n_groups * (1 + query.length) if n_groups else query.release_length
 
 
-def packed(
+def pack(
     sums: Mapping[int, IntVector], weights: Mapping[int, int], length: int, n_groups: int, false: Collection[int] = ()
 ) -> IntVector:
     """The release of a round: int64 [n_groups (1 + length)].
@@ -63,24 +63,24 @@ def packed(
         groups to whose sums no records add up.
     """
     rows = np.zeros((n_groups, 1 + length), dtype=np.int64)
-    rows[list(false), 0] = FALSE
+    rows[list(false), 0] = REJECTED_WEIGHT
     for group, total in sums.items():
         rows[group, 0], rows[group, 1:] = weights[group], total
     return rows.reshape(-1)
 
 
-def rows_of_groups(release: IntVector, n_groups: int) -> IntVector:
+def split_by_group(release: IntVector, n_groups: int) -> IntVector:
     """The release by groups: int64 [n_groups, 1 + length], weights first; ValueError for what is none."""
     rows = release.reshape(n_groups, -1)
     there = rows[:, 0] > 0
-    if (rows[:, 0] < FALSE).any() or rows[~there, 1:].any() or there.sum() <= n_groups // 2:
+    if (rows[:, 0] < REJECTED_WEIGHT).any() or rows[~there, 1:].any() or there.sum() <= n_groups // 2:
         raise ValueError("weights that are none, or too few groups")
     return rows
 
 
-def combined(release: IntVector, n_groups: int) -> IntVector:
-    """The one vector that a program is given: int64 [length]; raises as `rows_of_groups`."""
-    rows = rows_of_groups(release, n_groups)
+def combine(release: IntVector, n_groups: int) -> IntVector:
+    """The one vector that a program is given: int64 [length]; raises as `split_by_group`."""
+    rows = split_by_group(release, n_groups)
     there = np.sort(rows[rows[:, 0] > 0, 0])
     # Of two, the less: what one of them declares makes the other's values no larger.
     whole = len(there) * int(there[(len(there) - 1) // 2])
@@ -91,7 +91,7 @@ def combined(release: IntVector, n_groups: int) -> IntVector:
     quotients, rests = np.divmod(rows[:, 1:], weights[:, None])
     scaled = quotients * whole + rests * whole // weights[:, None]
     # Nothing is known by a false sum, and 0 in its place would draw all others towards it.
-    found = np.sort(scaled[rows[:, 0] != FALSE], axis=0)
+    found = np.sort(scaled[rows[:, 0] != REJECTED_WEIGHT], axis=0)
     low, high = found[(len(found) - 1) // 2], found[len(found) // 2]
     # Their mean, rounded down, without a sum that may wrap.
     return np.ascontiguousarray((low & high) + ((low ^ high) >> 1))
@@ -103,12 +103,12 @@ LEAST_ROUNDS = 5
 """Of a drawing."""
 
 
-def rounds_of_drawing(n_exchanges: int) -> int:
+def count_drawing_rounds(n_exchanges: int) -> int:
     """Rounds that are summed over the same groups, where they are drawn anew, in a run of so many."""
     return max(LEAST_ROUNDS, -(-n_exchanges // MOST_DRAWINGS))
 
 
-def drawing_of(seed: int, number: int) -> bytes:
+def derive_drawing(seed: int, number: int) -> bytes:
     """By what the groups of a drawing are dealt: nothing in the first, whose sites draw the seed, else 32 bytes.
 
     Args: seed: that the sites have drawn for the trees, 0 to 2^63 - 1; number: of the drawing, from 0.
@@ -116,7 +116,7 @@ def drawing_of(seed: int, number: int) -> bytes:
     return digest("drawing", seed.to_bytes(8, "big"), number.to_bytes(8, "big")) if number else b""
 
 
-_HAIR = 1e-300
+_TINY = 1e-300
 OUT_OF_LINE_ROUNDS = 10
 OUT_OF_LINE = 4.0
 """Mean of the logarithm over so many rounds: the squares of a group's distances are e^4 = 55 times the others'."""
@@ -166,7 +166,7 @@ class LineUp:
 
         Args: parts: the nodes of the roster by groups.
         """
-        marks = self._marks_of(rows_of_groups(release, self._n_groups))
+        marks = self._mark_groups(split_by_group(release, self._n_groups))
         if self._n_rounds:
             return self._name(marks, parts)
         self._marks = [*self._marks, marks][-OUT_OF_LINE_ROUNDS:] if marks else self._marks
@@ -177,17 +177,17 @@ class LineUp:
         self.told.update(found)
         return [node for group in found for node in parts[group]]
 
-    def _marks_of(self, rows: IntVector) -> dict[int, float]:
+    def _mark_groups(self, rows: IntVector) -> dict[int, float]:
         """By group; none where a group sits out, for distances to it mean nothing."""
         there = np.flatnonzero(rows[:, 0] > 0).tolist()
         if len(there) < self._n_groups:
-            false = np.flatnonzero(rows[:, 0] == FALSE).tolist()
+            false = np.flatnonzero(rows[:, 0] == REJECTED_WEIGHT).tolist()
             return dict.fromkeys(false, OUT_OF_LINE) if self._n_rounds else {}
         scaled = rows[:, 1:].astype(np.float64) / rows[:, :1]
         squares = np.zeros((len(there), len(there)))
         for one, other in combinations(there, 2):
             # Rounded once, so that it is the same on every machine.
-            squares[one, other] = squares[other, one] = math.fsum((scaled[one] - scaled[other]) ** 2) + _HAIR
+            squares[one, other] = squares[other, one] = math.fsum((scaled[one] - scaled[other]) ** 2) + _TINY
         marks = {}
         for group in there:
             others = [other for other in there if other != group]

@@ -36,7 +36,6 @@ from hedgerow.codec import (
     U64,
     Blob,
     Bytes,
-    Choice,
     CodecFault,
     CodeWord,
     Encoded,
@@ -45,6 +44,7 @@ from hedgerow.codec import (
     Integers,
     IntVector,
     Many,
+    Member,
     Real,
     Unsigned,
     fail,
@@ -67,7 +67,7 @@ ModelBytes = Annotated[bytes, Blob(most=1 << 26)]
 AnyReal = Annotated[float, Real()]
 
 
-def refused(fault: CodecFault) -> RemoteProtocolError:
+def translate_fault(fault: CodecFault) -> RemoteProtocolError:
     """The error for bytes that are no message of a run."""
     is_version = fault.flaw is Flaw.UNKNOWN_VERSION
     return RemoteProtocolError("malformed-message", code="unknown-version" if is_version else None, fault=fault.what)
@@ -216,7 +216,7 @@ PAYLOADS = frozenset(
 class Payload(Encoded):
     """A message of secure aggregation inside one of a run, of one of the kinds in `PAYLOADS`."""
 
-    kind: Annotated[MessageKind, Choice(MessageKind)]
+    kind: Annotated[MessageKind, Member(MessageKind)]
     content: Bytes
 
     def check(self) -> None:
@@ -334,7 +334,7 @@ _BY_KIND: dict[int, type[Encoded]] = {
 }
 
 
-def kind_of(message: Message) -> MessageKind:
+def message_kind(message: Message) -> MessageKind:
     """The kind byte of a message."""
     return message.kind if isinstance(message, Payload) else MessageKind(message.KIND)
 
@@ -362,7 +362,7 @@ def decode(data: bytes, kinds: Collection[MessageKind] = frozenset(MessageKind))
         message = _BY_KIND[kind]
         return cast(Message, message.from_bytes(data))
     except CodecFault as fault:
-        raise refused(fault) from None
+        raise translate_fault(fault) from None
 
 
 # The script -----------------------------------------------------------------------------------------------------------

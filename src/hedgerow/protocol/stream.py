@@ -21,20 +21,20 @@ from hedgerow.codec import (
     U32,
     U64,
     Blob,
-    Choice,
     CodecFault,
     CodeWord,
+    Dictionary,
     Encoded,
     Fixed,
     Flaw,
     Hash,
     Many,
     Maybe,
+    Member,
     Nested,
     Real,
     Record,
     Shown,
-    Table,
     Unsigned,
     Word,
     head,
@@ -103,7 +103,7 @@ class WireRefusal(RemoteProtocolError):
         return self.wire_code in FINAL
 
 
-def known(code: str) -> WireCode:
+def read_code(code: str) -> WireCode:
     """The code of a word that a peer sent; CLOSED for a word of a later version."""
     try:
         return WireCode(code)
@@ -192,11 +192,11 @@ class Farewell(Encoded):
 
     def refusal(self) -> WireRefusal:
         """The same as an error of this side, with what the peer said beyond the code's own sentence."""
-        code = known(self.code)
+        code = read_code(self.code)
         return WireRefusal(code, self.reason.removeprefix(WireRefusal(code).what).strip())
 
 
-def refused(fault: CodecFault) -> WireRefusal:
+def translate_fault(fault: CodecFault) -> WireRefusal:
     """The refusal of bytes that are no message."""
     is_version = fault.flaw is Flaw.UNKNOWN_VERSION
     return WireRefusal(WireCode.UNKNOWN_VERSION if is_version else WireCode.MALFORMED, fault.what)
@@ -207,15 +207,15 @@ def read_as(expected: type[Read], content: bytes) -> Read:
     try:
         return expected.from_bytes(content)
     except CodecFault as fault:
-        raise refused(fault) from None
+        raise translate_fault(fault) from None
 
 
-def wrapped(content: bytes) -> bytes:
+def wrap_message(content: bytes) -> bytes:
     """What gRPC carries for a message."""
     return pb.Message(content=content).SerializeToString()
 
 
-def unwrapped(raw: bytes, most: int) -> bytes:
+def unwrap_message(raw: bytes, most: int) -> bytes:
     """The message that gRPC has carried; raises WireRefusal MALFORMED, or OVERSIZED beyond `most` bytes."""
     try:
         content = pb.Message.FromString(raw).content
@@ -226,7 +226,7 @@ def unwrapped(raw: bytes, most: int) -> bytes:
     return content
 
 
-def first_of(expected: type[Read], content: bytes) -> Read:
+def read_first(expected: type[Read], content: bytes) -> Read:
     """The first message of the other side; raises WireRefusal, which is the other side's own if it says Farewell."""
     try:
         kind = kind_in(content)
@@ -235,7 +235,7 @@ def first_of(expected: type[Read], content: bytes) -> Read:
         if kind != expected.KIND:
             raise WireRefusal(WireCode.UNEXPECTED_FRAME, f"The first must be of kind {expected.KIND}.")
     except CodecFault as fault:
-        raise refused(fault) from None
+        raise translate_fault(fault) from None
     return read_as(expected, content)
 
 
@@ -340,7 +340,7 @@ class Asking(Encoded):
 
     KIND = StreamKind.ASKING
     party: Shown
-    step: Annotated[AskingStep, Choice(AskingStep)]
+    step: Annotated[AskingStep, Member(AskingStep)]
     roster: Hash
     nonce: Hash
     signature: Signature
@@ -543,7 +543,7 @@ class RunReport(Record):
     bytes_received: U64 = 0
     rounds_abandoned: U32 = 0
     sites: Annotated[tuple[SiteReport, ...], Many(Nested(SiteReport), most=4096)] = ()
-    streams_refused: Annotated[Mapping[str, int], Table(Word(), Unsigned(4))] = field(default_factory=dict)
+    streams_refused: Annotated[Mapping[str, int], Dictionary(Word(), Unsigned(4))] = field(default_factory=dict)
     task: CodeWord = TRAINING
 
     @property

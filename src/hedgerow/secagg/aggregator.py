@@ -13,10 +13,10 @@ from typing import Annotated
 
 import numpy as np
 
-from hedgerow.codec import BlobByNode, Blobs, Bytes, Choice
+from hedgerow.codec import BlobByNode, Blobs, Bytes, Member
 from hedgerow.crypto import DTYPES, Identity, Words
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.masks import Release, check_vectors, shares_in, sums_names, sums_of, unmask
+from hedgerow.secagg.masks import OpenedSums, add_parts, check_vectors, shares_in, sums_names, unmask
 from hedgerow.secagg.messages import (
     SEED_SHARE,
     SLOT_KEY_SHARE,
@@ -31,16 +31,16 @@ from hedgerow.secagg.messages import (
     RoundSpec,
     StoredState,
     UnmaskRequest,
+    bind_context,
     check_signature,
-    context_of,
+    hash_sealed,
     header_hash,
     manifest_hash,
     read_state,
-    sealed_hash,
     split_signed,
 )
-from hedgerow.secagg.transitions import Code, Complaints, Event, Party, Refusal, State, advance, refuse, untraced
-from hedgerow.secagg.view import EpochView, is_enough, site_key, survivors_of
+from hedgerow.secagg.transitions import Code, Complaints, Event, Party, Refusal, State, advance, drop_traceback, refuse
+from hedgerow.secagg.view import EpochView, filter_survivors, is_enough, site_key
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -56,7 +56,7 @@ class AggregatorState(StoredState):
     """
 
     KIND = Kind.AGGREGATOR_STATE
-    state: Annotated[State, Choice(State)]
+    state: Annotated[State, Member(State)]
     signed_spec: Bytes
     uploads: Blobs
     manifest: Bytes
@@ -99,7 +99,7 @@ class Aggregator:
     @property
     def context(self) -> RoundContext:
         """What binds keys to this slot."""
-        return context_of(self.spec, self.signed_spec)
+        return bind_context(self.spec, self.signed_spec)
 
     def receive(self, messages: Iterable[bytes]) -> tuple[Aggregator, Complaints]:
         """The state with every acceptable message of the current collection, and the refusals of the others."""
@@ -121,7 +121,7 @@ class Aggregator:
                 else:
                     following._take_answer(message)
             except Refusal as complaint:
-                complaints.append(untraced(complaint))
+                complaints.append(drop_traceback(complaint))
         return following, complaints
 
     def openers(self, among: Collection[int]) -> tuple[int, ...]:
@@ -144,10 +144,10 @@ class Aggregator:
 
         A group of which too few came sits the round out: its vectors are in no manifest, and never opened.
 
-        Raises Abandoned TOO_FEW_UPLOADS (the slot is burned).
+        Raises SumAbandoned TOO_FEW_UPLOADS (the slot is burned).
         """
         guarantees = self.view.guarantees
-        survivors = survivors_of(self.view, self.uploads)
+        survivors = filter_survivors(self.view, self.uploads)
         if self.state is State.COLLECTING_VECTORS and not is_enough(self.view, self.uploads):
             raise refuse(Code.TOO_FEW_UPLOADS, f"{len(self.uploads)} of {guarantees.min_survivors}.")
         kept = {node: self.uploads[node] for node in self.uploads if node in survivors}
@@ -161,7 +161,7 @@ class Aggregator:
             manifest=manifest,
             uploads={node: MaskedVector(upload.header, upload.sealed, b"") for node, upload in kept.items()},
             headers={node: header for node, header in self.headers.items() if node in kept},
-            totals=sums_of(self.view, self.spec, kept),
+            totals=add_parts(self.view, self.spec, kept),
         )
         return following, following.requests(holders)
 
@@ -181,7 +181,7 @@ class Aggregator:
         return sum(node in self.echoes for node in part)
 
     def close_echoes(self, *, is_last: bool = False) -> tuple[Aggregator, bytes]:
-        """The next state and the echo certificate for all survivors; raises Abandoned TOO_FEW_ANSWERS.
+        """The next state and the echo certificate for all survivors; raises SumAbandoned TOO_FEW_ANSWERS.
 
         Args: is_last: whether no more are waited for; then most groups are enough.
         """
@@ -200,13 +200,13 @@ class Aggregator:
         totals = {name: self.totals[name] for name in sums_names(self.view, self.spec, kept)}
         return replace(self, state=state, uploads=kept, headers=headers, totals=totals), certificate.to_bytes()
 
-    def release(self, *, is_last: bool = False) -> tuple[Aggregator, Release]:
+    def release(self, *, is_last: bool = False) -> tuple[Aggregator, OpenedSums]:
         """The final state and the exact sums over the survivors (noise is the caller's where it is central).
 
         With `is_last` a group whose sum cannot be opened sits the round out, if most groups' can. Whether a sum is
         within its bound is not asked here, see `masks.require_within`.
 
-        Raises Abandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE.
+        Raises SumAbandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE.
         """
         state = advance(Party.AGGREGATOR, self.state, Event.RELEASE)
         return replace(self, state=state), unmask(
@@ -277,7 +277,7 @@ class Aggregator:
             len(upload.payload) != length
             or sha256(upload.payload).digest() != header.payload
             or len(upload.sealed) != len(self.view.peers(node))
-            or sealed_hash(upload.sealed) != header.sealed
+            or hash_sealed(upload.sealed) != header.sealed
         ):
             raise refuse(Code.CONTENT_MISMATCH, peer=node)
         if self.uploads.setdefault(node, upload) != upload:

@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Annotated
 
-from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Choice, Hash, digest
+from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Hash, Member, digest
 from hedgerow.crypto import OVERHEAD_BYTES, SHARE_BYTES, PrimitiveFault, SecretKey, parse_share, seal, split, unseal
 from hedgerow.secagg.guarantees import derive, least_groups
 from hedgerow.secagg.keys import (
@@ -43,10 +43,10 @@ from hedgerow.secagg.messages import (
     ShareDelivery,
     ShareMessage,
     StoredState,
+    build_signed_list,
     check_signature,
-    hash_of_slot_keys,
+    hash_slot_keys,
     read_state,
-    signed_list,
 )
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.transitions import (
@@ -55,27 +55,27 @@ from hedgerow.secagg.transitions import (
     Entropy,
     Event,
     Party,
-    Record,
     Refusal,
     State,
     Step,
+    StepRecord,
     advance,
+    drop_traceback,
     refuse,
-    untraced,
 )
 from hedgerow.secagg.view import (
     Agreement,
     EpochView,
     agree,
     check_slot_keys,
-    parts_of,
+    filter_survivors,
     read_acknowledgement,
     read_key_list,
     read_nonce,
     site_key,
     size_beside,
+    split_members,
     split_slot_keys,
-    survivors_of,
 )
 
 
@@ -92,7 +92,7 @@ class Enrolment(StoredState):
     """
 
     KIND = Kind.ENROLMENT_STATE
-    state: Annotated[State, Choice(State)]
+    state: Annotated[State, Member(State)]
     sequence: U64
     parameters: EpochParameters
     node: U16
@@ -130,16 +130,16 @@ class Enrolment(StoredState):
             raise refuse(Code.ROSTER_MISMATCH, peer="coordinator")
         if not last_attempt < proposed.attempt <= MAX_ATTEMPTS:
             raise refuse(Code.STALE_ATTEMPT, f"Attempt {proposed.attempt} after {last_attempt}.", "coordinator")
-        node = context.roster.node_of(context.identity.public)
+        node = context.roster.find_node(context.identity.public)
         everybody = range(len(context.roster.sites))
         context.policy.require(proposed, size_beside(context.roster, everybody, proposed, node))
         link, channel, nonce = entropy(32), entropy(32), entropy(HASH_BYTES)
         slot_keys = b"".join(SecretKey(secret).public for secret in SlotChain(link).secrets(proposed.n_slots))
         commitment = nonce_commitment(nonce, node, proposed.hash())
-        bundle = KeyBundle(proposed.hash(), node, commitment, SecretKey(channel).public, hash_of_slot_keys(slot_keys))
+        bundle = KeyBundle(proposed.hash(), node, commitment, SecretKey(channel).public, hash_slot_keys(slot_keys))
         message = Advertisement(bundle.to_signed(context.identity), slot_keys).to_bytes()
         enrolment = cls(state, 1, proposed, node, link, channel, nonce, message)
-        return Step(enrolment, message, (Record("enrolled", 1, proposed.attempt, digest=proposed.hash()),))
+        return Step(enrolment, message, (StepRecord("enrolled", 1, proposed.attempt, digest=proposed.hash()),))
 
     def reveal(self, context: NodeContext, key_list: bytes) -> Step[Enrolment]:
         """The step that answers the list of key bundles with this node's nonce; raises Refusal."""
@@ -163,9 +163,9 @@ class Enrolment(StoredState):
         """
         state = advance(Party.NODE, self.state, Event.NONCE_LIST)
         delivered = NonceDelivery.from_bytes(delivery)
-        agreed = self._agreed(context, delivered.nonce_list)
+        agreed = self._check_agreement(context, delivered.nonce_list)
         bundles, view, holders = agreed.bundles, agreed.view, agreed.graph.neighbours[self.node]
-        slot_keys = self._slot_keys_of(holders, bundles, delivered.slot_keys)
+        slot_keys = self._read_slot_keys(holders, bundles, delivered.slot_keys)
         runs = self._split_slot_keys((*holders, self.node), agreed.by_node[self.node].threshold, entropy)
         channels = self._channels_to(holders, bundles)
         headers = {holder: (kept or {}).get(site_key(context.roster, holder), b"") for holder in holders}
@@ -190,7 +190,7 @@ class Enrolment(StoredState):
         """
         state = advance(Party.NODE, self.state, Event.SHARE_DELIVERY)
         delivered = ShareDelivery.from_bytes(delivery)
-        agreed = self._agreed(context, self.nonce_list)
+        agreed = self._check_agreement(context, self.nonce_list)
         view = agreed.view
         if delivered.view != view:
             raise refuse(Code.DIFFERENT_VIEW, "The shares are for another set-up.", "coordinator")
@@ -201,9 +201,9 @@ class Enrolment(StoredState):
                 raise refuse(Code.UNKNOWN_NODE, "It is not a neighbour.", sender)
             try:
                 held[sender], header = self._open_run(sender, channels[sender], sealed, view)
-                handed_back += context_of(header, context.identity.public)
+                handed_back += read_context(header, context.identity.public)
             except Refusal as complaint:
-                complaints.append(untraced(complaint))
+                complaints.append(drop_traceback(complaint))
         others = tuple(sorted(node for node in held if node != self.node))
         message = Acknowledgement(view, self.node, others).to_signed(context.identity)
         found = {"held_shares": held, "handed_back": tuple(handed_back)}
@@ -229,7 +229,7 @@ class Enrolment(StoredState):
             view, self.node, State.READY, self.sequence + 1, SlotChain(self.link), channels, shares,
             purposes=frozenset(answered),
         )  # fmt: skip
-        return Step(participant, None, (Record("ready", self.sequence + 1, digest=view.digest),))
+        return Step(participant, None, (StepRecord("ready", self.sequence + 1, digest=view.digest),))
 
     @classmethod
     def restore(cls, data: bytes, sequence: int) -> Enrolment:
@@ -250,15 +250,15 @@ class Enrolment(StoredState):
 
     def _step(self, state: State, message: bytes, fact: str, **changes: object) -> Step[Enrolment]:
         following: Enrolment = replace(self, state=state, sequence=self.sequence + 1, **changes)  # type: ignore[arg-type]
-        return Step(following, message, (Record(fact, following.sequence, digest=sha256(message).digest()),))
+        return Step(following, message, (StepRecord(fact, following.sequence, digest=sha256(message).digest()),))
 
-    def _agreed(self, context: NodeContext, nonce_list: bytes) -> Agreement:
+    def _check_agreement(self, context: NodeContext, nonce_list: bytes) -> Agreement:
         """What the lists say, if the owner's policy allows it; raises Refusal."""
         agreed = agree(context.roster, self.parameters, self.key_list, nonce_list)
         context.policy.require(self.parameters, agreed.by_node[self.node].n_nodes)
         return agreed
 
-    def _slot_keys_of(
+    def _read_slot_keys(
         self, neighbours: tuple[int, ...], bundles: Mapping[int, KeyBundle], delivered: tuple[bytes, ...]
     ) -> dict[int, bytes]:
         """The neighbours' slot keys; raises Refusal for others than they signed for, or one of this node's."""
@@ -305,7 +305,7 @@ class Enrolment(StoredState):
         return run, header
 
 
-def context_of(signed_header: bytes, key: bytes) -> list[RoundContext]:
+def read_context(signed_header: bytes, key: bytes) -> list[RoundContext]:
     """The slot that a header is of, if the site of this key signed it, else nothing: nobody else's word counts."""
     try:
         check_signature(key, Kind.HEADER, signed_header, None)
@@ -356,17 +356,17 @@ class EpochSetup:
                 if collected.setdefault(node, message) != message:
                     raise refuse(Code.CONTRADICTION, peer=node)
             except Refusal as complaint:
-                complaints.append(untraced(complaint))
+                complaints.append(drop_traceback(complaint))
         # A million keys are copied for what is accepted only: garbage costs no more than itself.
         changes = {name: collected, "owners": {**self.owners, **fresh} if fresh else self.owners}
         return replace(self, **changes), complaints  # type: ignore[arg-type]
 
     def close_keys(self) -> tuple[EpochSetup, bytes]:
-        """The next state and the list of key bundles for all; raises Abandoned TOO_FEW_READY."""
+        """The next state and the list of key bundles for all; raises SumAbandoned TOO_FEW_READY."""
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         self._require_enough(self.advertisements)
-        messages = [self._advertised(node).bundle for node in sorted(self.advertisements)]
-        key_list = signed_list(Kind.KEY_LIST, self.parameters.hash(), messages)
+        messages = [self._read_advertisement(node).bundle for node in sorted(self.advertisements)]
+        key_list = build_signed_list(Kind.KEY_LIST, self.parameters.hash(), messages)
         read_key_list(key_list, self.parameters, self.roster)
         return replace(self, state=state, key_list=key_list, owners={}), key_list
 
@@ -379,9 +379,9 @@ class EpochSetup:
         """
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         messages = [self.nonces[node] for node in sorted(self.nonces)]
-        nonce_list = signed_list(Kind.NONCE_LIST, self.parameters.hash(), messages)
+        nonce_list = build_signed_list(Kind.NONCE_LIST, self.parameters.hash(), messages)
         graph = agree(self.roster, self.parameters, self.key_list, nonce_list).graph.neighbours
-        slot_keys = self._slot_keys_of(graph)
+        slot_keys = self._read_slot_keys(graph)
         deliveries = {
             node: NonceDelivery(nonce_list, tuple(slot_keys[peer] for peer in near)).to_bytes()
             for node, near in graph.items()
@@ -397,7 +397,7 @@ class EpochSetup:
             message = ShareMessage.from_signed(self.shares[sender])
             for holder, sealed in zip(message.holders, message.sealed, strict=True):
                 boxes[holder].append((sender, sealed))
-        view = self._agreed().view
+        view = self._agree().view
         deliveries = {
             holder: ShareDelivery(view, tuple(s for s, _ in box), tuple(c for _, c in box)).to_bytes()
             for holder, box in boxes.items()
@@ -410,7 +410,7 @@ class EpochSetup:
         One of the two has failed, by what it dealt or by what it said, and which one only they know. Nodes that sent no
         shares or no acknowledgement are in no pair.
         """
-        held, graph = self._held(), self._agreed().graph.neighbours
+        held, graph = self._read_held(), self._agree().graph.neighbours
         return tuple(
             (node, peer)
             for node in sorted(held)
@@ -419,13 +419,13 @@ class EpochSetup:
         )
 
     def close_acknowledgements(self, doubts: Mapping[int, int] | None = None) -> tuple[EpochView, bytes]:
-        """The ready epoch and the ready list for all; raises Abandoned TOO_FEW_READY.
+        """The ready epoch and the ready list for all; raises SumAbandoned TOO_FEW_READY.
 
         Ready are nodes that acknowledged and whose shares all ready neighbours acknowledged; the node with the most
         missing acknowledgements goes first, and of these the one with the most `doubts`, which are the caller's.
         """
         advance(Party.AGGREGATOR, self.state, Event.CLOSE)
-        held, doubts, agreed = self._held(), doubts or {}, self._agreed()
+        held, doubts, agreed = self._read_held(), doubts or {}, self._agree()
         graph = agreed.graph.neighbours
         ready = set(held)
         while True:
@@ -439,13 +439,13 @@ class EpochSetup:
             ready.remove(worst)
         self._require_enough(ready)
         # What is left of a group without enough is not ready: it could not even share its secrets.
-        messages = tuple(self.acknowledgements[node] for node in survivors_of(agreed, ready))
+        messages = tuple(self.acknowledgements[node] for node in filter_survivors(agreed, ready))
         ready_list = ReadyList(agreed.view, messages).to_bytes()
         lists = (self.key_list, self.nonce_list, ready_list)
         view = EpochView.from_messages(self.roster, self.parameters, *lists)
-        return view.with_slot_keys(self._slot_keys_of(view.ready)), ready_list
+        return view.with_slot_keys(self._read_slot_keys(view.ready)), ready_list
 
-    def _held(self) -> dict[int, set[int]]:
+    def _read_held(self) -> dict[int, set[int]]:
         """Whose shares each node acknowledged, of nodes that sent their own."""
         return {
             node: set(Acknowledgement.from_signed(message).held)
@@ -453,29 +453,29 @@ class EpochSetup:
             if node in self.shares
         }
 
-    def _advertised(self, node: int) -> Advertisement:
+    def _read_advertisement(self, node: int) -> Advertisement:
         return Advertisement.from_bytes(self.advertisements[node])
 
-    def _slot_keys_of(self, nodes: Iterable[int]) -> dict[int, bytes]:
-        return {node: self._advertised(node).slot_keys for node in nodes}
+    def _read_slot_keys(self, nodes: Iterable[int]) -> dict[int, bytes]:
+        return {node: self._read_advertisement(node).slot_keys for node in nodes}
 
     def _require_enough(self, there: Collection[int]) -> None:
-        """Raises Abandoned TOO_FEW_READY unless these are enough, in most groups where there are any."""
+        """Raises SumAbandoned TOO_FEW_READY unless these are enough, in most groups where there are any."""
         wishes, n_open, needed = self.parameters.wishes, 0, 1
-        for part in parts_of(self.roster, self.advertisements, wishes.n_groups, self.parameters.drawing):
+        for part in split_members(self.roster, self.advertisements, wishes.n_groups, self.parameters.drawing):
             least = derive(len(part), wishes).min_survivors if part else 1
             needed = max(needed, least)
             n_open += sum(node in there for node in part) >= least
         if n_open < least_groups(wishes.n_groups):
             raise refuse(Code.TOO_FEW_READY, f"{len(there)} nodes, of {needed} needed.")
 
-    def _agreed(self) -> Agreement:
+    def _agree(self) -> Agreement:
         return agree(self.roster, self.parameters, self.key_list, self.nonce_list)
 
     def _check_advertisement(self, fresh: dict[bytes, int], message: bytes) -> int:
         """Checks one advertisement as nodes will, and that no other node has its keys; enters them in `fresh`."""
         advertised = Advertisement.from_bytes(message)
-        listed = signed_list(Kind.KEY_LIST, self.parameters.hash(), [advertised.bundle])
+        listed = build_signed_list(Kind.KEY_LIST, self.parameters.hash(), [advertised.bundle])
         bundles = read_key_list(listed, self.parameters, self.roster)
         ((node, bundle),) = bundles.items()
         check_slot_keys(bundles, self.parameters.n_slots, {node: advertised.slot_keys})
@@ -495,7 +495,7 @@ class EpochSetup:
 
     def _shares_check(self) -> Callable[[bytes], int]:
         """The check of one message of shares, against the graph."""
-        agreed = self._agreed()
+        agreed = self._agree()
         graph, view = agreed.graph.neighbours, agreed.view
         length = SHARE_BYTES * self.parameters.n_slots + SIGNED_HEADER_BYTES + OVERHEAD_BYTES
 
@@ -515,7 +515,7 @@ class EpochSetup:
 
     def _acknowledgement_check(self) -> Callable[[bytes], int]:
         """The check of one acknowledgement, against the graph."""
-        agreed = self._agreed()
+        agreed = self._agree()
 
         def check(message: bytes) -> int:
             acknowledgement = read_acknowledgement(message, self.roster, agreed.view, agreed.graph)

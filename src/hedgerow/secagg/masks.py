@@ -60,11 +60,11 @@ from hedgerow.secagg.messages import (
     NoiseMode,
     RoundSpec,
     VectorSpec,
+    derive_share_context,
+    hash_sealed,
     header_hash,
-    sealed_hash,
-    sealed_share_context,
 )
-from hedgerow.secagg.transitions import Abandoned, Code, Entropy, refuse
+from hedgerow.secagg.transitions import Code, Entropy, SumAbandoned, refuse
 from hedgerow.secagg.view import EpochView, is_enough
 
 WIDTHS = (32, 64)
@@ -123,7 +123,7 @@ def decode(words: Words) -> Integers:
     return signed
 
 
-def wrapped(vector: Integers, width: int) -> Integers:
+def wrap(vector: Integers, width: int) -> Integers:
     """`vector` modulo 2^width, as signed integers (int64).
 
     Noise that is added to a decoded sum has to wrap with it. A site may lie so that the others' exact sum stands at the
@@ -133,7 +133,7 @@ def wrapped(vector: Integers, width: int) -> Integers:
 
 
 def require_within(released: Integers, bound: int) -> None:
-    """Raises Abandoned SUM_OUT_OF_RANGE for an entry outside [-bound, bound].
+    """Raises SumAbandoned SUM_OUT_OF_RANGE for an entry outside [-bound, bound].
 
     Args: released: a sum *with its noise*, written down and charged already; of a sum without, this would be a
         question that nothing was paid for.
@@ -221,7 +221,7 @@ def add_masks(
         add_keystreams(words[name], keys[: len(plus)], keys[len(plus) :])
 
 
-def signed_pair_secrets(keys: MaskingKeys, peers: tuple[int, ...]) -> tuple[list[bytes], list[bytes]]:
+def derive_pair_secrets(keys: MaskingKeys, peers: tuple[int, ...]) -> tuple[list[bytes], list[bytes]]:
     """The secrets with `peers` whose masks this node adds (towards higher numbers) and subtracts (lower).
 
     Raises Refusal LOW_ORDER_KEY.
@@ -245,7 +245,7 @@ def mask_upload(
     node, context = keys.node, keys.context
     peers = keys.view.peers(node)
     seed = entropy(SEED_BYTES)
-    plus, minus = signed_pair_secrets(keys, peers)
+    plus, minus = derive_pair_secrets(keys, peers)
     add_masks(spec, context, words, [self_mask_secret(seed, node, context), *plus], minus)
     commitment = seed_commitment(seed, node, context)
     payload = b"".join(words[vector.vector_id].tobytes() for vector in spec.vectors)
@@ -256,17 +256,17 @@ def mask_upload(
         seal(
             seed_share_key(keys.channels[peer], node, peer, context.slot),
             share,
-            sealed_share_context(context, node, peer, payload_hash, commitment),
+            derive_share_context(context, node, peer, payload_hash, commitment),
             entropy,
         )
         for peer, share in zip(peers, shares, strict=False)
     )
-    header = Header(context, node, payload_hash, commitment, sealed_hash(sealed)).to_signed(identity)
+    header = Header(context, node, payload_hash, commitment, hash_sealed(sealed)).to_signed(identity)
     return MaskedVector(header, sealed, payload).to_bytes(), header_hash(header), shares[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class OpenedSums:
     """The sums of one aggregation: int64 arrays by vector id, the survivors, and suspects.
 
     A suspect's shares were off the others' polynomial: it sent wrong ones, or the node that dealt them did.
@@ -289,7 +289,7 @@ class Reconstructor:
         """The secret of `node` that `fits` what it published, from any threshold of `shares`.
 
         Args: shares: by holder, as `shares_in` reads them.
-        Raises Abandoned: TOO_FEW_ANSWERS, or SECRET_UNRECOVERABLE when no set of shares fits.
+        Raises SumAbandoned: TOO_FEW_ANSWERS, or SECRET_UNRECOVERABLE when no set of shares fits.
         """
         values = {holder + 1: share for holder, share in shares.items() if share is not None}
         if len(values) < len(shares):
@@ -352,7 +352,7 @@ def shares_in(answer: Answer, about: Sequence[int]) -> dict[int, int | None]:
     return found
 
 
-def sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
+def add_masked(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
     """The sums of the masked vectors by vector id, masked themselves, as words of each vector's width."""
     totals: dict[str, Words] = {}
     at = 0
@@ -372,19 +372,19 @@ def name_in(view: EpochView, vector_id: str, part: int) -> str:
 
 
 def sums_names(view: EpochView, spec: RoundSpec, uploads: Collection[int]) -> Iterator[str]:
-    """Yields the names in `sums_of` these nodes' uploads, in its order."""
+    """Yields the names in `add_parts` of these nodes' uploads, in its order."""
     for part, members in enumerate(view.parts):
         if not set(members).isdisjoint(uploads):
             yield from (name_in(view, vector.vector_id, part) for vector in spec.vectors)
 
 
-def sums_of(view: EpochView, spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
+def add_parts(view: EpochView, spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
     """The masked sums of all parts that have uploads, by `name_in`."""
     sums = dict[str, Words]()
     for part, members in enumerate(view.parts):
         there = {node: uploads[node] for node in members if node in uploads}
         if there:
-            sums |= {name_in(view, name, part): total for name, total in sum_of(spec, there).items()}
+            sums |= {name_in(view, name, part): total for name, total in add_masked(spec, there).items()}
     return sums
 
 
@@ -407,14 +407,14 @@ def unmask(
     shares: Mapping[int, Mapping[int, int | None]],
     *,
     is_last: bool = False,
-) -> Release:
-    """The exact sums over the uploads; raises Abandoned and releases nothing when a secret cannot be rebuilt.
+) -> OpenedSums:
+    """The exact sums over the uploads; raises SumAbandoned and releases nothing when a secret cannot be rebuilt.
 
     The sums are not looked at: they may still be without noise. With groups each has its own, by `name_in`; with
     `is_last` those that cannot be opened are left out, if enough others can.
 
-    Args: headers: of the uploads, by node; totals: `sum_of` them, which is left as it is; shares: `shares_in` each
-        holder's answer.
+    Args: headers: of the uploads, by node; totals: `add_masked` of them, which is left as it is; shares: `shares_in`
+        each holder's answer.
     """
     # For every node the shares about it, by the holder that sent them.
     about: dict[int, dict[int, int | None]] = {node: {} for node in view.ready}
@@ -422,7 +422,7 @@ def unmask(
         for node, share in of_holder.items():
             about[node][holder] = share
     sums: dict[str, Integers] = {}
-    opened, suspects, faults = list[int](), set[int](), list[Abandoned]()
+    opened, suspects, faults = list[int](), set[int](), list[SumAbandoned]()
     for part, members in enumerate(view.parts):
         there = {node: headers[node] for node in members if node in headers}
         if not there:
@@ -430,7 +430,7 @@ def unmask(
         reconstructor = Reconstructor(view.by_node[members[0]].threshold)
         try:
             found = _unmask_part(view, spec, context, (part, there), totals, (about, reconstructor))
-        except Abandoned as fault:
+        except SumAbandoned as fault:
             faults.append(fault)
             continue
         finally:
@@ -439,7 +439,7 @@ def unmask(
         opened += there
     if faults and not (is_last and is_enough(view, opened)):
         raise faults[0]
-    return Release(sums, tuple(sorted(opened)), tuple(sorted(suspects)))
+    return OpenedSums(sums, tuple(sorted(opened)), tuple(sorted(suspects)))
 
 
 def _unmask_part(
@@ -469,7 +469,7 @@ def _unmask_part(
         keys = MaskingKeys(view, node, SecretKey(secret), {}, context)
         # The dropped node would have added these masks and its neighbours subtracted them, and the reverse: what it
         # would have added cancels what they sent.
-        added, subtracted = signed_pair_secrets(keys, survivors)
+        added, subtracted = derive_pair_secrets(keys, survivors)
         plus += added
         minus += subtracted
     words = {v.vector_id: totals[name_in(view, v.vector_id, part)].copy() for v in spec.vectors}

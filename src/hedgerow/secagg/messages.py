@@ -26,7 +26,6 @@ from hedgerow.codec import (
     Blob,
     Blobs,
     Bytes,
-    Choice,
     CodecFault,
     Encoded,
     Fixed,
@@ -34,6 +33,7 @@ from hedgerow.codec import (
     Hash,
     Line,
     Many,
+    Member,
     Nested,
     Nodes,
     Ratio,
@@ -263,7 +263,7 @@ class Roster(Sent):
         except PrimitiveFault as error:
             raise refuse(Code.ROSTER_MISMATCH, error.what) from error
 
-    def max_rows_of(self, name: str) -> int:
+    def find_max_rows(self, name: str) -> int:
         """The most rows that the site of this name has; 0 where the roster does not say."""
         return next((site.max_rows for site in self.sites if site.name == name), 0)
 
@@ -271,7 +271,7 @@ class Roster(Sent):
         """The 32-byte hash that bundles and parameters carry."""
         return digest("roster", self.to_bytes())
 
-    def node_of(self, key: bytes) -> int:
+    def find_node(self, key: bytes) -> int:
         """The number of the node with this identity key; raises Refusal UNKNOWN_NODE."""
         for node, site in enumerate(self.sites):
             if site.key == key:
@@ -295,16 +295,16 @@ class EpochParameters(Sent):
     roster_hash: Hash
     n_slots: Annotated[int, Unsigned(2, least=1, most=MAX_SLOTS)]
     wishes: Wishes
-    noise: Annotated[NoiseMode, Choice(NoiseMode)]
+    noise: Annotated[NoiseMode, Member(NoiseMode)]
     drawing: Annotated[bytes, Blob(most=HASH_BYTES)] = b""
 
     def hash(self) -> bytes:
         """The 32-byte hash that every set-up message carries."""
-        return _hash_of(self)
+        return _hash_parameters(self)
 
 
 @lru_cache(maxsize=16)
-def _hash_of(parameters: EpochParameters) -> bytes:
+def _hash_parameters(parameters: EpochParameters) -> bytes:
     """Remembered, because a set-up asks for it once for every pair of nodes."""
     return digest("parameters", parameters.to_bytes())
 
@@ -371,7 +371,7 @@ class KeyBundle(Signed):
     slot_keys_hash: Hash
 
 
-def hash_of_slot_keys(slot_keys: bytes) -> bytes:
+def hash_slot_keys(slot_keys: bytes) -> bytes:
     """The 32-byte hash by which a bundle signs its node's slot keys, given one after another."""
     return digest("slot-keys", slot_keys)
 
@@ -401,7 +401,7 @@ class SignedList(Sent):
     """Coordinator: KeyBundles to all, or NonceReveals in a NonceDelivery; each signed, in the order of their nodes."""
 
     SENDER = "coordinator"
-    kind: Annotated[Kind, Choice(Kind)]
+    kind: Annotated[Kind, Member(Kind)]
     parameters: Hash
     messages: Blobs
 
@@ -410,7 +410,7 @@ class SignedList(Sent):
             fail("It is not a list of signed messages.")
 
 
-def signed_list(kind: Kind, parameters: bytes, messages: Sequence[bytes]) -> bytes:
+def build_signed_list(kind: Kind, parameters: bytes, messages: Sequence[bytes]) -> bytes:
     """The coordinator's list (KEY_LIST or NONCE_LIST) of signed messages, in the order of their nodes."""
     return SignedList(kind, parameters, tuple(messages)).to_bytes()
 
@@ -515,7 +515,7 @@ class VectorSpec(Record):
 class NoiseSpec(Record):
     """The discrete Gaussian noise of a slot: who adds it, and the total variance (grid units squared, 0 for none)."""
 
-    mode: Annotated[NoiseMode, Choice(NoiseMode)]
+    mode: Annotated[NoiseMode, Member(NoiseMode)]
     variance: Annotated[Fraction, Ratio(16)] = Fraction(0)
 
 
@@ -546,7 +546,7 @@ def spec_hash(signed_spec: bytes) -> bytes:
     return digest("spec", split_signed(signed_spec)[0])
 
 
-def context_of(spec: RoundSpec, signed_spec: bytes) -> RoundContext:
+def bind_context(spec: RoundSpec, signed_spec: bytes) -> RoundContext:
     """What binds keys to this slot."""
     return RoundContext(spec.epoch, spec_hash(signed_spec), spec.slot)
 
@@ -663,7 +663,7 @@ class Answer(Signed):
             fail("Shares are more or fewer than it says.")
 
 
-def sealed_share_context(context: RoundContext, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
+def derive_share_context(context: RoundContext, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
     """What the seed share that `sender` sealed for `holder` is bound to beyond its key, 32 bytes.
 
     Args:
@@ -674,6 +674,6 @@ def sealed_share_context(context: RoundContext, sender: int, holder: int, payloa
     return digest("sealed-seed-share", context.to_bytes(), numbers, payload, commitment)
 
 
-def sealed_hash(sealed: Sequence[bytes]) -> bytes:
+def hash_sealed(sealed: Sequence[bytes]) -> bytes:
     """The 32-byte hash of a message's sealed shares, in order."""
     return digest("sealed", *sealed)

@@ -22,13 +22,13 @@ from hedgerow.codec import (
     BlobByNode,
     Blobs,
     Bytes,
-    Choice,
     CodecFault,
     Encoded,
     Hash,
     Line,
     Many,
     Maybe,
+    Member,
     Nested,
     Nodes,
     Text,
@@ -55,12 +55,12 @@ from hedgerow.secagg.messages import (
     StoredState,
     UnmaskRequest,
     VectorSpec,
+    bind_context,
     check_signature,
-    context_of,
+    derive_share_context,
     header_hash,
     manifest_hash,
     read_state,
-    sealed_share_context,
 )
 from hedgerow.secagg.transitions import (
     Code,
@@ -68,13 +68,13 @@ from hedgerow.secagg.transitions import (
     Entropy,
     Event,
     Party,
-    Record,
     Refusal,
     State,
     Step,
+    StepRecord,
     advance,
+    drop_traceback,
     refuse,
-    untraced,
 )
 from hedgerow.secagg.view import EpochView, site_key
 
@@ -154,7 +154,7 @@ def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes) 
         header: one that `check_headers` passed.
     """
     context, sender = header.context, header.node
-    bound = sealed_share_context(context, sender, holder, header.payload, header.seed_commitment)
+    bound = derive_share_context(context, sender, holder, header.payload, header.seed_commitment)
     try:
         share = unseal(seed_share_key(channel, sender, holder, context.slot), sealed, bound)
         parse_share(share)
@@ -231,7 +231,7 @@ class ParticipantStep(StoredState):
 
     KIND = Kind.PARTICIPANT_STEP
     epoch: Hash
-    state: Annotated[State, Choice(State)]
+    state: Annotated[State, Member(State)]
     sequence: U64
     link: Hash
     slot: U32
@@ -293,7 +293,7 @@ class Participant:
         self._require_running(context)
         check_signature(self.view.roster.coordinator, Kind.ROUND_SPEC, signed_spec, "coordinator")
         spec = RoundSpec.from_signed(signed_spec)
-        round_context = context_of(spec, signed_spec)
+        round_context = bind_context(spec, signed_spec)
         if self.open is not None and round_context == self.open.context and self.state is State.VECTOR_MASKED:
             advance(Party.NODE, self.state, Event.SAME_SPEC)
             return Step(self, self.open.upload)
@@ -307,7 +307,9 @@ class Participant:
         opened = OpenSlot(round_context, spec.purpose, header, own_share, upload)
         following = self._after_step(state, self.chain.after(spec.slot + 1), spec.slot, self.purposes, opened)
         return Step(
-            following, upload, (Record("slot-used", following.sequence, spec.slot, spec.purpose, round_context.spec),)
+            following,
+            upload,
+            (StepRecord("slot-used", following.sequence, spec.slot, spec.purpose, round_context.spec),),
         )
 
     def unmask(self, context: NodeContext, request: bytes) -> Step[Participant]:
@@ -345,7 +347,7 @@ class Participant:
             self.open.context, purpose, self.open.header_hash, b"", b"", digest, asked.manifest, echo, signed_answer
         )
         following = self._after_step(state, self.chain, slot + 1, self.purposes | {purpose}, answered)
-        record = Record("purpose-answered", following.sequence, slot, purpose, digest)
+        record = StepRecord("purpose-answered", following.sequence, slot, purpose, digest)
         return Step(following, echo or signed_answer, (record,), tuple(complaints))
 
     def confirm(self, certificate: bytes) -> Step[Participant]:
@@ -373,7 +375,7 @@ class Participant:
         if self.state is State.SHARES_ANSWERED:
             return Step(self, self.open.answer)
         following = replace(self, state=state, sequence=self.sequence + 1)
-        record = Record("manifest-confirmed", following.sequence, self.open.context.slot, self.open.purpose)
+        record = StepRecord("manifest-confirmed", following.sequence, self.open.context.slot, self.open.purpose)
         return Step(following, self.open.answer, (record,))
 
     def to_bytes(self) -> bytes:
@@ -397,7 +399,7 @@ class Participant:
         """
         first = max(self.chain.slot, self.shares_from)
         slots = zip(range(first, self.view.parameters.n_slots), storage_keys(self.chain.after(first)), strict=False)
-        rows = tuple(crypted(key, self._shares_of(slot)) for slot, key in slots)
+        rows = tuple(apply_cipher(key, self._read_shares(slot)) for slot, key in slots)
         holders = tuple(sorted(self.shares))
         return ParticipantEpoch(self.view.to_bytes(), self.node, self.channels, holders, first, rows).to_bytes()
 
@@ -407,7 +409,7 @@ class Participant:
         The purposes answered are only counted here: they are stored one by one as they come.
         """
         # The chain has left the open slot behind, and its shares may yet be asked for.
-        held = b"".join(self._shares_of(slot) for slot in range(self.shares_from, self.chain.slot))
+        held = b"".join(self._read_shares(slot) for slot in range(self.shares_from, self.chain.slot))
         return ParticipantStep(
             self.view.digest, self.state, self.sequence, self.chain.link, self.chain.slot, self.shares_from, held,
             len(self.purposes), self.evidence, self.open,
@@ -432,7 +434,7 @@ class Participant:
             raise refuse(Code.CORRUPT_STATE)
         chain = SlotChain(last.link, last.slot)
         readable = zip(storage_keys(chain), kept.rows[chain.slot - kept.first :], strict=False)
-        by_slot = last.held + b"".join(crypted(key, row) for key, row in readable)
+        by_slot = last.held + b"".join(apply_cipher(key, row) for key, row in readable)
         shares = runs_by_node(kept.holders, by_slot)
         return cls(
             view, kept.node, last.state, sequence, chain, kept.channels, shares, last.shares_from,
@@ -464,7 +466,7 @@ class Participant:
         state = advance(Party.NODE, self.state, Event.OTHER_MANIFEST)
         first = b"" if opened is None else opened.manifest
         following = replace(self, state=state, sequence=self.sequence + 1, evidence=(first, signed_manifest))
-        record = Record("stopped", following.sequence, digest=digest)
+        record = StepRecord("stopped", following.sequence, digest=digest)
         return Step(following, None, (record,), (refuse(Code.SECOND_MANIFEST, peer="coordinator"),))
 
     def _answer(self, headers: Mapping[int, Header], asked: UnmaskRequest, digest: bytes) -> tuple[Answer, Complaints]:
@@ -493,7 +495,7 @@ class Participant:
                 except Refusal as complaint:
                     # Either the neighbour dealt a bad share, or the header is not its own and nothing may be answered.
                     check_signature(site_key(self.view.roster, node), Kind.HEADER, signed[node], node)
-                    complaints.append(untraced(complaint))
+                    complaints.append(drop_traceback(complaint))
                     kinds.append(WITHHELD)
                     continue
             kinds.append(kind)
@@ -511,7 +513,7 @@ class Participant:
             self.view, self.node, state, sequence, chain, self.channels, held, first, purposes, opened, self.evidence
         )
 
-    def _shares_of(self, slot: int) -> bytes:
+    def _read_shares(self, slot: int) -> bytes:
         """The held shares of one slot, by the number of the node that they are of."""
         at = SHARE_BYTES * (slot - self.shares_from)
         return b"".join(self.shares[node][at : at + SHARE_BYTES] for node in sorted(self.shares))
@@ -524,7 +526,7 @@ def storage_keys(chain: SlotChain) -> Iterator[bytes]:
         chain = chain.after(chain.slot + 1)
 
 
-def crypted(key: bytes, row: bytes) -> bytes:
+def apply_cipher(key: bytes, row: bytes) -> bytes:
     """The row under the key stream of `key`, which is for this row only; done twice it is undone."""
     stream = keystream(key, len(row))
     return (int.from_bytes(row, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(row), "big")
@@ -539,13 +541,13 @@ def runs_by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
     }
 
 
-def locked(key: bytes, state: bytes, run_id: bytes, sequence: int, entropy: Entropy) -> bytes:
+def encrypt_state(key: bytes, state: bytes, run_id: bytes, sequence: int, entropy: Entropy) -> bytes:
     """The state encrypted under the 32-byte key of its step, bound to its run and sequence."""
     return seal(state_key(key), state, _context(run_id, sequence), entropy)
 
 
-def unlocked(key: bytes, data: bytes, run_id: bytes, sequence: int) -> bytes:
-    """The state that was `locked`; raises OwnMistake CORRUPT_STATE for another key, run or sequence."""
+def decrypt_state(key: bytes, data: bytes, run_id: bytes, sequence: int) -> bytes:
+    """The state that was `encrypt_state`; raises OwnMistake CORRUPT_STATE for another key, run or sequence."""
     try:
         return unseal(state_key(key), data, _context(run_id, sequence))
     except PrimitiveFault as error:

@@ -14,7 +14,7 @@ from hedgerow.crypto import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes, default_wishes
-from hedgerow.secagg.masks import Integers, Release
+from hedgerow.secagg.masks import Integers, OpenedSums
 from hedgerow.secagg.messages import (
     EpochParameters,
     NodePolicy,
@@ -41,7 +41,7 @@ class Drops:
 
 
 @dataclass(slots=True)
-class Traffic:
+class SessionTraffic:
     """Bytes a site has sent ("up") and received ("down"), everything counted, by site."""
 
     up: dict[str, int] = field(default_factory=dict)
@@ -78,9 +78,9 @@ class EpochSession:
         Args: sites: distinct names; n_slots: aggregations, retries included; entropy: the source of all secrets
             (``os.urandom`` but in tests); silent_at_setup: sites that fall silent before "keys", "shares" or
             "acknowledgements".
-        Raises Refusal or Abandoned as the parties do.
+        Raises Refusal or SumAbandoned as the parties do.
         """
-        self.traffic = Traffic()
+        self.traffic = SessionTraffic()
         self.entropy = entropy
         self.coordinator = Identity(entropy(32))
         identities = {site: Identity(entropy(32)) for site in sites}
@@ -153,12 +153,12 @@ class EpochSession:
         *,
         noise: Mapping[str, Mapping[str, Integers]] | None = None,
         drops: Drops | None = None,
-    ) -> Release:
+    ) -> OpenedSums:
         """Runs one aggregation and returns its sums.
 
         Args: spec: from `spec`; vectors: int64 arrays by site, then by vector id; noise: likewise, the sites' noise
             shares where noise is distributed.
-        Raises Refusal, OwnMistake or Abandoned; the slot is burned then.
+        Raises Refusal, OwnMistake or SumAbandoned; the slot is burned then.
         """
         drops = drops or Drops()
         aggregator = Aggregator.open(self.view, self.coordinator, spec)
@@ -173,7 +173,7 @@ class EpochSession:
             self._keep(site, step.state, step.message, messages)
         gone = {*drops.vectors, *drops.echoes}
         aggregator = self._deliver(aggregator, messages)
-        asked = self._asked(aggregator, gone, drops.answers)
+        asked = self._choose_helpers(aggregator, gone, drops.answers)
         aggregator, requests = aggregator.close_vectors(self.coordinator, [self.nodes[site].node for site in asked])
         for site in asked:
             self.traffic.received(site, requests[self.nodes[site].node])
@@ -189,7 +189,7 @@ class EpochSession:
                 self._keep(site, step.state, step.message, messages)
         return self._deliver(aggregator, messages).release()[1]
 
-    def _asked(self, aggregator: Aggregator, gone: Collection[str], mute: Collection[str]) -> list[str]:
+    def _choose_helpers(self, aggregator: Aggregator, gone: Collection[str], mute: Collection[str]) -> list[str]:
         """The sites that are asked for shares: the fewest, and all when one of those does not answer."""
         present = {self.nodes[site].node: site for site in self._present(gone)}
         asked = [present[node] for node in aggregator.openers(present)]

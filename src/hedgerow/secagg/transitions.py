@@ -240,7 +240,7 @@ for _move in TRANSITIONS:
     _NEXT[_key] = (*_NEXT.get(_key, ()), _move.then)
 
 
-def allowed(party: Party, state: State, event: Event) -> tuple[State, ...]:
+def next_states(party: Party, state: State, event: Event) -> tuple[State, ...]:
     """The states that may follow; empty when the event is not legal in this state."""
     return _NEXT.get((party, state, event), ())
 
@@ -259,14 +259,14 @@ class OwnMistake(ProtocolError):
     peer: int | str | None
 
 
-class Abandoned(AggregationError):
+class SumAbandoned(AggregationError):
     """A set-up or a sum was given up and nothing was released; `reason` is the code."""
 
     reason: Code
     peer: int | str | None
 
 
-Fault = Refusal | OwnMistake | Abandoned
+Fault = Refusal | OwnMistake | SumAbandoned
 Complaints = list[Fault]
 
 _OWN = frozenset({Code.CORRUPT_STATE, Code.ROLLED_BACK, Code.VECTOR_UNFIT})
@@ -279,7 +279,7 @@ _NO_PARTYS = frozenset(
 )  # fmt: skip
 
 
-def untraced(fault: Fault) -> Fault:
+def drop_traceback(fault: Fault) -> Fault:
     """A fault that is not raised any further, without its traceback.
 
     The frames there hold the state that a node was in, keys and all, and whole messages; and as one of them holds the
@@ -292,7 +292,7 @@ def untraced(fault: Fault) -> Fault:
 
 def refuse(code: Code, detail: str = "", peer: int | str | None = None) -> Fault:
     """The error of `code`, to be raised; `detail` names a field or a number, never a value that was secret."""
-    error: Fault = (OwnMistake if code in _OWN else Abandoned if code in _NO_PARTYS else Refusal)(code.value)
+    error: Fault = (OwnMistake if code in _OWN else SumAbandoned if code in _NO_PARTYS else Refusal)(code.value)
     named = "" if peer is None else f" (peer: {peer})"
     error.what += named + (f" {detail}" if detail else "")
     error.reason = code
@@ -305,7 +305,7 @@ def advance(party: Party, state: State, event: Event, then: State | None = None)
 
     Raises Refusal OUT_OF_ORDER when the event is not legal in this state.
     """
-    following = allowed(party, state, event)
+    following = next_states(party, state, event)
     if not following or (then is not None and then not in following):
         raise refuse(Code.OUT_OF_ORDER, f"The {party} is {state} and met: {event}.")
     return following[0] if then is None else then
@@ -318,7 +318,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StepRecord:
     """A fact to be written, with the state's bytes, before the step's message is sent.
 
     `sequence` counts a node's persisted steps: kept apart from the state, it unmasks a restored backup.
@@ -342,5 +342,5 @@ class Step(Generic[S]):
 
     state: S
     message: bytes | None
-    persist: tuple[Record, ...] = ()
+    persist: tuple[StepRecord, ...] = ()
     complaints: tuple[Fault, ...] = ()

@@ -38,7 +38,7 @@ from hedgerow.secagg.messages import (
     Roster,
     Sent,
     check_signature,
-    hash_of_slot_keys,
+    hash_slot_keys,
     read_signed_list,
     view_hash,
 )
@@ -84,7 +84,7 @@ def check_slot_keys(bundles: Mapping[int, KeyBundle], n_slots: int, slot_keys: M
     """
     keys = [bundle.channel_key for bundle in bundles.values()]
     for node, run in slot_keys.items():
-        if len(run) != KEY_BYTES * n_slots or hash_of_slot_keys(run) != bundles[node].slot_keys_hash:
+        if len(run) != KEY_BYTES * n_slots or hash_slot_keys(run) != bundles[node].slot_keys_hash:
             raise refuse(Code.SLOT_KEYS_ALTERED, peer=node)
         of_node = split_slot_keys(run)
         if any(map(is_low_order, of_node)):
@@ -179,7 +179,7 @@ def nonce_seed(label: str, nonces: Mapping[int, bytes]) -> bytes:
     return digest(label, *(nonces[node] for node in sorted(nonces)))
 
 
-def parts_of(
+def split_members(
     roster: Roster, members: Collection[int], n_groups: int, drawing: bytes = b""
 ) -> tuple[tuple[int, ...], ...]:
     """The members of each group, in increasing order; all of them in one part without groups."""
@@ -191,7 +191,7 @@ def parts_of(
 
 def size_beside(roster: Roster, members: Collection[int], parameters: EpochParameters, node: int) -> int:
     """How many of the members are in the group of a node, itself among them; all of them without groups."""
-    parts = parts_of(roster, members, parameters.wishes.n_groups, parameters.drawing)
+    parts = split_members(roster, members, parameters.wishes.n_groups, parameters.drawing)
     return next((len(part) for part in parts if node in part), 0)
 
 
@@ -220,7 +220,7 @@ def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_li
         raise refuse(Code.ROSTER_MISMATCH, "The parameters are for another roster.", "coordinator")
     bundles = read_key_list(key_list, parameters, roster)
     nonces = read_nonce_list(nonce_list, parameters, roster, bundles, key_list)
-    parts = parts_of(roster, bundles, parameters.wishes.n_groups, parameters.drawing)
+    parts = split_members(roster, bundles, parameters.wishes.n_groups, parameters.drawing)
     there = [part for part in parts if part]
     if len(there) < least_groups(parameters.wishes.n_groups):
         raise refuse(Code.COHORT_TOO_SMALL, f"Members of {len(there)} groups only.")
@@ -384,7 +384,7 @@ class EpochView:
         return self._peers[node]
 
 
-def survivors_of(of: Agreement | EpochView, nodes: Collection[int]) -> tuple[int, ...]:
+def filter_survivors(of: Agreement | EpochView, nodes: Collection[int]) -> tuple[int, ...]:
     """Those of the nodes whose sum has as many of them as it needs, in increasing order."""
     there = set(nodes)
     parts = ([node for node in part if node in there] for part in of.parts)
@@ -393,7 +393,7 @@ def survivors_of(of: Agreement | EpochView, nodes: Collection[int]) -> tuple[int
 
 def is_enough(of: Agreement | EpochView, nodes: Collection[int]) -> bool:
     """Whether these nodes are enough for a round: for its sum, or for those of more than half of the groups."""
-    there = set(survivors_of(of, nodes))
+    there = set(filter_survivors(of, nodes))
     n_groups = len(of.parts) if len(of.parts) > 1 else 0
     return sum(not there.isdisjoint(part) for part in of.parts) >= least_groups(n_groups)
 
@@ -418,12 +418,12 @@ class Cohort:
     def of(cls, view: EpochView, node: int | None = None) -> Cohort:
         """The cohort of an epoch: with groups, that of the node's own."""
         if node is None:
-            return cls.promised(frozenset(view.graph.neighbours), view.guarantees, view.digest)
+            return cls.with_guarantees(frozenset(view.graph.neighbours), view.guarantees, view.digest)
         part = next(part for part in view.parts if node in part)
-        return cls.promised(frozenset(part), view.by_node[node], view.digest)
+        return cls.with_guarantees(frozenset(part), view.by_node[node], view.digest)
 
     @classmethod
-    def promised(cls, members: frozenset[int], guarantees: Guarantees, epoch: bytes = b"") -> Cohort:
+    def with_guarantees(cls, members: frozenset[int], guarantees: Guarantees, epoch: bytes = b"") -> Cohort:
         """The cohort of these members with these guarantees."""
         least = guarantees.quorum if guarantees.has_echo else guarantees.threshold
         return cls(epoch, members, least, guarantees.n_colluders)
@@ -440,7 +440,7 @@ class Cohort:
 
     def to_json(self) -> str:
         """What is stored."""
-        return _json_of(self)
+        return _to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> Cohort:
@@ -450,6 +450,6 @@ class Cohort:
 
 
 @lru_cache(maxsize=8)
-def _json_of(cohort: Cohort) -> str:
+def _to_json(cohort: Cohort) -> str:
     """Remembered, because all rounds of an epoch store the same."""
     return json.dumps([cohort.epoch.hex(), sorted(cohort.members), cohort.least, cohort.n_colluders])

@@ -44,11 +44,11 @@ from hedgerow.errors import (
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica, dry_run
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, checks_of
-from hedgerow.plan.plan import Federation, Plan
+from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.calibration import noise_of
-from hedgerow.privacy.ledger import Ledger, prepared_ledger
+from hedgerow.privacy.ledger import Ledger, read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.protocol.groups import LineUp, packed
+from hedgerow.protocol.groups import LineUp, pack
 from hedgerow.protocol.messages import (
     FROM_NODES,
     Abandoned,
@@ -73,16 +73,15 @@ from hedgerow.protocol.messages import (
     decode,
     encode,
     is_expected,
-    kind_of,
+    message_kind,
 )
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.protocol.stream import Salvage, WireCode, WireRefusal
-from hedgerow.rounds import VECTOR_ID, mode_of, release_bound, require_words, round_in, rows_of
+from hedgerow.rounds import VECTOR_ID, count_possible_rows, noise_mode, release_bound, require_words, round_in
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.guarantees import SMALLEST_COHORT, SPARSE_ABOVE, default_wishes, derive, least_groups
-from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, name_in, wrapped
-from hedgerow.secagg.masks import Release as OpenedSums
+from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, OpenedSums, name_in, wrap
 from hedgerow.secagg.messages import (
     MAX_ATTEMPTS,
     EchoCertificate,
@@ -92,9 +91,8 @@ from hedgerow.secagg.messages import (
     RoundSpec,
     manifest_hash,
 )
-from hedgerow.secagg.transitions import Abandoned as SumAbandoned
-from hedgerow.secagg.transitions import Code, Entropy, State, refuse
-from hedgerow.secagg.view import Cohort, EpochView, is_enough, parts_of
+from hedgerow.secagg.transitions import Code, Entropy, State, SumAbandoned, refuse
+from hedgerow.secagg.view import Cohort, EpochView, is_enough, split_members
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
 from hedgerow.server.release import (
     EvaluatedModel,
@@ -102,17 +100,17 @@ from hedgerow.server.release import (
     Outcome,
     Releaser,
     Summed,
-    checked_report,
+    check_report,
     require_plausible,
-    weights_of,
+    weigh_groups,
 )
 from hedgerow.server.sites import (
     MOST_BROKEN_SETUPS,
     MOST_LOST_EPOCHS,
     Asked,
+    Connection,
     Consent,
-    Link,
-    Place,
+    Membership,
     SiteRecord,
     Sites,
 )
@@ -183,7 +181,7 @@ def check_words(task: Task, n_sites: int) -> None:
     Asked before anything is released: found out in the middle, what was released until then would be for nothing.
     """
     plan = task.run_plan
-    if rows_of(plan) * n_sites < _SURELY_FEW:
+    if count_possible_rows(plan) * n_sites < _SURELY_FEW:
         return
     is_local = plan.privacy.noise == "local"
     for query in dry_run(task):
@@ -246,9 +244,9 @@ def _bytes_of_an_entry(plan: Plan, settings: Settings, n_sites: int) -> int:
     return 1 + (2 * release_bound(widest, plan, noise.variance, n_sites)).bit_length() // 8
 
 
-def cohort_of(plan: Plan, view: EpochView) -> NoiseCohort | None:
+def find_noise_cohort(plan: Plan, view: EpochView) -> NoiseCohort | None:
     """The sites that add the noise in an epoch; None when they add none."""
-    if mode_of(plan) is not NoiseMode.DISTRIBUTED:
+    if noise_mode(plan) is not NoiseMode.DISTRIBUTED:
         return None
     promised = view.guarantees
     return NoiseCohort(promised.n_nodes, promised.n_colluders, promised.honest_group)
@@ -409,7 +407,7 @@ _COLLECTIONS = {
 
 
 @dataclass(eq=False)
-class Run:
+class CoordinatorRun:
     """A run as the coordinator knows it, and the messages that it has queued.
 
     A message is queued here, and sent once the step that it belongs to is done and journalled.
@@ -449,7 +447,7 @@ class Run:
         self.task = self.setup.task
         self.plan = self.task.run_plan
         if isinstance(self.task, TrainingTask):
-            self.ledger = prepared_ledger(self.plan)
+            self.ledger = read_prepared_ledger(self.plan)
         self.replica = Replica(self.task)
         self.checks: ReleaseChecks = checks_of(self.task)
         self.grouped = GroupedChecks(lambda: checks_of(self.task))
@@ -479,7 +477,7 @@ class Run:
     def parts(self, sites: Collection[str]) -> tuple[tuple[int, ...], ...]:
         """The nodes of these sites, by the groups of the next round; one part without groups."""
         nodes = [self.sites[site].node for site in sites]
-        return parts_of(self.setup.roster, nodes, self.plan.federation.groups, self.replica.drawing)
+        return split_members(self.setup.roster, nodes, self.plan.federation.groups, self.replica.drawing)
 
     # What happens ----------------------------------------------------------------------------------------------------
 
@@ -572,7 +570,7 @@ class Run:
         """Ask a site for its vector, and send it the releases that it lacks."""
         spec, seed = slot.signed_spec, self.replica.structure_seed
         n_releases, fresh = self._releases_for(site)
-        self.send(site, self._prepared(len(fresh), lambda: RoundRequest(n_releases, fresh, spec, seed)))
+        self.send(site, self._prepare(len(fresh), lambda: RoundRequest(n_releases, fresh, spec, seed)))
 
     def ask_openers(self, requests: dict[int, bytes]) -> None:
         """Ask nodes to help to open the slot's sum."""
@@ -593,9 +591,9 @@ class Run:
                 return Finished(n_releases, fresh, digest, seed)
             return Salvaged(n_releases, fresh, digest, seed, self.salvaged.code)
 
-        self.send(site, self._prepared(len(fresh), ending))
+        self.send(site, self._prepare(len(fresh), ending))
 
-    def _prepared(self, n_fresh: int, make: Callable[[], Message]) -> bytes:
+    def _prepare(self, n_fresh: int, make: Callable[[], Message]) -> bytes:
         """A message that brings so many releases; one of more is not kept: sites say what they hold as they like."""
         found = self.prepared.get(n_fresh)
         if found is None:
@@ -625,7 +623,7 @@ def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitatio
 # Who takes part ----------------------------------------------------------------------------------------------------
 
 
-def members_of_next(run: Run) -> set[str]:
+def choose_members(run: CoordinatorRun) -> set[str]:
     """The sites that take part in a set-up that begins now; none, where they would not mask the next query there.
 
     A node masks no round in two epochs of which both sums could be opened. Where a slot of the next query was given
@@ -633,19 +631,19 @@ def members_of_next(run: Run) -> set[str]:
     """
     members = run.sites.members_for_next_epoch()
     if not run.plan.federation.groups:
-        return _members_of_next(run, members, run.sites.least)
+        return _choose_from(run, members, run.sites.least)
     parts = [{run.sites.name(node) for node in part} for part in run.parts(members)]
-    there = [found for part in parts if len(found := _members_of_next(run, part, run.sites.least_of_sum)) == len(part)
+    there = [found for part in parts if len(found := _choose_from(run, part, run.sites.least_of_sum)) == len(part)
              and len(found) >= run.sites.least_of_sum]
     is_most = len(there) >= least_groups(run.plan.federation.groups)
     return set[str]().union(*there) if is_most else set()
 
 
-def _members_of_next(run: Run, members: set[str], least: int) -> set[str]:
-    """Those of the sites of one sum; see `members_of_next`."""
+def _choose_from(run: CoordinatorRun, members: set[str], least: int) -> set[str]:
+    """Those of the sites of one sum; see `choose_members`."""
     if len(members) < least:
         return members
-    burnt = [slot for slot in _burnt_of_round(run) if slot.masked]
+    burnt = [slot for slot in _burnt_in_round(run) if slot.masked]
     for among in (members, members.intersection(*(run.sites.names(slot.cohort.members) for slot in burnt))):
         nodes = frozenset(run.sites[site].node for site in among)
         against = [slot.cohort for slot in burnt if nodes & slot.masked]
@@ -654,7 +652,7 @@ def _members_of_next(run: Run, members: set[str], least: int) -> set[str]:
     return set()
 
 
-def explains_refusal(run: Run, site: SiteRecord, code: str) -> bool:
+def explains_refusal(run: CoordinatorRun, site: SiteRecord, code: str) -> bool:
     """Whether a site refuses to mask a round again of which this run has given a slot up, as it has to.
 
     Its vector may have left without coming here. In the local model a site that was started again does not know the
@@ -664,16 +662,16 @@ def explains_refusal(run: Run, site: SiteRecord, code: str) -> bool:
         return False
     now = Cohort.of(run.view, site.node if site.node in run.view.bundles else None)
     is_local = run.plan.privacy.noise == "local"
-    earlier = [slot.cohort for slot in _burnt_of_round(run) if site.node in slot.cohort.members]
+    earlier = [slot.cohort for slot in _burnt_in_round(run) if site.node in slot.cohort.members]
     return any(is_local or not now.excludes(cohort) for cohort in earlier)
 
 
-def too_few(run: Run) -> AggregationError:
+def too_few(run: CoordinatorRun) -> AggregationError:
     """Why the run cannot go on with the sites that are there."""
     there = run.sites.members_for_next_epoch()
-    if len(there) < run.sites.least or members_of_next(run) or not _burnt_of_round(run):
+    if len(there) < run.sites.least or choose_members(run) or not _burnt_in_round(run):
         return run.sites.too_few()
-    lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _burnt_of_round(run))
+    lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _burnt_in_round(run))
     return AggregationError(
         "round-not-repeatable",
         round=run.replica.n_releases,
@@ -683,7 +681,7 @@ def too_few(run: Run) -> AggregationError:
     )
 
 
-def _burnt_of_round(run: Run) -> list[BurntSlot]:
+def _burnt_in_round(run: CoordinatorRun) -> list[BurntSlot]:
     """The slots of the next query that were given up."""
     return [slot for slot in run.burnt if slot.round == run.replica.n_releases]
 
@@ -697,13 +695,13 @@ def slots_for(n_left: int, n_members: int) -> int:
     return min(most_slots(n_members), rest + rest // 4 + 8)
 
 
-def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
+def build_parameters(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
     """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash.
 
     Args: n_members: of the epoch; with groups, of the smallest, for what is promised holds in each.
     """
     run_id, attempt, roster_hash = identity
-    mode = mode_of(plan)
+    mode = noise_mode(plan)
     # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
     n_groups = plan.federation.groups
     wishes = default_wishes(min(n_members, SPARSE_ABOVE) if n_groups else n_members, LEAST_COLLUDERS)
@@ -714,24 +712,24 @@ def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, 
 
 def _cohort_to_be(plan: Plan, members: frozenset[int]) -> Cohort:
     """The cohort of an epoch that these nodes would set up; raises Refusal as `derive`."""
-    parameters = parameters_of(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, len(members))
-    return Cohort.promised(members, derive(len(members), parameters.wishes))
+    parameters = build_parameters(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, len(members))
+    return Cohort.with_guarantees(members, derive(len(members), parameters.wishes))
 
 
-def begin_setup(run: Run) -> None:
+def begin_setup(run: CoordinatorRun) -> None:
     """Set a new epoch up with all sites that are ready; AggregationError when there are too few."""
-    members = members_of_next(run)
+    members = choose_members(run)
     while len(members) < run.sites.least:
         if not run.take_back():
             raise too_few(run)
-        members = members_of_next(run)
+        members = choose_members(run)
     if run.attempt >= MAX_ATTEMPTS:
         raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.fault_summary())
     run.attempt += 1
     n_slots = slots_for(run.replica.n_left_of_drawing, len(members))
     identity = (run.run_id, run.attempt, run.setup.roster.hash())
     nodes = [len(part) for part in run.parts(members) if part]
-    parameters = replace(parameters_of(run.plan, identity, n_slots, min(nodes)), drawing=run.replica.drawing)
+    parameters = replace(build_parameters(run.plan, identity, n_slots, min(nodes)), drawing=run.replica.drawing)
     run.journal.save_attempt(run.attempt)
     run.sites.begin_epoch(members)
     run.enter(SettingUp(EpochSetup(run.setup.roster, parameters)))
@@ -740,7 +738,7 @@ def begin_setup(run: Run) -> None:
         run.send(site, Payload(MessageKind.ENROL, parameters.to_bytes()))
 
 
-def advance_setup(run: Run, setup: EpochSetup) -> None:
+def advance_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
     """Close a step of the set-up, and begin the next one, or the epoch."""
     is_last = setup.state is State.COLLECTING_ACKNOWLEDGEMENTS
     try:
@@ -763,7 +761,7 @@ def advance_setup(run: Run, setup: EpochSetup) -> None:
                 run.send(run.sites.of(node), Payload(MessageKind.SETUP, message))
 
 
-def _next_step(run: Run, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes]]:
+def _next_step(run: CoordinatorRun, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes]]:
     """The set-up with its next step open, and the messages that it begins with, by node."""
     if setup.state is State.COLLECTING_SHARES:
         return setup.close_shares()
@@ -777,7 +775,7 @@ def _next_step(run: Run, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes
     return following, dict.fromkeys(following.advertisements, listed)
 
 
-def _begin_epoch(run: Run, setup: EpochSetup) -> BetweenSlots:
+def _begin_epoch(run: CoordinatorRun, setup: EpochSetup) -> BetweenSlots:
     """The epoch is ready: tell its nodes so, and invite the others again."""
     view, ready_list = setup.close_acknowledgements({site.node: site.fault_counts.weight for site in run.sites})
     _judge_setup(run, setup)
@@ -789,7 +787,7 @@ def _begin_epoch(run: Run, setup: EpochSetup) -> BetweenSlots:
     members = [site for site in run.sites if site.is_setting_up]
     for site in members:
         if view.is_ready(site.node):
-            site.place = Place.INSIDE
+            site.place = Membership.INSIDE
         else:
             run.invite(site)
     for site in members:
@@ -799,7 +797,7 @@ def _begin_epoch(run: Run, setup: EpochSetup) -> BetweenSlots:
     return between
 
 
-def _judge_setup(run: Run, setup: EpochSetup) -> None:
+def _judge_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
     """Note which sites have broken a set-up that failed, or have kept themselves out of one that did not."""
     arrived: Collection[int] = {
         State.COLLECTING_KEYS: setup.advertisements,
@@ -836,7 +834,7 @@ class Following(Enum):
     END = "finish"
 
 
-def open_round(run: Run, between: BetweenSlots, released: JournalledRelease | None = None) -> None:
+def open_round(run: CoordinatorRun, between: BetweenSlots, released: JournalledRelease | None = None) -> None:
     """Open a slot for the query that is next; stall when too few sites are there for any.
 
     Args:
@@ -862,7 +860,7 @@ def open_round(run: Run, between: BetweenSlots, released: JournalledRelease | No
         run.stall()
 
 
-def _following(run: Run, between: BetweenSlots) -> tuple[Following, list[SiteRecord]]:
+def _following(run: CoordinatorRun, between: BetweenSlots) -> tuple[Following, list[SiteRecord]]:
     """What comes after a release or a set-up, and the sites of the epoch that are there."""
     view, sites = between.view, run.sites
     if run.replica.query is None:
@@ -873,7 +871,7 @@ def _following(run: Run, between: BetweenSlots) -> tuple[Following, list[SiteRec
     there = {site.name for site in present}
     is_full = between.next_slot >= view.parameters.n_slots or view.parameters.drawing != run.replica.drawing
     is_short = not is_enough(view, [site.node for site in present])
-    ready = members_of_next(run)
+    ready = choose_members(run)
     comes_back = {name for name in ready - there if sites[name].fault_counts.lost_epochs >= MOST_LOST_EPOCHS}
     # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
     is_worth_it = bool(sites.members_for_next_epoch() - there) and is_short
@@ -886,7 +884,7 @@ def _following(run: Run, between: BetweenSlots) -> tuple[Following, list[SiteRec
     return (Following.WAIT if is_short or is_full else Following.SLOT), present
 
 
-def _new_slot(run: Run, between: BetweenSlots) -> Aggregator | None:
+def _new_slot(run: CoordinatorRun, between: BetweenSlots) -> Aggregator | None:
     """The aggregator of the next query's slot."""
     query, view = run.replica.query, between.view
     if query is None:
@@ -901,7 +899,7 @@ def _new_slot(run: Run, between: BetweenSlots) -> Aggregator | None:
 _MORE_SHARES_MAY_HELP = {Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE}
 
 
-def close_vectors(run: Run, now: InSlot) -> None:
+def close_vectors(run: CoordinatorRun, now: InSlot) -> None:
     """Sign the manifest of the vectors that came, and ask for what opens their sum; or burn the slot."""
     slot = now.slot
     first = slot.openers(run.survivors_heard(slot))
@@ -917,7 +915,7 @@ def close_vectors(run: Run, now: InSlot) -> None:
     run.ask_openers(requests)
 
 
-def _burn(run: Run, now: InSlot, fault: SumAbandoned) -> None:
+def _burn(run: CoordinatorRun, now: InSlot, fault: SumAbandoned) -> None:
     """Give a slot up: no manifest was sent, so nothing of it can ever be opened, and its purpose may have another."""
     slot, n_released = now.slot, run.replica.n_releases
     for part in filter(None, slot.view.parts):
@@ -936,7 +934,7 @@ def _burn(run: Run, now: InSlot, fault: SumAbandoned) -> None:
     open_round(run, between)
 
 
-def close_echoes(run: Run, now: InSlot) -> None:
+def close_echoes(run: CoordinatorRun, now: InSlot) -> None:
     """Send the certificate of the echoes; wait for sites when there are too few."""
     try:
         slot, certificate = now.slot.close_echoes(is_last=True)
@@ -952,7 +950,7 @@ def close_echoes(run: Run, now: InSlot) -> None:
             run.send(site, Payload(MessageKind.CERTIFICATE, certificate))
 
 
-def ask_others(run: Run, slot: Aggregator) -> bool:
+def ask_others(run: CoordinatorRun, slot: Aggregator) -> bool:
     """Ask the survivors that were not asked yet to help to open the sum; returns whether there were any."""
     others = {node: site for node, site in run.survivors_heard(slot).items() if site.opening is not Asked.NOW}
     is_new = any(site.opening is Asked.NO for site in others.values())
@@ -963,7 +961,7 @@ def ask_others(run: Run, slot: Aggregator) -> bool:
     return bool(others)
 
 
-def keep_enough_openers(run: Run) -> None:
+def keep_enough_openers(run: CoordinatorRun) -> None:
     """Ask all survivors for shares as soon as one of the fewest that were asked will not answer."""
     slot = run.slot
     if run.state is not RunState.COLLECTING_ANSWERS or slot is None:
@@ -973,7 +971,7 @@ def keep_enough_openers(run: Run) -> None:
         ask_others(run, slot)
 
 
-def release(run: Run, now: InSlot) -> None:
+def release(run: CoordinatorRun, now: InSlot) -> None:
     """Unmask, add the noise, journal, and only then go on: what follows may be seen."""
     slot, query = now.slot, run.replica.query
     if query is None:
@@ -1004,14 +1002,14 @@ def release(run: Run, now: InSlot) -> None:
 
 
 def _release_one(
-    run: Run, slot: Aggregator, query: Query, opened: OpenedSums
+    run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums
 ) -> tuple[JournalledRelease, Callable[[], JournalledRelease]]:
     """The release of one sum over all sites, charged, and what looks at it: raises as `require_plausible`."""
-    cohort = cohort_of(run.plan, slot.view)
+    cohort = find_noise_cohort(run.plan, slot.view)
     releaser = Releaser(run.setup.noise, is_local=run.plan.privacy.noise == "local")
     released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
     if not query.is_choice:
-        released = wrapped(released, slot.spec.vectors[0].width)
+        released = wrap(released, slot.spec.vectors[0].width)
     (entry,) = releaser.ledger.releases
     summed = _sum_slot(run, slot, opened.survivors)
     line = JournalledRelease(released, entry, summed.sites or ())
@@ -1024,19 +1022,19 @@ def _release_one(
 
 
 def _release_groups(
-    run: Run, slot: Aggregator, query: Query, opened: OpenedSums
+    run: CoordinatorRun, slot: Aggregator, query: Query, opened: OpenedSums
 ) -> tuple[JournalledRelease, Callable[[], JournalledRelease]]:
     """As `_release_one`, of the sums of groups; one that no records add up to sits the round out, and all are told."""
     view, n_groups = slot.view, run.replica.n_groups
     there = {group: opened.sums[name] for group in range(n_groups)
              if (name := name_in(view, VECTOR_ID, group)) in opened.sums}  # fmt: skip
     releaser = Releaser(run.setup.noise)
-    noisy = releaser.release_groups(query, there, cohort_of(run.plan, view))
-    noisy = {group: wrapped(total, slot.spec.vectors[0].width) for group, total in noisy.items()}
+    noisy = releaser.release_groups(query, there, find_noise_cohort(run.plan, view))
+    noisy = {group: wrap(total, slot.spec.vectors[0].width) for group, total in noisy.items()}
     (entry,) = releaser.ledger.releases
     summed = {g: _sum_slot(run, slot, [node for node in opened.survivors if node in view.parts[g]]) for g in noisy}
     survivors = tuple(run.sites.name(node) for node in opened.survivors)
-    whole = packed(noisy, weights_of(summed), query.length, n_groups)
+    whole = pack(noisy, weigh_groups(summed), query.length, n_groups)
 
     def judge() -> JournalledRelease:
         released, faults = run.grouped.packed(query, run.plan, noisy, summed)
@@ -1048,14 +1046,14 @@ def _release_groups(
     return JournalledRelease(whole, entry, survivors), judge
 
 
-def _sum_slot(run: Run, slot: Aggregator, nodes: Sequence[int]) -> Summed:
+def _sum_slot(run: CoordinatorRun, slot: Aggregator, nodes: Sequence[int]) -> Summed:
     """What is public of the sum over these nodes, one or more."""
     names = tuple(run.sites.name(node) for node in nodes)
-    declared = tuple(run.setup.roster.max_rows_of(name) for name in names)
-    return Summed(cohort_of(run.plan, slot.view), slot.view.by_node[nodes[0]].n_nodes, names, declared)
+    declared = tuple(run.setup.roster.find_max_rows(name) for name in names)
+    return Summed(find_noise_cohort(run.plan, slot.view), slot.view.by_node[nodes[0]].n_nodes, names, declared)
 
 
-def _wait_for_shares(run: Run, slot: Aggregator, fault: SumAbandoned) -> OpenedSums | None:
+def _wait_for_shares(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) -> OpenedSums | None:
     """A sum did not open: ask the others, or wait, where more shares may help; else raise the fault.
 
     Returns the sums of the other groups where these are enough, and nobody is left to be asked.
@@ -1077,7 +1075,7 @@ def _wait_for_shares(run: Run, slot: Aggregator, fault: SumAbandoned) -> OpenedS
     return None
 
 
-def _judge_dealer(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
+def _judge_dealer(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) -> None:
     """Name the site to blame for a secret that cannot be rebuilt, and raise; or return, to wait for more shares.
 
     Shares that do not fit: with as many more than the threshold as there may be liars, some threshold of them are
@@ -1108,29 +1106,29 @@ def _judge_dealer(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
 # The end of a run --------------------------------------------------------------------------------------------------
 
 
-def conclude(run: Run) -> Outcome:
+def conclude(run: CoordinatorRun) -> Outcome:
     """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
     model, replica, noise = run.setup.evaluation, run.replica, run.setup.noise
     if model is not None and isinstance(replica.result, Evaluation):
         run.outcome = model.outcome(run.ledger, replica.result, noise)
     elif isinstance(replica.result, Found):
-        report = checked_report(run.plan, run.ledger, noise)
+        report = check_report(run.plan, run.ledger, noise)
         nothing = no_trees(run.plan, build_grid(run.plan))
         run.outcome = Outcome(run.plan, nothing, run.ledger, report, findings=replica.result)
     else:
-        report = checked_report(run.plan, run.ledger, noise)
+        report = check_report(run.plan, run.ledger, noise)
         run.outcome = Outcome(replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged)
     return run.outcome
 
 
-def end(run: Run) -> None:
+def end(run: CoordinatorRun) -> None:
     """The run is over, and has made what it was for."""
     conclude(run)
     run.enter(Over(run.view))
     run.tell(RunEventKind.FINISHED)
 
 
-def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = None) -> None:
+def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease | None = None) -> None:
     """End the run by name: with the model of what was released, if that may be salvaged, or without.
 
     A run whose result is in the journal is only stopped.
@@ -1165,13 +1163,13 @@ def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = N
     run.tell(RunEventKind.STOPPED, code=fault.code)
 
 
-def _result_digest(run: Run) -> bytes:
+def _result_digest(run: CoordinatorRun) -> bytes:
     """What tells the result of the run; raises PrivacyError when there may be none."""
     conclude(run)
     return run.replica.result_digest()
 
 
-def _begin_finishing(run: Run) -> None:
+def _begin_finishing(run: CoordinatorRun) -> None:
     run.enter(Finishing(run.view))
     run.sites.begin_slot()
     for site in run.sites:
@@ -1196,7 +1194,7 @@ class RunSession:
     """
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
-        self.run = run = Run(setup, journal)
+        self.run = run = CoordinatorRun(setup, journal)
         check_groups(run.task, setup.roster)
         check_words(run.task, len(setup.roster.sites))
         check_rounds(run.task, len(setup.roster.sites))
@@ -1244,7 +1242,7 @@ class RunSession:
         self.run.tell(RunEventKind.LEFT, site, reason)
         return self._flush()
 
-    def arrived(self, site: str, data: bytes) -> list[Outgoing]:
+    def receive(self, site: str, data: bytes) -> list[Outgoing]:
         """A message of a site; one that cannot be used is dropped and told to the observer."""
         if self.run.state is not RunState.OVER:
             try:
@@ -1286,12 +1284,12 @@ class RunSession:
         if state is RunState.SETTING_UP:
             return site.is_setting_up and site.can_answer
         if state is RunState.FINISHING:
-            return (site.is_connected_and_willing and not site.claims_more) or site.link is Link.RETURNING
+            return (site.is_connected_and_willing and not site.claims_more) or site.link is Connection.RETURNING
         if slot is None or not site.is_inside:
             return False
         if state is RunState.COLLECTING_VECTORS:
-            return site.link in (Link.RETURNING, Link.AWAY) or (site.spec is Asked.NOW and site.can_answer)
-        is_asked = site.link is Link.RETURNING or (site.opening is Asked.NOW and site.can_answer)
+            return site.link in (Connection.RETURNING, Connection.AWAY) or (site.spec is Asked.NOW and site.can_answer)
+        is_asked = site.link is Connection.RETURNING or (site.opening is Asked.NOW and site.can_answer)
         return is_asked and site.node in slot.uploads
 
     def _is_in_epoch(self, site: SiteRecord) -> bool:
@@ -1302,7 +1300,7 @@ class RunSession:
     # Messages ------------------------------------------------------------------------------------------------------
 
     def _read(self, site: SiteRecord, message: Message) -> None:
-        run, kind = self.run, kind_of(message)
+        run, kind = self.run, message_kind(message)
         # Without a Hello on this connection, a message answers something that was sent over an earlier one.
         is_late = not site.is_connected and not isinstance(message, Hello)
         if site.is_silent and not is_late:
@@ -1496,7 +1494,7 @@ class RunSession:
                 end(run)
 
 
-def _certificate_of(slot: Aggregator) -> bytes:
+def _rebuild_certificate(slot: Aggregator) -> bytes:
     """The echo certificate of a slot that was brought back from the journal; empty when none was sent."""
     if slot.state is not State.COLLECTING_ANSWERS or not slot.echoes:
         return b""
@@ -1504,7 +1502,7 @@ def _certificate_of(slot: Aggregator) -> bytes:
     return EchoCertificate(manifest_hash(slot.manifest), nodes, tuple(slot.echoes[node] for node in nodes)).to_bytes()
 
 
-def _resume(run: Run, stored: JournalledRun) -> None:
+def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
     """Go on from what the journal holds."""
     run.run_id = stored.run_id
     if stored.origin is not None:
@@ -1520,11 +1518,11 @@ def _resume(run: Run, stored: JournalledRun) -> None:
     run.attempt, run.burnt = stored.attempt, list(stored.burnt)
     if stored.view is not None:
         for node in stored.view.ready:
-            run.sites.of(node).link, run.sites.of(node).place = Link.RETURNING, Place.INSIDE
+            run.sites.of(node).link, run.sites.of(node).place = Connection.RETURNING, Membership.INSIDE
     if stored.result_digest is not None:
         run.enter(Finishing(stored.view))
     elif stored.slot is not None:
-        run.enter(InSlot(stored.slot, _certificate_of(stored.slot)))
+        run.enter(InSlot(stored.slot, _rebuild_certificate(stored.slot)))
         # Until those of the epoch are back, or their time is over.
         run.tell(RunEventKind.PHASE, code="waiting-for-sites")
     elif stored.view is not None:
@@ -1545,7 +1543,7 @@ without end, or what takes long to read, does not put the timeout off."""
 def run_coordinator(
     session: RunSession,
     hub: Hub,
-    timeouts: Federation,
+    timeouts: FederationSection,
     clock: Callable[[], float],
     waiting: Callable[[float, Collection[str]], object] | None = None,
     is_paused: Callable[[], bool] = lambda: False,
@@ -1612,7 +1610,7 @@ def _pause(session: RunSession, hub: Hub) -> AggregationError:
     return AggregationError("run-paused", n_released=len(run.releases), n_rounds=run.task.n_exchanges)
 
 
-def tell_of_the_end(
+def tell_end(
     run: tuple[bytes, str], hub: Hub, sites: Collection[str], seconds: float, clock: Callable[[], float]
 ) -> list[str]:
     """Tell the sites that come back to a run that it has ended.
@@ -1669,10 +1667,10 @@ def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
         case Left(site, reason):
             return session.left(site, reason)
         case Arrived(site, message):
-            return session.arrived(site, message)
+            return session.receive(site, message)
 
 
-def _timeout(session: RunSession, timeouts: Federation) -> float:
+def _timeout(session: RunSession, timeouts: FederationSection) -> float:
     if session.waits_for_joining:
         return timeouts.join_timeout
     return timeouts.idle_timeout if session.run.is_stalled else timeouts.round_timeout

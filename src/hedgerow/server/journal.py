@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.codec import stored_version, with_hash, without_hash
+from hedgerow.codec import database_version, with_hash, without_hash
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.methods.tasks import Task
 from hedgerow.plan.plan import Plan
@@ -93,7 +93,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self._database = Database(path, _SCHEMA, stored_version(_VERSION))
+        self._database = Database(path, _SCHEMA, database_version(_VERSION))
 
     def load(self, task: Plan | Task, roster: Roster) -> JournalledRun | None:
         """The run in the journal, or None in a new one; UsageError for a run of another task or roster.

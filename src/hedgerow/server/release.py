@@ -20,19 +20,19 @@ from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import account_of
+from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.privacy.events import UnnoisedEvent
-from hedgerow.privacy.ledger import Ledger, Release, prepared_ledger
+from hedgerow.privacy.ledger import Ledger, Release, read_prepared_ledger
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
-from hedgerow.protocol.groups import combined, packed
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, build_report
+from hedgerow.protocol.groups import combine, pack
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.stream import Salvage
 from hedgerow.rounds import least_entry_bound, most_rows, release_bound
 from hedgerow.secagg.guarantees import least_groups
 from hedgerow.secagg.masks import require_within
-from hedgerow.secagg.transitions import Abandoned, Code, refuse
+from hedgerow.secagg.transitions import Code, SumAbandoned, refuse
 from hedgerow.survey.program import Found
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
@@ -86,7 +86,7 @@ class PlainAggregation:
         """See `Aggregation.sum_of`; RemoteProtocolError for an answer of another shape or type."""
         total = np.zeros(query.length, dtype=np.int64)
         for node in self._nodes:
-            total += answer_of(node, query)
+            total += ask_node(node, query)
         return total
 
 
@@ -116,7 +116,7 @@ class GroupedAggregation:
         raise ValueError("groups are summed one by one")
 
 
-def answer_of(node: Answering, query: Query) -> IntVector:
+def ask_node(node: Answering, query: Query) -> IntVector:
     """A node's answer, if it is int64 [query.length]; RemoteProtocolError otherwise."""
     vector = node.answer(query)
     # A shorter vector would be stretched by numpy instead of being refused.
@@ -233,7 +233,7 @@ class Summed:
     declared: tuple[int, ...] = ()
 
 
-def weights_of(summed: Mapping[int, Summed]) -> dict[int, int]:
+def weigh_groups(summed: Mapping[int, Summed]) -> dict[int, int]:
     """Of groups' sums beside each other: all by declared rows, or all by sites where one of them declares none."""
     if all(one.declared and all(one.declared) for one in summed.values()):
         return {group: sum(one.declared) for group, one in summed.items()}
@@ -249,26 +249,26 @@ class GroupedChecks:
 
     def packed(
         self, query: Query, plan: Plan, sums: Mapping[int, IntVector], summed: Mapping[int, Summed]
-    ) -> tuple[IntVector, dict[int, Abandoned]]:
+    ) -> tuple[IntVector, dict[int, SumAbandoned]]:
         """The release of these noisy sums, and why some groups sit it out, whose sums no records can add up to.
 
         Raises:
-            Abandoned: as `require_plausible`, where too few groups are left.
+            SumAbandoned: as `require_plausible`, where too few groups are left.
         """
-        faults: dict[int, Abandoned] = {}
+        faults: dict[int, SumAbandoned] = {}
         # Of a group that is not in this round it would not be known how far this round moves its totals.
         self._by_group = {group: checks for group, checks in self._by_group.items() if group in sums}
         for group, released in sums.items():
             checks = self._by_group.setdefault(group, self._make())
             try:
                 require_plausible(checks, query, plan, released, summed[group])
-            except Abandoned as fault:
+            except SumAbandoned as fault:
                 faults[group] = fault
         good = {group: released for group, released in sums.items() if group not in faults}
         n_groups = plan.federation.groups
         if len(good) < least_groups(n_groups):
             raise next(iter(faults.values()), refuse(Code.TOO_FEW_UPLOADS, f"{len(good)} groups of {n_groups}."))
-        return packed(good, weights_of(summed), query.length, n_groups, faults), faults
+        return pack(good, weigh_groups(summed), query.length, n_groups, faults), faults
 
 
 def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
@@ -278,8 +278,8 @@ def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released:
     A choice of splits is always one that the plan allows.
 
     Raises:
-        Abandoned: SUM_OUT_OF_RANGE for a sum that wrapped or is too large; RELEASE_IMPLAUSIBLE. It names all sites of
-            the sum, because the release does not show whose vector was wrong.
+        SumAbandoned: SUM_OUT_OF_RANGE for a sum that wrapped or is too large; RELEASE_IMPLAUSIBLE. It names all sites
+            of the sum, because the release does not show whose vector was wrong.
     """
     noise = noise_of(
         query, None if summed.cohort is None else summed.cohort.n_shares, is_local=plan.privacy.noise == "local"
@@ -345,9 +345,9 @@ def run_program(
         AggregationError: see `require_plausible`; there is no model either.
     """
     _check_noise_mode(plan, aggregation)
-    releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=prepared_ledger(plan))
+    releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=read_prepared_ledger(plan))
     ensemble = _carry_out(plan, program, aggregation, releaser, progress)
-    return Outcome(plan, ensemble, releaser.ledger, checked_report(plan, releaser.ledger, noise))
+    return Outcome(plan, ensemble, releaser.ledger, check_report(plan, releaser.ledger, noise))
 
 
 def run_evaluation(
@@ -375,10 +375,10 @@ def run_evaluation(
     """
     _check_noise_mode(plan, aggregation)
     # A ledger that this evaluation cannot be added to is found before anything is released.
-    unread_report_of(ledger, context)
+    build_lazy_report(ledger, context)
     releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=ledger)
     evaluation = _carry_out(plan, program, aggregation, releaser)
-    cost = checked_cost(Ledger(releaser.ledger.releases[len(ledger) :]), context)
+    cost = check_cost(Ledger(releaser.ledger.releases[len(ledger) :]), context)
     return EvaluationOutcome(evaluation, cost, releaser.ledger)
 
 
@@ -400,7 +400,7 @@ def _carry_out(
                 totals = {group: part.sum_of(query) for group, part in enumerate(parts)}
                 noisy = releaser.release_groups(query, totals, aggregation.cohort)
                 sums = {group: Summed(part.cohort, part.n_nodes, part.sites) for group, part in enumerate(parts)}
-                released = combined(grouped.packed(query, plan, noisy, sums)[0], len(parts))
+                released = combine(grouped.packed(query, plan, noisy, sums)[0], len(parts))
             else:
                 total = aggregation.sum_of(query)
                 released = releaser.release(query, total, aggregation.cohort)
@@ -425,25 +425,25 @@ def _check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
 # What the releases cost --------------------------------------------------------------------------------------------
 
 
-def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyReport:
+def check_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyReport:
     """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised.
 
     A plan whose candidates are read off the data promises nothing; its epsilon then bounds what is noised.
     """
     privacy = plan.privacy
-    report = report_of(ledger, PrivacyContext.of(plan, seeded=noise.seeded, approximate=noise.approximate))
+    report = build_report(ledger, PrivacyContext.of(plan, seeded=noise.seeded, approximate=noise.approximate))
     spent = report.epsilon
     if plan.reads_quantiles:
         noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
-        spent = account_of(privacy.accountant, noised, privacy.delta).epsilon
+        spent = compute_account(privacy.accountant, noised, privacy.delta).epsilon
     if spent > privacy.epsilon:
         raise PrivacyError("budget-exceeded", what="The run", spent=spent, epsilon=privacy.epsilon)
     return report
 
 
-def checked_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
+def check_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
     """The report on an evaluation's own releases; PrivacyError(code="budget-exceeded") beyond what was asked for."""
-    cost = report_of(own, context)
+    cost = build_report(own, context)
     requested = context.epsilon_requested
     if requested is not None and cost.epsilon > requested:
         raise PrivacyError("budget-exceeded", what="The evaluation", spent=cost.epsilon, epsilon=requested)
@@ -474,14 +474,14 @@ class EvaluatedModel:
         """The model with the evaluation, whose releases are `own`, on its account.
 
         Raises:
-            PrivacyError: as `checked_cost`, or for a purpose that is on the account already.
+            PrivacyError: as `check_cost`, or for a purpose that is on the account already.
         """
         task = self.task
-        cost = checked_cost(own, evaluation_context(task.run_plan, task.epsilon, task.delta, noise))
+        cost = check_cost(own, evaluation_context(task.run_plan, task.epsilon, task.delta, noise))
         ledger = self.ledger
         for release in own:
             ledger = ledger.append(release)
         # The same units may be in the training rows and in the held-out rows, so the costs add up (sequential
         # composition), and the report reads the ledger of both.
-        report = report_of(ledger, self.report.with_evaluation(cost))
+        report = build_report(ledger, self.report.with_evaluation(cost))
         return Outcome(task.plan, task.ensemble, ledger, report, evaluation, cost)

@@ -76,7 +76,7 @@ class FaultCounts:
         return ", ".join(parts)
 
 
-class Link(Enum):
+class Connection(Enum):
     """A site's connection."""
 
     GONE = "there is none, or its node has not said Hello on it"
@@ -93,7 +93,7 @@ class Consent(Enum):
     REFUSED = "it will not do what was asked"
 
 
-class Place(Enum):
+class Membership(Enum):
     """A site's place in the epoch."""
 
     OUTSIDE = "not in it, or it has lost its state of it"
@@ -129,11 +129,11 @@ class SiteRecord:
 
     name: str
     node: int
-    link: Link = Link.GONE
+    link: Connection = Connection.GONE
     consent: Consent = Consent.OPEN
     refusal: str = ""
     is_explained: bool = False
-    place: Place = Place.OUTSIDE
+    place: Membership = Membership.OUTSIDE
     spec: Asked = Asked.NO
     opening: Asked = Asked.NO
     is_silent: bool = False
@@ -150,7 +150,7 @@ class SiteRecord:
     @property
     def is_connected(self) -> bool:
         """Whether something can be sent to it."""
-        return self.link is Link.CONNECTED
+        return self.link is Connection.CONNECTED
 
     @property
     def is_ready(self) -> bool:
@@ -165,12 +165,12 @@ class SiteRecord:
     @property
     def is_inside(self) -> bool:
         """Whether it is in the current epoch."""
-        return self.place is Place.INSIDE
+        return self.place is Membership.INSIDE
 
     @property
     def is_setting_up(self) -> bool:
         """Whether it takes part in the set-up that is under way."""
-        return self.place is Place.SETTING_UP
+        return self.place is Membership.SETTING_UP
 
     @property
     def is_connected_and_willing(self) -> bool:
@@ -196,7 +196,7 @@ class SiteRecord:
 
     def greet(self) -> None:
         """Its node has said Hello."""
-        self.link = Link.CONNECTED
+        self.link = Connection.CONNECTED
         if self.has_refused:
             self.consent = Consent.OPEN
 
@@ -206,10 +206,10 @@ class SiteRecord:
         Args:
             comes_back: whether the connection was only given up.
         """
-        if comes_back and self.link is not Link.RETURNING:
-            self.link = Link.AWAY
+        if comes_back and self.link is not Connection.RETURNING:
+            self.link = Connection.AWAY
         elif self.is_connected:
-            self.link = Link.GONE
+            self.link = Connection.GONE
         if self.is_ready:
             self.consent = Consent.OPEN
         self._quit_setup()
@@ -223,7 +223,7 @@ class SiteRecord:
 
     def invite(self) -> None:
         """It is asked to take part, from the next epoch on."""
-        self.place = Place.OUTSIDE
+        self.place = Membership.OUTSIDE
         if self.is_ready:
             self.consent = Consent.OPEN
 
@@ -235,15 +235,15 @@ class SiteRecord:
     def fall_silent(self) -> None:
         """It was waited for in vain."""
         self.is_silent = True
-        if self.link is Link.AWAY:
-            self.link = Link.GONE
+        if self.link is Connection.AWAY:
+            self.link = Connection.GONE
 
     def leave_out(self, code: str) -> None:
         """It is asked no more, and not waited for."""
         self.left_out = code
         self._quit_setup()
         if not self.is_connected:
-            self.link = Link.GONE
+            self.link = Connection.GONE
 
     def take_back(self) -> None:
         """It is asked again; with one more timeout, or broken set-up, it is out again."""
@@ -252,7 +252,7 @@ class SiteRecord:
 
     def _quit_setup(self) -> None:
         if self.is_setting_up:
-            self.place = Place.OUTSIDE
+            self.place = Membership.OUTSIDE
 
 
 class Sites:
@@ -309,21 +309,21 @@ class Sites:
     @property
     def is_any_returning(self) -> bool:
         """Whether a site is waited for that was in the epoch before the coordinator was started again."""
-        return any(site.link is Link.RETURNING for site in self)
+        return any(site.link is Connection.RETURNING for site in self)
 
     def stop_waiting(self) -> None:
         """Those that have not come back since the coordinator was started again are waited for no more."""
         for site in self:
-            if site.link is Link.RETURNING:
-                site.link = Link.GONE
+            if site.link is Connection.RETURNING:
+                site.link = Connection.GONE
 
     def begin_epoch(self, members: set[str]) -> None:
         """A set-up begins with these sites; all others are outside until the next one."""
         self.invited = tuple(site for site in self if site.name in members)
         for site in self:
-            site.place = Place.SETTING_UP if site.name in members else Place.OUTSIDE
-            if site.link is Link.AWAY:
-                site.link = Link.GONE
+            site.place = Membership.SETTING_UP if site.name in members else Membership.OUTSIDE
+            if site.link is Connection.AWAY:
+                site.link = Connection.GONE
 
     def begin_slot(self) -> None:
         """No site has the spec of the slot, or the releases that end the run."""

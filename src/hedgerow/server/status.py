@@ -17,11 +17,11 @@ from typing import Protocol
 from hedgerow import __version__
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import account_of
+from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.stream import EVALUATION, OVER, SURVEY, TRAINING, EventReport, RunReport, SiteReport, SiteState
-from hedgerow.server.coordinator import Run, RunEvent, RunEventKind
+from hedgerow.server.coordinator import CoordinatorRun, RunEvent, RunEventKind
 
 KEPT_EVENTS = 256
 SECONDS_BETWEEN_REPORTS = 0.2
@@ -48,7 +48,7 @@ EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class HubTraffic:
     """What the hub has counted: bytes of messages, and streams refused before they were joined, by reason.
 
     Besides, which release of Hedgerow each site's node has said that it is.
@@ -82,7 +82,7 @@ class RunBoard:
         self._n_prepared = len(plan.prepared) if isinstance(task, TrainingTask) else 0
         self._clock, self._began = clock, clock()
         self._lock = threading.Lock()
-        self._run: Run | None = None
+        self._run: CoordinatorRun | None = None
         self._sites = {name: SiteReport(name) for name in site_names}
         self._rounds: Counter[str] = Counter()
         self._ledger = Ledger()
@@ -98,7 +98,7 @@ class RunBoard:
         )  # fmt: skip
         self._epsilon, self._epsilon_of, self._epsilon_again = 0.0, 0, -math.inf
 
-    def attach(self, run: Run) -> None:
+    def attach(self, run: CoordinatorRun) -> None:
         """The run whose events are noted; it may have gone on from a journal. Called by the run's thread."""
         with self._lock:
             self._run, self._ledger = run, run.ledger
@@ -174,7 +174,7 @@ class RunBoard:
             kept = tuple(islice(self._events, max(0, len(self._events) - n_new), None))
             return kept, n_new - len(kept)
 
-    def report(self, traffic: Traffic) -> RunReport:
+    def report(self, traffic: HubTraffic) -> RunReport:
         """How the run is now. May take a while, because epsilon is computed; not for the run's thread."""
         with self._lock:
             now = self._clock() - self._began if self._ended is None else self._ended
@@ -207,7 +207,7 @@ class RunBoard:
             return math.inf if ledger.releases else 0.0
         began = self._clock()
         if len(ledger) != self._epsilon_of and (is_last or began >= self._epsilon_again):
-            self._epsilon = account_of(self._accountant, ledger.events(), delta).epsilon
+            self._epsilon = compute_account(self._accountant, ledger.events(), delta).epsilon
             ended = self._clock()
             self._epsilon_of, self._epsilon_again = len(ledger), ended + _IDLE_PER_WORK * (ended - began)
         return self._epsilon
@@ -237,7 +237,7 @@ class Publisher:
         audiences: to whom reports are shown; while none of them looks, no report is made.
     """
 
-    def __init__(self, board: RunBoard, traffic: Callable[[], Traffic], audiences: Sequence[Audience]) -> None:
+    def __init__(self, board: RunBoard, traffic: Callable[[], HubTraffic], audiences: Sequence[Audience]) -> None:
         self._board, self._traffic, self._audiences = board, traffic, audiences
         self._stops = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hedgerow-publisher", daemon=True)

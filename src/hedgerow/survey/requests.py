@@ -26,9 +26,9 @@ from hedgerow.plan.fields import MOST_VALUES as MOST_PLAIN
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse, require_plain
 from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
-from hedgerow.privacy.accountants import account_of
+from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.events import Event
-from hedgerow.privacy.ledger import Ledger, prepared_tables
+from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.bounds import Findings
 from hedgerow.survey.curves import AskedCurves, SurvivalCurves
@@ -173,7 +173,7 @@ class OpenPlan(_Request):
     def epsilon(self) -> float:
         """What it costs by itself at the plan's delta, at its most expensive."""
         privacy = self.trial.privacy
-        return float(account_of(privacy.accountant, self.planned_releases(), privacy.delta).epsilon)
+        return float(compute_account(privacy.accountant, self.planned_releases(), privacy.delta).epsilon)
 
     @property
     def largest_length(self) -> int:
@@ -209,12 +209,12 @@ class OpenPlan(_Request):
             label.update({"max": max(high, 1.0)} if label["type"] == "count" else {"min": low, "max": high})
         elif self.label_asked:
             if len(findings.classes) < 2:
-                spent = account_of(privacy.accountant, ledger.events(), privacy.delta).epsilon
+                spent = compute_account(privacy.accountant, ledger.events(), privacy.delta).epsilon
                 raise DataError("data-one-class-private", n_classes=len(findings.classes), spent=spent)
             label["classes"] = [str(own) for own in findings.classes]
             label["type"] = "binary" if len(findings.classes) == 2 else "multiclass"
         table["privacy"]["n_records"] = findings.n_records
-        table["prepared"] = prepared_tables(ledger, privacy.unit, privacy.rows_per_unit, run)
+        table["prepared"] = write_prepared_tables(ledger, privacy.unit, privacy.rows_per_unit, run)
         return Plan.from_dict(table)
 
 

@@ -21,7 +21,7 @@ from hedgerow.protocol.queries import IntVector, TreeBatch
 from hedgerow.training.settings import pays_for_candidates
 from hedgerow.trees.binning import FeatureGrid, FloatArray, Grid
 from hedgerow.trees.greedy_trees import Bins
-from hedgerow.trees.random_trees import Cuts, CutTable, shapes_of
+from hedgerow.trees.random_trees import Cuts, CutTable, find_shapes
 
 DENSITY_TOTAL = 2**40
 """Densities over the cells of a feature sum to about this."""
@@ -181,7 +181,7 @@ class CandidateSource:
         """
         if self._method != "adaptive":
             return
-        shapes = shapes_of(trees)
+        shapes = find_shapes(trees)
         for feature, leaf_of_code, own in zip(shapes.single.tolist(), shapes.leaf_of_code, hessians, strict=True):
             if feature >= 0:
                 self._refine_density(feature, leaf_of_code, own, sigma)

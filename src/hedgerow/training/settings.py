@@ -15,7 +15,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
-from hedgerow.privacy.ledger import prepared_events
+from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaves import JAMES_STEIN_SHARE
 
@@ -198,7 +198,7 @@ def calibrate_noise(plan: Plan, settings: Settings) -> float:
         PrivacyError: when no noise keeps it.
     """
     privacy = plan.privacy
-    spent, weight = prepared_events(plan), settings.weight(plan)
+    spent, weight = read_prepared_events(plan), settings.weight(plan)
     exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, weight, privacy.accountant, spent)
     judge = get_accountant(privacy.accountant)
 

@@ -20,7 +20,7 @@ from hedgerow.protocol.groups import noise_factor
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
-from hedgerow.trees.constraints import Directions, OrderedSum, groups_of
+from hedgerow.trees.constraints import Directions, OrderedSum, build_groups
 from hedgerow.trees.ensemble import Ensemble, no_trees
 from hedgerow.trees.leaves import LeafRule, largest_sum
 from hedgerow.trees.random_trees import deepen
@@ -65,7 +65,7 @@ class Run:
     @cached_property
     def groups(self) -> NDArray[np.bool_]:
         """Which features may meet on a path: bool [n_groups, n_features]."""
-        return groups_of(self.plan)
+        return build_groups(self.plan)
 
     def sigma(self, query: Query) -> float:
         """Noise of a release in integer units; 0 without privacy.
@@ -128,7 +128,7 @@ class Grown:
         """
         depth = max((batch.trees.depth for batch in self.batches), default=0)
         deep = [deepen(batch, depth) for batch in self.batches]
-        whole = empty_ensemble(self.run).extended(deep, [_spread(weights, depth) for weights in self.weights])
+        whole = empty_ensemble(self.run).extend(deep, [_spread(weights, depth) for weights in self.weights])
         return replace(whole, stretch=self.stretch, baseline=self.baseline or whole.baseline)
 
 

@@ -108,7 +108,7 @@ def places(host: str, n_needed: int, n_guests: int) -> int:
 
 
 @dataclass(slots=True)
-class _Connection:
+class _SeenConnection:
     """One accepted connection. `network`: what one household is given; `since`: when it began."""
 
     peer: Peer
@@ -144,7 +144,7 @@ class Door:
         self._n_places, self._idle_seconds = n_places, idle_seconds
         self._now = 0.0
         """Seconds that were waited for here: they do not pass while this process does not run."""
-        self._found: dict[_File, _Connection | None] = {}
+        self._found: dict[_File, _SeenConnection | None] = {}
         """What is among the files; None for what is no connection of the port."""
         self._listening: set[_Address] = set()
         self._guests: dict[Peer, _Guest] = {}
@@ -159,7 +159,7 @@ class Door:
 
         Args: name: whose it is, no two the same; at_most: how many connections that party may have.
         """
-        key = peer_of(peer)
+        key = parse_peer(peer)
         if key is None:
             # Who cannot be told from a stranger must not be taken for one.
             self._is_blind = True
@@ -175,7 +175,7 @@ class Door:
     @contextlib.contextmanager
     def carrying(self, peer: str) -> Iterator[None]:
         """As long as the block lasts, the admitted peer's connection is of use."""
-        guest = self._guests.get(peer_of(peer) or ("", 0))
+        guest = self._guests.get(parse_peer(peer) or ("", 0))
         if guest is None:
             yield
             return
@@ -244,7 +244,7 @@ class Door:
 
     def _find(self, port: int) -> None:
         """Bring `_found` up to what is open now; if there is no free file to look with, it stays as it was."""
-        found: dict[_File, _Connection | None] = {}
+        found: dict[_File, _SeenConnection | None] = {}
         new: dict[_File, _Ends] = {}
         for name in os.listdir(_FILES):
             try:
@@ -255,19 +255,19 @@ class Door:
                 continue
             file = int(name), state.st_ino
             found[file] = self._found.get(file)
-            if file not in self._found and (ends := _ends_of(file)) is not None and ends.port == port:
+            if file not in self._found and (ends := _read_ends(file)) is not None and ends.port == port:
                 new[file] = ends
         self._listening.update(ends.own for ends in new.values() if ends.peer is None)
         for file, ends in new.items():
             if ends.peer is not None and self._is_accepted(ends.own):
-                found[file] = self._met(ends.peer)
+                found[file] = self._add_peer(ends.peer)
         self._found = found
 
     def _is_accepted(self, own: _Address) -> bool:
         """Whether it is an address on which this process listens; if not, this process has dialled."""
         return any((own[0], host) in self._listening for host in (own[1], *_EVERY_ADDRESS))
 
-    def _met(self, peer: Peer) -> _Connection:
+    def _add_peer(self, peer: Peer) -> _SeenConnection:
         """A connection that is seen for the first time."""
         guest = self._guests.get(peer)
         if guest is not None and guest.n_carried == 0 and guest.since + _SECONDS < self._now:
@@ -275,13 +275,13 @@ class Door:
         # What one household is given: an address of version 4, a network of 64 bits of version 6.
         host, _ = peer
         network = str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
-        return _Connection(peer, network, self._now)
+        return _SeenConnection(peer, network, self._now)
 
     def _has_gone(self, guest: _Guest) -> bool:
         """Whether a guest whose connection is not there was there before: this may be the first look since it came."""
         return guest.n_carried == 0 and guest.since < self._now
 
-    def _is_idle(self, connection: _Connection) -> bool:
+    def _is_idle(self, connection: _SeenConnection) -> bool:
         guest = self._guests.get(connection.peer)
         if guest is not None and guest.n_carried:
             return False
@@ -307,7 +307,7 @@ class Door:
         return sorted(known, key=lambda file: (-crowd[known[file].network], known[file].has_spoken, known[file].since))
 
 
-def peer_of(text: str) -> Peer | None:
+def parse_peer(text: str) -> Peer | None:
     """Address and port of a peer, from gRPC's "ipv4:192.0.2.1:5000" or "ipv6:%5B2001:db8::1%5D:5000"; else None."""
     kind, _, rest = unquote(text).partition(":")
     host, _, port = rest.rpartition(":")
@@ -324,7 +324,7 @@ def _peer(host: str, port: int) -> Peer | None:
 
 
 @contextlib.contextmanager
-def _socket_of(file: _File) -> Iterator[socket.socket | None]:
+def _duplicate_socket(file: _File) -> Iterator[socket.socket | None]:
     """A second name of an open socket, which stays this one if the first is closed meanwhile; None if it has been.
 
     Raises OSError when there is no free file for it.
@@ -360,9 +360,9 @@ class _Ends:
     peer: Peer | None
 
 
-def _ends_of(file: _File) -> _Ends | None:
+def _read_ends(file: _File) -> _Ends | None:
     """None for what is no socket of the internet, or has ended. Raises OSError when there is no free file to look."""
-    with _socket_of(file) as found:
+    with _duplicate_socket(file) as found:
         if found is None or found.family not in {socket.AF_INET, socket.AF_INET6}:
             return None
         try:
@@ -381,7 +381,7 @@ def _has_spoken(file: _File) -> bool:
     """Whether anything has come from the peer; where the system does not tell, nothing has."""
     if sys.platform != "linux":
         return False
-    with _socket_of(file) as found:
+    with _duplicate_socket(file) as found:
         if found is None:
             return False
         with contextlib.suppress(OSError, struct.error):
@@ -396,7 +396,7 @@ def _shut(file: _File) -> None:
 
     Raises OSError when there is no free file to do it with.
     """
-    with _socket_of(file) as found:
+    with _duplicate_socket(file) as found:
         if found is not None:
             with contextlib.suppress(OSError):  # The peer was quicker.
                 found.shutdown(socket.SHUT_RDWR)

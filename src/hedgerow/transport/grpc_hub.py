@@ -41,11 +41,11 @@ from hedgerow.protocol.stream import (
     WireCode,
     WireRefusal,
     event_bytes,
-    first_of,
     read_as,
+    read_first,
     report_bytes,
-    unwrapped,
-    wrapped,
+    unwrap_message,
+    wrap_message,
 )
 from hedgerow.transport.connections import Door, places
 from hedgerow.transport.grpc_link import (
@@ -60,21 +60,21 @@ from hedgerow.transport.grpc_link import (
     WATCH_METHOD,
     WATCH_SERVICE,
     Caller,
-    Link,
+    GrpcLink,
     LinkSettings,
     Stream,
     background,
     channel_options,
+    get_next,
     grpc,
-    lost,
-    next_of,
     other_version,
     peer_certificate_sha256,
     require_size,
+    translate_error,
     why_not_connected,
     within,
 )
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned, spoken
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned, format_spoken
 from hedgerow.transport.interface import Address, Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 
 _log = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ class Monitors:
             raise WireRefusal(WireCode.UNPINNED)
         name = self._names[digest]
         self._door.admit(context.peer(), f"monitor {name}", MONITOR_CONNECTIONS)
-        request = read_as(WatchRequest, unwrapped(raw, MAX_REQUEST_BYTES))
+        request = read_as(WatchRequest, unwrap_message(raw, MAX_REQUEST_BYTES))
         if request.roster_digest != self._roster_digest:
             raise WireRefusal(WireCode.ROSTER_MISMATCH)
         if self._watching.total() >= MAX_MONITORS or self._watching[name] >= MAX_PER_IDENTITY:
@@ -251,7 +251,7 @@ class Monitors:
                 n_told, (shared, events_since) = self._n_shown, self._newest
             events, missed = events_since(last_event)
             update = shared + event_bytes(events[-MAX_EVENTS:], missed)
-            await within(context.write(wrapped(update)), self._settings.silence_seconds)
+            await within(context.write(wrap_message(update)), self._settings.silence_seconds)
             last_event += missed + len(events)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closes(), request.seconds)
@@ -286,8 +286,8 @@ class GrpcHub:
         self._monitors = monitors
         self._plan_digest, self._roster_digest = plan_digest, roster.digest()
         self._sites = {site.certificate_sha256: site.name for site in roster.sites}
-        self._events: queue.SimpleQueue[tuple[HubEvent, Link | None]] = queue.SimpleQueue()
-        self._links: dict[str, Link] = {}
+        self._events: queue.SimpleQueue[tuple[HubEvent, GrpcLink | None]] = queue.SimpleQueue()
+        self._links: dict[str, GrpcLink] = {}
         # Set when the party above has read that the site's last stream has ended.
         self._left: dict[str, asyncio.Event] = {}
         self._past = Traffic()
@@ -309,12 +309,12 @@ class GrpcHub:
 
     def receive(self, timeout: float) -> HubEvent | None:
         """See `Hub.receive`; a party that only asks still lets the transport's thread send what it has been given."""
-        found = next_of(self._events, max(timeout, _SENDING_SECONDS))
+        found = get_next(self._events, max(timeout, _SENDING_SECONDS))
         if found is None:
             return None
         event, link = found
         if link is not None and isinstance(event, Arrived):
-            link.taken(event.message)
+            link.note_taken(event.message)
         elif isinstance(event, Left):
             self._caller.soon(self._left[event.site].set)
         return event
@@ -365,26 +365,26 @@ class GrpcHub:
     async def _tell_roster(self, raw: bytes, _: object) -> bytes:
         """The roster of this run, for a party that pins an earlier one."""
         try:
-            read_as(Current, unwrapped(raw, self._settings.max_message_bytes))
+            read_as(Current, unwrap_message(raw, self._settings.max_message_bytes))
         except WireRefusal as refusal:
-            return wrapped(Farewell.of(refusal).to_bytes())
-        return wrapped(Standing(self._roster.to_toml().encode()).to_bytes())
+            return wrap_message(Farewell.of(refusal).to_bytes())
+        return wrap_message(Standing(self._roster.to_toml().encode()).to_bytes())
 
     async def _join(self, _: object, context: Any) -> None:
         """One stream of one node, from its first message to its last."""
         try:
-            site = self._site_of(context)
+            site = self._find_site(context)
             self._check(await self._introduction(context), site)
             async with self._joining[site]:
                 with self._door.carrying(context.peer()):
                     await self._make_place(site)
                 admittance = Admittance(self._settings.max_message_bytes, __version__)
-                await context.write(wrapped(admittance.to_bytes()))
+                await context.write(wrap_message(admittance.to_bytes()))
                 link = self._add(site, context)
         except WireRefusal as refusal:
             self._refuse(refusal, context)
             with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError):
-                await context.write(wrapped(Farewell.of(refusal).to_bytes()))
+                await context.write(wrap_message(Farewell.of(refusal).to_bytes()))
             return
         except (grpc.RpcError, grpc.aio.BaseError):
             return  # The node went away before it was admitted.
@@ -406,7 +406,7 @@ class GrpcHub:
                 said += " A node that stays asks its owner for a later roster, and ends if that is denied."
             _log.log(level, "A stream of %s was refused: %s (%s)%s", who, said, refusal.code, times(count))
 
-    def _site_of(self, context: Any) -> str:
+    def _find_site(self, context: Any) -> str:
         """The site whose pinned certificate the TLS session used."""
         digest = peer_certificate_sha256(context)
         # TLS let it pass if a pinned certificate vouches for it; only the pinned ones themselves are accepted.
@@ -421,20 +421,20 @@ class GrpcHub:
         except TimeoutError:
             raise WireRefusal(WireCode.HELLO_TIMEOUT) from None
         except (grpc.RpcError, grpc.aio.BaseError) as error:
-            raise lost(error) from None
+            raise translate_error(error) from None
         if raw is grpc.aio.EOF:
             raise WireRefusal(WireCode.CONNECTION_LOST)  # Who ends in order says so.
-        return first_of(Introduction, unwrapped(raw, self._settings.max_message_bytes))
+        return read_first(Introduction, unwrap_message(raw, self._settings.max_message_bytes))
 
     def _check(self, node: Introduction, site: str) -> None:
         if node.site != site:
             raise WireRefusal(WireCode.SITE_MISMATCH)
         self.releases[site] = node.release
         if node.roster_digest != self._roster_digest:
-            pinned, own = spoken(node.roster_digest), spoken(self._roster_digest)
+            pinned, own = format_spoken(node.roster_digest), format_spoken(self._roster_digest)
             raise WireRefusal(WireCode.ROSTER_MISMATCH, f"{site} holds {pinned}, and the coordinator {own}.")
         if self._plan_digest and node.plan_digest and node.plan_digest != self._plan_digest:
-            agreed, own = spoken(node.plan_digest), spoken(self._plan_digest)
+            agreed, own = format_spoken(node.plan_digest), format_spoken(self._plan_digest)
             raise WireRefusal(WireCode.PLAN_MISMATCH, f"{site} holds {agreed}, and the coordinator {own}.")
 
     async def _make_place(self, site: str) -> None:
@@ -451,16 +451,16 @@ class GrpcHub:
         if site in self._left:
             await self._left[site].wait()
 
-    def _add(self, site: str, context: Stream) -> Link:
+    def _add(self, site: str, context: Stream) -> GrpcLink:
         def deliver(message: bytes) -> None:
             self._events.put((Arrived(site, message), link))
 
-        link = Link(context, self._settings, deliver, caller=self._caller)
+        link = GrpcLink(context, self._settings, deliver, caller=self._caller)
         self._links[site] = link
         self._events.put((Joined(site), None))
         return link
 
-    def _remove(self, site: str, link: Link) -> None:
+    def _remove(self, site: str, link: GrpcLink) -> None:
         del self._links[site]
         self._past = Traffic(self._past.sent + link.traffic.sent, self._past.received + link.traffic.received)
         self._left[site] = asyncio.Event()
@@ -560,19 +560,19 @@ class StudyServer:
 
     async def _enrol(self, raw: bytes, _: object) -> bytes:
         try:
-            message = unwrapped(raw, _MOST_ASKED_BYTES)
+            message = unwrap_message(raw, _MOST_ASKED_BYTES)
         except WireRefusal as refusal:
-            return wrapped(Farewell.of(refusal).to_bytes())
-        return wrapped(await asyncio.to_thread(self._answered, message))
+            return wrap_message(Farewell.of(refusal).to_bytes())
+        return wrap_message(await asyncio.to_thread(self._answer_in_turn, message))
 
-    def _answered(self, message: bytes) -> bytes:
+    def _answer_in_turn(self, message: bytes) -> bytes:
         with self._turn:
             return self._answer(message)
 
     async def _come_again(self, _: object, context: Any) -> None:
         # Its first message is read before: else it may be written to a stream that has ended.
         await within(context.read(), DEFAULTS.hello_seconds)
-        await context.write(wrapped(Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()))
+        await context.write(wrap_message(Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()))
 
 
 def ask(
@@ -602,9 +602,9 @@ async def _ask(
     async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
         method: Any = channel.unary_unary(ENROL)
         try:
-            raw = await within(method(wrapped(message)), _ANSWER_SECONDS)
+            raw = await within(method(wrap_message(message)), _ANSWER_SECONDS)
         except TimeoutError:
             raise WireRefusal(WireCode.UNREACHABLE) from None
         except grpc.aio.AioRpcError as error:
             raise why_not_connected(error) from None
-        return unwrapped(raw, MAX_ENROLMENT_BYTES)
+        return unwrap_message(raw, MAX_ENROLMENT_BYTES)

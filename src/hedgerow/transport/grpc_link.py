@@ -1,9 +1,9 @@
 """What both ends of the engine `grpc` share (settings, the event loop of the process, a stream after its handshake),
 and the ends that dial out.
 
-A `Link` has bounded queues and one named end. Its `offer` and `taken` may be called from any thread; everything else
-runs in the event loop. Whether the peer is alive is HTTP/2's own matter: gRPC asks for a sign of life and ends a
-connection that gives none, whether the network drops packets or the peer's process is stopped.
+A `GrpcLink` has bounded queues and one named end. Its `offer` and `note_taken` may be called from any thread;
+everything else runs in the event loop. Whether the peer is alive is HTTP/2's own matter: gRPC asks for a sign of life
+and ends a connection that gives none, whether the network drops packets or the peer's process is stopped.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from hedgerow.protocol.stream import (
     WireCode,
     WireRefusal,
     farewell_in,
-    first_of,
     read_as,
-    unwrapped,
-    wrapped,
+    read_first,
+    unwrap_message,
+    wrap_message,
 )
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
 from hedgerow.transport.interface import Connected, Disconnected, Traffic, UplinkEvent
@@ -182,7 +182,7 @@ async def within(work: Awaitable[Result], seconds: float) -> Result:
         del task
 
 
-def next_of(events: queue.SimpleQueue[Result], timeout: float) -> Result | None:
+def get_next(events: queue.SimpleQueue[Result], timeout: float) -> Result | None:
     """The next of a queue, or None after `timeout` seconds in which this process ran, and the queue's writer could."""
     left = timeout
     while True:
@@ -306,7 +306,7 @@ class Stream(Protocol):
         """Hand a wrapped message over; waits while the peer takes nothing."""
 
 
-class Link:
+class GrpcLink:
     """Carries messages over a stream until it ends; `run` returns why."""
 
     def __init__(
@@ -354,7 +354,7 @@ class Link:
             self._caller.soon(self._work.set)
         return True
 
-    def taken(self, message: bytes) -> None:
+    def note_taken(self, message: bytes) -> None:
         """The party above has taken a delivered message."""
         with self._lock:
             was_full = self._inbox_bytes > self._settings.inbox_bytes
@@ -392,7 +392,7 @@ class Link:
         writing, reading = asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())
         tasks = (writing, reading, asyncio.ensure_future(self._watch()))
         for task in tasks:
-            task.add_done_callback(self._stopped)
+            task.add_done_callback(self._on_stop)
         try:
             # Shielded, because a cancelled handler must leave the reason to `end`.
             why = await asyncio.shield(self._ended)
@@ -412,7 +412,7 @@ class Link:
             # gRPC keeps the connection as long as there is the call, and a link may outlive it.
             del self._stream, self._hang_up
 
-    def _stopped(self, task: asyncio.Future[None]) -> None:
+    def _on_stop(self, task: asyncio.Future[None]) -> None:
         """A task that fails in a way that was not foreseen must not leave half a stream; asyncio logs the error."""
         if not task.cancelled() and task.exception() is not None:
             self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
@@ -422,7 +422,7 @@ class Link:
         try:
             while (raw := await self._stream.read()) is not grpc.aio.EOF:
                 self.traffic.received += len(raw)
-                message = unwrapped(raw, self._settings.max_message_bytes)
+                message = unwrap_message(raw, self._settings.max_message_bytes)
                 if (farewell := farewell_in(message)) is not None:
                     return self.end(farewell.refusal(), tell=False)
                 with self._lock:
@@ -436,7 +436,7 @@ class Link:
         except WireRefusal as refusal:
             self.end(refusal)
         except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError) as error:
-            self.end(lost(error), tell=False)
+            self.end(translate_error(error), tell=False)
 
     async def _write(self) -> None:
         try:
@@ -446,7 +446,7 @@ class Link:
                     self._work.clear()
                     continue
                 message = self._outbox[0]
-                raw, self._is_writing = wrapped(message), True
+                raw, self._is_writing = wrap_message(message), True
                 await self._stream.write(raw)
                 self._is_writing = False
                 self._n_written += 1
@@ -455,12 +455,12 @@ class Link:
                     self._outbox.popleft()
                     self._outbox_bytes -= len(message) + _PER_MESSAGE
             if self._last_words is not None:
-                await self._stream.write(wrapped(Farewell.of(self._last_words).to_bytes()))
+                await self._stream.write(wrap_message(Farewell.of(self._last_words).to_bytes()))
                 if self._hang_up is not None:
                     await self._hang_up()
         except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             # An InvalidStateError says that the peer's end of the stream came before this message.
-            self.end(lost(error), tell=False)
+            self.end(translate_error(error), tell=False)
 
     async def _watch(self) -> None:
         """End the stream when the peer has not taken a message for too long, by the message's length.
@@ -485,7 +485,7 @@ def other_version(said: object) -> WireRefusal:
     return WireRefusal(WireCode.VERSION_MISMATCH, f"It is {theirs}; here is {OWN_VERSION}.")
 
 
-def lost(error: BaseException) -> WireRefusal:
+def translate_error(error: BaseException) -> WireRefusal:
     """What gRPC's error means to us."""
     code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
     text = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else ""
@@ -569,7 +569,7 @@ class _Dialler:
             except grpc.aio.AioRpcError as error:
                 return self._why(error)
             except grpc.aio.BaseError as error:
-                return lost(error)
+                return translate_error(error)
             finally:
                 call.cancel()
 
@@ -600,7 +600,7 @@ def why_not_connected(error: grpc.aio.AioRpcError) -> WireRefusal:
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         is_refused = "andshake" in text or "Socket closed" in text or "Broken pipe" in text
         return WireRefusal(WireCode.TLS_REFUSED if is_refused else WireCode.UNREACHABLE)
-    return lost(error)
+    return translate_error(error)
 
 
 class GrpcUplink(_Dialler):
@@ -624,9 +624,9 @@ class GrpcUplink(_Dialler):
         require_pinned(identity, roster)
         super().__init__(address, identity, roster, jitter, settings, settings.max_message_bytes)
         self._plan_digest = plan_digest
-        self._events: queue.SimpleQueue[tuple[UplinkEvent, Link | None]] = queue.SimpleQueue()
-        self._link: Link | None = None
-        self._last: Link | None = None
+        self._events: queue.SimpleQueue[tuple[UplinkEvent, GrpcLink | None]] = queue.SimpleQueue()
+        self._link: GrpcLink | None = None
+        self._last: GrpcLink | None = None
         self._accepted_bytes = settings.max_message_bytes
         """Largest message that the coordinator takes."""
         self._running = background.start(self._keep_connected())
@@ -641,12 +641,12 @@ class GrpcUplink(_Dialler):
 
     def receive(self, timeout: float) -> UplinkEvent | None:
         """See `Uplink.receive`."""
-        found = next_of(self._events, timeout)
+        found = get_next(self._events, timeout)
         if found is None:
             return None
         event, link = found
         if link is not None and isinstance(event, bytes):
-            link.taken(event)
+            link.note_taken(event)
         return event
 
     def close(self) -> None:
@@ -671,25 +671,25 @@ class GrpcUplink(_Dialler):
     def _call(self, channel: grpc.aio.Channel) -> Any:
         return channel.stream_stream(JOIN)(metadata=((VERSION_OF_CALLER, OWN_VERSION),))
 
-    async def _introduced(self, stream: Any) -> Admittance:
+    async def _introduce(self, stream: Any) -> Admittance:
         own = Introduction(self._identity.public.name, self._roster.digest(), self._plan_digest, __version__)
         # Where the stream has ended before the first message, reading says why.
         with contextlib.suppress(asyncio.InvalidStateError):
-            await stream.write(wrapped(own.to_bytes()))
+            await stream.write(wrap_message(own.to_bytes()))
         raw = await stream.read()
         if raw is grpc.aio.EOF:
             raise WireRefusal(WireCode.CONNECTION_LOST)  # Who ends in order says so.
-        return first_of(Admittance, unwrapped(raw, self._settings.max_message_bytes))
+        return read_first(Admittance, unwrap_message(raw, self._settings.max_message_bytes))
 
     async def _carry(self, call: Any) -> WireRefusal:
         # Before it is admitted, the coordinator may have to find out whether another node of the site lives.
         seconds = 2 * self._settings.hello_seconds + self._settings.place_seconds
-        admittance = await within(self._introduced(call), seconds)
+        admittance = await within(self._introduce(call), seconds)
 
         def deliver(message: bytes) -> None:
             self._events.put((message, link))
 
-        link = Link(call, self._settings, deliver, call.done_writing)
+        link = GrpcLink(call, self._settings, deliver, call.done_writing)
         self._accepted_bytes = admittance.max_message_bytes
         self._reported = None
         # First the link, then the news: the one who hears that it is up may send at once, from another thread.
@@ -732,14 +732,14 @@ class GrpcWatch(_Dialler):
         super().__init__(address, identity, roster, jitter, settings, MAX_REPORT_BYTES)
         # A person looks on: longer pauses than a few seconds would only keep him waiting.
         self._longest_pause = min(settings.longest_backoff_seconds, 5.0)
-        self._request = wrapped(WatchRequest(roster.digest(), interval).to_bytes())
+        self._request = wrap_message(WatchRequest(roster.digest(), interval).to_bytes())
         self._interval = interval
         self._events: queue.SimpleQueue[WatchEvent] = queue.SimpleQueue()
         self._running = background.start(self._keep_connected())
 
     def receive(self, timeout: float) -> WatchEvent | None:
         """The next event, or None after `timeout` seconds without one."""
-        return next_of(self._events, timeout)
+        return get_next(self._events, timeout)
 
     def close(self) -> None:
         """Stop trying and disconnect."""
@@ -763,7 +763,7 @@ class GrpcWatch(_Dialler):
                 return WireRefusal(WireCode.SILENT if is_connected else WireCode.UNREACHABLE)
             if raw is grpc.aio.EOF:
                 return WireRefusal(WireCode.CLOSED)
-            update = read_as(Update, unwrapped(raw, MAX_REPORT_BYTES))
+            update = read_as(Update, unwrap_message(raw, MAX_REPORT_BYTES))
             if not is_connected:
                 is_connected, self._reported = True, None
                 self._events.put(Connected())

@@ -62,7 +62,7 @@ class Role(StrEnum):
     MONITOR = "monitor"
 
 
-def spoken(digest: bytes) -> str:
+def format_spoken(digest: bytes) -> str:
     """The first 160 bits of a digest as 8 groups of 4, to be read over the phone.
 
     Fewer bits would let the writer of two files make them agree: a collision of n bits costs about 2^(n/2) tries.
@@ -130,7 +130,7 @@ class PublicIdentity:
 
     def fingerprint(self) -> str:
         """`digest` to be read over the phone."""
-        return spoken(self.digest())
+        return format_spoken(self.digest())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -165,7 +165,7 @@ def new_identity(name: str, role: Role, seed: bytes) -> PrivateIdentity:
     tls_key = ec.generate_private_key(ec.SECP256R1())
     certificate = _self_signed(tls_key)
     key = signing.public_key().public_bytes_raw()
-    proof = signing.sign(_proof_of(name, role, key, certificate))
+    proof = signing.sign(_proof_bytes(name, role, key, certificate))
     secret = tls_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return PrivateIdentity(PublicIdentity(name, role, key, certificate, proof), seed, secret)
 
@@ -189,10 +189,10 @@ def _self_signed(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _to_prove(identity: PublicIdentity) -> bytes:
-    return _proof_of(identity.name, identity.role, identity.identity_key, identity.certificate)
+    return _proof_bytes(identity.name, identity.role, identity.identity_key, identity.certificate)
 
 
-def _proof_of(name: str, role: Role, key: bytes, certificate: bytes) -> bytes:
+def _proof_bytes(name: str, role: Role, key: bytes, certificate: bytes) -> bytes:
     parts = (name.encode(), role.value.encode(), key, certificate)
     return _PROOF_DOMAIN + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
@@ -307,7 +307,7 @@ def _private_text(identity: PrivateIdentity) -> str:
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "warning": "Secret. Anyone who has this file can answer in this party's name.",
-        "public": fields_of(identity.public),
+        "public": to_fields(identity.public),
         "identity_seed": to_base64(identity.seed),
         "tls_key": identity.tls_key.decode("ascii"),
     }
@@ -319,7 +319,7 @@ def public_lines(identity: PublicIdentity) -> str:
     heading = (
         f"# Public identity of {identity.name}; nothing here is secret. Fingerprint:\n#     {identity.fingerprint()}\n"
     )
-    return "\n".join([heading, f"version = {FORMAT_VERSION}", *lines_of(identity)]) + "\n"
+    return "\n".join([heading, f"version = {FORMAT_VERSION}", *to_toml_lines(identity)]) + "\n"
 
 
 def read_public(path: Path) -> PublicIdentity:
@@ -352,7 +352,7 @@ def parse_public(content: object, where: str) -> PublicIdentity:
         raise UsageError("roster-file", name=where, fault="a party's fields do not read") from None
 
 
-def fields_of(identity: PublicIdentity) -> dict[str, Any]:
+def to_fields(identity: PublicIdentity) -> dict[str, Any]:
     """A party as a table of TOML or JSON."""
     return {
         "name": identity.name,
@@ -376,10 +376,10 @@ def read_text(path: Path) -> str:
         raise UsageError("roster-file", name=path, fault="no text of UTF-8") from None
 
 
-def lines_of(identity: PublicIdentity) -> list[str]:
+def to_toml_lines(identity: PublicIdentity) -> list[str]:
     """A party as lines of TOML."""
     # Names are checked and the rest is base64: nothing needs escaping.
-    return [f'{name} = "{value}"' for name, value in fields_of(identity).items()]
+    return [f'{name} = "{value}"' for name, value in to_fields(identity).items()]
 
 
 ROWS_VERSION = 2
@@ -458,13 +458,13 @@ class PinnedRoster:
         """Of the file's format: the least that says what this roster does."""
         return ROWS_VERSION if self.max_rows else FORMAT_VERSION
 
-    def max_rows_of(self, name: str) -> int:
+    def find_max_rows(self, name: str) -> int:
         """The most rows that the site of this name has; 0 where the roster does not say."""
         return next((most for site, most in zip(self.sites, self.max_rows, strict=False) if site.name == name), 0)
 
     def fingerprint(self) -> str:
         """`digest` to be read over the phone."""
-        return spoken(self.digest())
+        return format_spoken(self.digest())
 
     def to_toml(self) -> str:
         """The file's text."""
@@ -473,12 +473,12 @@ class PinnedRoster:
             f"version = {self.version}",
             f"epoch = {self.epoch}",
         ]
-        lines += ["", "[coordinator]", *lines_of(self.coordinator)]
+        lines += ["", "[coordinator]", *to_toml_lines(self.coordinator)]
         for section, parties in (("sites", self.sites), ("monitors", self.monitors)):
             for party in parties:
-                lines += ["", f"[[{section}]]", *lines_of(party)]
-                if section == "sites" and self.max_rows_of(party.name):
-                    lines.append(f"max_rows = {self.max_rows_of(party.name)}")
+                lines += ["", f"[[{section}]]", *to_toml_lines(party)]
+                if section == "sites" and self.find_max_rows(party.name):
+                    lines.append(f"max_rows = {self.find_max_rows(party.name)}")
         return "\n".join(lines) + "\n"
 
 
@@ -515,7 +515,7 @@ def adds_monitors_only(new: PinnedRoster, old: PinnedRoster) -> bool:
     return are_sites_same and set(old.monitors) <= set(new.monitors)
 
 
-def change_of(new: PinnedRoster, old: PinnedRoster) -> str:
+def describe_change(new: PinnedRoster, old: PinnedRoster) -> str:
     """Who comes, who goes and who has new keys, in words."""
     parts = []
     for role, now, before in (("site", new.sites, old.sites), ("monitor", new.monitors, old.monitors)):
@@ -524,7 +524,7 @@ def change_of(new: PinnedRoster, old: PinnedRoster) -> str:
         parts += [f"{role} {name} goes" for name in known if name not in named]
         parts += [f"{role} {name} has new keys" for name in named if name in known and named[name] != known[name]]
     for site in new.sites:
-        most, earlier = new.max_rows_of(site.name), old.max_rows_of(site.name)
+        most, earlier = new.find_max_rows(site.name), old.find_max_rows(site.name)
         if most != earlier and old.site(site.name) is not None:
             parts.append(f"site {site.name} may use {_most(most)}, not {_most(earlier)}")
     return ", ".join(parts) or "nothing but its number changes"

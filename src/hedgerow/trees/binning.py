@@ -377,9 +377,9 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     method, n_candidates = plan.model.split_candidates, plan.model.n_candidates
     if method == "adaptive":
         within = feature if cuts_again(plan) and not (feature.integer and high - low <= MAX_BYTE_CODES - 3) else None
-        return FeatureGrid(_mixed_edges(low, high, feature, MAX_BYTE_CODES - 3), within=within)
+        return FeatureGrid(_mix_edges(low, high, feature, MAX_BYTE_CODES - 3), within=within)
     if method in ("iterative_hessian", "quantile"):
-        return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
+        return FeatureGrid(_mix_edges(low, high, feature, HALVING_EDGES))
     return FeatureGrid(_edges_above(low, high - low, n_candidates, logarithmic=method == "log"))
 
 
@@ -400,7 +400,7 @@ def _edges_above(low: float, span: float, n_candidates: int, logarithmic: bool) 
     return _distinct(np.maximum(following, candidates + span * 1e-12).astype(np.float32))
 
 
-def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> FloatArray:
+def _mix_edges(low: float, high: float, feature: Feature, n_edges: int) -> FloatArray:
     """Half uniform, half log-spaced edges; for integers within reach, one edge between every two neighbours."""
     if feature.integer and high - low <= n_edges:
         return _distinct(np.arange(np.floor(low), np.ceil(high)) + 0.5)

@@ -66,14 +66,14 @@ class Directions:
         single = (trees.feature == trees.feature[:, :1]).all(axis=1)
         return np.asarray(single & (self.signs[trees.feature[:, 0]] != 0))
 
-    def kept_by(self, trees: TreeBatch, values: NDArray[np.int32]) -> bool:
+    def are_kept_by(self, trees: TreeBatch, values: NDArray[np.int32]) -> bool:
         """Whether the least rises of all trees add up to 0 or more on every step."""
         whole = OrderedSum(self, trees.goes_left.shape[2])
         whole.add(trees, values, as_they_are=True)
         return bool((whole.rises >= 0).all())
 
 
-def groups_of(plan: Plan) -> Mask:
+def build_groups(plan: Plan) -> Mask:
     """Which features may meet: bool [n_groups, n_features]; one group of all where nothing keeps any apart."""
     names, groups = plan.feature_names, plan.model.interaction_constraints
     rows = np.array([[name in group for name in names] for group in map(set, groups)], dtype=np.bool_)
@@ -167,7 +167,7 @@ def _project(values, weights, structure, schema, rises, passes):  # type: ignore
     result = values.copy()
     for tree in range(len(values)):
         feature, threshold = features[tree], thresholds[tree]
-        asked = _asked(feature, len(signs))
+        asked = _find_asked(feature, len(signs))
         is_bound = False
         for place in range(len(asked)):
             is_bound |= signs[asked[place]] != 0
@@ -226,7 +226,7 @@ def _has(words, code):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _asked(feature, n_features):  # type: ignore[no-untyped-def]
+def _find_asked(feature, n_features):  # type: ignore[no-untyped-def]
     """The features that a tree asks for, ascending: int64 [k]."""
     is_asked = np.zeros(n_features, dtype=np.bool_)
     for node in range(len(feature)):

@@ -37,7 +37,7 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
 from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid, build_grid
-from hedgerow.trees.constraints import Directions, groups_of, keeps_apart
+from hedgerow.trees.constraints import Directions, build_groups, keeps_apart
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.random_trees import concatenate
 
@@ -48,7 +48,7 @@ MAX_DEPTH = 8
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 
 
-def link_of(plan: Plan) -> Link:
+def find_link(plan: Plan) -> Link:
     """What the scores of a plan's model mean."""
     return loss_kind(plan).link
 
@@ -81,7 +81,7 @@ class Ensemble:
     def n_trees(self) -> int:
         return 0 if self.fitted is None else self.fitted.trees.n_trees
 
-    def extended(self, batches: Sequence[FittedTrees], weights: Sequence[NDArray[np.int64] | None]) -> Ensemble:
+    def extend(self, batches: Sequence[FittedTrees], weights: Sequence[NDArray[np.int64] | None]) -> Ensemble:
         """This ensemble with further batches at its end, joined once; weights are kept only if all trees have them.
 
         Args:
@@ -154,7 +154,7 @@ def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
 def no_trees(plan: Plan, grid: Grid) -> Ensemble:
     """A plan's ensemble before its first tree."""
     baseline = (0,) * len(plan.label.intervals)
-    return Ensemble(grid, None, plan.label.n_outputs, link_of(plan), baseline=baseline)
+    return Ensemble(grid, None, plan.label.n_outputs, find_link(plan), baseline=baseline)
 
 
 def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
@@ -170,7 +170,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     version = _integer(table, "version", 1, INT32)
     if version > ENSEMBLE_VERSION:
         raise ModelError("model-newer-version", part="ensemble", found=version, newest=ENSEMBLE_VERSION)
-    if table.get("link") != link_of(plan).name or table.get("n_outputs") != plan.label.n_outputs:
+    if table.get("link") != find_link(plan).name or table.get("n_outputs") != plan.label.n_outputs:
         raise ModelError("model-invalid", fault="the ensemble's kind of scores is not that of the plan's label")
     if "edges" in table:
         grid = _cut_again(grid, table["edges"])
@@ -192,14 +192,14 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     batches = concatenate([reader.structure() for reader in read])
     values = np.stack([reader.values() for reader in read])
     directions = Directions.of(plan, grid)
-    if directions is not None and not directions.kept_by(batches, values):
+    if directions is not None and not directions.are_kept_by(batches, values):
         raise ModelError("model-invalid", fault="its scores go against a direction that its plan gives a feature")
-    if not keeps_apart(batches, groups_of(plan)):
+    if not keeps_apart(batches, build_groups(plan)):
         raise ModelError("model-invalid", fault="a tree brings features together that its plan keeps apart")
     stretch = table.get("stretch", 1.0)
     if type(stretch) is not float or not 0 < stretch <= MOST_STRETCH:
         raise ModelError("model-invalid", fault=f"stretch of the ensemble is not a number up to {MOST_STRETCH:g}")
-    return replace(ensemble.extended([FittedTrees(batches, values)], [_weights(read)]), stretch=stretch)
+    return replace(ensemble.extend([FittedTrees(batches, values)], [_weights(read)]), stretch=stretch)
 
 
 def _decimals(edges: NDArray[np.float32]) -> list[float]:

@@ -320,11 +320,11 @@ def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: S
         rule: how sums are scored.
     """
     alive = growing.alive & growing.allowed[..., None]
-    return Splits(*_best_of_all_cuts(sums, alive, growing.features, growing.bins, missing_left, rule.packed))
+    return Splits(*_search_all_cuts(sums, alive, growing.features, growing.bins, missing_left, rule.packed))
 
 
 @numba.njit(cache=True, nogil=True)
-def _best_of_all_cuts(sums, alive, features, bins, missing_left, rule):  # type: ignore[no-untyped-def]
+def _search_all_cuts(sums, alive, features, bins, missing_left, rule):  # type: ignore[no-untyped-def]
     """See `best_cuts`: slot int64 [B, n_nodes], left bool [B, n_nodes, width], exists bool [B, n_nodes].
 
     Args:
@@ -433,7 +433,7 @@ def _ratio(sums, rule):  # type: ignore[no-untyped-def]
     return top / below if below > 0 else 0.0
 
 
-def sums_of_sides(growing: GrowingTrees, splits: Splits, sums: IntArray) -> tuple[IntArray, IntArray]:
+def sum_sides(growing: GrowingTrees, splits: Splits, sums: IntArray) -> tuple[IntArray, IntArray]:
     """Sums of the two sides of every split, from histograms, and the number of bins that each adds up.
 
     Args:
@@ -453,7 +453,7 @@ def sums_of_sides(growing: GrowingTrees, splits: Splits, sums: IntArray) -> tupl
     return added.reshape(n_trees, 2 * n_nodes, -1), sides.sum(axis=3).reshape(n_trees, 2 * n_nodes)
 
 
-def best_of_drawn(growing: GrowingTrees, drawn: Mask, sums: IntArray, rule: SplitRule) -> tuple[Splits, IntArray]:
+def choose_drawn(growing: GrowingTrees, drawn: Mask, sums: IntArray, rule: SplitRule) -> tuple[Splits, IntArray]:
     """Of the splits that were drawn, one per node and feature, the best of every node, and the sums of its sides.
 
     Args:

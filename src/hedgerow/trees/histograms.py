@@ -36,7 +36,7 @@ from hedgerow.trees.leaf_sums import (
     TrainingSite,
     apply_update,
     no_trees,
-    packed,
+    pack_trees,
     route_block,
     sum_in_threads,
 )
@@ -140,7 +140,7 @@ class Histogram(Query):
             yield "a count or a Hessian is below zero"
         if totals.max() > facts.n_rows * self.bound + reach:
             yield "a total is larger than the rows allow"
-        if np.ptp(totals) > 2 * reach + 2 * facts.clipped(self, float(released.max()) + 2 * reach):
+        if np.ptp(totals) > 2 * reach + 2 * facts.bound_clipping(self, float(released.max()) + 2 * reach):
             yield "the totals of features over the same rows differ"
 
 
@@ -230,7 +230,7 @@ def _sums(
     if update is not None:
         apply_update(records, update, n_threads)
     level, how = trees.depth if trees.n_trees else 0, packed_loss(loss)
-    routed = packed(trees if level else no_trees(trees.goes_left.shape[2]))
+    routed = pack_trees(trees if level else no_trees(trees.goes_left.shape[2]))
     return sum_in_threads(
         records.n_records, n_threads,
         lambda first, last: _sums_per_node(records, level, routed, layout, how, first, last),
@@ -269,7 +269,7 @@ def _sums_per_node(records, level, trees, layout, loss, first, last):  # type: i
                         _add_words(words[pair], work[0], places[: end - begin], strides[tree], tree_sums)
                 base += size
         for pair in range(words.shape[0]):
-            _add_unpacked(_sums_of_bins(sums[pair], paired) if is_paired else sums[pair], pair, result)
+            _add_unpacked(_sum_bins(sums[pair], paired) if is_paired else sums[pair], pair, result)
     return result
 
 
@@ -312,7 +312,7 @@ def _add_words(words, leaves, places, stride, sums):  # type: ignore[no-untyped-
 
 
 @numba.njit(cache=True, nogil=True)
-def _sums_of_bins(cells, paired):  # type: ignore[no-untyped-def]
+def _sum_bins(cells, paired):  # type: ignore[no-untyped-def]
     """The bins of nodes, int64 [n * n_bins.sum()], from their cells, int64 [n * n_cells]."""
     n_bins, at, out = paired.n_bins, 0, 0
     sums = np.zeros(len(cells) // paired.n_cells * n_bins.sum(), dtype=np.int64)

@@ -96,8 +96,8 @@ def shape_function(ensemble: Ensemble, feature: int) -> Shape:
     """What the trees that ask for `feature` alone add up to."""
     grid = ensemble.grid.features[feature]
     scores = np.zeros((grid.n_codes, ensemble.n_outputs))
-    mine = [tree for tree in range(ensemble.n_trees) if features_of_tree(ensemble, tree) == {feature}]
-    leaves = [leaf_of_code(ensemble, tree)[: grid.n_codes] for tree in mine]
+    mine = [tree for tree in range(ensemble.n_trees) if find_tree_features(ensemble, tree) == {feature}]
+    leaves = [find_leaves(ensemble, tree)[: grid.n_codes] for tree in mine]
     if ensemble.fitted is not None:
         for tree, reached in zip(mine, leaves, strict=True):
             scores += ensemble.fitted.values[tree, reached] / SCORE_UNIT
@@ -117,7 +117,7 @@ def importances(ensemble: Ensemble) -> Importances:
     own = np.array([shape_function(ensemble, feature).deviation() for feature in range(n_features)])
     variances = np.zeros(n_features)
     for tree in range(ensemble.n_trees):
-        if len(features_of_tree(ensemble, tree)) > 1:
+        if len(find_tree_features(ensemble, tree)) > 1:
             for output in range(ensemble.n_outputs):
                 variances += _split_variances(prune_tree(ensemble, tree, output), n_features) / ensemble.n_outputs
     total = float((own**2).sum() + variances.sum())
@@ -130,7 +130,7 @@ def importances(ensemble: Ensemble) -> Importances:
     )
 
 
-def features_of_tree(ensemble: Ensemble, tree: int) -> set[int]:
+def find_tree_features(ensemble: Ensemble, tree: int) -> set[int]:
     """The features on which where a record ends in a tree can depend."""
     if ensemble.fitted is None:
         raise ValueError("an ensemble without trees has no features of trees")
@@ -139,7 +139,7 @@ def features_of_tree(ensemble: Ensemble, tree: int) -> set[int]:
     return {int(feature) for feature in batch.feature[tree][divides]}
 
 
-def leaf_of_code(ensemble: Ensemble, tree: int) -> NDArray[np.int64]:
+def find_leaves(ensemble: Ensemble, tree: int) -> NDArray[np.int64]:
     """For a tree on a single feature, the leaf of each code: int64 [n_codes of the grid]."""
     if ensemble.fitted is None:
         raise ValueError("an ensemble without trees has no leaves")

@@ -34,7 +34,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray, in_threads
 from hedgerow.trees.plausibility import PartitionSums, Reals
-from hedgerow.trees.random_trees import SMALL_CODES, SMALL_SET, intervals, shapes_of
+from hedgerow.trees.random_trees import SMALL_CODES, SMALL_SET, find_shapes, intervals
 
 BLOCK = 2048
 """Records per block: routing a tree of depth 4 then needs 32 kB."""
@@ -161,14 +161,14 @@ class PackedTrees(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def packed(trees: TreeBatch) -> PackedTrees:
+def pack_trees(trees: TreeBatch) -> PackedTrees:
     """The trees with their intervals and tables; kept for the next round, whose update is of this round's trees.
 
     A node that splits ordered codes sends right the codes after its threshold, up to the missing code or one short of
     it: one interval, so one comparison. Everything else is looked up in `goes_left`.
     """
     start, width = intervals(trees.goes_left, trees.threshold)
-    shapes = shapes_of(trees)
+    shapes = find_shapes(trees)
     return PackedTrees(trees.feature, start, width, trees.goes_left, shapes.single, shapes.leaf_of_code)
 
 
@@ -198,7 +198,7 @@ def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int 
     if update is None:
         values = np.empty((0, 1, max(1, records.scores.shape[0])), dtype=np.int32)
         update = FittedTrees(no_trees(query.trees.goes_left.shape[2]), values)
-    old, new, how = packed(update.trees), packed(query.trees), packed_loss(loss)
+    old, new, how = pack_trees(update.trees), pack_trees(query.trees), packed_loss(loss)
     sums = sum_in_threads(
         records.n_records, n_threads,
         lambda first, last: _update_and_sum(records, old, update.values, new, how, first, last),
@@ -208,7 +208,7 @@ def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int 
 
 def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) -> None:
     """Add fitted trees to the scores, in place."""
-    old, nothing = packed(update.trees), packed(no_trees(update.trees.goes_left.shape[2]))
+    old, nothing = pack_trees(update.trees), pack_trees(no_trees(update.trees.goes_left.shape[2]))
     in_threads(
         records.n_records, n_threads,
         lambda first, last: _update_and_sum(records, old, update.values, nothing, _NO_LOSS, first, last),

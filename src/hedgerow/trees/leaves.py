@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from hedgerow.losses.tables import SCORE_UNIT, Loss
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.constraints import Directions
-from hedgerow.trees.random_trees import shapes_of
+from hedgerow.trees.random_trees import find_shapes
 
 JAMES_STEIN_SHARE = 0.4
 """Share of the James-Stein correction that is applied to classes; all of it takes too much from trees with signal."""
@@ -125,10 +125,10 @@ def leaf_values(
     n_trees = trees.n_trees
     if rule.weight_update == "averaging":
         return _to_units(_averages(sums, loss, n_trees) / rule.divisor)
-    return values_of(read_sums(sums, sigma, loss, n_trees), trees, rule)
+    return compute_values(read_sums(sums, sigma, loss, n_trees), trees, rule)
 
 
-def values_of(
+def compute_values(
     leaves: NoisyLeaves,
     trees: TreeBatch,
     rule: LeafRule,
@@ -147,25 +147,28 @@ def values_of(
             for it.
     """
     if spread is None:
-        return values_of_ratios(_ratios_by_ridge(leaves, trees, rule, mixing), rule)
+        return scale_ratios(_ratios_by_ridge(leaves, trees, rule, mixing), rule)
     ratios, rates = spread.update_and_smooth(leaves, trees, rule)
     is_expected = rates > 0
     if not is_expected.all():
         ratios = np.where(is_expected, ratios, _ratios_by_ridge(leaves, trees, rule, mixing))
-    return values_of_ratios(ratios, rule, np.where(is_expected, rates, rule.learning_rate))
+    return scale_ratios(ratios, rule, np.where(is_expected, rates, rule.learning_rate))
 
 
 def _ratios_by_ridge(
     leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule, mixing: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """G / (H + ridge), smoothed where the rule says so: float64 [B, n_leaves, n_outputs]; args as of `values_of`."""
+    """G / (H + ridge), smoothed where the rule says so: float64 [B, n_leaves, n_outputs].
+
+    Args as of `compute_values`.
+    """
     gradients, hessians, noise = leaves.gradients, leaves.hessians, leaves.gradient_noise
     ridge = rule.ridge(noise)
     if not rule.smooths:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
         ratios = np.divide(gradients, hessians + ridge, out=np.zeros_like(gradients), where=hessians + ridge > 0)
         return np.where(hessians > 0, ratios, 0)
-    shapes = shapes_of(trees)
+    shapes = find_shapes(trees)
     is_smooth = np.ones(trees.n_trees, dtype=np.bool_) if rule.directions is None else ~rule.directions.bind(trees)
     is_pooled, shares = shapes.is_ordered & is_smooth, np.where(is_smooth, rule.shrinkage, 0.0)
     how = (noise, ridge, shares, _AS_THEY_ARE if mixing is None else mixing)
@@ -447,7 +450,7 @@ class ValueSpread:
             G / H as expected, float64 [B, n_leaves, 1], and the factor on it, float64 [B, 1, 1]: 0 for trees that
             follow the ridge.
         """
-        shapes, n_trees = shapes_of(trees), trees.n_trees
+        shapes, n_trees = find_shapes(trees), trees.n_trees
         expected, rates = np.zeros_like(leaves.gradients), np.zeros((n_trees, 1, 1))
         held = np.zeros(n_trees, dtype=np.bool_) if rule.directions is None else rule.directions.bind(trees)
         for tree in range(n_trees):
@@ -457,7 +460,9 @@ class ValueSpread:
                 continue
             gradients, hessians = leaves.gradients[tree, :, 0], leaves.hessians[tree, :, 0]
             noises = leaves.gradient_noise, leaves.hessian_noise
-            values, risks = expected_values(gradients, hessians, shapes.reachable[tree], is_chain, SPREADS, *noises)
+            values, risks = compute_expected_values(
+                gradients, hessians, shapes.reachable[tree], is_chain, SPREADS, *noises
+            )
             expected[tree, :, 0], rates[tree] = values[self._best(feature, risks)], rate
         return expected, rates
 
@@ -471,7 +476,7 @@ class ValueSpread:
 
 
 @numba.njit(cache=True, nogil=True)
-def expected_values(  # type: ignore[no-untyped-def]
+def compute_expected_values(  # type: ignore[no-untyped-def]
     gradients, hessians, reachable, is_chain, spreads, noise, hessian_noise
 ):
     """What a tree's leaves are expected to be for each spread, float64 [n_spreads, n_leaves], and the risk of each.
@@ -511,7 +516,7 @@ def _along_chain(gradients, hessians, reachable, step, noise_squared, values, va
     after it say. What is known of a value is kept as its precision, and the precision times the value.
 
     Args:
-        gradients, hessians, reachable: as of `expected_values`.
+        gradients, hessians, reachable: as of `compute_expected_values`.
         step: variance of a step of the walk.
         noise_squared: variance of the noise of a gradient.
         values, variances: float64 [n_leaves], 0 at first.
@@ -582,7 +587,7 @@ def _down_tree(gradients, hessians, reachable, step, noise_squared, values, vari
         values[leaf], variances[leaf] = mean[n_leaves - 1 + leaf], variance[n_leaves - 1 + leaf]
 
 
-def values_of_ratios(
+def scale_ratios(
     ratios: NDArray[np.float64], rule: LeafRule, rates: NDArray[np.float64] | None = None
 ) -> NDArray[np.int32]:
     """-rate clip(ratio) / divisor in units of 2**-16, at most `rule.largest`: int32, of the same shape.

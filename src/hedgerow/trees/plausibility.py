@@ -66,7 +66,7 @@ class SumFacts:
     n_nodes: int
     sites: tuple[str, ...] | None = None
 
-    def clipped(self, query: Query, largest: float = math.inf) -> int:
+    def bound_clipping(self, query: Query, largest: float = math.inf) -> int:
         """The most that honest nodes' clipping takes from all entries of one tree together: 0 if there was none.
 
         Args: largest: a bound on every node's own entries, from what is released.
@@ -187,7 +187,7 @@ class PartitionSums(Query):
         totals, counts = self.totals(entries)
         reach = np.array([facts.reach(int(count), is_laplace=is_laplace) for count in counts])[:, None]
         one = facts.reach(1, is_laplace=is_laplace)
-        clipped = facts.clipped(self, _largest_own(entries, allowed, one))
+        clipped = facts.bound_clipping(self, _largest_own(entries, allowed, one))
         # Each leaf is a sum over records as well: of what is never negative, and of gradients within their ratio.
         if (entries[:, allowed.low >= 0] < -one).any():
             yield "a count or a Hessian is below zero"

@@ -8,7 +8,8 @@ Source: Maddock et al., CCS'22, section 4.3.2 (totally random splits) and 5.1 (f
 among the candidates that still divide the node's cells, so no leaf is empty by construction; a node that no candidate
 divides sends everything left. Missing values go to a side drawn by coin, independently of the data.
 
-`intervals` and `shapes_of` say what the finished structure of any batch of trees means for routing and for its leaves.
+`intervals` and `find_shapes` say what the finished structure of any batch of trees means for routing and for its
+leaves.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class CutTable:
         return cuts
 
 
-def words_of_trees(seed: int, first: int, subsets: Sequence[Sequence[int]], grid: Grid, depth: int) -> Words:
+def draw_words(seed: int, first: int, subsets: Sequence[Sequence[int]], grid: Grid, depth: int) -> Words:
     """The words that a batch is drawn from, each tree's from the public stream of its number: uint64 [B, n_words].
 
     Args:
@@ -427,7 +428,7 @@ def deepen(fitted: FittedTrees, depth: int) -> FittedTrees:
     return FittedTrees(deeper, values)
 
 
-def cuts_of(trees: TreeBatch, feature: int) -> set[int]:
+def find_cuts(trees: TreeBatch, feature: int) -> set[int]:
     """The cells after which any node of the trees cuts a numeric feature."""
     found = set(trees.threshold[trees.feature == feature].tolist())
     return {cut for cut in found if cut < trees.goes_left.shape[2] - 1}
@@ -522,13 +523,13 @@ class Shapes:
 
 
 @lru_cache(maxsize=2)
-def shapes_of(trees: TreeBatch) -> Shapes:
+def find_shapes(trees: TreeBatch) -> Shapes:
     """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
-    return Shapes(*shapes_of_trees(trees.feature, trees.goes_left, trees.threshold))
+    return Shapes(*compute_shapes(trees.feature, trees.goes_left, trees.threshold))
 
 
 @numba.njit(cache=True, nogil=True)
-def shapes_of_trees(feature, goes_left, threshold):  # type: ignore[no-untyped-def]
+def compute_shapes(feature, goes_left, threshold):  # type: ignore[no-untyped-def]
     """What `Shapes` holds, in its order.
 
     Args:

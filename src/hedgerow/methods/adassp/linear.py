@@ -100,7 +100,7 @@ class GramMatrix(Query):
         squares = released[first == second]
         if squares.min() < -reach:
             yield "a sum of squares is below zero"
-        limit = (squares[first] + squares[second]) / 2 + facts.n_rows + facts.clipped(self) + 2 * reach
+        limit = (squares[first] + squares[second]) / 2 + facts.n_rows + facts.bound_clipping(self) + 2 * reach
         if (np.abs(released) > FLOAT_TOLERANCE * limit + 1).any():
             yield "a sum of products is larger than its squares allow"
 

@@ -14,7 +14,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
-from hedgerow.privacy.ledger import prepared_events
+from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.training.settings import ROUNDING, Settings, decided
 from hedgerow.trees.binning import build_grid
 
@@ -144,7 +144,7 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
 def _calibrate(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
     demands = _demands(plan, settings)
     privacy = plan.privacy
-    spent = prepared_events(plan)
+    spent = read_prepared_events(plan)
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, spent)
     gram, cross, *line = (
         sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)

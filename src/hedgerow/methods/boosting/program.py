@@ -40,12 +40,12 @@ from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked, n_levels_asked
 from hedgerow.training.steps import Grown, Program, Run, grow_by, grown_score_bound, leaf_rule
 from hedgerow.trees.constraints import OrderedSum
-from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, pad_histograms, sums_of_sides
+from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, choose_drawn, pad_histograms, sum_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
-from hedgerow.trees.leaves import ClassCovariance, ValueSpread, leaf_values, leaf_weights, read_sums, values_of
+from hedgerow.trees.leaves import ClassCovariance, ValueSpread, compute_values, leaf_values, leaf_weights, read_sums
 from hedgerow.trees.plausibility import PartitionSums
-from hedgerow.trees.random_trees import PublicRandom, cuts_of, random_trees, shapes_of, with_edges, words_of_trees
+from hedgerow.trees.random_trees import PublicRandom, draw_words, find_cuts, find_shapes, random_trees, with_edges
 
 IntArray = NDArray[np.int64]
 Growth = Generator[Query, IntVector, Weighed]
@@ -207,7 +207,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
 def _cut_again(grown: Grown, at: _Position) -> None:
     """Cut features again whose rows the last release found in a few cells, and write all trees in the new cells."""
     used = {
-        feature: {cut for batch in grown.batches for cut in cuts_of(batch.trees, feature)}
+        feature: {cut for batch in grown.batches for cut in find_cuts(batch.trees, feature)}
         for feature in at.candidates.crowded()
     }
     edges = at.candidates.cut_again(used)
@@ -230,7 +230,7 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     subsets = at.order.features_of_batch(first, n_trees)
     if max(map(len, subsets)) > 1:
         depth = run.settings.deepest
-    words = words_of_trees(run.structure_seed, first, subsets, run.grid, depth)
+    words = draw_words(run.structure_seed, first, subsets, run.grid, depth)
     cuts, is_central = at.candidates.cut_table, run.settings.central_subsets
     trees = random_trees(words, subsets, cuts, run.grid, depth, run.groups, is_central)
     under = {"zoom": at.begun.zoom, "baseline": at.begun.baseline}
@@ -245,9 +245,9 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
     at.candidates.take_leaves(trees, leaves.integer_hessians, sigma * math.sqrt(n_summed))
     at.order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
-    mixing = None if at.classes is None else at.classes.update_and_filter(leaves, shapes_of(trees).reachable, subsets)
+    mixing = None if at.classes is None else at.classes.update_and_filter(leaves, find_shapes(trees).reachable, subsets)
     weights = leaves.hessians + rule.ridge(leaves.gradient_noise)
-    values = at.ordered.add(trees, values_of(leaves, trees, rule, mixing, at.spread), weights)
+    values = at.ordered.add(trees, compute_values(leaves, trees, rule, mixing, at.spread), weights)
     return FittedTrees(trees, values), np.maximum(leaves.integer_hessians, 0)
 
 
@@ -317,7 +317,7 @@ def _by_histograms(at: _Position, n_trees: int) -> Growth:
                 _offer_candidates(batch, histograms[:, 0], sigma)
         splits = best_cuts(growing, histograms, batch.coins(2**level), rule)
         if level == depth - 1:
-            leaf_sums, n_summed = sums_of_sides(growing, splits, histograms)
+            leaf_sums, n_summed = sum_sides(growing, splits, histograms)
         growing.add_level(splits)
     # A leaf adds up several bins, each with its own noise.
     noise = sigma * math.sqrt(max(1.0, float(n_summed.sum()) / n_summed.size))
@@ -354,7 +354,7 @@ def _by_draws(at: _Position, n_trees: int) -> Growth:
         query = batch.ask(SplitSums, n_trees * 2**level * n_features * 2, goes_left=drawn.astype(np.uint8))
         sums = (yield query).reshape(n_trees, 2**level, n_features, 2, run.loss.n_statistics)
         at.advance_exchange()
-        splits, leaf_sums = best_of_drawn(growing, drawn, sums, batch.rule(query))
+        splits, leaf_sums = choose_drawn(growing, drawn, sums, batch.rule(query))
         growing.add_level(splits)
     return _fit_leaves(at, growing.trees, leaf_sums, run.sigma(query))
 

@@ -14,7 +14,7 @@ from hedgerow.methods.dp_xgboost.trees import SCORE_UNIT_OF_GAIN, dp_xgboost_los
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import pure_event
-from hedgerow.privacy.cost import amplified_epsilon
+from hedgerow.privacy.cost import amplify_epsilon
 from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.protocol.queries import SAMPLING_STEPS, PureNoise
 from hedgerow.training.settings import Settings, decided, most_bins
@@ -114,7 +114,7 @@ class Sensitivity:
         """The least noise with which a release costs at most `weight` (> 0).
 
         `weight` is its epsilon, sampling included, where the account is pure, and else twice its rho (see
-        `hedgerow.privacy.cost.zcdp_weight_of`).
+        `hedgerow.privacy.cost.zcdp_weight`).
         """
         scale = self.size / undo_amplification(weight if is_pure else math.sqrt(weight), rate)
         if not is_pure:
@@ -238,6 +238,6 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
 def undo_amplification(epsilon: float, rate: float) -> float:
     """The epsilon that sampling at this rate amplifies to the one given (or a little below it)."""
     exact = math.log1p(math.expm1(epsilon) / rate) if epsilon < 500 else epsilon - math.log(rate)
-    while amplified_epsilon(exact, rate) > epsilon:
+    while amplify_epsilon(exact, rate) > epsilon:
         exact *= 1 - 1e-15
     return exact

@@ -26,10 +26,10 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import (
     ORDERS,
     bisect,
+    compute_sampled_divergence,
     epsilon_of_curve,
     get_accountant,
     paper_divergence,
-    sampled_divergence,
 )
 from hedgerow.privacy.calibration import integer_sigma, smallest
 from hedgerow.privacy.events import (
@@ -119,7 +119,7 @@ class _Promise:
     has_extra_rounds: bool
 
     def divergence(self, order: int, noise_multiplier: float) -> float:
-        return (paper_divergence if self.is_general else sampled_divergence)(order, self.rate, noise_multiplier)
+        return (paper_divergence if self.is_general else compute_sampled_divergence)(order, self.rate, noise_multiplier)
 
     def initial(self, noise_multiplier: float) -> float:
         """The initial score's noise multiplier: its share of the divergence, as if sampled noise were z / q."""
@@ -241,7 +241,7 @@ def round_filter(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, number:
 
 @lru_cache(maxsize=64)
 def _charges(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTerms:
-    bound = paper_divergence if SGbdt.of(plan).bound == "general" else sampled_divergence
+    bound = paper_divergence if SGbdt.of(plan).bound == "general" else compute_sampled_divergence
 
     def divergence(multiplier: float) -> float:
         return bound(terms.order, terms.sampling_rate, multiplier)
