@@ -25,7 +25,7 @@ from hedgerow.protocol.stream import (
     Update,
     WireCode,
     WireRefusal,
-    known,
+    read_code,
 )
 from hedgerow.transport.grpc_link import GrpcWatch, WatchEvent
 from hedgerow.transport.identities import read_private, read_roster
@@ -77,7 +77,7 @@ def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
             console.print(view.render(console.width, None))
             return
         if isinstance(event, Disconnected):
-            why = known(event.reason)
+            why = read_code(event.reason)
             if event.is_final:
                 break
     raise WireRefusal(why)
@@ -152,7 +152,7 @@ def _print_line(kind: str, content: dict[str, Any]) -> None:
 def _raise_if_final(event: Disconnected) -> None:
     if event.is_final:
         sys.stdout.flush()
-        raise WireRefusal(known(event.reason))
+        raise WireRefusal(read_code(event.reason))
 
 
 _WIDEST = 160
@@ -197,7 +197,8 @@ class MonitorView:
         title = "hedgerow monitor"
         if self._gone is not None:
             seconds, reason = self._clock() - self._gone[0], self._gone[1]
-            said = f"NO CONNECTION to {self._address} for {span(seconds)}: {WireRefusal(known(reason)).what} ({reason})"
+            why = WireRefusal(read_code(reason)).what
+            said = f"NO CONNECTION to {self._address} for {span(seconds)}: {why} ({reason})"
             head = Text(f"{said} Trying again.{' Below: the last that was told.' if state else ''}", style="bold red")
         elif not state:
             head = Text(f"Dialling {self._address} ...", style="yellow")

@@ -45,7 +45,7 @@ def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
     from hedgerow.local.forecast import expected_singles
     from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
     from hedgerow.privacy.outlook import outlook_of
-    from hedgerow.transport.identities import spoken
+    from hedgerow.transport.identities import format_spoken
 
     is_private = not math.isinf(plan.privacy.epsilon)
     can_share = plan.privacy.noise != "local" and not isinstance(expected.settings, DpXgboostSettings)

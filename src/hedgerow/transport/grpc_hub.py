@@ -74,7 +74,7 @@ from hedgerow.transport.grpc_link import (
     why_not_connected,
     within,
 )
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned, format_spoken
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, format_spoken, require_pinned
 from hedgerow.transport.interface import Address, Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 
 _log = logging.getLogger(__name__)
