@@ -22,7 +22,7 @@ from hedgerow import (
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.errors import PlanError
-from hedgerow.plan.plan import Feature, FederationSection, Label, ModelSection, Prepared, Privacy
+from hedgerow.plan.plan import Feature, FederationSection, Label, ModelSection, Privacy
 from hedgerow.plan.registry import sections
 from hedgerow.protocol.queries import Query
 
@@ -42,6 +42,11 @@ BASES = {
     "SurveyQuery",
 }  # fmt: skip
 """Kinds of queries that are never asked themselves."""
+PREPARED = """\
+### `[[prepared]]`
+
+What was released before the training, and with which noise. `hedgerow survey` and `plan init --private` write it, so
+that the report counts it; leave it as it is."""
 KINDS = """\
 ### Kinds of sums
 
@@ -146,10 +151,10 @@ def render() -> str:
     named = {"[privacy]": Privacy, "[model]": ModelSection, "[federation]": FederationSection}
     named |= {"[[features]]": Feature, "[label]": Label}
     named |= {f"[{name}]": section for name, section in sections().items()}
-    named |= {"[[prepared]]": Prepared}
     for title, owner in named.items():
         parts += ["", f"### `{title}`", "", *table_of_fields(owner)]
-    parts += ["", "## Policy", "", *table_of_fields(Policy), "", "### `[data]`", "", *table_of_fields(Adapter)]
+    parts += ["", PREPARED, "", "## Policy", "", *table_of_fields(Policy)]
+    parts += ["", "### `[data]`", "", *table_of_fields(Adapter)]
     parts += ["", KINDS, "", *table_of_kinds()]
     parts += ["", "## Estimators", "", *table_of_parameters()]
     return "\n".join(parts)
