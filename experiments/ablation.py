@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import d2_tweedie_score, log_loss, r2_score
 
 from experiments import datasets, harness, survival
-from experiments.datasets import SYNTHETIC, Table, few, load, made_up, make, make_classes, make_numbers, skewed_numbers
+from experiments.datasets import Table, few, load, made_up, make, make_classes, make_numbers, skewed_numbers
 from experiments.harness import Lines, Prepared, error_of, plan_for, stratified_split
 from experiments.utility import TASKS as UTILITY
 from hedgerow.client.node import Node
@@ -293,14 +293,14 @@ NATURAL: Mapping[str, Mapping[str, Load]] = {
 }
 MADE: Mapping[str, Mapping[str, Load]] = {
     "binary": {
-        **{f"made: {name}": _cut(_made_by(make, name)) for name in SYNTHETIC if name != "many_records"},
+        **{
+            f"made: {name}": _cut(_made_by(make, name))
+            for name in ("product", "fifty_features", "mixed", "two_features")
+        },
         "made: rare levels": _cut(lambda _: _rare_levels("binary")),
     },
     "regression": {
-        **{
-            f"made: {name}": _cut(_made_by(make_numbers, name))
-            for name in ("product", "fifty_features", "mixed", "chequers")
-        },
+        **{f"made: {name}": _cut(_made_by(make_numbers, name)) for name in ("product", "fifty_features", "mixed")},
         "made: rare levels": _cut(lambda _: _rare_levels("regression")),
         "made: fares": _cut(lambda _: skewed_numbers()),
     },
