@@ -93,15 +93,10 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         },
         "474c2fe233ec515e85fcb6ef",
     ),
-    "boosting, expected values": (
-        "binary",
-        {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 12.0, "n_records": 3_000}},
-        "1fcfb09ae818022bf8b54054",
-    ),
     "boosting, expected values in batches": (
-        "binary",
+        "regression",
         {"model": {"n_trees": 14, "batch_size": 3}, "privacy": {"epsilon": 12.0, "n_records": 3_000}},
-        "be5d67132a7086ba821a5986",
+        "54adad6071cd2528af1ddf25",
     ),
     "boosting, expected values of numbers": (
         "regression",

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import PlanError
-from hedgerow.local.forecast import forecast
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.protocol.queries import Query
-from tests.builders import make_data, make_plan, plans, train
+from tests.builders import make_plan, plans
 
 
 @settings(max_examples=60)
@@ -86,33 +85,26 @@ def test_little_signal_leaves_what_a_plan_says_and_other_labels() -> None:
 def test_values_are_expected_where_there_is_signal_and_the_plan_leaves_them_open() -> None:
     """From the borders in docs/defaults.md on; a plan that names a rate, a ridge or a shrinkage keeps its rule."""
 
-    def rates(chosen: Any) -> tuple[float, float, int]:
-        return chosen.shape_rate, chosen.subset_rate, chosen.subset_levels
-
-    assert rates(of_size(36_000)) == (0, 0, 0)
-    assert rates(of_size(37_500)) == rates(of_size(120_000)) == (0.3, 0, 0)
-    assert rates(of_size(125_000)) == (0.3, 0.4, 1)
-    assert rates(of_size(125_000, max_depth=4)) == (0.3, 0.4, 0)
     for label, rate in (("regression", 0.75), ("count", 0.5)):
-        assert rates(of_size(12_000, label)) == (0, 0, 0)
-        assert rates(of_size(12_500, label)) == (rate, 0, 0)
-        assert rates(of_size(100_000, label)) == (0.5, 0, 0)
-    assert 0.5 < rates(of_size(50_000, "regression"))[0] < 0.75
+        assert of_size(12_000, label).shape_rate == 0
+        assert of_size(12_500, label).shape_rate == rate
+        assert of_size(100_000, label).shape_rate == 0.5
+    assert 0.5 < of_size(50_000, "regression").shape_rate < 0.75
     own: list[dict[str, Any]] = [
         {"learning_rate": 0.25}, {"noise_ridge": 1.5}, {"shrinkage": 0.4}, {"interaction": "cyclical"},
         {"weight_update": "gradient"}, {"split_method": "hist"},
     ]  # fmt: skip
     for model in own:
-        assert rates(of_size(10**6, **model)) == (0, 0, 0), model
-    for label in ("multiclass", "survival"):
-        assert rates(of_size(10**6, label)) == (0, 0, 0)
+        assert of_size(10**6, "regression", **model).shape_rate == 0, model
+    for label in ("binary", "multiclass", "survival"):
+        assert of_size(10**6, label).shape_rate == 0
     # Sums with noise of the sites hold more of it than is known, and several rows of a person need as much more.
     others: list[dict[str, Any]] = [
         {}, {"noise": "distributed"}, {"noise": "local"}, {"unit": "patient", "max_rows_per_unit": 9},
     ]  # fmt: skip
     for privacy in others:
         plan = make_plan("regression", {"max_depth": "auto"}, {"epsilon": 1.0, "n_records": 10_000, **privacy})
-        assert (rates(resolve(plan))[0] > 0) == (not privacy), privacy
+        assert (resolve(plan).shape_rate > 0) == (not privacy), privacy
 
 
 def test_trees_on_several_features_split_centrally_where_there_is_signal() -> None:
@@ -126,27 +118,6 @@ def test_trees_on_several_features_split_centrally_where_there_is_signal() -> No
         assert not of_size(10**6, **model).central_subsets
     unlimited = make_plan("binary", {}, {"epsilon": float("inf"), "n_records": 10**6})
     assert not resolve(unlimited).central_subsets
-
-
-@pytest.mark.parametrize(("epsilon", "is_expected"), [(10.0, True), (20.0, False), (50.0, False)])
-def test_of_two_classes_values_are_not_expected_where_there_is_hardly_any_noise(
-    epsilon: float, is_expected: bool
-) -> None:
-    """Of noise alone a spread knows: with hardly any, what is left of a leaf's sum is the chance of its records."""
-    privacy = {"epsilon": epsilon, "delta": 1e-5, "n_records": 4_000}
-    chosen = resolve(make_plan("binary", {"n_trees": "auto", "max_depth": "auto"}, privacy))
-    assert (chosen.shape_rate > 0) == (chosen.subset_rate > 0) == is_expected
-    assert chosen.deepest == 4 + is_expected
-
-
-def test_a_forecast_counts_trees_on_several_features_as_deep_as_they_are() -> None:
-    """Releases decide how many of them there are; a run sends no more numbers than was said before it."""
-    privacy = {"epsilon": 10.0, "delta": 1e-5, "n_records": 4_000}
-    plan = make_plan("binary", {"n_trees": 40, "max_depth": "auto"}, privacy).with_structure_seed(7)
-    outcome = train(plan, [make_data(plan, 500, 3)])
-    sent = sum(release.length for release in outcome.ledger)
-    assert sent > 40 * 2 * 2**4
-    assert sent <= forecast(plan).numbers_per_node < resolve(plan).n_released(plan)
 
 
 def test_the_rule_sees_the_plan_alone() -> None:

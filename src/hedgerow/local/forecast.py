@@ -22,7 +22,6 @@ from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, default_wishes, derive
 from hedgerow.secagg.masks import LEAST_COLLUDERS
 from hedgerow.training.settings import Settings
-from hedgerow.trees.leaf_sums import LeafSums
 
 MEASURED_LOSSES = (
     (0.1, 1.0, 0, 0), (0.1, 1.414, 0.0046, 0.0181), (0.1, 1.508, 0.0049, 0.0183), (0.1, 1.581, 0.0046, 0.0235),
@@ -92,18 +91,10 @@ def forecast(plan: Plan) -> Forecast:
     """Run the plan's program on sums of nothing and count what it asks.
 
     What a program asks depends on the answers (candidates follow the released sums), but how often it asks does not,
-    and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates. Where
-    trees on several features are deeper, releases decide how many these are: from the first on, every tree counts as
-    one.
+    and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates.
     """
     settings = resolve(plan)
     queries = list(dry_run(TrainingTask(plan)))
-    # The length of each query's vector, at most, where trees on several features are deeper.
-    most, longest = list[int](), 0
-    for query in queries:
-        is_of_leaves = settings.subset_levels > 0 and isinstance(query, LeafSums)
-        longest = max(longest, query.length) if is_of_leaves else longest
-        most.append(longest if is_of_leaves else query.length)
     is_local = plan.privacy.noise == "local"
     widths = [width_of(query, plan) for query in queries]
     events = [*read_prepared_events(plan), *(noise_of(query, is_local=is_local).event for query in queries)]
@@ -115,9 +106,9 @@ def forecast(plan: Plan) -> Forecast:
     return Forecast(
         settings=settings,
         n_exchanges=len(queries),
-        numbers_per_node=sum(most),
+        numbers_per_node=sum(query.length for query in queries),
         bits_per_number=max(widths),
-        bytes_per_node=sum(length * width // 8 for length, width in zip(most, widths, strict=True)),
+        bytes_per_node=sum(query.length * width // 8 for query, width in zip(queries, widths, strict=True)),
         queries=tuple((kind, len(own), max(own)) for kind, own in lengths.items()),
         epsilon_gdp=get_accountant("gdp").epsilon(events, delta),
         epsilon_rdp=get_accountant("rdp").epsilon(events, delta),

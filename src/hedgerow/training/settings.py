@@ -59,8 +59,7 @@ class Settings:
         partner_share: of these subsets, those with one feature that is drawn by what it has gained alone.
         central_subsets: whether nodes of random trees on several features are divided by the middle half of the cuts
             that divide them.
-        subset_levels: levels that trees on several features have more than `max_depth`.
-        shape_rate, subset_rate: see `hedgerow.trees.leaves.LeafRule`.
+        shape_rate: see `hedgerow.trees.leaves.LeafRule`.
         filters_by_features: whether several classes are filtered by what each feature has shown of them.
         noise_multiplier: per tree; 0 when epsilon is infinite.
     """
@@ -78,9 +77,7 @@ class Settings:
     interaction_share: float = INTERACTION_SHARE
     partner_share: float = 0.0
     central_subsets: bool = False
-    subset_levels: int = 0
     shape_rate: float = 0.0
-    subset_rate: float = 0.0
     filters_by_features: bool = False
     noise_multiplier: float = 0.0
 
@@ -105,20 +102,15 @@ class Settings:
         return self.loss(plan)
 
     @property
-    def deepest(self) -> int:
-        """Levels of splits, at most."""
-        return self.max_depth + self.subset_levels
-
-    @property
     def leaves_of_tree(self) -> int:
         """Into how many parts of a tree a release divides the records, at most: of several releases, the first."""
-        n_leaves: int = 2**self.deepest
+        n_leaves: int = 2**self.max_depth
         return n_leaves
 
     def largest_length(self, plan: Plan) -> int:
         """The longest vector that a run asks for, at most."""
         bins, k = most_bins(plan), features_asked(plan, self)
-        per_tree: int = 2**self.deepest
+        per_tree: int = 2**self.max_depth
         if plan.model.split_method == "hist":
             per_tree = 2 ** (n_levels_asked(plan, self) - 1) * sum(bins[-k:])
         elif k > 1:
@@ -135,7 +127,7 @@ class Settings:
     def n_released(self, plan: Plan) -> int:
         """Numbers in all releases of a run together, at most."""
         loss, bins, k = self.loss(plan), most_bins(plan), features_asked(plan, self)
-        per_tree = 2**self.deepest
+        per_tree = 2**self.max_depth
         if plan.model.split_method == "hist":
             per_tree = (2 ** n_levels_asked(plan, self) - 1) * sum(bins[-k:])
         elif k > 1:
@@ -241,7 +233,7 @@ def _most_expensive_releases(plan: Plan, settings: Settings, noise_multiplier: f
     # A round of halving leaves at most two bins for each one that is wanted.
     bins = sorted(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
     n_levels, k = n_levels_asked(plan, settings), features_asked(plan, settings)
-    length = 2**settings.deepest
+    length = 2**settings.max_depth
     if plan.model.split_method == "hist":
         length = 2 ** (n_levels - 1) * sum(bins[m - k :])
     elif k > 1:

@@ -166,7 +166,6 @@ def leaf_rule(run: Run, n_trees: int, zoom: int = 0) -> LeafRule:
         largest=largest_value(run),
         directions=run.directions,
         shape_rate=run.settings.shape_rate / 2**zoom,
-        subset_rate=run.settings.subset_rate / 2**zoom,
     )
 
 

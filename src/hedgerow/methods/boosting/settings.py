@@ -168,21 +168,16 @@ ones."""
 
 # Expected values, see `hedgerow.trees.leaves.ValueSpread` ------------------------------------------------------------
 
-SIGNAL_OF_SPREAD = {"binary": 1500.0, "regression": 500.0, "count": 500.0}
-"""From so much signal on; of less the releases say too little of how far values lie apart."""
-MOST_MU_OF_SPREAD = {"binary": 3.0}
-"""Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases more closely
-fit what is chance in the records."""
-SHAPE_RATES = {"binary": 0.3, "regression": 0.5, "count": 0.5}
+SIGNAL_OF_SPREAD = dict.fromkeys(("regression", "count"), 500.0)
+"""By the type of the label, from so much signal on; of less the releases say too little of how far values lie apart."""
+SHAPE_RATE = 0.5
 MOST_SHAPE_RATES, SIGNAL_OF_SHAPE_RATE = {"regression": 0.75}, 4000.0
 """The rate rises as the fourth root of what is missing of this signal, up to the first, of numbers: functions that jump
 from value to value need longer steps where there are few."""
-SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = {"binary": 5000.0}, 0.4, 1
-"""From so much signal on trees on several features too, which are a level deeper then."""
 
 
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
-    """The settings with the trees whose values are expected by their spread: where a plan leaves values to the rule.
+    """The settings with values that are expected by their spread: where a plan leaves values to the rule.
 
     The signal is a unit's. Only with noise of the coordinator is the noise's size known exactly: sums with noise of the
     sites hold more of it.
@@ -193,15 +188,8 @@ def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> Boost
         return settings
     if not SIGNAL_OF_SPREAD.get(label, math.inf) <= signal < math.inf or plan.privacy.noise != "server":
         return settings
-    if mu_of(plan.privacy.epsilon, plan.privacy.delta) > MOST_MU_OF_SPREAD.get(label, math.inf):
-        return settings
-    rate = SHAPE_RATES[label]
-    longer = rate * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))
-    settings = replace(settings, shape_rate=max(rate, min(MOST_SHAPE_RATES.get(label, rate), longer)))
-    if signal < SIGNAL_OF_SUBSETS.get(label, math.inf):
-        return settings
-    levels = SUBSET_LEVELS if model.max_depth == "auto" else 0
-    return replace(settings, subset_rate=SUBSET_RATE, subset_levels=levels)
+    longer = SHAPE_RATE * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))
+    return replace(settings, shape_rate=max(SHAPE_RATE, min(MOST_SHAPE_RATES.get(label, SHAPE_RATE), longer)))
 
 
 # Two classes ----------------------------------------------------------------------------------------------------------
