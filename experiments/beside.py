@@ -37,7 +37,7 @@ from experiments.harness import ScoreBook, mean_and_error
 from experiments.rivals import dp_ebm
 from hedgerow.app.evaluation import evaluate
 from hedgerow.data.datasets import split_by_unit, write_rand_hie
-from hedgerow.data.site_data import bounded_sites, read_site_rows
+from hedgerow.data.site_data import bound_sites, read_site_rows
 from hedgerow.data.sources import read_records
 from hedgerow.local.training import train
 from hedgerow.losses.kinds import roc_auc
@@ -224,7 +224,7 @@ def _bagged(sites: list[Rows], taken: Iterable[list[int]], tested: list[Rows]) -
         for tree, _ in trees:
             for rows, margin in (*zip(sites, margins, strict=True), *zip(tested, found, strict=True)):
                 margin += tree.predict(_matrix(rows, base_margin=np.zeros(len(rows.y))), output_margin=True)
-        yield [margin.copy() for margin in found]
+        yield [base + margin for margin in found]
 
 
 def _flower(demo: Demo, seed: int) -> Floats:
@@ -254,7 +254,7 @@ def _hedgerow(epsilon: float, rows: int, demo: Demo, seed: int) -> float:
     plan = (
         replace(plan, privacy=replace(plan.privacy, epsilon=epsilon)).with_joint_structure().with_structure_seed(seed)
     )
-    bounded = bounded_sites({name: read_site_rows(path, plan) for name, path in demo.paths.items()}, plan)
+    bounded = bound_sites({name: read_site_rows(path, plan) for name, path in demo.paths.items()}, plan)
     model = train(plan, {name: own for name, (own, _) in bounded.items()}, noise=SeededNoise(seed, exact=False))
     test = list(read_records(demo.test_path, demo.plan, with_unit=False))
     return float(evaluate(model, test)["auc"])
