@@ -96,7 +96,7 @@ class Source:
         return int.from_bytes(self.take(size), "big")
 
     def end(self) -> None:
-        """Raises CodecFault unless everything was read."""
+        """Raise CodecFault unless everything was read."""
         if self.at != len(self.data):
             fail("Bytes follow its end.")
 
@@ -519,7 +519,7 @@ class Record:
         return record
 
     def check(self) -> None:
-        """Raises CodecFault for fields that do not go together."""
+        """Raise CodecFault for fields that do not go together."""
 
 
 class Encoded(Record):

@@ -35,7 +35,7 @@ class PrimitiveFault(ProtocolError):
 
 
 def require_length(name: str, value: bytes, length: int) -> None:
-    """Raises PrimitiveFault unless `value` has exactly `length` bytes."""
+    """Raise PrimitiveFault unless `value` has exactly `length` bytes."""
     if len(value) != length:
         raise PrimitiveFault("wrong-length", name=name, n_bytes=len(value), length=length)
 
@@ -163,10 +163,14 @@ def keystream(key: bytes, length: int, counter_and_nonce: bytes = bytes(16)) -> 
 
 
 def add_keystreams(total: Words, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:
-    """Adds to `total`, in place and modulo 2^width, the masks of the keys `plus`, and subtracts those of `minus`.
+    """Add to `total`, in place and modulo 2^width, the masks of the keys `plus`, and subtracts those of `minus`.
 
-    Args: total: words of width 32 or 64, shape (length,); plus, minus: 32-byte keys, each for this use only.
-    Raises PrimitiveFault for a key of another length.
+    Args:
+        total: words of width 32 or 64, shape (length,).
+        plus, minus: 32-byte keys, each for this use only.
+
+    Raises:
+        PrimitiveFault: for a key of another length.
     """
     threads = _THREADS if total.nbytes * (len(plus) + len(minus)) >= _WORTH_A_THREAD else 1
     words_per_block = _CIPHER_BLOCK // total.itemsize
@@ -185,7 +189,7 @@ def add_keystreams(total: Words, plus: Sequence[bytes], minus: Sequence[bytes]) 
 
 
 def _add_part(total: Words, first_block: int, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:
-    """Adds and subtracts, in place, the part of the masks that starts at cipher block `first_block`."""
+    """Add and subtract, in place, the part of the masks that starts at cipher block `first_block`."""
     counter_and_nonce = first_block.to_bytes(4, "little") + bytes(12)
     added = [_encryptor(key, counter_and_nonce) for key in plus]
     subtracted = [_encryptor(key, counter_and_nonce) for key in minus]
@@ -251,7 +255,7 @@ class Identity:
 
 
 def require_public(public: bytes) -> None:
-    """Raises PrimitiveFault unless `public` has 32 bytes and is not the encoding of a point of small order."""
+    """Raise PrimitiveFault unless `public` has 32 bytes and is not the encoding of a point of small order."""
     require_length("identity key", public, PUBLIC_KEY_BYTES)
     if public in _SMALL_ORDER:
         raise PrimitiveFault("low-order-key")
@@ -275,7 +279,7 @@ def forget_verified() -> None:
 
 
 def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
-    """Checks that `signature` (64 bytes) over (domain, body) verifies under `public` (32 bytes); raises otherwise.
+    """Check that `signature` (64 bytes) over (domain, body) verifies under `public` (32 bytes); raises otherwise.
 
     Raises PrimitiveFault.
     """
@@ -319,7 +323,11 @@ def _check_coordinates(coordinates: Sequence[int]) -> None:
 def split(secret: bytes, coordinates: Sequence[int], threshold: int, entropy: Entropy) -> list[bytes]:
     """One 33-byte share per coordinate; any `threshold` of them give back `secret` (32 bytes), fewer nothing.
 
-    Args: coordinates: distinct, 1..65,535; threshold: 1..len(coordinates). Raises PrimitiveFault.
+    Raises PrimitiveFault.
+
+    Args:
+        coordinates: distinct, 1..65,535.
+        threshold: 1..len(coordinates).
     """
     require_length("secret to share", secret, SECRET_BYTES)
     _check_coordinates(coordinates)

@@ -50,11 +50,14 @@ def expect_round(
 ) -> ExpectedRound:
     """What the round of a query must say.
 
-    Args: noise: who adds the noise; variance: of the accounted noise (that of one record
-        with local noise), grid units squared, 0 without privacy; n_nodes:
-        members of the epoch, each of whom may add a whole share of distributed noise; model: 32-byte digest of all
-        releases so far.
-    Raises Refusal WIDTH_TOO_NARROW when no machine word holds the plan's sums.
+    Args:
+        noise: who adds the noise.
+        variance: of the accounted noise (that of one record with local noise), grid units squared, 0 without privacy.
+        n_nodes: members of the epoch, each of whom may add a whole share of distributed noise.
+        model: 32-byte digest of all releases so far.
+
+    Raises:
+        Refusal: WIDTH_TOO_NARROW when no machine word holds the plan's sums.
     """
     exact = query.bound * count_possible_rows(plan)
     tail = _tail(query, plan, noise, variance, n_nodes)
@@ -70,8 +73,9 @@ def count_possible_rows(plan: Plan) -> int:
 def most_rows(plan: Plan, declared: Collection[int]) -> int:
     """The most rows that honest sites of a sum hold together: what they declare, where all of them do.
 
-    Args: declared: `max_rows` of each site that may be in the sum; 0 where it has none. Nodes use no more rows. Without
-        a number of each the plan's may be too small by `HEADROOM`, and is never taken to be more than that.
+    Args:
+        declared: `max_rows` of each site that may be in the sum; 0 where it has none. Nodes use no more rows. Without a
+            number of each the plan's may be too small by `HEADROOM`, and is never taken to be more than that.
     """
     slack = HEADROOM * count_possible_rows(plan)
     return min(slack, sum(declared)) if declared and all(declared) else slack
@@ -80,10 +84,11 @@ def most_rows(plan: Plan, declared: Collection[int]) -> int:
 def clip(vector: Integers, expected: ExpectedRound, own: int | None = None) -> Integers:
     """A site's own vector within the bound on its entries; for rounds with noise.
 
-    Args: own: what its declared rows can add up to (`bound_entry`); None where the roster does not say.
-
     To refuse an entry beyond the bound would tell the coordinator something exact about this site's own sum. Clipped
     it moves no further than before when one record more is there, so the noise still suffices.
+
+    Args:
+        own: what its declared rows can add up to (`bound_entry`); None where the roster does not say.
     """
     limit = min(expected.vectors[0].entry_bound, MAX_BOUND if own is None else own)
     return np.minimum(np.maximum(vector, -limit), limit)
@@ -113,8 +118,10 @@ def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
 def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, is_known: bool = True) -> int | None:
     """What honest nodes clip their entries of a query to, at the least; None where they do not clip.
 
-    Args: variance, n_nodes: as `release_bound`; is_known: whether they are those of the sum's own epoch, rather than
-        the most that any epoch has: then the narrower word is reckoned with wherever some epoch may have it.
+    Args:
+        variance, n_nodes: as `release_bound`.
+        is_known: whether they are those of the sum's own epoch, rather than the most that any epoch has: then the
+            narrower word is reckoned with wherever some epoch may have it.
     """
     if not variance or query.is_pure:
         return None

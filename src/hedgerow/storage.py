@@ -141,7 +141,7 @@ class Database:
 
 
 def require_private(path: Path, status: os.stat_result) -> None:
-    """Raises EnvironmentFault (code "state-permissions" or "state-owner") unless a file or folder is this user's alone.
+    """Raise EnvironmentFault (code "state-permissions" or "state-owner") unless a file or folder is this user's alone.
 
     Who may write to it could take back what the data have cost, or have a node mask a round twice; who may read it has
     the keys of masks. Root is no exception: another user's file is that user's.

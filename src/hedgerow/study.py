@@ -336,7 +336,9 @@ class Guest:
 class Reception:
     """The coordinator's end: takes a message, gives its answer; never raises for what a peer may send.
 
-    Args: coordinator: its own keys; book; entropy: ``os.urandom`` but in tests.
+    Args:
+        coordinator: its own keys.
+        entropy: ``os.urandom`` but in tests.
     """
 
     def __init__(self, coordinator: PublicIdentity, book: StudyBook, entropy: Entropy) -> None:
@@ -588,7 +590,7 @@ class StudyBook(Notebook):
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises UsageError "study-folder" for a folder that holds no study."""
+        """Raise UsageError "study-folder" for a folder that holds no study."""
         if not (folder / "study.db").is_file():
             raise UsageError("study-folder", folder=folder)
         super().__init__(folder / "study.db", _GUESTS)
@@ -634,8 +636,9 @@ class StudyBook(Notebook):
 
         Others who have not taken the roster with it yet, which they may be waiting for in vain, are given the new one.
 
-        Args: pin: puts that roster where runs read it, before the book has it: a crash in between trusts no one who is
-            not trusted any more.
+        Args:
+            pin: puts that roster where runs read it, before the book has it: a crash in between trusts no one who is
+                not trusted any more.
 
         Returns: the roster without the party; None where it was in none.
 

@@ -100,8 +100,12 @@ STOPPED_BY_OPERATOR = "stopped-by-operator"
 class RunLines:
     """Says on stderr what happens: every site's coming and going, who is awaited, and now and then how far the run is.
 
-    Args: n_rounds: of the run; sites: all of its roster; quiet: whether nothing is said; shows: is told each time for
-        whom the run waits, since when and how long, "" for no one: the page shows the same as the log says.
+    Args:
+        n_rounds: of the run.
+        sites: all of its roster.
+        quiet: whether nothing is said.
+        shows: is told each time for whom the run waits, since when and how long, "" for no one: the page shows the same
+            as the log says.
 
     Attributes:
         least: how many sites the run needs, 0 where that is not known.
@@ -125,8 +129,9 @@ class RunLines:
 
         From the second time on also who is not even connected: a site that has denied a roster tells nobody.
 
-        Args: awaited: whose answer, or return, the phase needs, where that is not who is to join: said once they are
-            late, and again when others are.
+        Args:
+            awaited: whose answer, or return, the phase needs, where that is not who is to join: said once they are
+                late, and again when others are.
         """
         now = time.monotonic()
         self._until = now + seconds
@@ -378,7 +383,9 @@ def serve(
 ) -> tuple[Outcome, RunSession]:
     """Listen where the options say, and `carry_out`.
 
-    Args: page: is shown the run; shows: as for `RunLines`, where there is no page.
+    Args:
+        page: is shown the run.
+        shows: as for `RunLines`, where there is no page.
     """
     require_masks(plan)
     pinned, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
@@ -438,7 +445,8 @@ def evaluate_over_nodes(
 def end_run(options: CoordinatorOptions, plan: Plan, journal_file: Path) -> tuple[bytes, list[str], int]:
     """End the run of a journal for good, and tell its sites as they come back.
 
-    Args: plan: its `join_timeout` counts, which is how long the sites are waited for.
+    Args:
+        plan: its `join_timeout` counts, which is how long the sites are waited for.
 
     Returns: the run's number, the sites that were told, and how many there are.
 
@@ -470,7 +478,10 @@ _SECONDS_TO_HAND_OUT, _SECONDS_BETWEEN_LOOKS = 60.0, 0.3
 def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = False) -> None:
     """Give a model's file to the nodes of the roster that ask for it, for a minute at most.
 
-    Who has taken it is noted beside it. Args: only_late: end once those have it that had not taken it before.
+    Who has taken it is noted beside it.
+
+    Args:
+        only_late: end once those have it that had not taken it before.
     """
     content = Result(model.read_bytes()).to_bytes()
     roster, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
@@ -527,6 +538,6 @@ def _record_file(model: Path) -> Path:
 
 
 def require_masks(plan: Plan) -> None:
-    """Raises UsageError for a plan of sums in the clear."""
+    """Raise UsageError for a plan of sums in the clear."""
     if not plan.federation.secure_aggregation:
         raise UsageError("clear-sums")

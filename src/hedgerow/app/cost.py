@@ -108,7 +108,8 @@ def trees_text(plan: Plan, ensemble: Ensemble, *, is_whole: bool = True) -> str:
 
     A model keeps a start and a calibration as trees too, and makes all of them as deep as the deepest.
 
-    Args: is_whole: False for a run that ended early, which may lack any of them.
+    Args:
+        is_whole: False for a run that ended early, which may lack any of them.
     """
     settings = resolve(plan)
     n_others = max(0, ensemble.n_trees - settings.n_trees) if is_whole and "n_trees" in settings.shown else 0

@@ -62,7 +62,8 @@ class _Result:
 def demonstrate(out: str | None, n_threads: int | None, *, as_json: bool) -> None:
     """Train, test, write model.json, report.txt and shapes.png, and show all of it.
 
-    Args: out: a folder without a model; None for the usual one, where an earlier model is set aside.
+    Args:
+        out: a folder without a model; None for the usual one, where an earlier model is set aside.
     """
     folder = output_folder(out or _DEFAULT_FOLDER)
     if out is not None:

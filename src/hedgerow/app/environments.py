@@ -70,7 +70,9 @@ class Environment(Protocol):
 class Study:
     """A plan that several sites carry out together.
 
-    Args: plan: the plan, or its TOML file.
+    Args:
+        plan: the plan, or its TOML file.
+
     Raises: PlanError.
     """
 
@@ -80,8 +82,10 @@ class Study:
     def run(self, environment: Environment, *, seed: int | None = None) -> StudyResult:
         """Train one model over all sites.
 
-        Args: environment: `Simulation`, `Processes` or `Federation`; seed: draws the noise from a seed, for experiments
-            only: it voids the guarantee. None takes the operating system's generator.
+        Args:
+            environment: `Simulation`, `Processes` or `Federation`.
+            seed: draws the noise from a seed, for experiments only: it voids the guarantee. None takes the operating
+                system's generator.
 
         Raises:
             HedgerowError: why there is no model.
@@ -91,7 +95,12 @@ class Study:
 
 @dataclass(frozen=True)
 class Simulation:
-    """All sites in this process, over their tables. Args: tables: each site's file or URL; n_threads: None for all."""
+    """All sites in this process, over their tables.
+
+    Args:
+        tables: each site's file or URL.
+        n_threads: None for all.
+    """
 
     tables: Mapping[str, Table]
     n_threads: int | None = None
@@ -121,7 +130,11 @@ class Federation:
     out: Table = "model.json"
 
     def run(self, plan: Plan, seed: int | None, check: Callable[[], object] = lambda: None) -> StudyResult:
-        """See `Study.run`. Args: check: is called every few seconds; what it raises ends the run here."""
+        """See `Study.run`.
+
+        Args:
+            check: is called every few seconds; what it raises ends the run here.
+        """
         # An extra: only a party that dials or listens needs grpc.
         from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, train_over_nodes
 

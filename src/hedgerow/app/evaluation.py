@@ -41,10 +41,11 @@ _TITLES = {
 def read_own(table: Location, plan: Plan, allowed: float | None, *, with_label: bool = True) -> list[Records]:
     """All records of one's own table, read and counted before anything is done with them.
 
-    Args: allowed: the largest share of rows that may be left out. Without it, none may: one that does not fit is an
-        error that names it, and where there are more than the usual share, the error that counts them.
-
     Raises LostRowsError; DataError.
+
+    Args:
+        allowed: the largest share of rows that may be left out. Without it, none may: one that does not fit is an error
+            that names it, and where there are more than the usual share, the error that counts them.
     """
     left_out: RowsLeftOut = {}
     source = open_table(table, plan.privacy.line_breaks)

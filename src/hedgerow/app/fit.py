@@ -47,7 +47,9 @@ def is_mostly_left_out(found: TableFit) -> bool:
 def show_fit(plan: Plan, place: Location, table: str) -> TableFit:
     """Print how many rows are used, one line a column, what its owner should look at, and what would mend it.
 
-    Args: place: where the table is, and how its site writes it; table: as its owner calls it.
+    Args:
+        place: where the table is, and how its site writes it.
+        table: as its owner calls it.
     """
     _note_header(place, plan)
     found = table_fit(place, plan)

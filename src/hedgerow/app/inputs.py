@@ -60,7 +60,8 @@ def parse_sites(arguments: Sequence[str]) -> dict[str, str]:
 def adapt_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Location]:
     """Each site's table, by its name, to be read as its site writes it.
 
-    Args: given: `[NAME=]FILE` arguments; one without a name is for the sites that have none of their own.
+    Args:
+        given: `[NAME=]FILE` arguments; one without a name is for the sites that have none of their own.
 
     Raises:
         UsageError: a file is not an adapter, a site has one already, or there is no table.
@@ -165,7 +166,8 @@ def prompt(question: str) -> str:
 def says_yes(question: str, *, if_empty: str = "") -> bool:
     """Whether a person says yes; what is neither yes nor no is asked about again. KeyboardInterrupt as `prompt`.
 
-    Args: if_empty: "no" where an empty line says that.
+    Args:
+        if_empty: "no" where an empty line says that.
     """
     words = "yes/NO" if if_empty else "yes/no"
     while (said := prompt(f"{question} [{words}]").lower() or if_empty) not in ("yes", "y", "no", "n"):

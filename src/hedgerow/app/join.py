@@ -116,7 +116,9 @@ class JoinOptions:
 def join(options: JoinOptions, invitation: Invitation, page: SitePage | None = None) -> NodeOptions:
     """Agree, enrol, and have the words compared; returns with what the party then takes part, or watches.
 
-    Args: invitation: that of the options; page: a site's.
+    Args:
+        invitation: that of the options.
+        page: a site's.
 
     Raises:
         PolicyRefusal: the owner does not agree; WireRefusal, RemoteProtocolError, UsageError: there is no roster.
@@ -375,7 +377,7 @@ def _adapt(options: JoinOptions, adapter: str, own: str) -> None:
 
 
 def _require_data_set(options: JoinOptions, folder: Path) -> None:
-    """Raises UsageError "data-set-beside-policy" where a policy counts these rows for another name than --data-set."""
+    """Raise UsageError "data-set-beside-policy" where a policy counts these rows for another name than --data-set."""
     own = options.policy or str(folder / POLICY)
     if options.data_set is None or (options.policy is None and not Path(own).exists()):
         return
@@ -385,7 +387,7 @@ def _require_data_set(options: JoinOptions, folder: Path) -> None:
 
 
 def _require_known(options: JoinOptions, invitation: Invitation, data_set: str) -> None:
-    """Raises UsageError "data-set-new" where this party's book counts for other data, and not for a table's name.
+    """Raise UsageError "data-set-new" where this party's book counts for other data, and not for a table's name.
 
     A table that was exported again, with its date in the name, holds the same people; its budget would begin again. A
     party without a book may have had another name before: the coordinator chooses it, as `_book` says.

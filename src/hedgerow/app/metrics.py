@@ -67,6 +67,10 @@ class Metrics(Collector):
         yield refusals
 
     def encode(self, accept: str) -> tuple[bytes, str]:
-        """The text that Prometheus reads, and its media type. Args: accept: the request's header of that name."""
+        """The text that Prometheus reads, and its media type.
+
+        Args:
+            accept: the request's header of that name.
+        """
         encode, media_type = choose_encoder(accept)
         return encode(self._registry), media_type

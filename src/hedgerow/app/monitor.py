@@ -47,7 +47,8 @@ def watch(
 ) -> None:
     """Show a run until it is over, or once: in the terminal, on a page at [HOST:]PORT, or as lines of JSON.
 
-    Args: every: seconds between two reports.
+    Args:
+        every: seconds between two reports.
     """
     files = read_private(Path(identity)), read_roster(Path(roster))
     # Not for secrets: it only keeps monitors from coming back all at once.

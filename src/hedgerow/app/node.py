@@ -126,7 +126,10 @@ class NodeOptions:
 class NodeResult:
     """What a node's part in a run came to.
 
-    Args: result: what the run was for; surveyed: columns of a survey; spent: epsilon of the data, this run included.
+    Args:
+        result: what the run was for.
+        surveyed: columns of a survey.
+        spent: epsilon of the data, this run included.
     """
 
     site: str
@@ -304,8 +307,10 @@ def _describe_holdings(plan: Plan | None, roster: PinnedRoster) -> str:
 def prepare_node(options: NodeOptions, page: SitePage | None = None, *, asks: bool = False) -> Iterator[ReadyNode]:
     """A node for one run. What its owner can mend is said at once, and before anyone is dialled.
 
-    Args: page: the site's; asks: whether the owner sits there and is asked where many rows are left out. A node that
-        runs refuses nothing by itself: that would follow from rows.
+    Args:
+        page: the site's.
+        asks: whether the owner sits there and is asked where many rows are left out. A node that runs refuses nothing
+            by itself: that would follow from rows.
 
     Raises:
         HedgerowError: something that the owner gave cannot be used.

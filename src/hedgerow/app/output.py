@@ -119,7 +119,13 @@ class Log:
         """Is told the level and the text of each line as well."""
 
     def say(self, level: str, text: str, *, site: str = "", **more: object) -> None:
-        """Write a line. Args: level: INFO, WARNING or ERROR; site: whom it is about; more: of an error."""
+        """Write a line.
+
+        Args:
+            level: INFO, WARNING or ERROR.
+            site: whom it is about.
+            more: of an error.
+        """
         run, site, text = self.run().hex()[:12], site or self.site, text.strip()
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         if self._is_json:
@@ -151,7 +157,11 @@ class _FromLibrary(logging.Handler):
 
 
 def begin_log(site: str, log_format: str = "text") -> Log:
-    """From here on, what this command says are lines of a log, until `end_log`. Args: log_format: text or json."""
+    """From here on, what this command says are lines of a log, until `end_log`.
+
+    Args:
+        log_format: text or json.
+    """
     end_log()
     log = Log(site, is_json=log_format == "json")
     logging.getLogger("hedgerow").addHandler(_FromLibrary(log))
@@ -176,7 +186,11 @@ def end_log() -> None:
 
 
 def tell(text: str, *, level: str = "INFO", site: str = "") -> None:
-    """What happens to a run, in a line on stderr. Args: site: whom it is about, if not whose process this is."""
+    """What happens to a run, in a line on stderr.
+
+    Args:
+        site: whom it is about, if not whose process this is.
+    """
     if (log := _LOG.get()) is not None:
         log.say(level, text, site=site)
     else:

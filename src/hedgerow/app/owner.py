@@ -70,7 +70,9 @@ class AtTheNode:
     A "yes" counts with the number that is shown with its question. The node draws it: a coordinator that asks for
     something else while the owner types does not know it.
 
-    Args: desk: where the answer goes; folder: the node's, for the command that answers from elsewhere.
+    Args:
+        desk: where the answer goes.
+        folder: the node's, for the command that answers from elsewhere.
     """
 
     def __init__(self, desk: OwnerDesk, folder: Path) -> None:

@@ -301,7 +301,11 @@ class Console(Page):
         )
 
     def show_history(self, past: Sequence[PastRun], plan: Plan) -> None:
-        """The runs of a study before this one, and what all cost together. Args: plan: of the run that goes on."""
+        """The runs of a study before this one, and what all cost together.
+
+        Args:
+            plan: of the run that goes on.
+        """
         self.say(history=[_past(run) for run in past], budget=budget_facts(past, plan))
 
     def show_waiting(self, said: str) -> None:
@@ -440,7 +444,11 @@ _MOODS = {"WARNING": "waits", "ERROR": "bad"}
 class SitePage(Page):
     """Serves a site's page until it is closed.
 
-    Args: place: see `Page`; site: its name; study: that it takes part in, if that has a name.
+    Args:
+        place: see `Page`.
+        site: its name.
+        study: that it takes part in, if that has a name.
+
     Raises: as `Page`.
     """
 

@@ -51,7 +51,11 @@ def status(text: str, *, quiet: bool = False) -> Iterator[None]:
 
 
 def survey_facts(findings: Findings, names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What was found, for a person. Args: names: of the columns that were asked for."""
+    """What was found, for a person.
+
+    Args:
+        names: of the columns that were asked for.
+    """
     facts = [("records", f"about {findings.n_records:,}")]
     for name, own in zip(names, findings.ranges, strict=True):
         low, high = own.bounds

@@ -82,7 +82,11 @@ class Sheet:
 
 
 def build_sheets(found: TableStatistics | SurvivalCurves, *, is_page: bool = False) -> list[Sheet]:
-    """All of it. Args: is_page: with room for bounds, bands, finer pictures and every class."""
+    """All of it.
+
+    Args:
+        is_page: with room for bounds, bands, finer pictures and every class.
+    """
     if isinstance(found, SurvivalCurves):
         return [_curve_sheet(found, curve) for curve in found.curves]
     numbers = [column for column in found.columns if column.kind == "number"]
@@ -265,7 +269,11 @@ def _unknown_text(found: TableStatistics | SurvivalCurves) -> str:
 
 
 def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, names: Sequence[str]) -> None:
-    """The statistics on a terminal. Args: names: of the sites."""
+    """The statistics on a terminal.
+
+    Args:
+        names: of the sites.
+    """
     print_facts([("sites", _sites_text(names)), ("records", f"about {count_text(found.n_records)}")])
     console.print()
     for sheet in build_sheets(found):
@@ -289,7 +297,11 @@ def _sites_text(names: Sequence[str]) -> str:
 
 
 def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
-    """The statistics as a page. Args: subject: what the report calls them."""
+    """The statistics as a page.
+
+    Args:
+        subject: what the report calls them.
+    """
     found, report = survey.statistics, survey.report
     is_curves = isinstance(found, SurvivalCurves)
     facts = [("records, about", count_text(found.n_records)), ("epsilon", short(report.epsilon))]

@@ -100,7 +100,9 @@ class StudyOptions:
 def new(name: str, plan_file: str, listen: str, dialled: str | None = None) -> None:
     """Make a study's folder: the coordinator's keys, the plan, and a book of guests.
 
-    Args: listen: where this machine listens, HOST:PORT; dialled: where sites dial, if that is another address.
+    Args:
+        listen: where this machine listens, HOST:PORT.
+        dialled: where sites dial, if that is another address.
     """
     from hedgerow.app.coordinator import require_masks
     from hedgerow.app.cost import groups_text
@@ -175,7 +177,8 @@ def _propose_policy(policy: str | None, max_epsilon: float | None, plan: Plan, b
 def build_policy(proposed: str, data_set: str, noise: str = "distributed") -> str:
     """A policy's text, out of a proposal and what the owner calls the data.
 
-    Args: noise: the plan's; noise that others add is no part of a proposal, and every owner is asked for it in words.
+    Args:
+        noise: the plan's; noise that others add is no part of a proposal, and every owner is asked for it in words.
     """
     # A proposal that names the data as well cannot be read: with a new name for them, their budget would begin again.
     grants = "" if noise == "distributed" or re.search(r"(?m)^\s*noise\b", proposed) else f'noise = ["{noise}"]\n'
@@ -275,7 +278,7 @@ def withdraw(folder: Path, name: str) -> None:
 
 
 def _require_idle(folder: Path) -> None:
-    """Raises UsageError "study-run-open" or "study-in-use" where a run or an evaluation would keep its roster."""
+    """Raise UsageError "study-run-open" or "study-in-use" where a run or an evaluation would keep its roster."""
     last, is_over = newest_run(folder)
     if last and not is_over:
         raise UsageError("study-run-open", number=last)
@@ -292,7 +295,7 @@ def _new_roster(roster: PinnedRoster) -> str:
 
 
 def _require_own_roster(book: StudyBook, made: PinnedRoster | None = None) -> None:
-    """Raises UsageError "study-roster-by-hand" where runs read a roster that the study did not make.
+    """Raise UsageError "study-roster-by-hand" where runs read a roster that the study did not make.
 
     The study's next one would follow its own, and might trust keys again that somebody has taken out by hand.
 
@@ -330,7 +333,9 @@ def _confirm(book: StudyBook, given: Sequence[str]) -> None:
 def serve(options: StudyOptions, words: Sequence[str], report: Report) -> None:
     """Wait for all parties, have their words compared, send the roster, and carry out the first run.
 
-    Args: words: of parties that the operator has compared already; report: is given the model.
+    Args:
+        words: of parties that the operator has compared already.
+        report: is given the model.
     """
     name_log(COORDINATOR)
     folder = options.folder
@@ -430,7 +435,7 @@ class _Answering:
             return Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()
 
     def require_well(self) -> None:
-        """Raises what has gone wrong here."""
+        """Raise what has gone wrong here."""
         if self._fault is not None:
             raise self._fault
 
@@ -597,7 +602,9 @@ def past_runs(folder: Path, before: int) -> list[PastRun]:
 def run(options: StudyOptions, plan: str | None, report: Report) -> None:
     """Go on with the newest run, or begin another one.
 
-    Args: plan: the file of a new plan, from this run on; report: is given the model.
+    Args:
+        plan: the file of a new plan, from this run on.
+        report: is given the model.
     """
     from hedgerow.app.coordinator import require_masks
     from hedgerow.models.model import write_atomically
@@ -659,7 +666,9 @@ def evaluate(
 ) -> None:
     """Evaluate the model of a run, None for the newest, over the rows that the sites hold out, and hand it out.
 
-    Args: noise: as for `EvaluationTask`; report: is given what was found, and the model's file.
+    Args:
+        noise: as for `EvaluationTask`.
+        report: is given what was found, and the model's file.
     """
     from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes, hand_out
     from hedgerow.app.evaluation import journal_file, to_be_evaluated
@@ -699,7 +708,7 @@ def newest_model(folder: Path) -> int:
 
 
 def require_roster(folder: Path) -> None:
-    """Raises UsageError "study-no-roster" before all parties are enrolled."""
+    """Raise UsageError "study-no-roster" before all parties are enrolled."""
     if not (folder / ROSTER).is_file():
         raise UsageError("study-no-roster")
 

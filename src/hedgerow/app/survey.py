@@ -129,7 +129,9 @@ class Survey:
     def require_plan(self, label: str, kept: Path | None) -> None:
         """Raise NothingFoundError where a plan for a label was wished for and is not finished.
 
-        Args: label: "" for no wish; kept: the plan that waits for its classes.
+        Args:
+            label: "" for no wish.
+            kept: the plan that waits for its classes.
         """
         if self.plan is not None or not label:
             return
@@ -140,7 +142,11 @@ class Survey:
 
 
 def no_classes(label: str, spent: float, kept: Path | None) -> NothingFoundError:
-    """That a label's classes were not found. Args: kept: the plan that waits for them."""
+    """That a label's classes were not found.
+
+    Args:
+        kept: the plan that waits for them.
+    """
     missing = f"fewer than two classes of the label {label!r} stand out of the noise, and it is no quantity"
     said = f"Write the classes into {kept}: all else there is paid for, and trains. " if kept is not None else ""
     return NothingFoundError("survey-no-plan", missing=missing, spent=spent, kept=said)
@@ -151,7 +157,9 @@ def survey_over_tables(
 ) -> Survey:
     """Statistics of tables that this machine reads, by their sites.
 
-    Args: folder: where they are to go; allow_loss: the share of a table's rows that may be left out.
+    Args:
+        folder: where they are to go.
+        allow_loss: the share of a table's rows that may be left out.
     """
     label = _read_label(options)
     if folder is not None and options.label:
@@ -191,8 +199,10 @@ def survey_over_nodes(
 ) -> Survey:  # fmt: skip
     """Statistics of what the nodes of a roster hold, asked for as their coordinator; they are in the folder.
 
-    Args: header: a table whose header names the columns; None for those that are declared; journal: another file than
-        the folder's; is_new: set another run's journal aside.
+    Args:
+        header: a table whose header names the columns; None for those that are declared.
+        journal: another file than the folder's.
+        is_new: set another run's journal aside.
     """
     # Extras: only a party that dials or listens needs grpc.
     from hedgerow.app.coordinator import serve

@@ -133,7 +133,11 @@ SITE_CONSOLE: dict[str, Any] = {
 
 
 def add_shared(add: Add, *names: str, **more: Any) -> None:
-    """Add options of `SHARED`, by name. Args: more: besides what stands there."""
+    """Add options of `SHARED`, by name.
+
+    Args:
+        more: besides what stands there.
+    """
     for name in names:
         add(name, **SHARED[name], **more)
 

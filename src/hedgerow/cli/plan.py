@@ -288,7 +288,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _require_trainable(asked: OpenPlan) -> None:
-    """Raises PrivacyError or PlanError where no noise would keep the promise of the plan that comes of it."""
+    """Raise PrivacyError or PlanError where no noise would keep the promise of the plan that comes of it."""
     from hedgerow.methods.tasks import TrainingTask
 
     table = asked.trial.to_dict()

@@ -99,8 +99,11 @@ def run(arguments: argparse.Namespace) -> None:
 def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) -> None:
     """Print what was found, and write it if it has a folder.
 
-    Args: train: the command that trains by the drafted plan, "{plan}" for its file.
-    Raises NothingFoundError where a plan was wished for and is not finished.
+    Args:
+        train: the command that trains by the drafted plan, "{plan}" for its file.
+
+    Raises:
+        NothingFoundError: where a plan was wished for and is not finished.
     """
     from rich.console import Console
 
@@ -124,7 +127,7 @@ def show(options: SurveyOptions, made: Survey, folder: Path | None, train: str) 
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises UsageError for options that contradict one another."""
+    """Raise UsageError for options that contradict one another."""
     if arguments.sites and arguments.data is not None:
         raise UsageError("usage-beside", option=arguments.data, other="--site")
     if arguments.unit is None and arguments.max_rows_per_unit is not None:

@@ -130,7 +130,9 @@ class BudgetBook:
     def serve(self, site: str, state: str | Path) -> None:
         """From now on what is asked, reserved and settled here are the lines of one node; `lines` shows all.
 
-        Args: site: its name; state: its folder.
+        Args:
+            site: its name.
+            state: its folder.
         """
         self._site, self._state = site, str(Path(state).resolve())
 
@@ -191,7 +193,7 @@ class BudgetBook:
             )
 
     def require_runs(self, run_ids: Iterable[bytes]) -> None:
-        """Raises PolicyRefusal (code "budget-lost") unless all these runs stand in the book, and "budget-rolled-back"
+        """Raise PolicyRefusal (code "budget-lost") unless all these runs stand in the book, and "budget-rolled-back"
         where a peer has shown that it has lost some and its owner has not charged for them.
 
         A run is reserved here before a node takes it up, so a node that was in a run which the book does not know has
@@ -203,7 +205,7 @@ class BudgetBook:
             raise PolicyRefusal("budget-lost")
 
     def require_reserved(self, run_id: bytes) -> None:
-        """Raises PolicyRefusal (code "run-closed" or "budget-lost") for a run whose line has been settled.
+        """Raise PolicyRefusal (code "run-closed" or "budget-lost") for a run whose line has been settled.
 
         A settled line is never charged again, so nothing more may leave, however it was settled.
         """
@@ -318,7 +320,8 @@ class BudgetBook:
     def note_invitation(self, asked: tuple[str, str, str, float], answer: str) -> None:
         """Write down what a coordinator asked for, and what it was told; on the disk when this returns.
 
-        Args: asked: kind, digest, name and epsilon, as `InvitationLine` has them.
+        Args:
+            asked: kind, digest, name and epsilon, as `InvitationLine` has them.
         """
         kind, digest, name, epsilon = asked
         place = (self._site, kind, digest, _printable(name), math.inf if math.isnan(epsilon) else epsilon)
@@ -358,7 +361,9 @@ class BudgetBook:
         Here and not in a node's database, for it has to outlast that. Sums of other groups over the same rows, exact
         ones above all, would show single sites' by their differences.
 
-        Args: about: of the rows, or of one run of them; members: a digest of the group.
+        Args:
+            about: of the rows, or of one run of them.
+            members: a digest of the group.
         """
         self._database.write(("insert or ignore into groups values (?, ?)", (about, members.hex())))
         ((found,),) = self._database.rows("select members from groups where about = ?", (about,))
@@ -377,7 +382,7 @@ class BudgetBook:
         )
 
     def require_counted(self, slots: Iterable[tuple[bytes, int]]) -> dict[bytes, bytes]:
-        """Raises PolicyRefusal (code "budget-rolled-back") unless what the book charges counts these slots, given with
+        """Raise PolicyRefusal (code "budget-rolled-back") unless what the book charges counts these slots, given with
         their epochs, in which this node has masked a vector; it goes on doing so until the owner has charged for what
         is lost (`charge_lost`). All that are lost are written down first: the owner charges for them at once.
 

@@ -134,7 +134,7 @@ class NodeFiles:
         return replica.end_early() if stored.is_salvaged else replica.query is None
 
     def require_draws_left(self, plan: Plan) -> None:
-        """Raises PolicyRefusal (code "seed-drawn-too-often") where this node's nonces have drawn often and for nothing.
+        """Raise PolicyRefusal (code "seed-drawn-too-often") where this node's nonces have drawn often and for nothing.
 
         A run that is given up before a vector is masked costs nothing, so a coordinator with colluders could begin runs
         until it likes the seed. Runs in which this node has masked are paid for, and not counted. Asked only where

@@ -61,7 +61,9 @@ def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDAr
     The rule is public and knows nothing but contents: rows that are alike are interchangeable. One row more or less
     moves at most one other row in or out, so a unit moves sums by no more than one that is *replaced* by another.
 
-    Args: columns: of numbers, each [n_rows]; most: >= 0.
+    Args:
+        columns: of numbers, each [n_rows].
+        most: >= 0.
 
     Returns: intp [min(n_rows, most)], in increasing order.
     """

@@ -593,7 +593,7 @@ class NodeRun:
         return NodeState.ENROLLING, Payload(MessageKind.SETUP_ANSWER, step.message or b"")
 
     def _require_counted(self, slots: Iterable[RoundContext]) -> None:
-        """Raises PolicyRefusal (code "budget-rolled-back") where the book does not count a vector that peers saw."""
+        """Raise PolicyRefusal (code "budget-rolled-back") where the book does not count a vector that peers saw."""
         shown = [(slot.epoch, slot.slot) for slot in slots]
         reserved = self._book.require_counted(shown)
         for epoch, slot in shown:
@@ -629,7 +629,7 @@ class NodeRun:
         self._take_origin(origin)
 
     def _require_fitting(self, parameters: EpochParameters) -> None:
-        """Raises Refusal PARAMETERS_REFUSED for an epoch that is not of this run, or not as its plan asks for."""
+        """Raise Refusal PARAMETERS_REFUSED for an epoch that is not of this run, or not as its plan asks for."""
         if parameters.run_id != self.run_id or parameters.noise is not noise_mode(self.plan):
             raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
         if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < LEAST_COLLUDERS:
@@ -840,7 +840,7 @@ class NodeRun:
         return salvaged
 
     def _require_structure(self, seed: int) -> None:
-        """Raises RemoteProtocolError (code "structure-seed") unless the trees are made from the seed that the
+        """Raise RemoteProtocolError (code "structure-seed") unless the trees are made from the seed that the
         coordinator names: the plan's, or the one that the sites have drawn as far as this node saw.
         """
         if not self.replica.has_begun_with(seed):

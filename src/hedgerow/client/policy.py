@@ -189,14 +189,14 @@ class Policy:
         return [f"{name} = {getattr(self, name)}" for name, is_wider in wider.items() if is_wider]
 
     def check_roster(self, roster: Roster) -> None:
-        """Raises PolicyRefusal: policy-coordinator, policy-small-cohort."""
+        """Raise PolicyRefusal: policy-coordinator, policy-small-cohort."""
         if self.coordinators and roster.coordinator.hex() not in self.coordinators:
             raise PolicyRefusal("policy", code="policy-coordinator", asked="the coordinator of this roster")
         if len(roster.sites) < self.min_sites:
             raise PolicyRefusal("policy-small-cohort", n_roster=len(roster.sites), least=self.min_sites)
 
     def check_plan(self, plan: Plan, epsilon: float | None = None, evaluation_noise: str | None = None) -> None:
-        """Raises PolicyRefusal; its code says which rule the plan breaks.
+        """Raise PolicyRefusal; its code says which rule the plan breaks.
 
         Args:
             epsilon: what the run may cost; None for the plan's, other for the evaluation of the plan's model.
@@ -227,7 +227,7 @@ class Policy:
             )
 
     def check_fit(self, found: TableFit) -> None:
-        """Raises PolicyRefusal: policy-loss, policy-clamped, policy-unlisted. For the owner alone: it tells of rows."""
+        """Raise PolicyRefusal: policy-loss, policy-clamped, policy-unlisted. For the owner alone: it tells of rows."""
         if found.rows.share_left_out > self.refuse_loss:
             raise PolicyRefusal("policy-loss", rows=found.rows.text(), most=f"{self.refuse_loss:.0%}")
         for column in found.columns:
@@ -240,7 +240,7 @@ class Policy:
                 raise PolicyRefusal("policy-unlisted", column=column.name, share=share, most=most)
 
     def check_kinds(self, task: Task) -> None:
-        """Raises PolicyRefusal (code "policy-query-kind") for a task that would ask for a kind that is not allowed.
+        """Raise PolicyRefusal (code "policy-query-kind") for a task that would ask for a kind that is not allowed.
 
         Asked before anything is reserved. What a survey asks more, by what it finds, `check_query` alone refuses.
         """
@@ -249,7 +249,7 @@ class Policy:
                 self._require_kind(query)
 
     def check_query(self, query: Query) -> None:
-        """Raises PolicyRefusal: policy-query-kind or policy-unnoised."""
+        """Raise PolicyRefusal: policy-query-kind or policy-unnoised."""
         self._require_kind(query)
         if query.noise_multiplier == 0 and not math.isinf(self.max_epsilon):
             raise PolicyRefusal("policy", code="policy-unnoised", asked="a sum without noise")
@@ -295,17 +295,17 @@ def _beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
 
 
 def no_held_out_rows(_: Plan) -> SiteData:
-    """Raises PolicyRefusal: the owner gave no rows to evaluate on."""
+    """Raise PolicyRefusal: the owner gave no rows to evaluate on."""
     raise PolicyRefusal("policy-no-rows", code="policy-no-held-out", task="an evaluation", option="--held-out TABLE")
 
 
 def no_training_rows(_: Plan) -> SiteData:
-    """Raises PolicyRefusal: the owner gave no rows to train on."""
+    """Raise PolicyRefusal: the owner gave no rows to train on."""
     raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
 
 
 def no_raw_rows(_: Asked) -> RawSite:
-    """Raises PolicyRefusal: the owner gave no rows to train on, which surveys are asked about."""
+    """Raise PolicyRefusal: the owner gave no rows to train on, which surveys are asked about."""
     raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
 
 
@@ -445,7 +445,7 @@ def check_task(task: Task, setup: NodeSetup) -> None:
 
 
 def require_pinned(task: Task, setup: NodeSetup) -> None:
-    """Raises PolicyRefusal unless the owner has named the task's plan: "no-pinned-plan" where none is named at all.
+    """Raise PolicyRefusal unless the owner has named the task's plan: "no-pinned-plan" where none is named at all.
 
     A coordinator that could make plans up would choose bounds, classes and units by which a model, or no more than
     whether a node takes part, tells of single rows. A survey refuses nothing for what stands in a row: an owner agrees
@@ -474,7 +474,7 @@ def _require_listed(plan: Plan, digests: Collection[str], *, is_model: bool = Fa
 
 
 def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
-    """Raises PolicyRefusal (code "plan-too-large") when one round would ask for more entries than a node holds.
+    """Raise PolicyRefusal (code "plan-too-large") when one round would ask for more entries than a node holds.
 
     Asked before the program begins: the trees of one batch alone could fill the machine's memory.
     """
@@ -484,7 +484,7 @@ def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
 
 
 def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
-    """Raises PolicyRefusal (code "plan-changed") unless the two are one plan."""
+    """Raise PolicyRefusal (code "plan-changed") unless the two are one plan."""
     if offered.digest != own.digest:
         raise PolicyRefusal(
             "plan-changed",

@@ -605,7 +605,12 @@ class Question:
 
     @classmethod
     def about_roster(cls, change: str, digest: bytes) -> Self:
-        """A new roster, which has no run and costs nothing. Args: change: who comes and goes; digest: the roster's."""
+        """A new roster, which has no run and costs nothing.
+
+        Args:
+            change: who comes and goes.
+            digest: the roster's.
+        """
         of = digest.hex()
         return cls("00" * 32, ROSTER, change, of, of, 0.0, 0.0, "", 0.0, 0.0, 0.0, "")
 
@@ -628,8 +633,11 @@ class Question:
 class OwnerDesk:
     """Where the node and its owner leave each other word; any number of processes may have it open.
 
-    Args: folder: the node's own (`--state`). Nothing is written before there is something to say.
-    Raises EnvironmentFault as `Database`, in every method.
+    Args:
+        folder: the node's own (`--state`). Nothing is written before there is something to say.
+
+    Raises:
+        EnvironmentFault: as `Database`, in every method.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -149,7 +149,8 @@ class Adapter:
     def adapt_column(self, column: Any, place: Place) -> Any:
         """The cells of one column as the plan's other sites would write them, an Arrow array or a list.
 
-        Args: place: `place.column` is the plan's name of it.
+        Args:
+            place: `place.column` is the plan's name of it.
         """
         name, missing = place.column, dict(self.missing)
         words = (*missing.get(_EVERY_COLUMN, ()), *missing.get(name, ()))

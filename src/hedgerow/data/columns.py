@@ -178,8 +178,9 @@ def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -
 
     A moment without a time zone is taken as UTC, and counts to the microsecond.
 
-    Args: layout: how text writes a date, such as "%d.%m.%Y"; None for ISO 8601. A column, or cell, of a type of dates
-        needs none.
+    Args:
+        layout: how text writes a date, such as "%d.%m.%Y"; None for ISO 8601. A column, or cell, of a type of dates
+            needs none.
     """
     typed = to_arrow(column, place.source, place.column)
     if layout is not None and isinstance(typed, list):
@@ -328,7 +329,8 @@ def replace_texts(column: Any, targets: Mapping[str, str | None], place: Place) 
 
     A cell's text is looked for as it is written, then as at the head of this file; where there is none it is "".
 
-    Args: targets: the new texts; None for no value.
+    Args:
+        targets: the new texts; None for no value.
 
     Raises:
         DataError: for a column of a type that Hedgerow does not read.
@@ -358,7 +360,8 @@ def parse_dates(column: Any, layout: str, place: Place) -> Any:
 
     Text in any other format is not read as a date.
 
-    Args: layout: as `days` takes it.
+    Args:
+        layout: as `days` takes it.
 
     Raises:
         DataError: for a column of a type that Hedgerow does not read.

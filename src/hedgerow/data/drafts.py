@@ -237,7 +237,8 @@ _BOOK_KINDS = {
 def read_codebook(location: str) -> dict[str, Entry]:
     """Each column's entry, by its name.
 
-    Args: location: a CSV file; separator and encoding as for tables (`hedgerow.data.tables`).
+    Args:
+        location: a CSV file; separator and encoding as for tables (`hedgerow.data.tables`).
 
     Raises:
         DataError: there is no such file, or it is empty or not in its encoding.

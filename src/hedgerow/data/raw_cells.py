@@ -197,7 +197,8 @@ def read_raw_site(
 
     Rows that cannot be read at all, and such without an identifier of their unit, are left out.
 
-    Args: tell: is given how many rows are used, for the site's owner.
+    Args:
+        tell: is given how many rows are used, for the site's owner.
 
     Raises:
         DataError: the table cannot be read, lacks a column, or has a column of a type that Hedgerow does not read.

@@ -79,7 +79,8 @@ def file_ending(name: str) -> str:
 def open_table(location: Location, line_breaks: int = 0) -> Table:
     """The table at a place; DataError or UsageError when it cannot be opened, or nothing reads such tables.
 
-    Args: line_breaks: that a cell of a CSV may hold, by the plan.
+    Args:
+        line_breaks: that a cell of a CSV may hold, by the plan.
     """
     own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
     place = os.fspath(location)

@@ -67,7 +67,8 @@ class Table(Protocol):
     ) -> Iterator[tuple[Sequence[Any], ...]]:
         """The named columns, as tuples of Arrow arrays, or lists, of at most `chunk_rows` values.
 
-        Args: left_out: where rows that do not fit are counted; None refuses the first, and a table without rows.
+        Args:
+            left_out: where rows that do not fit are counted; None refuses the first, and a table without rows.
 
         Raises:
             DataError: the table is damaged, or lacks a column: see `require_columns`.
@@ -313,7 +314,7 @@ def _parquet_errors(source: str) -> Iterator[None]:
 
 
 def _require_short_cells(source: str, file: arrow_parquet.ParquetFile, names: Sequence[str]) -> None:
-    """Raises DataError where cells hold more than `MOST_BYTES` on average, as the file says before it is read."""
+    """Raise DataError where cells hold more than `MOST_BYTES` on average, as the file says before it is read."""
     for group in map(file.metadata.row_group, range(file.num_row_groups)):
         for part in map(group.column, range(group.num_columns)):
             if part.path_in_schema in names and part.total_uncompressed_size > MOST_BYTES * max(1, part.num_values):

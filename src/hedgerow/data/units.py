@@ -157,7 +157,11 @@ class Records:
 
 
 def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple[str, int]]:
-    """Each feature's name, and how many of its values are clamped or not listed. Args: features: as in `Records`."""
+    """Each feature's name, and how many of its values are clamped or not listed.
+
+    Args:
+        features: as in `Records`.
+    """
     for feature, column in zip(plan.features, features, strict=True):
         if feature.is_categorical:
             outside = column == UNKNOWN_CATEGORY

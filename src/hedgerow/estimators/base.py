@@ -167,7 +167,8 @@ def is_dataframe(X: Any) -> bool:
 def columns_of(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Columns:
     """The columns of `X` by name, in order; raises DataError for a type that cannot be read, by the column's name.
 
-    Args: with_lists: whether the categories that their types list are wanted, where a plan can list them.
+    Args:
+        with_lists: whether the categories that their types list are wanted, where a plan can list them.
     """
     if isinstance(X, np.ndarray | list | tuple):
         # Not an array of numpy's choice: one text among a list's numbers would make text of all of them.
@@ -224,7 +225,8 @@ def planned_features(
 ) -> list[dict[str, Any]]:
     """The plan's [[features]] tables.
 
-    Args: found: by name of a feature that is not declared, its kind, and the range of numbers and dates.
+    Args:
+        found: by name of a feature that is not declared, its kind, and the range of numbers and dates.
     """
     features: list[dict[str, Any]] = []
     for name in names:
@@ -272,8 +274,9 @@ def encode_rows(
 ) -> tuple[CodeArray, HeldValues | None]:
     """Grid codes [n_features, n] of a table, one byte per value, and no other copy of a C-ordered matrix.
 
-    Args: is_training: whether the values are wanted as well, where a run may ask for their places within their cells,
-        and the caller is told of columns of which much lies beyond the plan.
+    Args:
+        is_training: whether the values are wanted as well, where a run may ask for their places within their cells, and
+            the caller is told of columns of which much lies beyond the plan.
     """
     unfit = {name: AsMissing() for name in plan.feature_names}
 
@@ -849,7 +852,8 @@ Rows = Mapping[str, NDArray[np.intp] | None]
 def rows_of_sites(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
     """Each site's rows, by the site's name.
 
-    Args: sites: the name of each row's site [n]; None for one site that holds all rows. 1 and 1.0 name one site.
+    Args:
+        sites: the name of each row's site [n]; None for one site that holds all rows. 1 and 1.0 name one site.
 
     Raises:
         DataError: when `sites` has another length, or a row's site is missing.

@@ -26,7 +26,7 @@ _PATHS = {
 
 
 def require_version(version: object, whose: str) -> None:
-    """Raises RemoteProtocolError `flower-version` unless it is the installed one."""
+    """Raise RemoteProtocolError `flower-version` unless it is the installed one."""
     if version != __version__:
         said = str(version)[:32] if version else "no version"
         raise RemoteProtocolError("flower-version", whose=whose, said=said, installed=__version__)

@@ -34,7 +34,11 @@ _NODE_UNAVAILABLE = 5
 
 
 class GridPost:
-    """See `coordinator.Post`. Args: grid: what Flower gives a ServerApp."""
+    """See `coordinator.Post`.
+
+    Args:
+        grid: what Flower gives a ServerApp.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

@@ -99,9 +99,12 @@ class Post(Protocol):
 class Patience:
     """How long the hub waits, in seconds.
 
-    Args: poll, longest_poll: between two looks for replies, longer while none comes; roll_call: between two looks for
-        new nodes; repeat: before a request without a reply is posted again, doubled each time up to longest_repeat;
-        closing: for the last messages to be taken; max_failures: of one request, before its node counts as gone.
+    Args:
+        poll, longest_poll: between two looks for replies, longer while none comes.
+        roll_call: between two looks for new nodes.
+        repeat: before a request without a reply is posted again, doubled each time up to longest_repeat.
+        closing: for the last messages to be taken.
+        max_failures: of one request, before its node counts as gone.
     """
 
     poll: float = 0.1
@@ -167,9 +170,13 @@ class _Peer:
 class FlowerHub:
     """See `transport.interface.Hub`.
 
-    Args: identity: the coordinator's; roster: who may take part; post: carries the envelopes; clock; greeting: what a
-        greeting carries, open for its carrier to read; needs_reply: whether what waits for a site must go now,
-        or may wait for the next message; patience; a node that asks its owner is greeted again after `repeat`.
+    Args:
+        identity: the coordinator's.
+        roster: who may take part.
+        post: carries the envelopes.
+        greeting: what a greeting carries, open for its carrier to read.
+        needs_reply: whether what waits for a site must go now, or may wait for the next message; patience; a node that
+            asks its owner is greeted again after `repeat`.
     """
 
     def __init__(

@@ -107,7 +107,7 @@ def parse(data: bytes) -> Envelope:
 
 
 def require_signature(data: bytes, identity_key: bytes) -> None:
-    """Raises WireRefusal UNPINNED unless the Ed25519 key of 32 bytes has signed the envelope in `data`."""
+    """Raise WireRefusal UNPINNED unless the Ed25519 key of 32 bytes has signed the envelope in `data`."""
     try:
         verify(identity_key, _DOMAIN, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
     except PrimitiveFault:
@@ -118,7 +118,8 @@ def require_signature(data: bytes, identity_key: bytes) -> None:
 class LinkKeys:
     """The two keys of one link, one for each direction; never logged.
 
-    Args: to_node, to_hub: 32 bytes each.
+    Attributes:
+        to_node, to_hub: 32 bytes each.
     """
 
     to_node: bytes
@@ -126,9 +127,13 @@ class LinkKeys:
 
     @classmethod
     def agree(cls, secret: bytes, peer: bytes, link: bytes, site: str) -> LinkKeys:
-        """The keys of a link. Args: secret: one's own X25519 secret, 32 bytes; peer: the other's public key.
+        """The keys of a link.
 
         Raises WireRefusal MALFORMED for a key of low order.
+
+        Args:
+            secret: one's own X25519 secret, 32 bytes.
+            peer: the other's public key.
         """
         try:
             shared = SecretKey(secret).agree(peer)
@@ -302,7 +307,10 @@ def _receive_all(connection: socket.socket, seconds: float) -> bytes:
 class Fetched:
     """What came back for one letter.
 
-    Args: number; data: the reply, or None; code: why there is none; is_away: because the node is not there now.
+    Attributes:
+        data: the reply, or None.
+        code: why there is none.
+        is_away: because the node is not there now.
     """
 
     number: str

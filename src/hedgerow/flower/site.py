@@ -404,7 +404,10 @@ def _log(folder: Path, text: str) -> Path:
 def serve(path: Path, socket: Path, log_format: str, *, leaves: bool) -> None:
     """Answer what a SuperNode hands over, until interrupted.
 
-    Args: path: the site's file; socket: where the SuperNode's user may knock; leaves: leave the run of the state first.
+    Args:
+        path: the site's file.
+        socket: where the SuperNode's user may knock.
+        leaves: leave the run of the state first.
     """
     options = build_options(read_site_file(path))
     name = read_private(Path(options.identity)).public.name

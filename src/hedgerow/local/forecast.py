@@ -120,7 +120,9 @@ def forecast(plan: Plan) -> Forecast:
 def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> Guarantees:
     """What an epoch of so many sites is promised when they add the noise, as a coordinator sets it up.
 
-    Args: n_sites: >= 3; min_survivors: the plan's `min_sites`.
+    Args:
+        n_sites: >= 3.
+        min_survivors: the plan's `min_sites`.
     """
     wishes = default_wishes(n_sites, LEAST_COLLUDERS)
     least = max(wishes.min_survivors, min(min_survivors, n_sites))

@@ -56,7 +56,11 @@ class Surveyed:
 def survey_sites(questions: Questions, sites: Mapping[str, RawSite], noise: NoiseSource) -> Surveyed:
     """Carry a survey out over all sites, under masks as a training would be; deterministic but for `noise`.
 
-    Args: sites: each site's rows, by its name. Raises PrivacyError for an epsilon or delta out of range.
+    Args:
+        sites: each site's rows, by its name.
+
+    Raises:
+        PrivacyError: for an epsilon or delta out of range.
     """
     program = survey(questions)
     query = next(program)
@@ -302,7 +306,8 @@ def table_survey(
 ) -> TableSurvey:
     """Statistics with the report on them; raises PrivacyError where they have cost more than they may.
 
-    Args: is_clear: whether sums of several sites were added up without masks.
+    Args:
+        is_clear: whether sums of several sites were added up without masks.
     """
     context = replace(
         PrivacyContext.of(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),

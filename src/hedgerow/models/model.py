@@ -176,7 +176,8 @@ class Model:
     def report_text(self, date: str) -> str:
         """Its report as it can be filed: with the sites, the outcome, the version, and the day it was printed on.
 
-        Args: date: of that day, as ISO 8601. No file of a model has one: equal runs are equal bytes.
+        Args:
+            date: of that day, as ISO 8601. No file of a model has one: equal runs are equal bytes.
         """
         filed = self.filing(date)
         outcome = "complete" if self.salvaged is None else self.salvaged.text()
@@ -257,7 +258,8 @@ class Model:
     def encode(self, columns: Columns) -> CodeArray:
         """Grid codes of raw columns: uint8 or uint16 [n_features, n].
 
-        Args: columns: by name, or a table of pandas, polars, Arrow or DuckDB.
+        Args:
+            columns: by name, or a table of pandas, polars, Arrow or DuckDB.
 
         Raises:
             DataError: a column is missing, of another length, or of the wrong type.
@@ -268,7 +270,11 @@ class Model:
         return codes
 
     def without_values(self, codes: CodeArray) -> set[str]:
-        """The features of which no record has a value, or a listed one. Args: codes: of the grid, [n_features, n]."""
+        """The features of which no record has a value, or a listed one.
+
+        Args:
+            codes: of the grid, [n_features, n].
+        """
         features = zip(self.plan.feature_names, self.ensemble.grid.features, codes, strict=True)
         without = ((name, own.n_categories or own.missing_code, found) for name, own, found in features)
         return {name for name, first, found in without if len(found) and (found >= first).all()}
@@ -585,7 +591,8 @@ def sole_writer(path: Path) -> Iterator[None]:
 def save_unless_kept(model: Model, path: Path, remedy: str = "") -> bool:
     """Write a model, unless the file has it already with more on its account; whether it was written.
 
-    Args: path, remedy: as for `require_room`.
+    Args:
+        path, remedy: as for `require_room`.
 
     Raises:
         UsageError, EnvironmentFault: as `writes_over`; also when the file cannot be written.

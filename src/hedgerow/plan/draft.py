@@ -187,7 +187,11 @@ def draft_label(name: str, entry: Entry) -> str:
 
 
 def draft_survival(label: str, event: str, entry: Entry) -> str:
-    """The table of times to an event. Args: entry: what is known of the event's column."""
+    """The table of times to an event.
+
+    Args:
+        entry: what is known of the event's column.
+    """
     codes = toml_value(entry.categories) if len(entry.categories) == 2 else ""
     return "\n".join(
         [

@@ -55,7 +55,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 def read_json(text: str | bytes, most: float = math.inf) -> Any:
     """The value in a text of JSON; ValueError, fit to be shown, for other text or for values that are not plain.
 
-    Args: most: values inside it.
+    Args:
+        most: values inside it.
     """
     try:
         value = json.loads(text)
@@ -68,10 +69,11 @@ def read_json(text: str | bytes, most: float = math.inf) -> Any:
 
 
 def require_plain(value: object, most: float = math.inf) -> None:
-    """Raises ValueError, fit to be shown, for nesting beyond 32, integers beyond 2**128, and texts, names of fields
+    """Raise ValueError, fit to be shown, for nesting beyond 32, integers beyond 2**128, and texts, names of fields
     among them, with characters that are not shown as they are. It begins with the dotted path of what is wrong.
 
-    Args: most: values inside it; with more, a ValueError as well.
+    Args:
+        most: values inside it; with more, a ValueError as well.
     """
     level: list[tuple[str, object]] = [("", value)]
     n_values = 0

@@ -290,7 +290,11 @@ class Privacy:
 
 
 def who_sees(noise: str) -> str:
-    """What each party sees of a run's totals. Args: noise: as `Privacy.noise`; that of an evaluation may be another."""
+    """What each party sees of a run's totals.
+
+    Args:
+        noise: as `Privacy.noise`; that of an evaluation may be another.
+    """
     if noise == "server":
         return (
             "the coordinator adds the noise: it sees exact totals over all sites, which can be one person's. It is "
@@ -488,7 +492,8 @@ class Plan:
     def is_run_of(self, agreed: Plan, *, is_model: bool = True) -> bool:
         """Whether this is the plan that was agreed on.
 
-        Args: is_model: whether it may be so with the seed that the sites drew, as a model's plan is.
+        Args:
+            is_model: whether it may be so with the seed that the sites drew, as a model's plan is.
         """
         seed = self.model.structure_seed
         own = agreed.with_structure_seed(seed) if is_model and isinstance(seed, int) else agreed

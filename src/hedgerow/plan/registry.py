@@ -19,7 +19,8 @@ class Registry(dict[str, Member]):
 
     What is added would else run under another one's name: in plans that were agreed on, and in reports.
 
-    Args: kind: what a member is, for the error.
+    Args:
+        kind: what a member is, for the error.
     """
 
     def __init__(self, kind: str) -> None:
@@ -118,7 +119,11 @@ class LabelKind:
         return False
 
     def doubt(self, counts: Any, label: Any) -> str:
-        """What to look at where labels look wrong, else "". Args: counts: records by their code, int [n_codes]."""
+        """What to look at where labels look wrong, else "".
+
+        Args:
+            counts: records by their code, int [n_codes].
+        """
         return ""
 
     def made(self, effects: Any, label: Any, noise: Any) -> Any:

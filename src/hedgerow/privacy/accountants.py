@@ -148,13 +148,13 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Raises PrivacyError unless epsilon is a finite number above 0."""
+    """Raise PrivacyError unless epsilon is a finite number above 0."""
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise PrivacyError("epsilon-out-of-range", epsilon=epsilon)
 
 
 def check_delta(delta: float) -> None:
-    """Raises PrivacyError unless 0 < delta < 1."""
+    """Raise PrivacyError unless 0 < delta < 1."""
     if not 0 < delta < 1:
         raise PrivacyError("delta-out-of-range", delta=delta)
 

@@ -286,7 +286,8 @@ def for_rows(event: Event, n_rows: int) -> Event:
     below its budget: at the rate 1, by Cauchy's inequality, those of n rows below n² times as much; over samples
     nothing is known of them, so they count as if there was no filter.
 
-    Args: n_rows: >= 1.
+    Args:
+        n_rows: >= 1.
 
     Raises:
         PrivacyError: code "unknown-event", for a type whose meaning is not known here.

@@ -91,7 +91,8 @@ class PublicInputs:
     def facts(self, n_prepared: int) -> list[tuple[str, str]]:
         """Some lines for a person: counts and the first names of many columns.
 
-        Args: n_prepared: releases before the run, which found what was found.
+        Args:
+            n_prepared: releases before the run, which found what was found.
         """
         features = [column for column in self.columns if column.role == "feature"]
         facts = [("columns", f"the names of {_many(features)}, and their types: {_by_origin(features)}")]

@@ -559,7 +559,8 @@ def _read_numbers(claims: Mapping[str, Any]) -> dict[str, float]:
 def list_warnings(epsilon: float, delta: float, n_records: int | None) -> tuple[str, ...]:
     """What is wrong with a promise of (epsilon, delta) even where it is kept, in words without a full stop.
 
-    Args: n_records: records that the plan declares; None if that is not known.
+    Args:
+        n_records: records that the plan declares; None if that is not known.
     """
     found = []
     if n_records is not None and delta * n_records >= 1:

@@ -59,8 +59,10 @@ def pack(
 ) -> IntVector:
     """The release of a round: int64 [n_groups (1 + length)].
 
-    Args: sums: the noisy ones, by group, each int64 [length]; weights: > 0, of the groups that have one; false: the
-        groups to whose sums no records add up.
+    Args:
+        sums: the noisy ones, by group, each int64 [length].
+        weights: > 0, of the groups that have one.
+        false: the groups to whose sums no records add up.
     """
     rows = np.zeros((n_groups, 1 + length), dtype=np.int64)
     rows[list(false), 0] = REJECTED_WEIGHT
@@ -111,7 +113,9 @@ def count_drawing_rounds(n_exchanges: int) -> int:
 def derive_drawing(seed: int, number: int) -> bytes:
     """By what the groups of a drawing are dealt: nothing in the first, whose sites draw the seed, else 32 bytes.
 
-    Args: seed: that the sites have drawn for the trees, 0 to 2^63 - 1; number: of the drawing, from 0.
+    Args:
+        seed: that the sites have drawn for the trees, 0 to 2^63 - 1.
+        number: of the drawing, from 0.
     """
     return digest("drawing", seed.to_bytes(8, "big"), number.to_bytes(8, "big")) if number else b""
 
@@ -164,7 +168,8 @@ class LineUp:
     def take(self, release: IntVector, parts: Sequence[Sequence[int]]) -> list[int]:
         """The nodes of groups that are out of line for the first time with this release; or a site that is named.
 
-        Args: parts: the nodes of the roster by groups.
+        Args:
+            parts: the nodes of the roster by groups.
         """
         marks = self._mark_groups(split_by_group(release, self._n_groups))
         if self._n_rounds:

@@ -455,6 +455,6 @@ def is_expected(state: NodeState | RunState, kind: MessageKind) -> bool:
 
 
 def require_expected(state: NodeState | RunState, kind: MessageKind) -> None:
-    """Raises RemoteProtocolError (code "out-of-order") unless the script has this message in this state."""
+    """Raise RemoteProtocolError (code "out-of-order") unless the script has this message in this state."""
     if not is_expected(state, kind):
         raise RemoteProtocolError("out-of-order", kind=kind.name, state=state.value)

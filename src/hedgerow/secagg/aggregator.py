@@ -183,7 +183,8 @@ class Aggregator:
     def close_echoes(self, *, is_last: bool = False) -> tuple[Aggregator, bytes]:
         """The next state and the echo certificate for all survivors; raises SumAbandoned TOO_FEW_ANSWERS.
 
-        Args: is_last: whether no more are waited for; then most groups are enough.
+        Args:
+            is_last: whether no more are waited for; then most groups are enough.
         """
         parts = [part for part in self.view.parts if not self.uploads.keys().isdisjoint(part)]
         lacking = [part for part in parts if self._n_echoes(part) < self.view.by_node[part[0]].quorum]

@@ -120,9 +120,12 @@ class Enrolment(StoredState):
     def begin(cls, context: NodeContext, parameters: bytes, entropy: Entropy, last_attempt: int = 0) -> Step[Enrolment]:
         """The first step: keys drawn, the signed key bundle and the slot keys to send.
 
-        Args: parameters: the coordinator's EpochParameters; last_attempt: the highest attempt of this run that the
-            node recorded (fact "enrolled"), 0 if none.
-        Raises Refusal: MALFORMED, ROSTER_MISMATCH, STALE_ATTEMPT, UNKNOWN_NODE, and what the policy refuses.
+        Args:
+            parameters: the coordinator's EpochParameters.
+            last_attempt: the highest attempt of this run that the node recorded (fact "enrolled"), 0 if none.
+
+        Raises:
+            Refusal: MALFORMED, ROSTER_MISMATCH, STALE_ATTEMPT, UNKNOWN_NODE, and what the policy refuses.
         """
         state = advance(Party.NODE, State.UNENROLLED, Event.PARAMETERS)
         proposed = EpochParameters.from_bytes(parameters)
@@ -158,8 +161,9 @@ class Enrolment(StoredState):
     ) -> Step[Enrolment]:
         """The step that sends every holder its sealed shares of all slot keys; raises Refusal.
 
-        Args: delivery: the list of nonces, and the neighbours' slot keys; kept: by identity key, the last signed header
-            of a site that this node has kept, to be handed back.
+        Args:
+            delivery: the list of nonces, and the neighbours' slot keys.
+            kept: by identity key, the last signed header of a site that this node has kept, to be handed back.
         """
         state = advance(Party.NODE, self.state, Event.NONCE_LIST)
         delivered = NonceDelivery.from_bytes(delivery)
@@ -213,9 +217,12 @@ class Enrolment(StoredState):
     def finish(self, context: NodeContext, ready_list: bytes, answered: Collection[str] = ()) -> Step[Participant]:
         """The step into the ready epoch; nothing is sent.
 
-        Args: answered: the purposes of this run that the node answered in earlier epochs (facts "purpose-answered");
-            without them, a coordinator could take a sum again, over other sites, by starting a new epoch.
-        Raises Refusal: NOT_READY, NOT_ACKNOWLEDGED, COHORT_TOO_SMALL, DIFFERENT_VIEW, ...
+        Args:
+            answered: the purposes of this run that the node answered in earlier epochs (facts "purpose-answered");
+                without them, a coordinator could take a sum again, over other sites, by starting a new epoch.
+
+        Raises:
+            Refusal: NOT_READY, NOT_ACKNOWLEDGED, COHORT_TOO_SMALL, DIFFERENT_VIEW, ...
         """
         advance(Party.NODE, self.state, Event.READY_LIST)
         view = EpochView.from_messages(context.roster, self.parameters, self.key_list, self.nonce_list, ready_list)
@@ -235,8 +242,11 @@ class Enrolment(StoredState):
     def restore(cls, data: bytes, sequence: int) -> Enrolment:
         """The state written last.
 
-        Args: sequence: that of the last record written, kept apart from `data`.
-        Raises OwnMistake CORRUPT_STATE, or ROLLED_BACK when `data` is of another sequence.
+        Args:
+            sequence: that of the last record written, kept apart from `data`.
+
+        Raises:
+            OwnMistake: CORRUPT_STATE or ROLLED_BACK when `data` is of another sequence.
         """
         found = cls.latest(data)
         if found.sequence != sequence:
@@ -460,7 +470,7 @@ class EpochSetup:
         return {node: self._read_advertisement(node).slot_keys for node in nodes}
 
     def _require_enough(self, there: Collection[int]) -> None:
-        """Raises SumAbandoned TOO_FEW_READY unless these are enough, in most groups where there are any."""
+        """Raise SumAbandoned TOO_FEW_READY unless these are enough, in most groups where there are any."""
         wishes, n_open, needed = self.parameters.wishes, 0, 1
         for part in split_members(self.roster, self.advertisements, wishes.n_groups, self.parameters.drawing):
             least = derive(len(part), wishes).min_survivors if part else 1
@@ -473,7 +483,7 @@ class EpochSetup:
         return agree(self.roster, self.parameters, self.key_list, self.nonce_list)
 
     def _check_advertisement(self, fresh: dict[bytes, int], message: bytes) -> int:
-        """Checks one advertisement as nodes will, and that no other node has its keys; enters them in `fresh`."""
+        """Check one advertisement as nodes will, and that no other node has its keys; enters them in `fresh`."""
         advertised = Advertisement.from_bytes(message)
         listed = build_signed_list(Kind.KEY_LIST, self.parameters.hash(), [advertised.bundle])
         bundles = read_key_list(listed, self.parameters, self.roster)

@@ -85,8 +85,12 @@ def echo_quorum(n_nodes: int, n_colluders: int) -> int:
 class Wishes(Record):
     """What an epoch's parameters ask for; zero means "by default".
 
-    Args: n_colluders: colluding nodes to withstand; min_survivors: least nodes in a sum; threshold: shares to rebuild a
-        secret; max_drops: nodes that may drop out of a sparse cohort; is_sparse, has_echo: graph and echo exchange;
+    Attributes:
+        n_colluders: colluding nodes to withstand.
+        min_survivors: least nodes in a sum.
+        threshold: shares to rebuild a secret.
+        max_drops: nodes that may drop out of a sparse cohort.
+        is_sparse, has_echo: graph and echo exchange.
         n_groups: of sites, each with a sum of its own; all other numbers are then of every group. 0 for one sum.
     """
 
@@ -247,7 +251,8 @@ def dealt(keys: Sequence[bytes], n_groups: int, drawing: bytes = b"") -> tuple[i
 
     Sizes differ by one at most. Who chooses a key may choose its group; what is promised holds for any grouping.
 
-    Args: drawing: what the groups are drawn by; empty for those of the roster alone.
+    Args:
+        drawing: what the groups are drawn by; empty for those of the roster alone.
     """
     order = sorted(range(len(keys)), key=lambda site: digest("group", keys[site], *([drawing] if drawing else [])))
     groups = [0] * len(keys)
@@ -277,7 +282,9 @@ def complete_parts(parts: Iterable[tuple[int, ...]]) -> Graph:
 def harary(members: tuple[int, ...], degree: int, seed: bytes) -> Graph:
     """The ring of randomly ordered members, each joined to the degree/2 next ones on both sides.
 
-    Args: degree: even, below len(members); seed: 32 bytes that no party chose (the hash of all revealed nonces).
+    Args:
+        degree: even, below len(members).
+        seed: 32 bytes that no party chose (the hash of all revealed nonces).
     """
     order = list(members)
     # A number is uniform as words of the incomplete last interval are rejected: with odds below 2^-48, so four words a

@@ -47,7 +47,7 @@ class SlotChain:
         return hkdf(self.link, b"", _context("slot-storage"))
 
     def secrets(self, count: int) -> Iterator[bytes]:
-        """Yields the 32 secret bytes of the keys of this slot and the following ones, `count` in all."""
+        """Yield the 32 secret bytes of the keys of this slot and the following ones, `count` in all."""
         chain = self
         for _ in range(count):
             yield chain.current_secret()

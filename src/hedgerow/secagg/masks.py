@@ -78,8 +78,11 @@ Integers = NDArray[np.int64]
 def width_for(sum_bound: int) -> int:
     """The least width in bits (32 or 64) whose two's complement holds every sum in [-sum_bound, sum_bound].
 
-    Args: sum_bound: bound on the absolute value of an entry of the sum, the noise's tail included (1..2^63 - 1).
-    Raises Refusal WIDTH_TOO_NARROW when no width holds it.
+    Args:
+        sum_bound: bound on the absolute value of an entry of the sum, the noise's tail included (1..2^63 - 1).
+
+    Raises:
+        Refusal: WIDTH_TOO_NARROW when no width holds it.
     """
     for width in WIDTHS:
         if 1 <= sum_bound < 2 ** (width - 1):
@@ -88,13 +91,13 @@ def width_for(sum_bound: int) -> int:
 
 
 def require_width(width: int, sum_bound: int) -> None:
-    """Raises Refusal WIDTH_TOO_NARROW unless `width` is 32 or 64 and holds sums up to `sum_bound`."""
+    """Raise Refusal WIDTH_TOO_NARROW unless `width` is 32 or 64 and holds sums up to `sum_bound`."""
     if width not in WIDTHS or width < width_for(sum_bound):
         raise refuse(Code.WIDTH_TOO_NARROW, f"A width of {width} bits, a bound of {sum_bound}.")
 
 
 def check_vectors(vectors: tuple[VectorSpec, ...], max_length: int) -> None:
-    """Raises Refusal SPEC_UNACCEPTABLE (none, repeated, empty, too long, no bound) or WIDTH_TOO_NARROW."""
+    """Raise Refusal SPEC_UNACCEPTABLE (none, repeated, empty, too long, no bound) or WIDTH_TOO_NARROW."""
     names = {vector.vector_id for vector in vectors}
     if not vectors or len(names) != len(vectors) or sum(vector.length for vector in vectors) > max_length:
         raise refuse(Code.SPEC_UNACCEPTABLE, peer="coordinator")
@@ -133,10 +136,11 @@ def wrap(vector: Integers, width: int) -> Integers:
 
 
 def require_within(released: Integers, bound: int) -> None:
-    """Raises SumAbandoned SUM_OUT_OF_RANGE for an entry outside [-bound, bound].
+    """Raise SumAbandoned SUM_OUT_OF_RANGE for an entry outside [-bound, bound].
 
-    Args: released: a sum *with its noise*, written down and charged already; of a sum without, this would be a
-        question that nothing was paid for.
+    Args:
+        released: a sum *with its noise*, written down and charged already; of a sum without, this would be a question
+            that nothing was paid for.
     """
     if _goes_beyond(released, bound):
         raise refuse(Code.SUM_OUT_OF_RANGE)
@@ -157,8 +161,11 @@ Sampler = Callable[[Fraction, int], Integers]
 def share_variance(total_variance: Fraction, guarantees: Guarantees) -> Fraction:
     """The variance parameter of one node's share so that the honest shares in any sum make up the total.
 
-    Args: total_variance: sigma^2 of the accounted noise, in grid units squared (> 0).
-    Raises PrivacyError when no honest vector is guaranteed or the variance is not positive.
+    Args:
+        total_variance: sigma^2 of the accounted noise, in grid units squared (> 0).
+
+    Raises:
+        PrivacyError: when no honest vector is guaranteed or the variance is not positive.
     """
     if total_variance <= 0:
         raise PrivacyError("out-of-range", name="A variance of noise", value=total_variance, wanted="above 0")
@@ -214,7 +221,7 @@ def encode_vectors(
 def add_masks(
     spec: RoundSpec, context: RoundContext, words: Mapping[str, Words], plus: list[bytes], minus: list[bytes]
 ) -> None:
-    """Adds to every vector the masks of the secrets `plus`, and subtracts those of `minus`, in place."""
+    """Add to every vector the masks of the secrets `plus`, and subtracts those of `minus`, in place."""
     for vector in spec.vectors:
         name, width = vector.vector_id, vector.width
         keys = vector_keys([*plus, *minus], context, name, width)
@@ -288,8 +295,11 @@ class Reconstructor:
     def recover(self, node: int, shares: Mapping[int, int | None], fits: Callable[[bytes], bool]) -> bytes:
         """The secret of `node` that `fits` what it published, from any threshold of `shares`.
 
-        Args: shares: by holder, as `shares_in` reads them.
-        Raises SumAbandoned: TOO_FEW_ANSWERS, or SECRET_UNRECOVERABLE when no set of shares fits.
+        Args:
+            shares: by holder, as `shares_in` reads them.
+
+        Raises:
+            SumAbandoned: TOO_FEW_ANSWERS, or SECRET_UNRECOVERABLE when no set of shares fits.
         """
         values = {holder + 1: share for holder, share in shares.items() if share is not None}
         if len(values) < len(shares):
@@ -312,7 +322,7 @@ class Reconstructor:
         raise refuse(Code.SECRET_UNRECOVERABLE, peer=node)
 
     def _subsets(self, trusted: list[int], everyone: list[int]) -> Iterator[tuple[int, ...]]:
-        """Yields sets of holders to try: the trusted ones first, then with ever more of them left out."""
+        """Yield sets of holders to try: the trusted ones first, then with ever more of them left out."""
         for candidates in (trusted, everyone):
             for left_out in range(len(candidates) - self._threshold + 1):
                 for omitted in combinations(candidates, left_out):
@@ -372,7 +382,7 @@ def name_in(view: EpochView, vector_id: str, part: int) -> str:
 
 
 def sums_names(view: EpochView, spec: RoundSpec, uploads: Collection[int]) -> Iterator[str]:
-    """Yields the names in `add_parts` of these nodes' uploads, in its order."""
+    """Yield the names in `add_parts` of these nodes' uploads, in its order."""
     for part, members in enumerate(view.parts):
         if not set(members).isdisjoint(uploads):
             yield from (name_in(view, vector.vector_id, part) for vector in spec.vectors)
@@ -413,8 +423,10 @@ def unmask(
     The sums are not looked at: they may still be without noise. With groups each has its own, by `name_in`; with
     `is_last` those that cannot be opened are left out, if enough others can.
 
-    Args: headers: of the uploads, by node; totals: `add_masked` of them, which is left as it is; shares: `shares_in`
-        each holder's answer.
+    Args:
+        headers: of the uploads, by node.
+        totals: `add_masked` of them, which is left as it is.
+        shares: `shares_in` each holder's answer.
     """
     # For every node the shares about it, by the holder that sent them.
     about: dict[int, dict[int, int | None]] = {node: {} for node in view.ready}

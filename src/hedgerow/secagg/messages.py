@@ -137,7 +137,7 @@ def split_signed(data: bytes, peer: int | str | None = None) -> tuple[bytes, byt
 
 
 def check_signature(public: bytes, kind: Kind, data: bytes, peer: int | str | None) -> None:
-    """Raises Refusal BAD_SIGNATURE unless the signed message `data` of `kind` verifies under `public`."""
+    """Raise Refusal BAD_SIGNATURE unless the signed message `data` of `kind` verifies under `public`."""
     body, signature = split_signed(data, peer)
     try:
         verify(public, _domain(kind), body, signature)
@@ -283,9 +283,14 @@ class Roster(Sent):
 class EpochParameters(Sent):
     """What the coordinator proposes for one epoch; every node checks it against its own policy.
 
-    Args: run_id: 32 bytes, the plan's hash or a nonce; attempt: 1..16, counts the set-ups of one run; roster_hash: 32
-        bytes; n_slots: aggregations (retries included) the epoch can hold (1..4096); wishes: thresholds and graph;
-        noise: who adds it; drawing: 32 bytes by which sites are dealt to groups, none for groups of the roster alone.
+    Attributes:
+        run_id: 32 bytes, the plan's hash or a nonce.
+        attempt: 1..16, counts the set-ups of one run.
+        roster_hash: 32 bytes.
+        n_slots: aggregations (retries included) the epoch can hold (1..4096).
+        wishes: thresholds and graph.
+        noise: who adds it.
+        drawing: 32 bytes by which sites are dealt to groups, none for groups of the roster alone.
     """
 
     KIND = Kind.PARAMETERS
@@ -313,9 +318,12 @@ def _hash_parameters(parameters: EpochParameters) -> bytes:
 class NodePolicy:
     """What a node's owner insists on, whatever the coordinator proposes.
 
-    Args: min_cohort: least nodes in the epoch; min_colluders: least colluders to be withstood; min_honest_survivors:
-        least survivors beyond the colluders (3, or 2 where every node adds its own noise); min_honest_group: least
-        honest vectors guaranteed in any sum; max_slots, max_length: what the node is willing to hold (slots, entries).
+    Attributes:
+        min_cohort: least nodes in the epoch.
+        min_colluders: least colluders to be withstood.
+        min_honest_survivors: least survivors beyond the colluders (3, or 2 where every node adds its own noise).
+        min_honest_group: least honest vectors guaranteed in any sum.
+        max_slots, max_length: what the node is willing to hold (slots, entries).
     """
 
     min_cohort: int = 3
@@ -499,9 +507,13 @@ def view_hash(parameters: bytes, key_list: bytes, nonce_list: bytes) -> bytes:
 class VectorSpec(Record):
     """One vector of a slot.
 
-    Args: vector_id: distinct within the slot; length: entries (>= 1); width: bits of an entry, 32 or 64; entry_bound:
-        bound on |entry| of one node's vector, before its share of noise; sum_bound: bound on |entry| of what is
-        released, the noise's tail included, wherever the noise is added.
+    Attributes:
+        vector_id: distinct within the slot.
+        length: entries (>= 1).
+        width: bits of an entry, 32 or 64.
+        entry_bound: bound on the absolute value of an entry of one node's vector, before its share of noise.
+        sum_bound: bound on the absolute value of an entry of what is released, the noise's tail included, wherever the
+            noise is added.
     """
 
     vector_id: Line
@@ -523,8 +535,12 @@ class NoiseSpec(Record):
 class RoundSpec(Signed):
     """Coordinator to nodes, signed: what slot `slot` is for.
 
-    Args: epoch: digest of the epoch's view; purpose: what the sum is for, at most one release each; model: 32-byte
-        digest of the model so far; vectors: 1..64; noise: see NoiseSpec.
+    Attributes:
+        epoch: digest of the epoch's view.
+        purpose: what the sum is for, at most one release each.
+        model: 32-byte digest of the model so far.
+        vectors: 1 to 64 of them.
+        noise: see NoiseSpec.
     """
 
     KIND = Kind.ROUND_SPEC

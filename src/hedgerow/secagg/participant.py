@@ -90,7 +90,7 @@ class ExpectedRound:
 
 
 def check_spec(spec: RoundSpec, expected: ExpectedRound, view: EpochView, policy: NodePolicy) -> None:
-    """Raises Refusal: NOISE_MISMATCH, SPEC_UNACCEPTABLE, WIDTH_TOO_NARROW or PURPOSE_UNEXPECTED."""
+    """Raise Refusal: NOISE_MISMATCH, SPEC_UNACCEPTABLE, WIDTH_TOO_NARROW or PURPOSE_UNEXPECTED."""
     if spec.noise.mode is not view.noise or spec.noise != expected.noise:
         raise refuse(Code.NOISE_MISMATCH, peer="coordinator")
     check_vectors(spec.vectors, policy.max_length)
@@ -101,7 +101,7 @@ def check_spec(spec: RoundSpec, expected: ExpectedRound, view: EpochView, policy
 def check_manifest(
     manifest: Manifest, view: EpochView, node: int, context: RoundContext, purpose: str, own_header: bytes
 ) -> None:
-    """Raises Refusal: OTHER_SPEC, UNKNOWN_NODE, TOO_FEW_SURVIVORS, TOO_FEW_NEIGHBOURS or SELF_OMITTED."""
+    """Raise Refusal: OTHER_SPEC, UNKNOWN_NODE, TOO_FEW_SURVIVORS, TOO_FEW_NEIGHBOURS or SELF_OMITTED."""
     if manifest.context != context or manifest.purpose != purpose:
         raise refuse(Code.OTHER_SPEC, "The manifest's.", "coordinator")
     for survivor in manifest.survivors:
@@ -286,9 +286,12 @@ class Participant:
     ) -> Step[Participant]:
         """The step that sends this node's masked vectors for one slot.
 
-        Args: expected: what this node's own training state expects; vectors: int64 arrays by vector id, entries
-            within the entry bound; noise: this node's noise shares, required where noise is distributed and only there.
         Raises Refusal (peer's fault) or OwnMistake VECTOR_UNFIT; on either, nothing is sent and no slot is used.
+
+        Args:
+            expected: what this node's own training state expects.
+            vectors: int64 arrays by vector id, entries within the entry bound.
+            noise: this node's noise shares, required where noise is distributed and only there.
         """
         self._require_running(context)
         check_signature(self.view.roster.coordinator, Kind.ROUND_SPEC, signed_spec, "coordinator")
@@ -419,9 +422,12 @@ class Participant:
     def restore_parts(cls, epoch: bytes, step: bytes, purposes: Collection[str], sequence: int) -> Participant:
         """The state written last.
 
-        Args: epoch, step: from `epoch_bytes` and `step_bytes`; purposes: those answered; sequence: that of the last
-            record written, kept apart from `step`: a restored backup does not fit it.
         Raises OwnMistake CORRUPT_STATE or ROLLED_BACK; the node must then enrol in a new epoch.
+
+        Args:
+            epoch, step: from `epoch_bytes` and `step_bytes`.
+            purposes: those answered.
+            sequence: that of the last record written, kept apart from `step`: a restored backup does not fit it.
         """
         kept, last = read_state(ParticipantEpoch, epoch), read_state(ParticipantStep, step)
         try:
@@ -520,7 +526,7 @@ class Participant:
 
 
 def storage_keys(chain: SlotChain) -> Iterator[bytes]:
-    """Yields the keys under which the held shares of the chain's slot and of those after it are stored."""
+    """Yield the keys under which the held shares of the chain's slot and of those after it are stored."""
     while True:
         yield chain.storage_key()
         chain = chain.after(chain.slot + 1)

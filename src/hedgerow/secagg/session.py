@@ -48,11 +48,11 @@ class SessionTraffic:
     down: dict[str, int] = field(default_factory=dict)
 
     def sent(self, site: str, message: bytes | None) -> None:
-        """Counts a message from the site."""
+        """Count a message from the site."""
         self.up[site] = self.up.get(site, 0) + len(message or b"")
 
     def received(self, site: str, message: bytes) -> None:
-        """Counts a message to the site."""
+        """Count a message to the site."""
         self.down[site] = self.down.get(site, 0) + len(message)
 
 
@@ -75,10 +75,13 @@ class EpochSession:
     ) -> None:
         """Sets the epoch up.
 
-        Args: sites: distinct names; n_slots: aggregations, retries included; entropy: the source of all secrets
-            (``os.urandom`` but in tests); silent_at_setup: sites that fall silent before "keys", "shares" or
-            "acknowledgements".
         Raises Refusal or SumAbandoned as the parties do.
+
+        Args:
+            sites: distinct names.
+            n_slots: aggregations, retries included.
+            entropy: the source of all secrets (``os.urandom`` but in tests).
+            silent_at_setup: sites that fall silent before "keys", "shares" or "acknowledgements".
         """
         self.traffic = SessionTraffic()
         self.entropy = entropy
@@ -156,9 +159,12 @@ class EpochSession:
     ) -> OpenedSums:
         """Runs one aggregation and returns its sums.
 
-        Args: spec: from `spec`; vectors: int64 arrays by site, then by vector id; noise: likewise, the sites' noise
-            shares where noise is distributed.
         Raises Refusal, OwnMistake or SumAbandoned; the slot is burned then.
+
+        Args:
+            spec: from `spec`.
+            vectors: int64 arrays by site, then by vector id.
+            noise: likewise, the sites' noise shares where noise is distributed.
         """
         drops = drops or Drops()
         aggregator = Aggregator.open(self.view, self.coordinator, spec)

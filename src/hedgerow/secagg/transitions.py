@@ -335,9 +335,12 @@ class StepRecord:
 class Step(Generic[S]):
     """The outcome of one step.
 
-    Args: state: the next state; message: bytes to send, or None; persist: facts that must reach the disk, together
-        with ``state.to_bytes()``, before `message` leaves (empty when nothing changed); complaints: refusals that
-        concern a part of the message only.
+    Args:
+        state: the next state.
+        message: bytes to send, or None.
+        persist: facts that must reach the disk, together with ``state.to_bytes()``, before `message` leaves (empty when
+            nothing changed).
+        complaints: refusals that concern a part of the message only.
     """
 
     state: S

@@ -78,7 +78,7 @@ def split_slot_keys(slot_keys: bytes) -> list[bytes]:
 
 
 def check_slot_keys(bundles: Mapping[int, KeyBundle], n_slots: int, slot_keys: Mapping[int, bytes]) -> None:
-    """Checks the slot keys of some of the members, each node's one after another, against what their nodes signed.
+    """Check the slot keys of some of the members, each node's one after another, against what their nodes signed.
 
     Raises Refusal: SLOT_KEYS_ALTERED, REPEATED_KEY or LOW_ORDER_KEY.
     """
@@ -115,9 +115,12 @@ def read_nonce_list(
 def read_nonce(
     message: bytes, parameters: EpochParameters, roster: Roster, bundles: Mapping[int, KeyBundle], key_list: bytes
 ) -> NonceReveal:
-    """One member's nonce, checked. Args: key_list: the hash of the list that it must have seen.
+    """One member's nonce, checked.
 
     Raises Refusal: UNKNOWN_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NONCE_MISMATCH, MALFORMED.
+
+    Args:
+        key_list: the hash of the list that it must have seen.
     """
     reveal = NonceReveal.from_signed(message)
     if reveal.node not in bundles:
@@ -325,8 +328,9 @@ class EpochView:
     ) -> EpochView:
         """The view rebuilt, and checked again, from `record`, without slot keys; raises Refusal.
 
-        Args: require: raises for a roster or parameters that are not wanted. It is asked before the lists are looked
-            at, whose signatures cost time: in a stranger's record they may be as many as the format allows.
+        Args:
+            require: raises for a roster or parameters that are not wanted. It is asked before the lists are looked at,
+                whose signatures cost time: in a stranger's record they may be as many as the format allows.
         """
         of = EpochRecord.from_bytes(record)
         require(of.roster, of.parameters)
@@ -350,7 +354,8 @@ class EpochView:
         """The view of `to_bytes`, checked again; raises Refusal, or OwnMistake CORRUPT_STATE without the keys
         that its party was given.
 
-        Args: node: whose view it is; None for the coordinator's.
+        Args:
+            node: whose view it is; None for the coordinator's.
         """
         stored = StoredView.from_bytes(data)
         view = cls.from_record(stored.record)

@@ -214,7 +214,7 @@ def check_releases(task: Task, n_sites: int) -> None:
 
 
 def _require_sendable(entries: int, n_bytes: int, n_exchanges: int) -> None:
-    """Raises PlanError (code "plan-releases-too-long") for more entries of so many bytes than a message holds."""
+    """Raise PlanError (code "plan-releases-too-long") for more entries of so many bytes than a message holds."""
     size = entries * n_bytes + RELEASE_HEAD_BYTES * n_exchanges
     if size > RELEASES_BYTES:
         raise PlanError(
@@ -698,7 +698,8 @@ def slots_for(n_left: int, n_members: int) -> int:
 def build_parameters(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
     """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash.
 
-    Args: n_members: of the epoch; with groups, of the smallest, for what is promised holds in each.
+    Args:
+        n_members: of the epoch; with groups, of the smallest, for what is promised holds in each.
     """
     run_id, attempt, roster_hash = identity
     mode = noise_mode(plan)

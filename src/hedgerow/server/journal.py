@@ -98,8 +98,11 @@ class Journal:
     def load(self, task: Plan | Task, roster: Roster) -> JournalledRun | None:
         """The run in the journal, or None in a new one; UsageError for a run of another task or roster.
 
-        Args: task: what the run is for; a plan stands for its training.
-        Raises EnvironmentFault `corrupt-state` when what is stored cannot be what was written.
+        Args:
+            task: what the run is for; a plan stands for its training.
+
+        Raises:
+            EnvironmentFault: `corrupt-state` when what is stored cannot be what was written.
         """
         rows = self._database.rows(
             "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, given_up,"

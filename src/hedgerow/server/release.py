@@ -93,7 +93,8 @@ class PlainAggregation:
 class GroupedAggregation:
     """Sums over disjoint groups of sites.
 
-    Args: groups: an aggregation of each.
+    Args:
+        groups: an aggregation of each.
     """
 
     def __init__(self, groups: Sequence[Aggregation]) -> None:

@@ -65,7 +65,9 @@ NARROWEST = 2.0**-20
 def kind_of_counts(counts: NDArray[np.float64], deviation: float) -> int:
     """What a column is: of numbers, unless cells of another kind are more, and stand out: `NUMBER` to `TEXT`.
 
-    Args: counts: float64 [N_KINDS], noisy. deviation: of the noise of each.
+    Args:
+        counts: float64 [N_KINDS], noisy.
+        deviation: of the noise of each.
     """
     most = int(counts[:ABSENT].argmax())
     return most if counts[most] - counts[NUMBER] > KIND_STANDS_OUT * deviation else NUMBER
@@ -261,7 +263,8 @@ def classes_of_votes(votes: Counts, deviation: float) -> tuple[str, ...]:
     A text counts where it belongs into the bucket that spells it, and where its votes are, in the mean, larger than
     noise alone could make them: then hardly one of its bits is wrong, and with a wrong bit it would belong elsewhere.
 
-    Args: votes: float64 [N_BUCKETS N_BITS].
+    Args:
+        votes: float64 [N_BUCKETS N_BITS].
     """
     found = []
     for bucket, own in enumerate(votes.reshape(N_BUCKETS, N_BITS)):

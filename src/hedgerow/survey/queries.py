@@ -341,7 +341,8 @@ class NameVotes(SurveyQuery):
 def octaves_of(cells: Reals) -> NDArray[np.int64]:
     """The signed octave of each number, 0 to N_OCTAVES - 1: int64 [n]; infinities are in the highest ones.
 
-    Args: cells: float64 [n], none of them NaN.
+    Args:
+        cells: float64 [n], none of them NaN.
     """
     exponents = np.frexp(cells)[1].astype(np.int64) - 1
     exponents = np.where(np.isinf(cells), HIGHEST_OCTAVE, np.clip(exponents, LOWEST_OCTAVE, HIGHEST_OCTAVE))
@@ -377,7 +378,8 @@ def _vote(n_bytes: int) -> int:
 def spelt(votes: Reals) -> tuple[str, float] | None:
     """The text that votes spell, up to the first zero byte, and how strong its votes are in the mean.
 
-    Args: votes: float64 [N_BITS], of one bucket.
+    Args:
+        votes: float64 [N_BITS], of one bucket.
 
     Returns:
         None where they spell none that could be shown as it is.

@@ -229,7 +229,8 @@ class Density:
 def density_of_octaves(counts: Counts, found: Range, deviation: float) -> Density:
     """Where values lie by their octaves, within the range that was found; what the noise may have made counts nothing.
 
-    Args: counts: float64 [N_OCTAVES].
+    Args:
+        counts: float64 [N_OCTAVES].
     """
     positive = 2.0 ** np.arange(LOWEST_OCTAVE, HIGHEST_OCTAVE + 2)
     edges = np.concatenate([-positive[::-1], positive])
@@ -239,7 +240,8 @@ def density_of_octaves(counts: Counts, found: Range, deviation: float) -> Densit
 def density_of_zoom(before: Range, counts: Counts, found: Range, deviation: float) -> Density:
     """The same by the even bins of a zoom into a range.
 
-    Args: counts: float64 [N_ZOOM].
+    Args:
+        counts: float64 [N_ZOOM].
     """
     return _within(np.linspace(before.low, before.high, N_ZOOM + 1), counts, found, deviation)
 
@@ -272,7 +274,8 @@ def _within(edges: NDArray[np.float64], counts: Counts, found: Range, deviation:
 def edges_of(found: Range, density: Density | None) -> tuple[float, ...]:
     """Public edges of a column's bins: one for each of few whole numbers, else of about equal weight.
 
-    Args: density: None for even bins.
+    Args:
+        density: None for even bins.
     """
     low, high = found.bounds
     if found.is_whole and high - low < MOST_VALUES:
@@ -313,7 +316,8 @@ def column_of_numbers(
 ) -> Column:
     """A column of numbers by its bins.
 
-    Args: counts: float64 [bins.n_bins].
+    Args:
+        counts: float64 [bins.n_bins].
     """
     own = Column(name, missing, "number", found, counted(float(counts.sum()), deviation, len(counts)))
     own = replace(own, groups=_groups_of_numbers(bins, counts, deviation, found.is_whole))

@@ -72,7 +72,9 @@ def is_own_name(asked: str, host: str) -> bool:
 
     A page in somebody's browser whose own name was made to lead here (DNS rebinding) is told from it by that name.
 
-    Args: asked: the request's header `Host`; host: the name under which this machine was told to listen.
+    Args:
+        asked: the request's header `Host`.
+        host: the name under which this machine was told to listen.
     """
     name = asked.lower()
     name, _, port = name[1:].partition("]") if name.startswith("[") else name.partition(":")
@@ -88,9 +90,13 @@ def is_own_name(asked: str, host: str) -> bool:
 def places(host: str, n_needed: int, n_guests: int) -> int:
     """How many connections a port may have at once, by the files that this process may still open.
 
-    Args: host: where it will listen; n_needed: connections without which it would be of no use; n_guests: connections
-        that all certificates together may have.
-    Raises EnvironmentFault `too-few-files`.
+    Args:
+        host: where it will listen.
+        n_needed: connections without which it would be of no use.
+        n_guests: connections that all certificates together may have.
+
+    Raises:
+        EnvironmentFault: `too-few-files`.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     free, needed = soft - len(os.listdir(_FILES)) - _RESERVE, n_needed + _FEWEST_STRANGERS
@@ -157,7 +163,9 @@ class Door:
     def admit(self, peer: str, name: str, at_most: int) -> None:
         """A stream has come from this peer, in gRPC's words, with a pinned certificate.
 
-        Args: name: whose it is, no two the same; at_most: how many connections that party may have.
+        Args:
+            name: whose it is, no two the same.
+            at_most: how many connections that party may have.
         """
         key = parse_peer(peer)
         if key is None:

@@ -264,11 +264,16 @@ class Monitors:
 class GrpcHub:
     """See `transport.interface.Hub`. It listens as soon as it is made.
 
-    Args: identity: the coordinator's; roster: who may join; address: where to listen; plan_digest: SHA-256 of the plan,
-        or empty to let nodes join whatever plan they name; settings; monitors: serves those who may watch, on the
-        same port.
-    Raises EnvironmentFault `address-in-use` when the address cannot be had, `identity-not-pinned` when the roster pins
-        another coordinator, `too-few-files` when this process may not open as many as the sites need.
+    Args:
+        identity: the coordinator's.
+        roster: who may join.
+        address: where to listen.
+        plan_digest: SHA-256 of the plan, or empty to let nodes join whatever plan they name.
+        monitors: serves those who may watch, on the same port.
+
+    Raises:
+        EnvironmentFault: `address-in-use` when the address cannot be had, `identity-not-pinned` when the roster pins
+            another coordinator, `too-few-files` when this process may not open as many as the sites need.
     """
 
     def __init__(
@@ -523,9 +528,14 @@ _ANSWER_SECONDS = 60.0
 class StudyServer:
     """Gives every message to `answer`, one at a time, in a thread of its own; listens as soon as it is made.
 
-    Args: identity: the coordinator's; address; n_parties: that may come at once, besides strangers; answer: of a
-        message, the answer's bytes; must not raise; parties: whose certificates are asked for; None: no one's.
-    Raises EnvironmentFault `address-in-use` and `too-few-files`, as `GrpcHub`.
+    Args:
+        identity: the coordinator's.
+        n_parties: that may come at once, besides strangers.
+        answer: of a message, the answer's bytes; must not raise.
+        parties: whose certificates are asked for; None: no one's.
+
+    Raises:
+        EnvironmentFault: `address-in-use` and `too-few-files`, as `GrpcHub`.
     """
 
     def __init__(
@@ -584,8 +594,10 @@ def ask(
 ) -> bytes:
     """Send one message to a coordinator, whose certificate is pinned, and return its answer.
 
-    Args: identity: of who asks, where the coordinator wants to see its certificate.
     Raises WireRefusal: it cannot be reached, or another party answers; `is_final` says whether to try again.
+
+    Args:
+        identity: of who asks, where the coordinator wants to see its certificate.
     """
     return background.run(_ask(address, coordinator, message, identity, settings))
 

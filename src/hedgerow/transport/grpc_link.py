@@ -81,17 +81,21 @@ Result = TypeVar("Result")
 class LinkSettings:
     """How patient and how generous one end of a stream is.
 
-    Args: max_message_bytes: largest message taken or sent; outbox_bytes: what may wait to be sent to one peer, beyond
-        it the peer is disconnected as `slow-peer`; inbox_bytes: what may wait for the party above from one peer, beyond
-        it nothing more is read from that peer; ping_seconds: after so long without a word a peer is asked for a sign of
-        life; silence_seconds: after so long without one the peer is disconnected, and so it is when a message takes so
-        long and the time of its length at `LEAST_SPEED`; handshake_seconds: for TLS; hello_seconds: for the first
-        message; closing_seconds: for a peer to take what was sent before the end; backoff_seconds,
-        longest_backoff_seconds: before the node tries again, doubled each time; http_proxy: whether a node dials
-        through the proxy that the environment names.
-
     The time to say the first message, to take one, and to take the last is counted in seconds in which this process
     ran: on a busy machine it is longer.
+
+    Args:
+        max_message_bytes: largest message taken or sent.
+        outbox_bytes: what may wait to be sent to one peer, beyond it the peer is disconnected as `slow-peer`.
+        inbox_bytes: what may wait for the party above from one peer, beyond it nothing more is read from that peer.
+        ping_seconds: after so long without a word a peer is asked for a sign of life.
+        silence_seconds: after so long without one the peer is disconnected, and so it is when a message takes so long
+            and the time of its length at `LEAST_SPEED`.
+        handshake_seconds: for TLS.
+        hello_seconds: for the first message.
+        closing_seconds: for a peer to take what was sent before the end.
+        backoff_seconds, longest_backoff_seconds: before the node tries again, doubled each time.
+        http_proxy: whether a node dials through the proxy that the environment names.
     """
 
     max_message_bytes: int = 64 << 20
@@ -479,7 +483,11 @@ class GrpcLink:
 
 
 def other_version(said: object) -> WireRefusal:
-    """The refusal of a peer of another version of the wire. Args: said: its `OWN_VERSION`, if it said any."""
+    """The refusal of a peer of another version of the wire.
+
+    Args:
+        said: its `OWN_VERSION`, if it said any.
+    """
     is_known = isinstance(said, str) and re.fullmatch(r"Hedgerow [\w.+-]{1,40}, wire \d{1,5}", said)
     theirs = said if is_known else "a release before 0.2.0, or no Hedgerow"
     return WireRefusal(WireCode.VERSION_MISMATCH, f"It is {theirs}; here is {OWN_VERSION}.")
@@ -606,9 +614,15 @@ def why_not_connected(error: grpc.aio.AioRpcError) -> WireRefusal:
 class GrpcUplink(_Dialler):
     """See `transport.interface.Uplink`. It begins to dial as soon as it is made.
 
-    Args: address: the coordinator's "host:port"; identity: this site's; roster: the pinned one; jitter: gives numbers
-        from 0 to 1; plan_digest: SHA-256 of the plan that the owner agreed to, or empty; settings.
-    Raises EnvironmentFault `identity-not-pinned` when the roster pins another identity for this site.
+    Args:
+        address: the coordinator's "host:port".
+        identity: this site's.
+        roster: the pinned one.
+        jitter: gives numbers from 0 to 1.
+        plan_digest: SHA-256 of the plan that the owner agreed to, or empty.
+
+    Raises:
+        EnvironmentFault: `identity-not-pinned` when the roster pins another identity for this site.
     """
 
     def __init__(
@@ -712,9 +726,15 @@ WatchEvent = Connected | Disconnected | Update
 class GrpcWatch(_Dialler):
     """Reads the reports of a coordinator; `Connected` comes with the first report of each connection, before it.
 
-    Args: address: the coordinator's "host:port"; identity: a monitor's; roster: the pinned one; jitter: gives numbers
-        from 0 to 1; interval: least seconds between two reports; settings.
-    Raises EnvironmentFault `identity-not-pinned` when the roster does not list this identity among its monitors.
+    Args:
+        address: the coordinator's "host:port".
+        identity: a monitor's.
+        roster: the pinned one.
+        jitter: gives numbers from 0 to 1.
+        interval: least seconds between two reports.
+
+    Raises:
+        EnvironmentFault: `identity-not-pinned` when the roster does not list this identity among its monitors.
     """
 
     def __init__(

@@ -83,10 +83,13 @@ def check_name(name: str) -> str:
 class PublicIdentity:
     """What a party gives to the others.
 
-    Args: name: as in the roster; role; identity_key: Ed25519, 32 bytes; certificate: DER of the TLS certificate;
-        proof: the identity key's signature over all of this, 64 bytes.
-
     Raises RemoteProtocolError when the parts do not belong together, UsageError for a name that cannot be.
+
+    Args:
+        name: as in the roster.
+        identity_key: Ed25519, 32 bytes.
+        certificate: DER of the TLS certificate.
+        proof: the identity key's signature over all of this, 64 bytes.
     """
 
     name: str
@@ -135,7 +138,12 @@ class PublicIdentity:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivateIdentity:
-    """A party's secrets. Args: public; seed: of the Ed25519 key, 32 bytes; tls_key: PKCS #8 in PEM, not encrypted."""
+    """A party's secrets.
+
+    Args:
+        seed: of the Ed25519 key, 32 bytes.
+        tls_key: PKCS #8 in PEM, not encrypted.
+    """
 
     public: PublicIdentity
     seed: bytes
@@ -159,7 +167,11 @@ class PrivateIdentity:
 
 
 def new_identity(name: str, role: Role, seed: bytes) -> PrivateIdentity:
-    """A new identity. Args: seed: 32 bytes from the operating system's generator; the TLS key draws its own."""
+    """A new identity.
+
+    Args:
+        seed: 32 bytes from the operating system's generator; the TLS key draws its own.
+    """
     check_name(name)
     signing = Ed25519PrivateKey.from_private_bytes(seed)
     tls_key = ec.generate_private_key(ec.SECP256R1())
@@ -397,10 +409,14 @@ _HEADING = """\
 class PinnedRoster:
     """Everybody whose keys are trusted, in one epoch.
 
-    Args: epoch: 1 for a federation's first roster, one more at every change; coordinator; sites: sorted by name;
-        monitors: who may watch runs and do nothing else, sorted by name. Every site pins them too, so that it knows;
+    Args:
+        epoch: 1 for a federation's first roster, one more at every change.
+        sites: sorted by name.
+        monitors: who may watch runs and do nothing else, sorted by name. Every site pins them too, so that it knows.
         max_rows: for each site the most rows that it has, 0 where it does not say; empty when no site does.
-        Raises UsageError when a name, key or certificate occurs twice, or somebody has the wrong role.
+
+    Raises:
+        UsageError: when a name, key or certificate occurs twice, or somebody has the wrong role.
     """
 
     epoch: int
@@ -491,7 +507,8 @@ def build_roster(
 ) -> PinnedRoster:
     """The roster of these parties; its epoch follows the previous one's. Raises UsageError.
 
-    Args: max_rows: the most rows of the sites of these names; None for no site's.
+    Args:
+        max_rows: the most rows of the sites of these names; None for no site's.
     """
     unknown = sorted(set(max_rows or {}) - {site.name for site in sites})
     if unknown:
@@ -570,7 +587,7 @@ def read_roster(path: Path) -> PinnedRoster:
 
 
 def require_own(path: Path) -> None:
-    """Raises EnvironmentFault `file-of-others` for a file that others than its owner may write: with a roster or a
+    """Raise EnvironmentFault `file-of-others` for a file that others than its owner may write: with a roster or a
     policy they would say whom a node trusts, and what it permits.
     """
     if path.is_file() and (mode := path.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH):

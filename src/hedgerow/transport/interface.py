@@ -35,7 +35,9 @@ class Address(NamedTuple):
         In ASCII, for one letter may look like another, and nothing that gRPC takes for another kind of address: the
         file of a socket, a server that is asked for names.
 
-        Args: option: that the text was given for; host: of a text that is a port alone, if it may be.
+        Args:
+            option: that the text was given for.
+            host: of a text that is a port alone, if it may be.
         """
         given, colon, port = text.rpartition(":")
         given = given.removeprefix("[").removesuffix("]") if colon or not host else host

@@ -89,9 +89,14 @@ class _Server(uvicorn.Server):
 class HttpPort:
     """Answers requests until it is closed, of those who ask by an address or a name of this machine.
 
-    Args: host: an address of this machine, or its name; port: 0 takes a free one; answer: to a request; methods: that
-        there are, HEAD with GET.
-    Raises OSError when the address cannot be had.
+    Args:
+        host: an address of this machine, or its name.
+        port: 0 takes a free one.
+        answer: to a request.
+        methods: that there are, HEAD with GET.
+
+    Raises:
+        OSError: when the address cannot be had.
     """
 
     def __init__(

@@ -498,7 +498,7 @@ def compute_expected_values(gradients, hessians, reachable, spreads, noise, hess
 
 @numba.njit(cache=True, nogil=True)
 def _along_chain(gradients, hessians, reachable, step, noise_squared, values, variances):  # type: ignore[no-untyped-def]
-    """Writes each leaf's expected value and its variance, where the values walk from leaf to leaf.
+    """Write each leaf's expected value and its variance, where the values walk from leaf to leaf.
 
     A pass from the first leaf on knows of each value what its own sum and those before it say; one back adds what those
     after it say. What is known of a value is kept as its precision, and the precision times the value.

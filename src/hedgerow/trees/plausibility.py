@@ -69,7 +69,8 @@ class SumFacts:
     def bound_clipping(self, query: Query, largest: float = math.inf) -> int:
         """The most that honest nodes' clipping takes from all entries of one tree together: 0 if there was none.
 
-        Args: largest: a bound on every node's own entries, from what is released.
+        Args:
+            largest: a bound on every node's own entries, from what is released.
         """
         if self.entry_bound is None or largest < self.entry_bound:
             return 0
@@ -94,7 +95,8 @@ class SumFacts:
 class ReleaseChecks:
     """The checks of one run; it remembers the last totals, to compare the next ones with.
 
-    Args: loss: of the run's leaf sums and histograms; called once, and not for an evaluation.
+    Args:
+        loss: of the run's leaf sums and histograms; called once, and not for an evaluation.
     """
 
     def __init__(self, loss: Callable[[], Loss]) -> None:
@@ -106,7 +108,8 @@ class ReleaseChecks:
     def fault_in(self, query: Query, released: IntVector, facts: SumFacts) -> str:
         """Why a release cannot be a sum over records, or "" when it can be; to be asked once for every release.
 
-        Args: released: int64 [query.release_length], its noise included.
+        Args:
+            released: int64 [query.release_length], its noise included.
 
         Raises:
             ValueError: a kind of query that has no checks.
@@ -169,7 +172,8 @@ class PartitionSums(Query):
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
         """Totals over each tree (and feature), and how many entries each adds up.
 
-        Args: entries: float64 [n, n_statistics], the release.
+        Args:
+            entries: float64 [n, n_statistics], the release.
 
         Returns:
             float64 [P, n_statistics] and int64 [P].

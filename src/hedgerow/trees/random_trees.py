@@ -225,7 +225,7 @@ def _below(word, limit):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def permutation(words, at, order):  # type: ignore[no-untyped-def]
-    """Writes 0 .. len(order)-1 in random order (Fisher and Yates); returns the next word's position."""
+    """Write 0 .. len(order)-1 in random order (Fisher and Yates); returns the next word's position."""
     for i in range(len(order)):
         order[i] = i
     for last in range(len(order) - 1, 0, -1):
@@ -555,7 +555,7 @@ def compute_shapes(feature, goes_left, threshold):  # type: ignore[no-untyped-de
 
 @numba.njit(cache=True, nogil=True)
 def _follow_codes(goes_left, leaf_of_code, reachable):  # type: ignore[no-untyped-def]
-    """Writes the leaf that each code ends in, and marks it."""
+    """Write the leaf that each code ends in, and marks it."""
     n_nodes, n_codes = goes_left.shape
     for code in range(n_codes):
         node = 0
