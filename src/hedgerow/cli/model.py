@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from hedgerow.app.inputs import adapt_table, check_can_write, picture_file
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrap_text
 from hedgerow.cli.options import add_command, add_shared
+from hedgerow.models.formats import FORMATS
 
 if TYPE_CHECKING:
     from hedgerow.data.units import Records
@@ -43,10 +44,10 @@ def add_commands(commands: Any) -> None:
     add_shared(add, "--json")
     add = add_command(commands, "export", export, "write a model for another program")
     add("model", metavar="MODEL")
-    text = "xgboost: its JSON; onnx: a graph for onnxruntime; ebm: InterpretML's JSON, of additive models (%(default)s)"
-    add("--to", choices=["xgboost", "onnx", "ebm"], default="xgboost", help=text)
-    text = "file to write; XGBoost wants .json (for model.json: model.xgboost.json, model.onnx or model.ebm.json)"
-    add("--out", metavar="FILE", help=text)
+    text = "; ".join(f"{name}: {form.about}" for name, form in FORMATS.items())
+    add("--to", choices=FORMATS, default="xgboost", help=f"{text} (%(default)s)")
+    text = ", ".join(f"model.{form.ending}" for form in FORMATS.values())
+    add("--out", metavar="FILE", help=f"file to write; XGBoost wants .json (for model.json: {text})")
     add_shared(add, "--json")
 
 
@@ -81,29 +82,20 @@ def plot(arguments: argparse.Namespace) -> None:
     note(f"Wrote {out}.")
 
 
-_ENDINGS = {"xgboost": "xgboost.json", "onnx": "onnx", "ebm": "ebm.json"}
-_READERS = {
-    "xgboost": "xgboost.Booster().load_model({path!r})",
-    "onnx": "onnxruntime.InferenceSession({path!r})",
-    "ebm": "interpret.glassbox.{machine}()._from_json({path!r})",
-}
-
-
 def export(arguments: argparse.Namespace) -> None:
     """Write a model in another program's format."""
     from hedgerow.models.model import Model
 
-    ending = _ENDINGS[arguments.to]
-    out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.{ending}")
+    form = FORMATS[arguments.to]
+    out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.{form.ending}")
     model = Model.load(arguments.model)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        {"xgboost": model.export_xgboost, "onnx": model.export_onnx, "ebm": model.export_ebm}[arguments.to](out)
+        model.export(out, arguments.to)
     for each in told:
         warn(str(each.message))
-    objective = model.ensemble.link.objective(model.plan.label)
-    clip = None if arguments.to == "onnx" else objective.clip
-    if clip is not None:
+    clip = model.ensemble.link.objective(model.plan.label).clip
+    if clip is not None and not form.is_clipped:
         low, high = map(number, clip)
         warn(
             f"Hedgerow's predictions end at {low} and {high}, and those of what reads this file go beyond. Cut its "
@@ -112,9 +104,8 @@ def export(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"model": arguments.model, "format": arguments.to, "out": str(out)})
         return
-    machine = "ExplainableBoostingRegressor" if model.plan.label.kind.is_number else "ExplainableBoostingClassifier"
-    reader = _READERS[arguments.to].format(path=str(out), machine=machine)
-    note(f"Wrote {out}; load it with {reader}.")
+    kind = "Regressor" if model.plan.label.kind.is_number else "Classifier"
+    note(f"Wrote {out}; load it with {form.reader.format(path=str(out), kind=kind)}.")
 
 
 Rows = list[list[Any]]

@@ -29,6 +29,7 @@ from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyErro
 from hedgerow.evaluation.estimates import ErrorHistogram
 from hedgerow.methods.registry import method_of
 from hedgerow.models.exports import to_xgboost
+from hedgerow.models.formats import FORMATS
 from hedgerow.plan.fields import require_plain
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import (
@@ -479,6 +480,14 @@ class Model:
             warn_caller(text, RenamedWarning)
         return found
 
+    def export(self, path: str | Path, form: str) -> None:
+        """Write the model in a form of `models.formats.FORMATS`.
+
+        Raises:
+            ModelError, EnvironmentFault: it cannot have this form, or the file cannot be written.
+        """
+        write_atomically(Path(path), FORMATS[form].encode(self))
+
     def export_xgboost(self, path: str | Path, *, verify: bool = False) -> None:
         """Write the model as XGBoost's JSON, for `xgboost.Booster().load_model(path)`.
 
@@ -490,7 +499,7 @@ class Model:
             ModelError: XGBoost cannot compute this model's predictions, or (verify) does not.
             EnvironmentFault: the file cannot be written, or (verify) XGBoost is not installed.
         """
-        write_atomically(Path(path), json.dumps(self.to_xgboost(), ensure_ascii=False, allow_nan=False).encode())
+        self.export(path, "xgboost")
         if verify:
             from hedgerow.models.exports import check_xgboost_file
 
@@ -516,7 +525,7 @@ class Model:
             ModelError: as `to_ebm`.
             EnvironmentFault: the file cannot be written.
         """
-        write_atomically(Path(path), json.dumps(self.to_ebm(), allow_nan=False).encode())
+        self.export(path, "ebm")
 
     def to_onnx(self, classes: Sequence[int] | None = None) -> Any:
         """The model as an `onnx.ModelProto`; see `hedgerow.models.exports` for its inputs and outputs.
@@ -538,7 +547,7 @@ class Model:
         Raises:
             ModelError, EnvironmentFault: as `to_onnx`; the latter also when the file cannot be written.
         """
-        write_atomically(Path(path), self.to_onnx().SerializeToString())
+        self.export(path, "onnx")
 
     def with_sites(self, sites: tuple[str, ...]) -> Model:
         """The same model, naming who took part."""
