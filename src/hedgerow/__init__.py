@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hedgerow.app.environments import Federation, Processes, Simulation, Study
+    from hedgerow.app.survey import SurveyOptions, survey_over_tables
     from hedgerow.data.site_data import read_site_data, read_sites_data
     from hedgerow.errors import HedgerowError
     from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival
     from hedgerow.estimators.linear import DPLinearClassifier, DPLinearRegressor
     from hedgerow.estimators.tuning import tune
     from hedgerow.local.forecast import forecast
-    from hedgerow.local.training import train
+    from hedgerow.local.training import evaluate_federated, train
     from hedgerow.models.model import Model
     from hedgerow.plan.plan import Plan, parse_plan
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
     from hedgerow.privacy.report import PrivacyReport
+    from hedgerow.training.presets import apply_preset, find_preset
 
 from hedgerow.plan import registry
 
@@ -41,12 +43,17 @@ __all__ = [
     "SeededNoise",
     "Simulation",
     "Study",
+    "SurveyOptions",
     "SystemNoise",
     "__version__",
+    "apply_preset",
+    "evaluate_federated",
+    "find_preset",
     "forecast",
     "parse_plan",
     "read_site_data",
     "read_sites_data",
+    "survey_over_tables",
     "train",
     "tune",
 ]
@@ -66,11 +73,16 @@ _HOME = {
     "SeededNoise": "hedgerow.privacy.noise",
     "Simulation": "hedgerow.app.environments",
     "Study": "hedgerow.app.environments",
+    "SurveyOptions": "hedgerow.app.survey",
     "SystemNoise": "hedgerow.privacy.noise",
+    "apply_preset": "hedgerow.training.presets",
+    "evaluate_federated": "hedgerow.local.training",
+    "find_preset": "hedgerow.training.presets",
     "forecast": "hedgerow.local.forecast",
     "parse_plan": "hedgerow.plan.plan",
     "read_site_data": "hedgerow.data.site_data",
     "read_sites_data": "hedgerow.data.site_data",
+    "survey_over_tables": "hedgerow.app.survey",
     "train": "hedgerow.local.training",
     "tune": "hedgerow.estimators.tuning",
 }

@@ -16,7 +16,7 @@ from hedgerow.app.output import end_log
 from hedgerow.errors import EnvironmentFault
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "api.md"
-FIRST, OVER_SITES, AT_A_SITE = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
+FIRST, OVER_SITES, AT_A_SITE, BESIDE = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
 PLAN = """\
 version = 1
 name = "example"
@@ -62,6 +62,15 @@ def test_the_first_example_runs(tables: dict[str, str], capsys: pytest.CaptureFi
     assert Path("model.json").is_file() and names["tables"] == tables
     assert names["result"].sites == ("north", "south", "west")
     assert "epsilon" in capsys.readouterr().out
+
+
+def test_the_example_beside_a_training_runs(tables: dict[str, str]) -> None:
+    """A survey, a preset and an evaluation need no deep import."""
+    names: dict[str, Any] = {}
+    exec(BESIDE, names)
+    assert names["found"].sites == sorted(tables) and Path("model.json").is_file()
+    spent, after = names["result"].report.epsilon, names["measured"].model.report.epsilon
+    assert spent < after and names["linear"].model.algorithm == "adassp"
 
 
 @pytest.mark.slow

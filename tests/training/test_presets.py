@@ -14,7 +14,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, run_program
-from hedgerow.training.presets import PRESETS, apply_preset, preset_named
+from hedgerow.training.presets import PRESETS, apply_preset, find_preset
 from hedgerow.trees.histograms import Histogram, NodeHistograms
 from hedgerow.trees.leaf_sums import LeafSums
 from tests import builders
@@ -110,5 +110,5 @@ def test_the_reference_without_privacy_says_so() -> None:
 def test_an_unknown_name_is_refused() -> None:
     """With the names that there are."""
     with pytest.raises(UsageError, match="dp-tr") as caught:
-        preset_named("dp-tr")
+        find_preset("dp-tr")
     assert "dp-tr-newton" in str(caught.value.remedy)

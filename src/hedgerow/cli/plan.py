@@ -142,14 +142,14 @@ def _write(text: str, out: Path | None) -> None:
 def preset(arguments: argparse.Namespace) -> None:
     """List the presets, print one, or write a plan with it."""
     from hedgerow.models.model import write_atomically
-    from hedgerow.training.presets import PRESETS, apply_preset, preset_named
+    from hedgerow.training.presets import PRESETS, apply_preset, find_preset
 
     if arguments.list:
         print_facts([(name, f"{preset.title}. {preset.source}") for name, preset in PRESETS.items()])
         return
     if arguments.name is None:
         raise UsageError("usage-missing", missing="The name of a preset (--list has all)")
-    preset = preset_named(arguments.name)
+    preset = find_preset(arguments.name)
     if arguments.plan is None:
         if arguments.out is not None:
             raise UsageError("usage-needs", option="--out", other="--plan")

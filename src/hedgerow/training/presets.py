@@ -226,7 +226,7 @@ _LIST = (
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _LIST}
 
 
-def preset_named(name: str) -> Preset:
+def find_preset(name: str) -> Preset:
     """The preset of that name.
 
     Raises:
