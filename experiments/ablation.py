@@ -132,7 +132,7 @@ PARTS: Mapping[str, Part] = {
     "interactions": Part(change=_fixed(interaction_size=1)),
     "turns by gain": Part(patches=((features._AdaptiveOrder, "learn", _even_turns),)),
     "candidates by releases": Part(patches=((CandidateSource, "take_leaves", lambda *_: None),)),
-    "cells cut again": Part(CLASSES, patches=((CandidateSource, "crowded", lambda _: []),)),
+    "cells cut again": Part(CLASSES, patches=((CandidateSource, "find_crowded", lambda _: []),)),
     "little signal": Part(
         ("binary",), patches=((settings, "LITTLE_SIGNAL", 0.0), (settings, "ENOUGH_SIGNAL", 1e-9))
     ),

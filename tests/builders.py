@@ -129,7 +129,7 @@ def make_data(plan: Plan, n: int, seed: int) -> SiteData:
     codes = np.empty((grid.n_features, n), dtype=grid.dtype)
     for row, feature in enumerate(grid.features):
         codes[row] = random.integers(0, feature.n_codes, n)
-    low, high = plan.label.kind.kept_range(plan.label)
+    low, high = plan.label.kind.encoded_range(plan.label)
     labels = random.integers(low, high + 1, n)
     places = random.integers(0, N_PLACES, (len(grid.divisible), n)).astype(np.uint8) if grid.divisible else None
     return SiteData(codes, labels.astype(np.int32), places)

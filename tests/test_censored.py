@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.losses.censored import brier_scores, concordance, integrated_brier_score, times_of
+from hedgerow.losses.censored import brier_scores, concordance, integrated_brier_score, read_times
 
 Record = tuple[int, bool, int]
 RECORDS = st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.integers(0, 4)), min_size=2, max_size=30)
@@ -106,8 +106,8 @@ def test_brier_scores_against_another_package() -> None:
 def test_codes_say_what_is_known_of_a_time() -> None:
     """A record that was lost within an interval is not compared with an event of that interval, and a later one is."""
     ends = np.array([1.0, 2.0, 4.0])
-    times, events = times_of(np.array([0, 1, 2, 3, 4, 5, 6]), ends)
+    times, events = read_times(np.array([0, 1, 2, 3, 4, 5, 6]), ends)
     assert times.tolist() == [0.5, 1, 1.5, 2, 3, 4, 8]
     assert events.tolist() == [False, True, False, True, False, True, False]
-    assert math.isnan(concordance(*times_of(np.array([2, 3]), ends), np.array([0.0, 1.0])))
-    assert concordance(*times_of(np.array([3, 4]), ends), np.array([1.0, 0.0])) == 1
+    assert math.isnan(concordance(*read_times(np.array([2, 3]), ends), np.array([0.0, 1.0])))
+    assert concordance(*read_times(np.array([3, 4]), ends), np.array([1.0, 0.0])) == 1

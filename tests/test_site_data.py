@@ -49,7 +49,7 @@ def test_scaled_labels() -> None:
     """The public range becomes [-1, 1] in units of 2**-16, rounded; beyond it labels are clamped."""
     label = Label(name="y", type="regression", min=10.0, max=30.0)
     values = np.array([10.0, 20.0, 30.0, 25.0, -5.0, 1e9, 20.0 + 10 * 0.6 / 65536])
-    assert label.kind.kept(values, label).tolist() == [-65536, 0, 65536, 32768, -65536, 65536, 1]
+    assert label.kind.encode(values, label).tolist() == [-65536, 0, 65536, 32768, -65536, 65536, 1]
 
 
 def test_chunks_do_not_matter(table: Path) -> None:

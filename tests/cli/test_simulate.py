@@ -17,7 +17,7 @@ from hedgerow.cli.train import _print
 from hedgerow.data.site_data import site_data_from_records
 from hedgerow.errors import PlanError
 from hedgerow.local import simulation
-from hedgerow.local.simulation import made_records, split_evenly
+from hedgerow.local.simulation import simulate_records, split_evenly
 from hedgerow.methods.registry import METHODS
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.registry import rules_by_method
@@ -39,7 +39,7 @@ def plan() -> Plan:
 
 def test_parts_of_one_seed_follow_one_rule(plan: Plan) -> None:
     """Rows repeat by seed and part; another part has other rows whose label is about as frequent."""
-    first, again, other = (made_records(plan, 20_000, 3, part) for part in (0, 0, 1))
+    first, again, other = (simulate_records(plan, 20_000, 3, part) for part in (0, 0, 1))
     for own, same in zip(first.features, again.features, strict=True):
         assert np.array_equal(own, same)
     assert not np.array_equal(first.features[0], other.features[0])
@@ -48,7 +48,7 @@ def test_parts_of_one_seed_follow_one_rule(plan: Plan) -> None:
 
 def test_made_rows_fit_the_plan(plan: Plan) -> None:
     """Numbers within their bounds, categories that are listed, and all are used."""
-    records = made_records(plan, 5_000, 0)
+    records = simulate_records(plan, 5_000, 0)
     for feature, column in zip(plan.features, records.features, strict=True):
         if feature.is_categorical:
             assert set(np.unique(column)) == set(range(len(feature.categories)))
@@ -67,7 +67,7 @@ def test_made_rows_fit_the_plan(plan: Plan) -> None:
 def test_every_type_of_label_is_made(plan: Plan, label: dict[str, Any]) -> None:
     """Labels are within what the plan declares, and differ."""
     own = Plan.from_dict({**plan.to_dict(), "label": {"name": "y", **label}})
-    values = made_records(own, 2_000, 1).label
+    values = simulate_records(own, 2_000, 1).label
     assert values is not None and len(np.unique(values)) > 3
     least, most = (0, 3) if own.label.classes else own.label.bounds
     assert values.min() >= least and values.max() <= most

@@ -278,7 +278,7 @@ def carried_out(
         faults: set[int] = set()
         try:
             if n_groups:
-                released, found = grouped.packed(query, plan, releaser.release_groups(query, totals), summed)
+                released, found = grouped.pack_sums(query, plan, releaser.release_groups(query, totals), summed)
                 faults = set(found)
                 named += of[liar] in faults
                 misnamed += bool(faults - {of[liar]})

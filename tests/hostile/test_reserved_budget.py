@@ -299,7 +299,7 @@ def test_a_run_that_was_reserved_takes_on_no_other_plan(federate: Builder, kille
     victim.setup = dataclasses.replace(victim.setup, plan=dearer)
     victim.start()
     assert victim.session is not None
-    hello = decode(victim.session.connected()[0])
+    hello = decode(victim.session.connect()[0])
     assert isinstance(hello, Hello)
     victim.session.receive(encode(Welcome(hello.connection)))
     (answer,) = map(decode, victim.session.receive(encode(Invitation(run_id, dearer.to_bytes()))))
@@ -480,7 +480,7 @@ def test_a_finished_run_is_answered_again_after_a_crash_between_its_files(
     assert told == ["crashed"] and not victim.failures and lines(victim) == [("finished", 4)]
     session = victim.session
     assert session is not None
-    hello = decode(session.connected()[0])
+    hello = decode(session.connect()[0])
     assert isinstance(hello, Hello)
     session.receive(encode(Welcome(hello.connection)))
     (end,) = {message for site, message in federation.sent if site == VICTIM and isinstance(decode(message), Finished)}

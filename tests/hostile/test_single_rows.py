@@ -200,7 +200,7 @@ def node_of(tmp_path: Path) -> Iterator[Callable[..., tuple[NodeSession, BudgetB
         policy = Policy(**{**usual, **rules})
         setup = NodeSetup("s0", key("s0"), roster, policy, os.urandom, SeededNoise(1), load, plan)
         session = NodeSession(setup, store, book)
-        hello = decode(session.connected()[0])
+        hello = decode(session.connect()[0])
         assert isinstance(hello, Hello)
         session.receive(encode(Welcome(hello.connection)))
         return session, book

@@ -153,8 +153,8 @@ def test_what_a_kind_of_label_says_of_itself_fits_together(kind: LabelKind) -> N
     label = read_section(Label, LABELS[kind.type], "label")
     kind.check(label)
     effects = np.random.default_rng(1).normal(0, EFFECT, (label.n_outputs, 500))
-    values = kind.made(effects, label, np.random.default_rng(2))
-    kept, (low, high) = kind.kept(values, label), kind.kept_range(label)
+    values = kind.simulate(effects, label, np.random.default_rng(2))
+    kept, (low, high) = kind.encode(values, label), kind.encoded_range(label)
     assert kept.dtype == np.int32 and low <= kept.min() < kept.max() <= high
     assert high - low == label.n_codes - 1 or kind.is_number
     assert not kind.has_one_outcome(kept)

@@ -120,7 +120,7 @@ def stop_clocks() -> None:
     coordinate, take_part = hedgerow.app.coordinator.run_coordinator, hedgerow.app.node.run_node
 
     def coordinated(session: Any, hub: Any, timeouts: Any, _: Any, *more: Any) -> Any:
-        standing = Standing(hub, lambda struck: session.run.is_stalled or session.awaited() <= struck)
+        standing = Standing(hub, lambda struck: session.run.is_stalled or session.list_awaited() <= struck)
         return coordinate(session, standing, timeouts, standing.clock, *more)
 
     def taken_part(session: Any, uplink: Any, _: Any, *more: Any) -> Any:

@@ -432,7 +432,7 @@ def test_a_node_vouches_for_no_model_in_whose_rounds_it_had_no_part(federate: Bu
         return [decode(answer) for answer in party.session.receive(encode(message))]
 
     def greet() -> None:
-        (hello,) = map(decode, party.session.connected())
+        (hello,) = map(decode, party.session.connect())
         tell(Welcome(hello.connection))
 
     greet()

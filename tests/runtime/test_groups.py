@@ -653,7 +653,7 @@ def test_a_group_that_was_away_is_compared_with_nothing() -> None:
         totals = {group: node.answer(query) for group, node in enumerate(nodes)}
         there = {group: total for group, total in totals.items() if group or number in (0, 5)}
         summed = {group: Summed(None, 1, (f"s{group}",), (400,)) for group in there}
-        release, faults = checks.packed(query, plan, releaser.release_groups(query, there), summed)
+        release, faults = checks.pack_sums(query, plan, releaser.release_groups(query, there), summed)
         assert not faults
         with suppress(StopIteration):
             query = program.send(combine(release, N_GROUPS))

@@ -239,7 +239,7 @@ class Node:
         return self.party.session
 
     def greet(self) -> None:
-        (hello,) = map(decode, self.session.connected())
+        (hello,) = map(decode, self.session.connect())
         assert isinstance(hello, Hello)
         self.session.receive(encode(Welcome(hello.connection)))
 
@@ -416,7 +416,7 @@ def folder(tmp_path: Path) -> Path:
 
 def answered(folder: Path) -> bool | None:
     with closing(OwnerDesk(folder)) as desk:
-        return desk.said(QUESTION.id)
+        return desk.find_answer(QUESTION.id)
 
 
 def test_the_command_shows_what_is_asked_and_what_it_would_cost(
@@ -452,7 +452,7 @@ def test_a_desk_of_an_earlier_version_asks_anew(tmp_path: Path) -> None:
     with closing(Database(path, _OLD_DESK, 1, is_exclusive=False)) as old:
         old.write(("insert into question values ('00')", ()), ("insert into answers values (?, 1, '')", (QUESTION.id,)))
     with closing(OwnerDesk(tmp_path)) as desk:
-        assert desk.pending() is None and desk.said(QUESTION.id) is True
+        assert desk.pending() is None and desk.find_answer(QUESTION.id) is True
         desk.ask(dataclasses.replace(QUESTION, run_id="44" * 32))
         assert desk.pending() is not None
 
@@ -546,11 +546,11 @@ def test_at_the_nodes_own_terminal(
         monkeypatch.setattr(owner.secrets, "randbelow", lambda _: (int(first) - 1000 + 1) % 9000)
         terminal.type(f"yes {first}")
         ask(other)
-        assert answered(folder) is None and desk.said(other.id) is None
+        assert answered(folder) is None and desk.find_answer(other.id) is None
         second = numbers_in(capsys.readouterr().err)[-1]
         terminal.type(f"YES {second} ")
         ask(other)
-        assert desk.said(other.id) is True
+        assert desk.find_answer(other.id) is True
 
 
 def test_a_no_at_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -562,7 +562,7 @@ def test_a_no_at_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert answered(folder) is False
         desk.ask(other := dataclasses.replace(QUESTION, digest="44" * 32))
         terminal.type("yes")
-        assert main(["approve", str(folder)]) == 0 and desk.said(other.id) is True
+        assert main(["approve", str(folder)]) == 0 and desk.find_answer(other.id) is True
 
 
 def numbers_in(text: str) -> list[str]:

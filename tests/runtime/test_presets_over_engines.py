@@ -79,7 +79,7 @@ def test_counts_far_below_their_bound_are_zoomed_in_on_alike(loopback: Loopback)
     plan = Plan.from_dict(table)
     rows = make_data(plan, 300, 7)
     counts = np.random.default_rng(7).poisson(2.0 * (1 + rows.codes[0] % 3))
-    rows = dataclasses.replace(rows, labels=plan.label.kind.kept(counts, plan.label))
+    rows = dataclasses.replace(rows, labels=plan.label.kind.encode(counts, plan.label))
     data = {site: take(rows, np.arange(i, 300, 3)) for i, site in enumerate(loopback.names)}
     noise = SeededNoise(3)
     local = train(plan, data, noise=noise)

@@ -142,12 +142,12 @@ def test_the_owner_is_asked_on_the_page_and_answers_there(page: SitePage, federa
         party.session.question = desk.pending()
         with watching(page, party):
             wrong = ask(page, "do/approve", asked_by(page), json.dumps({"question": "0" * 32}).encode())
-            assert wrong[0] == 409 and "does not ask that" in wrong[1] and desk.said(QUESTION.id) is None
+            assert wrong[0] == 409 and "does not ask that" in wrong[1] and desk.find_answer(QUESTION.id) is None
             body = json.dumps({"question": QUESTION.id}).encode()
             said_by_deny = f"The training by 'wards' (run {'5d' * 6}) is denied."
             assert ask(page, "do/deny", asked_by(page), body) == (200, said_by_deny)
-            assert desk.said(QUESTION.id) is False
-            assert ask(page, "do/approve", asked_by(page), body)[0] == 409 and desk.said(QUESTION.id) is False
+            assert desk.find_answer(QUESTION.id) is False
+            assert ask(page, "do/approve", asked_by(page), body)[0] == 409 and desk.find_answer(QUESTION.id) is False
             assert not desk.take_stop() and ask(page, "do/stop", asked_by(page))[0] == 200 and desk.take_stop()
     end_log()
     said = state(page)
@@ -172,7 +172,7 @@ def test_a_new_roster_is_a_question_on_the_page_between_two_runs(page: SitePage,
             assert "site east comes" in facts["asked for"] and question.words in facts["fingerprint"]
             body = json.dumps({"question": question.id}).encode()
             assert ask(page, "do/approve", asked_by(page), body) == (200, "The roster (site east comes) is approved.")
-        assert desk.said(question.id) is True and state(page)["question"] is None
+        assert desk.find_answer(question.id) is True and state(page)["question"] is None
 
 
 def test_the_words_of_a_node_that_waits(page: SitePage, tmp_path: Path) -> None:

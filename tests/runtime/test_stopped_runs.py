@@ -406,7 +406,7 @@ def test_a_paused_run_does_not_go_on_with_another_plan(federate: Builder) -> Non
     session = party.session
     assert session is not None and session.is_paused
     run_id = session.run_id
-    (hello,) = map(decode, session.connected())
+    (hello,) = map(decode, session.connect())
     assert isinstance(hello, Hello) and hello.run_id == run_id
     session.receive(encode(Welcome(hello.connection)))
     assert not session.is_paused

@@ -52,7 +52,7 @@ def test_refined_candidates_are_cells_of_the_grid(data: st.DataObject) -> None:
     integer = data.draw(st.booleans())
     n_candidates = data.draw(st.integers(1, 40))
     source = source_of({"type": "numeric", "min": low, "max": high, "integer": integer}, n_candidates)
-    for _ in range(source.paid_rounds_before(0, 100)):
+    for _ in range(source.count_paid_rounds(0, 100)):
         bins = source.bin_of_code(0)
         n_bins = int(bins.max()) + 1
         assert sorted(set(bins.tolist())) == list(range(n_bins))
@@ -61,7 +61,7 @@ def test_refined_candidates_are_cells_of_the_grid(data: st.DataObject) -> None:
         n_edges = int(len(bins) - 2)
         assert cuts == sorted(set(cuts)) and all(0 <= cut < n_edges for cut in cuts)
         assert len(cuts) <= 2 * n_candidates + 1
-    assert source.paid_rounds_before(0, 100) == 0
+    assert source.count_paid_rounds(0, 100) == 0
 
 
 def test_candidates_move_to_where_the_hessian_is() -> None:
@@ -98,8 +98,8 @@ def test_only_what_is_paid_for_is_asked(update: str) -> None:
     model = {"split_candidates": "iterative_hessian", "candidate_rounds": 3, "weight_update": update}
     plan = make_plan(model=model)
     source = CandidateSource(plan, build_grid(plan))
-    assert source.paid_rounds_before(0, 1) == (1 if update == "newton" else 0)
-    assert source.paid_rounds_before(0, 10) == (3 if update == "newton" else 0)
+    assert source.count_paid_rounds(0, 1) == (1 if update == "newton" else 0)
+    assert source.count_paid_rounds(0, 10) == (3 if update == "newton" else 0)
 
 
 def crowded_in(place: float, high: float) -> tuple[CandidateSource, AdaptiveCandidates]:
@@ -118,7 +118,7 @@ def test_a_crowded_feature_is_cut_anew_where_its_records_are() -> None:
     before = source.grid.features[0]
     cell = int(before.encode(np.array([7000.3]))[0])
     low, high = before.edges[cell - 1], before.edges[cell]
-    assert source.crowded() == [0] and source.crowded() == []
+    assert source.find_crowded() == [0] and source.find_crowded() == []
     used = {3, 17, 200}
     new = source.cut_again({0: used})[0]
     assert np.isin(before.edges[sorted(used)], new).all() and len(new) == len(before.edges)
@@ -134,13 +134,13 @@ def test_a_crowded_feature_is_cut_anew_where_its_records_are() -> None:
 def test_a_feature_is_not_cut_anew_for_nothing() -> None:
     """Not when it fills its cells, when trees use nearly all its edges, or when whole numbers leave nothing to cut."""
     source, adaptive = crowded_in(7000.3, 16000.0)
-    assert source.crowded() == [0] and source.cut_again({0: set(range(200))}) == {}
+    assert source.find_crowded() == [0] and source.cut_again({0: set(range(200))}) == {}
     adaptive.density[0][:] = 2**40 // len(adaptive.density[0])
     adaptive.latest = {0}
-    assert source.crowded() == []
+    assert source.find_crowded() == []
     feature = {"name": "x", "type": "numeric", "min": 0, "max": 100_000, "integer": True}
     plan = make_plan(features=[feature])
     zero = CandidateSource(plan, build_grid(plan))
     first = (np.arange(zero.grid.features[0].n_codes) == 0).astype(np.uint8)
     assert zero._adaptive.refine(0, first, np.array([0, 10_000]), 1)
-    assert zero.crowded() == [0] and zero.cut_again({0: set()}) == {}
+    assert zero.find_crowded() == [0] and zero.cut_again({0: set()}) == {}

@@ -28,7 +28,7 @@ from hedgerow.evaluation.program import UNIT, EvaluationProgram, evaluate_ensemb
 from hedgerow.evaluation.sums import ERROR_EDGES, LARGEST_ERROR, ErrorMoments, ScoreHistogram, positions
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, train
 from hedgerow.losses import censored as measures
-from hedgerow.losses.censored import times_of
+from hedgerow.losses.censored import read_times
 from hedgerow.losses.kinds import accuracy, log_loss
 from hedgerow.losses.survival import survival_codes
 from hedgerow.losses.tables import SCORE_UNIT
@@ -140,7 +140,7 @@ def test_exact_counts_of_times_give_the_textbook_numbers() -> None:
     assert isinstance(detail, ScoreHistogram) and detail.shape[1] == 9
     binned = np.searchsorted(detail.edges[0], places_of(model, data, "risk")[0], side="left")
     ends = np.array(model.plan.label.intervals)
-    times, events = times_of(data.labels, ends)
+    times, events = read_times(data.labels, ends)
     assert found.scores["concordance"].value == pytest.approx(measures.concordance(times, events, binned), abs=1e-12)
     assert found.scores["concordance"].value > 0.6
     survival = model.predict_survival_codes(data.codes)
@@ -161,7 +161,7 @@ def test_measures_of_times_from_counts_are_those_of_the_records(cells: list[list
     survival = np.sort(np.random.default_rng(seed).random((4, 3)), axis=1)[:, ::-1]
     weights = np.array([measures.mean_over_time(own, ends) for own in np.eye(3)])
     codes, bins = (np.repeat(own.ravel(), table.ravel().astype(int)) for own in np.indices((7, 4)))
-    times, events = times_of(codes, ends)
+    times, events = read_times(codes, ends)
     found = concordance(table, 0.0)
     assert found.value == pytest.approx(measures.concordance(times, events, bins), abs=1e-12, nan_ok=True)
     brier = integrated_brier(table, 0.0, survival, weights)

@@ -108,7 +108,7 @@ def score_of(plan: Plan) -> float:
         columns, y, seen = rows_of(label.type, seed)
         codes = build_grid(plan).encode(tuple(columns))
         values = survival_codes(y, seen, label.intervals) if label.intervals else y
-        parts.append(SiteData(codes, label.kind.kept(values, label)))
+        parts.append(SiteData(codes, label.kind.encode(values, label)))
     settings = resolve(plan)
     node = Node("site", parts[0], plan, settings)
     outcome = run_program(plan, program_for(plan, settings), PlainAggregation([node]), SeededNoise(1, exact=False))

@@ -69,7 +69,7 @@ def test_a_record_adds_what_its_definition_says(records: list[tuple[int, int]], 
     """Each number apart from the node's arithmetic; no record's vector is longer than what noise is calibrated by."""
     plan = plan_of()
     counts, scores = np.array([count for count, _ in records]), np.array([score for _, score in records])
-    data = SiteData(np.zeros((6, len(records)), np.uint8), plan.label.kind.kept(counts, plan.label))
+    data = SiteData(np.zeros((6, len(records)), np.uint8), plan.label.kind.encode(counts, plan.label))
     node = Node("site", data, plan, resolve(plan))
     node.held.records.scores[0] = scores
     found = node.answer(question(plan, centre, zoom))
@@ -146,7 +146,7 @@ def test_counts_far_below_their_bound_are_learned(zero_share: float, gain: float
     for model in ({"calibration": "none"}, {}):
         plan = plan_of(**model)
         codes = build_grid(plan).encode(tuple(np.ascontiguousarray(x.T)))
-        rows = [SiteData(np.ascontiguousarray(codes[:, part]), plan.label.kind.kept(counts[part], plan.label))
+        rows = [SiteData(np.ascontiguousarray(codes[:, part]), plan.label.kind.encode(counts[part], plan.label))
                 for part in (slice(0, 4000), slice(4000, 8000))]  # fmt: skip
         trained = train(plan, {"one": rows[0]}, noise=SeededNoise(1))
         predicted = trained.predict_codes(rows[1].codes)
@@ -171,7 +171,7 @@ def predicted_and_counted(
     """A model of the first half of the records, and the second half."""
     half = plan.privacy.n_records
     codes = build_grid(plan).encode(tuple(np.ascontiguousarray(x.T)))
-    rows = SiteData(np.ascontiguousarray(codes[:, :half]), plan.label.kind.kept(counts[:half], plan.label))
+    rows = SiteData(np.ascontiguousarray(codes[:, :half]), plan.label.kind.encode(counts[:half], plan.label))
     trained = train(plan, {"one": rows}, noise=SeededNoise(1, exact=False))
     return trained.predict_codes(np.ascontiguousarray(codes[:, half:])), counts[half:]
 

@@ -101,7 +101,7 @@ def test_a_node_is_found_whatever_the_coordinator_listens_on(
         with socket.create_connection((where.strip("[]"), hub.port)) as stranger:
             wait_until(lambda stranger=stranger: is_ended(stranger))
     wait_until(lambda: hub._door._now > 3)
-    assert hub.connected() == ("north",) and hub.receive(0) is None
+    assert hub.connected_sites() == ("north",) and hub.receive(0) is None
 
 
 def test_strangers_make_room(federation: Any, monkeypatch: pytest.MonkeyPatch, event_of: EventOf) -> None:
@@ -115,7 +115,7 @@ def test_strangers_make_room(federation: Any, monkeypatch: pytest.MonkeyPatch, e
             silent.enter_context(socket.create_connection(("127.0.0.1", hub.port)))
         nodes = [federation.uplink(site.name, hub.port) for site in federation.roster.sites]
         joined = {event_of(hub, Joined).site for _ in nodes}
-        assert joined == {site.name for site in federation.roster.sites} == set(hub.connected())
+        assert joined == {site.name for site in federation.roster.sites} == set(hub.connected_sites())
         assert n_accepted(hub.port) <= n_places
 
 

@@ -138,7 +138,7 @@ def test_fifty_nodes(federation: Any, event_of: EventOf) -> None:
     try:
         hub = federation_of_fifty.hub()
         nodes = {name: federation_of_fifty.uplink(name, hub.port) for name in federation_of_fifty.sites}
-        assert {event_of(hub, Joined, only=True).site for _ in nodes} == set(nodes) == set(hub.connected())
+        assert {event_of(hub, Joined, only=True).site for _ in nodes} == set(nodes) == set(hub.connected_sites())
         for question in (b"one", b"two" * 10_000):
             assert all(hub.send(name, question) for name in nodes)
             for name, node in nodes.items():

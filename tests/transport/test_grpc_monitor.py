@@ -156,7 +156,7 @@ def test_a_monitor_opens_nothing_else(scene: Scene) -> None:
     finally:
         scene.federation.roster = kept
         del scene.federation.sites["watch"]
-    assert scene.hub.receive(0) is None and scene.hub.connected() == ()
+    assert scene.hub.receive(0) is None and scene.hub.connected_sites() == ()
 
 
 def test_only_monitors_watch(scene: Scene) -> None:

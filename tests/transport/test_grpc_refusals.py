@@ -361,7 +361,7 @@ def test_ten_thousand_garbage_connections(federation: Any, run_beside: Any) -> N
             if number % 1000 == 1:
                 run_beside.is_undisturbed()
         run_beside.is_undisturbed()
-    assert run_beside.hub.connected() == ("south",)
+    assert run_beside.hub.connected_sites() == ("south",)
     assert not run_beside.hub.refusals
 
 

@@ -16,7 +16,7 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.registry import build_loss
-from hedgerow.losses.tables import SCORE_LIMIT, statistics_of
+from hedgerow.losses.tables import SCORE_LIMIT, bound_statistics
 from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.replica import Replica
@@ -200,7 +200,7 @@ def test_a_record_is_within_what_is_said_of_it(update: str) -> None:
     settings = resolve(plan)
     loss, random = settings.loss(plan), np.random.default_rng(1)
     for bound in (0, 5000, SCORE_LIMIT):
-        allowed = statistics_of(loss, bound)
+        allowed = bound_statistics(loss, bound)
         scores = random.integers(-bound, bound + 1, (loss.n_outputs, 4000)).astype(np.int32)
         labels = random.integers(0, 2, 4000)
         found = contributions(loss, labels, scores)

@@ -20,7 +20,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, PlanError
 from hedgerow.local.training import evaluate_federated, train
-from hedgerow.losses.poisson import LARGEST_COUNT, LogMean, score_of
+from hedgerow.losses.poisson import LARGEST_COUNT, LogMean, compute_score
 from hedgerow.losses.registry import build_loss, loss_kind
 from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS, zoomed
 from hedgerow.methods.boosting.settings import BoostingSettings
@@ -60,7 +60,7 @@ def made(n: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def site_of(plan: Plan, x: NDArray[np.float32], y: NDArray[np.int64]) -> SiteData:
-    return SiteData(build_grid(plan).encode(tuple(np.ascontiguousarray(x.T))), plan.label.kind.kept(y, plan.label))
+    return SiteData(build_grid(plan).encode(tuple(np.ascontiguousarray(x.T))), plan.label.kind.encode(y, plan.label))
 
 
 def deviance(y: NDArray[Any], mean: NDArray[Any]) -> float:
@@ -133,7 +133,7 @@ def test_statistics_are_cut_off_as_one_vector(largest: int, zoom: int, seed: int
     loss = zoomed(loss, zoom)
     random = np.random.default_rng(seed)
     counts, scores = random.integers(0, largest + 1, 200), random.integers(-(2**19), 2**19, (1, 200))
-    own = contributions(loss, plan.label.kind.kept(counts, plan.label), scores)
+    own = contributions(loss, plan.label.kind.encode(counts, plan.label), scores)
     middles = ((scores[0] >> STEP_BITS) << STEP_BITS) + (1 << STEP_BITS) // 2
     mean = LogMean().values(middles / SCORE_UNIT, plan.label) * 2 / largest
     hessian = np.minimum(mean * 2**zoom, clip / c / math.sqrt(2))
@@ -307,9 +307,9 @@ def test_the_mean_of_counts_is_found_and_noise_is_not_taken_for_large_ones() -> 
 def test_scores_of_means_are_those_that_the_link_gives_back() -> None:
     label = plan_of(1000).label
     for mean in (0.02, 0.3, 1.0, 31.6, 40.0, 1000.0):
-        score = score_of(mean, label)
+        score = compute_score(mean, label)
         assert LogMean().values(np.array([score / SCORE_UNIT]), label)[0] == pytest.approx(mean, rel=1e-4)
-    assert score_of(1e-9, label) == -SCORE_LIMIT
+    assert compute_score(1e-9, label) == -SCORE_LIMIT
 
 
 def test_rare_events_under_wide_bounds_are_not_worse_than_their_mean() -> None:

@@ -191,7 +191,7 @@ def is_worse_than_constant(plan: Plan, records: SiteRecords) -> bool:
     scores, labels = records.scores[:, ::step], records.labels[::step]
     if not len(labels) or not len(scores):
         return False
-    compared = link.compared(scores.astype(np.int64), labels.astype(np.int64), plan.label)
+    compared = link.compare(scores.astype(np.int64), labels.astype(np.int64), plan.label)
     if compared is None:
         return False
     found, truth = compared
@@ -328,7 +328,7 @@ def _cut_again(held: Site, data: SiteData, query: Query) -> None:
 def check_data(site: str, data: SiteData, plan: Plan) -> None:
     """Refuse codes or labels outside the plan (DataError); `site` is for the message."""
     grid, places = build_grid(plan), data.places
-    low, high = plan.label.kind.kept_range(plan.label)
+    low, high = plan.label.kind.encoded_range(plan.label)
     fault = ""
     if data.codes.shape != (grid.n_features, data.n_records) or data.codes.dtype != grid.dtype:
         fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"

@@ -157,7 +157,7 @@ class NodeSession:
         asked = self._run.task.asked if self._run is not None and isinstance(self._run.task, SurveyTask) else None
         return asked.columns if isinstance(asked, OpenPlan) else ()
 
-    def connected(self) -> list[bytes]:
+    def connect(self) -> list[bytes]:
         """What to send first on a new connection."""
         if self.state in (NodeState.FINISHED, NodeState.STOPPED):
             return []
@@ -208,7 +208,7 @@ class NodeSession:
                     close_reserved(self._store, self._book, run_id)
                 raise PolicyRefusal("stopped-by-owner")
             held = self._deferred
-            if held is None or self.question is None or self._store.desk.said(self.question.id) is None:
+            if held is None or self.question is None or self._store.desk.find_answer(self.question.id) is None:
                 return []
             return [encode(answer) for answer in self._answer_invitation(held)]
         except HedgerowError as fault:
@@ -387,7 +387,7 @@ def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent | None) -> N
     if event is None:
         answers = session.consider()
     elif isinstance(event, Connected):
-        answers = session.connected()
+        answers = session.connect()
     elif isinstance(event, Disconnected):
         answers = []
         if event.is_final and session.state is not NodeState.FINISHED:

@@ -692,7 +692,7 @@ class OwnerDesk:
 
     def ask(self, question: Question) -> bool | None:
         """Whether the owner has approved it; None while there is no answer. Asks, if that was not done before."""
-        said, waiting = self.said(question.id), self.pending()
+        said, waiting = self.find_answer(question.id), self.pending()
         if said is None and (waiting is None or waiting.id != question.id):
             values = (*astuple(question)[:-1], question.id)
             places = ", ".join("?" * (len(values) - 1))
@@ -700,7 +700,7 @@ class OwnerDesk:
             self._write(("delete from question", ()), (statement, values))
         return said
 
-    def said(self, question_id: str) -> bool | None:
+    def find_answer(self, question_id: str) -> bool | None:
         """What the owner has answered to a question; None for nothing so far."""
         database = self._open()
         rows = database.rows("select is_approved from answers where id = ?", (question_id,)) if database else []

@@ -165,13 +165,13 @@ def _in_columns(
 def _keep_odd_bytes(connection: Any, _: object) -> None:
     """Text that is not UTF-8 stays bytes: SQLite's driver would give the whole query up because of one cell."""
 
-    def decoded(content: bytes) -> str | bytes:
+    def decode(content: bytes) -> str | bytes:
         try:
             return content.decode()
         except UnicodeDecodeError:
             return content
 
-    connection.text_factory = decoded
+    connection.text_factory = decode
 
 
 _ALONE: dict[str, str | bool | int | float | list[str]] = {

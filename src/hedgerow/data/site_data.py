@@ -164,7 +164,7 @@ def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: Rows
         places.append(grid.places(records.features, codes[-1]))
         if records.label is None:
             raise DataError("data-label-missing", place="The records")
-        labels.append(plan.label.kind.kept(records.label, plan.label))
+        labels.append(plan.label.kind.encode(records.label, plan.label))
         if records.unit is not None:
             units.append(records.unit)
     if left_out is None and not sum(map(len, labels)):

@@ -572,7 +572,7 @@ class PrivateTrees(BaseEstimator):
 
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         """The labels as a node holds them."""
-        kept: NDArray[np.int32] = plan.label.kind.kept(y, plan.label)
+        kept: NDArray[np.int32] = plan.label.kind.encode(y, plan.label)
         return kept
 
     # Reading X and y -----------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ from hedgerow.estimators.base import (
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.censored import concordance
 from hedgerow.losses.poisson import LARGEST_COUNT
-from hedgerow.losses.survival import doubt_of_times, survival_codes
+from hedgerow.losses.survival import doubt_times, survival_codes
 from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Label, Plan
@@ -460,7 +460,7 @@ class DPGBDTSurvival(PrivateTrees):
         label_kinds()["survival"].check(Label(name="label", event="event", **about))
         event, time = _events_and_times(y, self.event_codes)
         fates = survival_codes(time, event, ends)
-        if doubt := doubt_of_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
+        if doubt := doubt_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
             warn_caller(f"{doubt}.")
         table = self._table(X, fates)
         about["event"] = free_name("event", self._feature_names())

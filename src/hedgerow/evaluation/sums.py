@@ -119,7 +119,7 @@ class ScoreHistogram(EvaluationQuery):
             counts[curve] = np.bincount(bins, minlength=n_rows * n_bins).reshape(n_rows, n_bins)
         parts = [counts.ravel()]
         if self.with_hits:
-            hit = link.chosen(records.scores.astype(np.int64)) == records.labels
+            hit = link.choose(records.scores.astype(np.int64)) == records.labels
             parts.append(np.bincount(hit.astype(np.int64), minlength=2).astype(np.int64))
         return np.asarray(np.concatenate(parts) * self.unit, dtype=np.int64)
 

@@ -234,7 +234,7 @@ class FlowerHub:
             poll = min(1.2 * poll, self._patience.longest_poll)
         return self._events.popleft() if self._events else None
 
-    def connected(self) -> tuple[str, ...]:
+    def connected_sites(self) -> tuple[str, ...]:
         """The sites that are linked now, sorted."""
         return tuple(sorted(self._by_site))
 

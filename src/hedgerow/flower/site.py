@@ -219,7 +219,7 @@ class FlowerNode:
 
     def _greet(self, session: NodeSession, messages: Sequence[bytes]) -> list[bytes]:
         """A new connection. What a greeting carries is for nodes that are in no epoch: the others are in the run."""
-        answers = session.connected()
+        answers = session.connect()
         for answer in list(answers):
             hello = decode(answer)
             if isinstance(hello, Hello):

@@ -41,11 +41,11 @@ def simulate(plan: Plan, n_sites: int, seed: int, train: Train) -> dict[float, d
     """
     federation = replace(plan.federation, min_sites=min(plan.federation.min_sites, n_sites))
     plan = replace(plan, federation=federation).with_structure_seed(seed)
-    rows = made_records(plan, plan.privacy.n_records, seed)
+    rows = simulate_records(plan, plan.privacy.n_records, seed)
     tables = split_evenly(rows, n_sites)
     sites = {name: site_data_from_records([table], plan)[0] for name, table in tables.items()}
     together = {"all": site_data_from_records([rows], plan)[0]}
-    held_out = made_records(plan, N_HELD_OUT, seed, part=1)
+    held_out = simulate_records(plan, N_HELD_OUT, seed, part=1)
     found: dict[float, dict[str, float]] = {}
     for epsilon in _epsilons(plan):
         own = replace(plan, privacy=replace(plan.privacy, epsilon=epsilon))
@@ -81,7 +81,7 @@ _SHAPES: tuple[Callable[[Floats], Floats], ...] = (
 """Of a feature's place between its bounds, 0 to 1: a straight line, a step, a bump."""
 
 
-def made_records(plan: Plan, n_records: int, seed: int, part: int = 0) -> Records:
+def simulate_records(plan: Plan, n_records: int, seed: int, part: int = 0) -> Records:
     """Rows that are like no one's.
 
     Args:
@@ -97,7 +97,7 @@ def made_records(plan: Plan, n_records: int, seed: int, part: int = 0) -> Record
     columns = tuple(_column(feature, place) for feature, place in zip(plan.features, places, strict=True))
     is_record = plan.privacy.unit == "record"
     unit = None if is_record else np.char.add(f"{part}-", np.arange(n_records).astype(np.str_))
-    return Records(columns, plan.label.kind.made(effects, plan.label, noise), unit, n_records)
+    return Records(columns, plan.label.kind.simulate(effects, plan.label, noise), unit, n_records)
 
 
 def split_evenly(records: Records, n_sites: int) -> dict[str, Records]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def times_of(codes: NDArray[Any], ends: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+def read_times(codes: NDArray[Any], ends: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """Times and events of records that are known by their interval only.
 
     An event counts at the end of its interval; who was lost in an interval was not seen at its end, and counts in its

@@ -47,12 +47,12 @@ class PackedLoss(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def packed_loss(loss: Loss) -> PackedLoss:
+def pack_loss(loss: Loss) -> PackedLoss:
     """Made once for a loss, since every query asks for it; each site has its own."""
     exp_table = np.rint(2**EXP_BITS * exponentials(EXP_STEPS, SCORE_UNIT >> STEP_BITS)).astype(np.int64)
     return PackedLoss(
         kind=KIND_NUMBER[loss.kind],
-        table=_packed_table(loss),
+        table=_pack_table(loss),
         exp_table=exp_table,
         unit=int(loss.scales[0]),
         hessian_unit=int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0,
@@ -64,7 +64,7 @@ def packed_loss(loss: Loss) -> PackedLoss:
     )
 
 
-def _packed_table(loss: Loss) -> NDArray[np.int64]:
+def _pack_table(loss: Loss) -> NDArray[np.int64]:
     n_classes, n_steps, n_statistics = loss.table.shape
     even = np.zeros((n_classes, n_steps, n_statistics + n_statistics % 2), dtype=np.int64)
     even[:, :, :n_statistics] = loss.table
@@ -79,12 +79,12 @@ def words_for_block(loss, block):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def statistics_of_block(loss, labels, scores, begin, end, packed, own):  # type: ignore[no-untyped-def]
+def write_block_statistics(loss, labels, scores, begin, end, packed, own):  # type: ignore[no-untyped-def]
     """Write the statistics of records begin..end-1 to packed[:, : end - begin]; `own` is work space of one record."""
     if loss.kind == TABLE:
         _table_statistics(labels, scores, begin, end, loss.table, packed)
     elif loss.kind == SQUARED:
-        _squared_statistics(labels, scores, begin, end, loss.unit, loss.clip, loss.constant, packed)
+        _write_squared_statistics(labels, scores, begin, end, loss.unit, loss.clip, loss.constant, packed)
     elif loss.kind == CURVE:
         _curve_statistics(labels, scores, begin, end, loss.curve, loss.unit, packed)
     else:
@@ -120,7 +120,7 @@ def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignor
 
 
 @numba.njit(cache=True, nogil=True)
-def _squared_statistics(labels, scores, begin, end, unit, clip, constant, packed):  # type: ignore[no-untyped-def]
+def _write_squared_statistics(labels, scores, begin, end, unit, clip, constant, packed):  # type: ignore[no-untyped-def]
     """(clipped residual, constant); the product of a residual and its unit is rounded towards zero."""
     for i in range(end - begin):
         residual = -np.int64(labels[begin + i])

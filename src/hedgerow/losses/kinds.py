@@ -76,7 +76,7 @@ class Link:
         """Whole numbers in proportion to the probabilities of several classes: int64 [n_classes, n]."""
         raise NotImplementedError
 
-    def chosen(self, scores: Ints) -> Ints:
+    def choose(self, scores: Ints) -> Ints:
         """Which of several classes is predicted."""
         return np.asarray(self.weights(scores).argmax(axis=0))
 
@@ -92,11 +92,11 @@ class Link:
 
     # Of both
 
-    def predicted(self, scores: Floats, label: Label) -> NDArray[Any]:
+    def predict(self, scores: Floats, label: Label) -> NDArray[Any]:
         """What is predicted, [n], of scores [n_outputs, n]: classes by name, or values."""
         raise NotImplementedError
 
-    def compared(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
+    def compare(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
         """Predictions and what they should be, float64 [n, m] each, of scores [n_outputs, n] and labels as kept.
 
         None where squares of their difference mean nothing.
@@ -123,10 +123,10 @@ class Link:
 class ClassLink(Link):
     """A link of classes."""
 
-    def predicted(self, scores: Floats, label: Label) -> NDArray[Any]:
+    def predict(self, scores: Floats, label: Label) -> NDArray[Any]:
         return np.asarray(np.array(label.classes)[self.probabilities(scores).argmax(axis=1)])
 
-    def compared(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats]:
+    def compare(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats]:
         is_class = kept[:, None] == np.arange(len(label.classes))
         return self.probabilities(scores / SCORE_UNIT), is_class.astype(np.float64)
 
@@ -139,10 +139,10 @@ class ClassLink(Link):
 class NumberLink(Link):
     """A link of numbers."""
 
-    def predicted(self, scores: Floats, label: Label) -> NDArray[Any]:
+    def predict(self, scores: Floats, label: Label) -> NDArray[Any]:
         return self.values(scores[0], label)
 
-    def compared(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
+    def compare(self, scores: Ints, kept: Ints, label: Label) -> tuple[Floats, Floats] | None:
         return self.units(scores, label).T / SCORE_UNIT, kept[:, None] / SCORE_UNIT
 
     def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:

@@ -65,7 +65,7 @@ class Classes(LabelKind):
     def has_one_outcome(self, kept: NDArray[np.int32]) -> bool:
         return len(np.unique(kept)) < 2
 
-    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
+    def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
         return np.asarray(np.argmax(effects + noise.gumbel(size=effects.shape), axis=0), dtype=np.int32)
 
     def describe(self, label: Label) -> str:
@@ -89,7 +89,7 @@ class Numbers(LabelKind):
     }
     position = "residual"
 
-    def kept_range(self, label: Label) -> tuple[int, int]:
+    def encoded_range(self, label: Label) -> tuple[int, int]:
         return -SCORE_UNIT, SCORE_UNIT
 
     def columns(self, label: Label) -> tuple[LabelColumn, ...]:
@@ -98,17 +98,17 @@ class Numbers(LabelKind):
     def values(self, cells: Sequence[NDArray[Any]], label: Label) -> Floats:
         return np.asarray(np.clip(cells[0], *label.bounds), dtype=np.float64)
 
-    def kept(self, values: NDArray[Any], label: Label) -> NDArray[np.int32]:
-        """See `LabelKind.kept`: scaled, in units of 2**-16, rounded; values beyond the bounds are clamped."""
+    def encode(self, values: NDArray[Any], label: Label) -> NDArray[np.int32]:
+        """See `LabelKind.encode`: scaled, in units of 2**-16, rounded; values beyond the bounds are clamped."""
         low, high = label.bounds
         middle, half = (high + low) / 2, (high - low) / 2
         clamped = np.clip(np.asarray(values, dtype=np.float64), low, high)
         return np.rint((clamped - middle) / half * SCORE_UNIT).astype(np.int32)
 
-    def centred(self, kept: NDArray[np.int32]) -> Ints:
+    def centre(self, kept: NDArray[np.int32]) -> Ints:
         return kept.astype(np.int64)
 
-    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> Floats:
+    def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> Floats:
         low, high = label.bounds
         score = (effects[0] + noise.normal(size=effects.shape[1])) / (2 * EFFECT)
         return np.asarray(low + (high - low) / (1 + np.exp(-score)))

@@ -78,11 +78,11 @@ class Binary(Classes):
     is_symmetric = True
     position = "score"
 
-    def centred(self, kept: NDArray[np.int32]) -> Ints:
-        """See `LabelKind.centred`: -1/2 and 1/2."""
+    def centre(self, kept: NDArray[np.int32]) -> Ints:
+        """See `LabelKind.centre`: -1/2 and 1/2."""
         return (2 * kept.astype(np.int64) - 1) * (SCORE_UNIT // 2)
 
-    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
+    def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
         chance = 1 / (1 + np.exp(-effects[0]))
         return np.asarray(noise.uniform(size=effects.shape[1]) < chance, dtype=np.int32)
 

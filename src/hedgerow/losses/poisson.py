@@ -76,7 +76,7 @@ def _middle(label: Label) -> int:
     return round(math.log(label.bounds[1]) / 2 * SCORE_UNIT)
 
 
-def score_of(mean: float, label: Label) -> int:
+def compute_score(mean: float, label: Label) -> int:
     """The score of a mean count > 0, in units of 2**-16 and within +-8: the same on every machine."""
     return logarithm(mean, _middle(label))
 
@@ -182,8 +182,8 @@ class Count(Numbers):
     def columns(self, label: Label) -> tuple[LabelColumn, ...]:
         return (LabelColumn(label.name, bounds=label.bounds, least=0.0, outside=negative),)
 
-    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> Floats:
-        return np.asarray(np.rint(super().made(effects, label, noise)))
+    def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> Floats:
+        return np.asarray(np.rint(super().simulate(effects, label, noise)))
 
 
 LABEL = Count()

@@ -64,7 +64,7 @@ class LogWeights(ClassLink):
         table = np.rint(WEIGHT_UNIT * exponentials(_EXP_STEPS, 2**10)).astype(np.int64)
         return np.asarray(table[np.minimum(below, _EXP_STEPS - 1)], dtype=np.int64)
 
-    def chosen(self, scores: Ints) -> Ints:
+    def choose(self, scores: Ints) -> Ints:
         return np.asarray(scores.argmax(axis=0))
 
     def objective(self, label: Label) -> Objective:

@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hedgerow.errors import DataError, ModelError
-from hedgerow.losses.censored import concordance, integrated_brier_score, times_of
+from hedgerow.losses.censored import concordance, integrated_brier_score, read_times
 from hedgerow.losses.kinds import SQUARES, Floats, Ints, LossKind, NumberLink, Objective
 from hedgerow.losses.labels import negative, no_probabilities
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
@@ -95,7 +95,7 @@ def survival_codes(time: ArrayLike, event: ArrayLike, intervals: ArrayLike) -> N
     return np.where(has_event, 2 * ended + 1, 2 * survived).astype(np.int32)
 
 
-def doubt_of_times(counts: ArrayLike, intervals: ArrayLike, name: str) -> str:
+def doubt_times(counts: ArrayLike, intervals: ArrayLike, name: str) -> str:
     """Where nearly all times lie beyond the last interval or within the first, what to look at; else "".
 
     Args:
@@ -190,7 +190,7 @@ class LogHazard(NumberLink):
         """Risks: the scores themselves; what they mean for survival takes the baseline, see `Ensemble.survival`."""
         return scores
 
-    def compared(self, scores: Ints, kept: Ints, label: Label) -> None:
+    def compare(self, scores: Ints, kept: Ints, label: Label) -> None:
         return None
 
     def difference(self, scores: Floats, theirs: Floats, label: Label) -> float:
@@ -211,7 +211,7 @@ def survival_scores(codes: NDArray[Any], survival: Floats, label: Label) -> dict
         survival: float64 [n, K], see `survival_curves`: who has less of it at one end has less at all of them.
     """
     ends = np.array(label.intervals)
-    times, events = times_of(codes, ends)
+    times, events = read_times(codes, ends)
     return {
         "concordance": concordance(times, events, -survival[:, 0]),
         "integrated_brier": integrated_brier_score(times, events, survival, ends),
@@ -274,10 +274,13 @@ class Survival(LabelKind):
         return len(np.unique(kept % 2)) < 2
 
     def doubt(self, counts: ArrayLike, label: Label) -> str:
-        return doubt_of_times(counts, label.intervals, label.name)
+        return doubt_times(counts, label.intervals, label.name)
 
-    def made(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
-        """See `LabelKind.made`: an event is as likely in one interval as in another, and a quarter is lost before."""
+    def simulate(self, effects: Floats, label: Label, noise: np.random.Generator) -> NDArray[np.int32]:
+        """See `LabelKind.simulate`.
+
+        An event is as likely in one interval as in another, and a quarter is lost before.
+        """
         n_intervals, n = len(label.intervals), effects.shape[1]
         hazard = 1 / (1 + np.exp(-(effects[0] - np.log(2 * n_intervals - 1))))
         survived = noise.geometric(hazard) - 1

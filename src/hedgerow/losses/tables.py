@@ -152,7 +152,7 @@ class Statistics:
 
 
 @lru_cache(maxsize=8)
-def statistics_of(loss: Loss, score_bound: int) -> Statistics:
+def bound_statistics(loss: Loss, score_bound: int) -> Statistics:
     """What one record may add whose scores are within +-`score_bound` (units of 2**-16).
 
     A table is read off, so its numbers are exact. For the squared loss they are the clip and the constant; for softmax
@@ -236,7 +236,7 @@ def check_units(*units: float) -> None:
 @lru_cache(maxsize=8)
 def exponentials(count: int, steps_per_unit: int) -> NDArray[np.float64]:
     """exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count], read-only."""
-    return _fixed(_decimals(count, steps_per_unit, 0))
+    return _freeze(_decimals(count, steps_per_unit, 0))
 
 
 @lru_cache(maxsize=8)
@@ -249,7 +249,7 @@ def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
     values = _decimals((count + 1) // 2, steps_per_unit, 1 - is_odd)
     upper = [_CONTEXT.divide(one, _CONTEXT.add(one, value)) for value in values]
     lower = [_CONTEXT.subtract(one, value) for value in reversed(upper[is_odd:])]
-    return _fixed(lower + upper)
+    return _freeze(lower + upper)
 
 
 @lru_cache(maxsize=8)
@@ -269,7 +269,7 @@ def _decimals(count: int, steps_per_unit: int, twice_offset: int) -> tuple[Decim
     return tuple(values)
 
 
-def _fixed(values: Iterable[Decimal]) -> NDArray[np.float64]:
+def _freeze(values: Iterable[Decimal]) -> NDArray[np.float64]:
     """The doubles next to the values, read-only."""
     table = np.array([float(value) for value in values])
     table.flags.writeable = False

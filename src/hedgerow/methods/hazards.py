@@ -67,7 +67,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.settings import planned_event
-from hedgerow.training.steps import Run, grown_score_bound
+from hedgerow.training.steps import Run, grow_score_bound
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
@@ -431,7 +431,7 @@ class HazardStart:
         score_bound = known = 0
         for number in range(ROUNDS):
             if update is not None:
-                score_bound = grown_score_bound(score_bound, update)
+                score_bound = grow_score_bound(score_bound, update)
             purpose = HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
             asked = cross_question(purpose, basis, self.loss, (noises[2], rows), (update, known), score_bound)
             ask = HazardProducts(**{own.name: getattr(asked, own.name) for own in fields(asked)}, baseline=baseline)
@@ -443,7 +443,7 @@ class HazardStart:
                 weights = basis.held(weights, factor, run.directions)
             values = basis.values(weights, largest)
             if run.directions is not None:
-                values = run.ordered_sum().add(basis.trees, values)
+                values = run.make_ordered_sum().add(basis.trees, values)
             update = FittedTrees(basis.trees, values - total.astype(np.int32))
             total += update.values
         if update is None:

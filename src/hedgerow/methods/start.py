@@ -41,7 +41,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.settings import ROUNDING
-from hedgerow.training.steps import Run, grown_score_bound
+from hedgerow.training.steps import Run, grow_score_bound
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
@@ -80,7 +80,7 @@ class LabelSums(Query):
     def answer(self, site: TrainingSite) -> IntVector:
         """See `Query.answer`: labels are clipped and rounded towards zero one by one."""
         site.take_in(self.update)
-        labels = site.plan.label.kind.centred(site.records.labels)
+        labels = site.plan.label.kind.centre(site.records.labels)
         sizes = np.minimum((np.abs(labels) * self.unit) >> 16, self.clip)
         return np.array([int((np.sign(labels) * sizes).sum()), self.support * len(labels)], dtype=np.int64)
 
@@ -284,7 +284,7 @@ class LinearStart:
         score_bound = SCORE_LIMIT if known else 0
         for number in range(ROUNDS):
             if update is not None:
-                score_bound = grown_score_bound(score_bound, update)
+                score_bound = grow_score_bound(score_bound, update)
             purpose = CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
             question = cross_question(purpose, basis, loss, (noises[2], rows), (update, known), score_bound, zoom)
             release = yield question
@@ -294,7 +294,9 @@ class LinearStart:
             values = basis.values(move, largest)
             if run.directions is not None:
                 reached = basis.held(reached + move, factor, run.directions)
-                values = run.ordered_sum().add(basis.trees, basis.values(reached, largest)) - total.astype(np.int32)
+                values = run.make_ordered_sum().add(basis.trees, basis.values(reached, largest)) - total.astype(
+                    np.int32
+                )
             update = FittedTrees(basis.trees, values)
             total += values
         if update is None:

@@ -108,7 +108,7 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
         if trees and sigmas[trees].any():
             leaves = [_leaves(run, ensemble, shape, tree, sigmas[tree], int(n_of_batch[tree])) for tree in trees]
             deviations = _deviations(leaves, shape.density, _answers(run, shapes, shape), ensemble.link.is_relative)
-        found.append(ShapeBands(shape.borders, shape.centred(), deviations))
+        found.append(ShapeBands(shape.borders, shape.centre_scores(), deviations))
     return tuple(found)
 
 
@@ -166,7 +166,7 @@ def _answers(run: Run, shapes: list[Shape], shape: Shape) -> FloatArray:
     hessians = (1 - chance) * table[0, :, 1] + chance * table[1, :, 1]
     middle = sum(float((each.density @ each.scores)[0]) for each in shapes)
     others = sum(each.deviation() ** 2 for each in shapes) - shape.deviation() ** 2
-    own, of_code = np.unique(shape.centred()[:, 0], return_inverse=True)
+    own, of_code = np.unique(shape.centre_scores()[:, 0], return_inverse=True)
     distance = scores - (middle + own[:, None])
     weights = np.exp(-(distance**2) / (2 * max(others, 1e-4)))
     return np.asarray((weights @ slopes) / (weights @ hessians))[of_code]

@@ -337,7 +337,7 @@ class Model:
 
     def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
         """As `predict`, from grid codes [n_features, n]."""
-        return self.ensemble.link.predicted(self.ensemble.scores(codes), self.plan.label)
+        return self.ensemble.link.predict(self.ensemble.scores(codes), self.plan.label)
 
     def predict_interval_codes(self, codes: CodeArray, coverage: float = 0.9) -> NDArray[np.float64]:
         """As `predict_interval`, from grid codes [n_features, n]."""

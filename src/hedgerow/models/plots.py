@@ -57,7 +57,7 @@ def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
     order = np.argsort(-found.values, kind="stable")[:MAX_PANELS]
     shapes = [shape_function(model.ensemble, int(feature)) for feature in order]
     scale = model.ensemble.link.axis_scale(model.plan.label)
-    scores = [shape.centred() * scale for shape in shapes]
+    scores = [shape.centre_scores() * scale for shape in shapes]
     deviations = [np.zeros_like(own) for own in scores]
     if not why_unknown(model.plan, model.ensemble):
         bands = shape_bands(model.plan, model.ensemble, model.ledger)

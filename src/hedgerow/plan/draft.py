@@ -135,7 +135,7 @@ def _feature(name: str, entry: Entry) -> str:
             "# or free text teaches a model nothing general; group rarer values to use it."
         )
     lines = ["[[features]]", f"name = {toml_value(name)}"]
-    return "\n".join([*lines, *(_known_feature(entry) if entry.kind else _open_feature(entry))])
+    return "\n".join([*lines, *(_write_known_feature(entry) if entry.kind else _open_feature(entry))])
 
 
 def _open_feature(entry: Entry) -> list[str]:
@@ -148,7 +148,7 @@ def _open_feature(entry: Entry) -> list[str]:
 _OPEN_CATEGORIES = '# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own'
 
 
-def _known_feature(entry: Entry) -> list[str]:
+def _write_known_feature(entry: Entry) -> list[str]:
     lines = [f"type = {toml_value(entry.kind)}"]
     if entry.kind == "categorical":
         return [*lines, f"categories = {toml_value(entry.categories)}" if entry.categories else _OPEN_CATEGORIES]

@@ -94,7 +94,7 @@ class LabelKind:
         """What a node keeps of a label that is no number is a code from 0 to `n_codes` - 1; 0 for numbers."""
         return 0
 
-    def kept_range(self, label: Any) -> tuple[int, int]:
+    def encoded_range(self, label: Any) -> tuple[int, int]:
         """The least and the largest that a node keeps."""
         return 0, self.n_codes(label) - 1
 
@@ -106,11 +106,11 @@ class LabelKind:
         """Labels [n] of the cells of its columns: numbers, float64, or codes of words, below 0 where there is none."""
         raise NotImplementedError
 
-    def kept(self, values: Any, label: Any) -> Any:
+    def encode(self, values: Any, label: Any) -> Any:
         """What a node keeps of `values`: int32 [n]."""
         return values.astype("int32")
 
-    def centred(self, kept: Any) -> Any:
+    def centre(self, kept: Any) -> Any:
         """Labels about 0, in units of 2**-16 of half their range: int64 [n]; ValueError where they have no range."""
         raise ValueError(f"labels of type {self.type} have no range")
 
@@ -126,7 +126,7 @@ class LabelKind:
         """
         return ""
 
-    def made(self, effects: Any, label: Any, noise: Any) -> Any:
+    def simulate(self, effects: Any, label: Any, noise: Any) -> Any:
         """Made-up labels, as of `values`.
 
         Args:

@@ -414,7 +414,7 @@ class EpochSetup:
         }
         return replace(self, state=state), deliveries
 
-    def unacknowledged(self) -> tuple[tuple[int, int], ...]:
+    def find_unacknowledged(self) -> tuple[tuple[int, int], ...]:
         """The pairs of neighbours, lower number first, of which one did not acknowledge the other's shares.
 
         One of the two has failed, by what it dealt or by what it said, and which one only they know. Nodes that sent no

@@ -47,11 +47,11 @@ class SessionTraffic:
     up: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
 
-    def sent(self, site: str, message: bytes | None) -> None:
+    def count_sent(self, site: str, message: bytes | None) -> None:
         """Count a message from the site."""
         self.up[site] = self.up.get(site, 0) + len(message or b"")
 
-    def received(self, site: str, message: bytes) -> None:
+    def count_received(self, site: str, message: bytes) -> None:
         """Count a message to the site."""
         self.down[site] = self.down.get(site, 0) + len(message)
 
@@ -106,9 +106,9 @@ class EpochSession:
             """The set-up with the answers of these sites to what each is given."""
             messages = []
             for site, delivery in deliveries.items():
-                self.traffic.received(site, delivery)
+                self.traffic.count_received(site, delivery)
                 taken = step(site, delivery)
-                self.traffic.sent(site, taken.message)
+                self.traffic.count_sent(site, taken.message)
                 nodes[site] = taken.state
                 messages.append(taken.message or b"")
             following, complaints = setup.receive(messages)
@@ -133,7 +133,7 @@ class EpochSession:
         self.view, ready_list = setup.close_acknowledgements()
         for site, enrolment in nodes.items():
             if self.view.is_ready(enrolment.node):
-                self.traffic.received(site, ready_list)
+                self.traffic.count_received(site, ready_list)
                 self.nodes[site] = enrolment.finish(contexts[site], ready_list).state
 
     def spec(
@@ -171,7 +171,7 @@ class EpochSession:
         expected = ExpectedRound(spec.purpose, spec.model, spec.vectors, spec.noise)
         messages: list[bytes] = []
         for site in self._present(drops.vectors):
-            self.traffic.received(site, aggregator.signed_spec)
+            self.traffic.count_received(site, aggregator.signed_spec)
             step = self.nodes[site].mask(
                 self.contexts[site], aggregator.signed_spec, expected, vectors[site], self.entropy,
                 noise[site] if noise is not None else None,
@@ -182,7 +182,7 @@ class EpochSession:
         asked = self._choose_helpers(aggregator, gone, drops.answers)
         aggregator, requests = aggregator.close_vectors(self.coordinator, [self.nodes[site].node for site in asked])
         for site in asked:
-            self.traffic.received(site, requests[self.nodes[site].node])
+            self.traffic.count_received(site, requests[self.nodes[site].node])
             step = self.nodes[site].unmask(self.contexts[site], requests[self.nodes[site].node])
             # Without an echo exchange this step is the answer already.
             lost = site in drops.answers and not self.view.guarantees.has_echo
@@ -190,7 +190,7 @@ class EpochSession:
         if self.view.guarantees.has_echo:
             aggregator, certificate = self._deliver(aggregator, messages).close_echoes()
             for site in self._present({*gone, *drops.answers}):
-                self.traffic.received(site, certificate)
+                self.traffic.count_received(site, certificate)
                 step = self.nodes[site].confirm(certificate)
                 self._keep(site, step.state, step.message, messages)
         return self._deliver(aggregator, messages).release()[1]
@@ -207,7 +207,7 @@ class EpochSession:
     def _keep(self, site: str, state: Participant, message: bytes | None, messages: list[bytes]) -> None:
         self.nodes[site] = state
         if message is not None:
-            self.traffic.sent(site, message)
+            self.traffic.count_sent(site, message)
             messages.append(message)
 
     def _deliver(self, aggregator: Aggregator, messages: list[bytes]) -> Aggregator:

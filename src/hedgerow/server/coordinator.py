@@ -808,7 +808,7 @@ def _judge_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
     }[setup.state]
     if setup.state is State.COLLECTING_ACKNOWLEDGEMENTS:
         arrived = set(arrived) & set(setup.shares)
-        for pair in setup.unacknowledged():
+        for pair in setup.find_unacknowledged():
             for one, other in (pair, pair[::-1]):
                 run.sites.of(one).fault_counts.unacknowledged[run.sites.name(other)] += 1
                 run.tell(RunEventKind.COMPLAINT, run.sites.name(one), Code.NOT_ACKNOWLEDGED.value)
@@ -1038,7 +1038,7 @@ def _release_groups(
     whole = pack(noisy, weigh_groups(summed), query.length, n_groups)
 
     def judge() -> JournalledRelease:
-        released, faults = run.grouped.packed(query, run.plan, noisy, summed)
+        released, faults = run.grouped.pack_sums(query, run.plan, noisy, summed)
         for group in faults:
             for name in summed[group].sites or ():
                 run.tell(RunEventKind.COMPLAINT, name, "group-out-of-line")
@@ -1226,7 +1226,7 @@ class RunSession:
         """Whether the run waits for sites, and not for their answers to what they were sent."""
         return self.run.state is RunState.GATHERING or self.run.is_stalled
 
-    def joined(self, site: str) -> None:
+    def add_connection(self, site: str) -> None:
         """A site's node is connected; it will say Hello."""
         self.run.sites[site].leave()
         self.run.tell(RunEventKind.JOINED, site)
@@ -1262,7 +1262,7 @@ class RunSession:
         elif run.is_stalled:
             give_up(run, too_few(run))
         else:
-            awaited = self.awaited()
+            awaited = self.list_awaited()
             for site in run.sites:
                 if site.name in awaited:
                     self._fall_silent(site)
@@ -1274,7 +1274,7 @@ class RunSession:
         self.run.enter(Over(self.run.view, fault))
         return self._flush(advance=False)
 
-    def awaited(self) -> set[str]:
+    def list_awaited(self) -> set[str]:
         """Sites without whose answer the phase is not complete."""
         return {site.name for site in self.run.sites if self._is_expected(site) and not site.has_answered}
 
@@ -1460,7 +1460,7 @@ class RunSession:
                 self._guard(self._close_phase)
                 while run.is_stalled and run.take_back():
                     self._guard(self._close_phase)
-            elif not self.awaited():
+            elif not self.list_awaited():
                 self._guard(self._close_phase)
             if run.n_phases == before:
                 break
@@ -1578,7 +1578,7 @@ def run_coordinator(
         if clock() < deadline:
             left = deadline - clock()
             if waiting is not None:
-                waiting(left, () if session.is_between_rounds else session.awaited())
+                waiting(left, () if session.is_between_rounds else session.list_awaited())
             event = hub.receive(left if waiting is None else min(left, _SECONDS_BETWEEN_WORDS))
         else:
             if not n_late:
@@ -1663,7 +1663,7 @@ def _deliver(session: RunSession, hub: Hub, messages: list[Outgoing]) -> None:
 def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
     match event:
         case Joined(site):
-            session.joined(site)
+            session.add_connection(site)
             return []
         case Left(site, reason):
             return session.left(site, reason)

@@ -248,7 +248,7 @@ class GroupedChecks:
         self._make = checks
         self._by_group: dict[int, ReleaseChecks] = {}
 
-    def packed(
+    def pack_sums(
         self, query: Query, plan: Plan, sums: Mapping[int, IntVector], summed: Mapping[int, Summed]
     ) -> tuple[IntVector, dict[int, SumAbandoned]]:
         """The release of these noisy sums, and why some groups sit it out, whose sums no records can add up to.
@@ -401,7 +401,7 @@ def _carry_out(
                 totals = {group: part.sum_of(query) for group, part in enumerate(parts)}
                 noisy = releaser.release_groups(query, totals, aggregation.cohort)
                 sums = {group: Summed(part.cohort, part.n_nodes, part.sites) for group, part in enumerate(parts)}
-                released = combine(grouped.packed(query, plan, noisy, sums)[0], len(parts))
+                released = combine(grouped.pack_sums(query, plan, noisy, sums)[0], len(parts))
             else:
                 total = aggregation.sum_of(query)
                 released = releaser.release(query, total, aggregation.cohort)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.losses.survival import EVENT_WORDS, doubt_of_times, survival_codes
+from hedgerow.losses.survival import EVENT_WORDS, doubt_times, survival_codes
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.queries import UNIT, OneCount, RawSite, Reals, TextBins, blank
 from hedgerow.survey.statistics import BAND, Noisy, counted
@@ -168,7 +168,7 @@ def curves_of_counts(asked: AskedCurves, counts: Reals, deviation: float) -> Sur
     curves = tuple(curve_of(name, own, deviation) for name, own in zip(asked.groups, counts, strict=True))
     time, event, by = asked.names
     total = counted(float(counts.sum()), deviation, counts.size)
-    doubt = doubt_of_times(counts.sum(axis=0), asked.ends, time) if total.is_shown else ""
+    doubt = doubt_times(counts.sum(axis=0), asked.ends, time) if total.is_shown else ""
     return SurvivalCurves(time, event, by, asked.ends, curves, total, doubt)
 
 

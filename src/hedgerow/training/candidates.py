@@ -81,7 +81,7 @@ class CandidateSource:
         """The candidates of all features at this moment."""
         return self._table
 
-    def paid_rounds_before(self, tree: int, batch_size: int) -> int:
+    def count_paid_rounds(self, tree: int, batch_size: int) -> int:
         """Histograms to ask for before the batch that starts with `tree`: one per tree of it, while any are left."""
         return min(self._rounds_left, batch_size)
 
@@ -110,10 +110,10 @@ class CandidateSource:
         """The bins of all features at this moment: the same object as long as no candidate has moved."""
         cuts = self.cuts(range(self._grid.n_features))
         if self._bins is None or self._bins[0] != cuts:
-            self._bins = cuts, self._bins_of(cuts)
+            self._bins = cuts, self._build_bins(cuts)
         return self._bins[1]
 
-    def _bins_of(self, cuts: Cuts) -> Bins:
+    def _build_bins(self, cuts: Cuts) -> Bins:
         grids = self._grid.features
         tables = [self.bin_of_code(index) for index in range(len(grids))]
         n_bins = np.array([int(table.max()) + 1 for table in tables], dtype=np.int64)
@@ -191,7 +191,7 @@ class CandidateSource:
         """The grid at this moment."""
         return self._grid
 
-    def crowded(self) -> list[int]:
+    def find_crowded(self) -> list[int]:
         """Features that the latest releases found in a few cells, and whose values have places within these."""
         latest, self._adaptive.latest = self._adaptive.latest, set()
         return [

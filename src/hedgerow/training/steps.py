@@ -58,7 +58,7 @@ class Run:
         """How scores go with each feature; None where the plan says nothing."""
         return Directions.of(self.plan, self.grid)
 
-    def ordered_sum(self) -> OrderedSum:
+    def make_ordered_sum(self) -> OrderedSum:
         """A sum of trees that keeps these directions, without a tree yet."""
         return OrderedSum(self.directions, self.grid.n_codes)
 
@@ -115,7 +115,7 @@ class Grown:
 
         What is rounded once more may be out of order by a unit: `OrderedSum` corrects that.
         """
-        largest, ordered = largest_value(self.run), self.run.ordered_sum()
+        largest, ordered = largest_value(self.run), self.run.make_ordered_sum()
         for number, (batch, given) in enumerate(zip(self.batches, values, strict=True)):
             units = np.rint(np.clip(given, -largest, largest)).astype(np.int32)
             self.batches[number] = FittedTrees(batch.trees, ordered.add(batch.trees, units))
@@ -174,6 +174,6 @@ def largest_value(run: Run) -> int:
     return (2**31 - 1) // (run.settings.n_trees + run.settings.n_start_trees(run.plan))
 
 
-def grown_score_bound(score_bound: int, fitted: FittedTrees) -> int:
+def grow_score_bound(score_bound: int, fitted: FittedTrees) -> int:
     """The public bound on every score after a batch, in units of 2**-16."""
     return min(SCORE_LIMIT, score_bound + largest_sum(fitted.values))

@@ -324,7 +324,7 @@ class GrpcHub:
             self._caller.soon(self._left[event.site].set)
         return event
 
-    def connected(self) -> tuple[str, ...]:
+    def connected_sites(self) -> tuple[str, ...]:
         """The sites that are connected now, sorted."""
         return tuple(sorted(self._links))
 

@@ -25,7 +25,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
+from hedgerow.losses.kernels import pack_loss, unpack, words_for_block, write_block_statistics
 from hedgerow.losses.tables import Loss, zoomed
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray
@@ -229,7 +229,7 @@ def _sums(
     """Of the last level of trees, the update applied first: int64 [sum of n_nodes * strides, n_statistics]."""
     if update is not None:
         apply_update(records, update, n_threads)
-    level, how = trees.depth if trees.n_trees else 0, packed_loss(loss)
+    level, how = trees.depth if trees.n_trees else 0, pack_loss(loss)
     routed = pack_trees(trees if level else no_trees(trees.goes_left.shape[2]))
     return sum_in_threads(
         records.n_records, n_threads,
@@ -253,7 +253,7 @@ def _sums_per_node(records, level, trees, layout, loss, first, last):  # type: i
         sums[:] = 0
         for begin in range(span, span_end, BLOCK):
             end = min(begin + BLOCK, span_end)
-            statistics_of_block(loss, records.labels, records.scores, begin, end, words, own)
+            write_block_statistics(loss, records.labels, records.scores, begin, end, words, own)
             base = 0
             for tree in range(len(strides)):
                 if level > 0:

@@ -64,13 +64,13 @@ class Shape:
     n_trees: int
     is_weighted: bool
 
-    def centred(self) -> NDArray[np.float64]:
+    def centre_scores(self) -> NDArray[np.float64]:
         """The scores less their mean over the records."""
         return self.scores - self.density @ self.scores
 
     def deviation(self) -> float:
         """Standard deviation over the records; over several outputs, the root of their mean variance."""
-        return float(np.sqrt((self.density @ self.centred() ** 2).mean()))
+        return float(np.sqrt((self.density @ self.centre_scores() ** 2).mean()))
 
 
 @dataclass(frozen=True, eq=False)

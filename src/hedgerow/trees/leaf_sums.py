@@ -27,7 +27,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.kernels import PackedLoss, packed_loss, statistics_of_block, unpack, words_for_block
+from hedgerow.losses.kernels import PackedLoss, pack_loss, unpack, words_for_block, write_block_statistics
 from hedgerow.losses.survival import Baseline, with_baseline
 from hedgerow.losses.tables import Loss, zoomed
 from hedgerow.plan.plan import Plan
@@ -106,7 +106,7 @@ class TrainingSite(Site):
     linear_loss: Loss
     draw: Callable[[int, int, str], NDArray[np.bool_]]
 
-    def chosen(self, threshold: int, query: Query) -> NDArray[np.bool_]:
+    def draw_sample(self, threshold: int, query: Query) -> NDArray[np.bool_]:
         """A sample for a query: bool [n]."""
         return self.draw(threshold, self.records.n_records, str(query.purpose))
 
@@ -198,7 +198,7 @@ def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int 
     if update is None:
         values = np.empty((0, 1, max(1, records.scores.shape[0])), dtype=np.int32)
         update = FittedTrees(no_trees(query.trees.goes_left.shape[2]), values)
-    old, new, how = pack_trees(update.trees), pack_trees(query.trees), packed_loss(loss)
+    old, new, how = pack_trees(update.trees), pack_trees(query.trees), pack_loss(loss)
     sums = sum_in_threads(
         records.n_records, n_threads,
         lambda first, last: _update_and_sum(records, old, update.values, new, how, first, last),
@@ -256,7 +256,7 @@ def _update_and_sum(records, old, old_values, new, loss, first, last):  # type: 
             _update_block(codes, scores, begin, end, old, values, old_groups, work)
             if n_trees == 0:
                 continue
-            statistics_of_block(loss, labels, scores, begin, end, words, own)
+            write_block_statistics(loss, labels, scores, begin, end, words, own)
             groups = (group, features, by_code)
             _sum_over_block(codes, words, begin, end, new, groups, work, by_leaf)
         for tree in range(n_trees):

@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import Loss, Statistics, statistics_of
+from hedgerow.losses.tables import Loss, Statistics, bound_statistics
 from hedgerow.protocol.queries import IntVector, Query, TreeBatch
 from hedgerow.trees.leaves import largest_sum
 
@@ -186,7 +186,7 @@ class PartitionSums(Query):
         All records of the sum are in each tree, and in each of its features: so all totals are those of one sum.
         """
         loss, is_laplace = self.loss_of(checks.loss), self.is_pure
-        allowed = statistics_of(loss, self.furthest_score)
+        allowed = bound_statistics(loss, self.furthest_score)
         entries = released.reshape(-1, loss.n_statistics)
         totals, counts = self.totals(entries)
         reach = np.array([facts.reach(int(count), is_laplace=is_laplace) for count in counts])[:, None]

@@ -45,7 +45,7 @@ from hedgerow.methods.adassp.settings import (
 from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query
-from hedgerow.training.steps import Grown, Program, Run, grow_by, grown_score_bound
+from hedgerow.training.steps import Grown, Program, Run, grow_by, grow_score_bound
 
 CROSS_SHIFT = RECORD_NORM.bit_length() - 1
 LEAST_RIDGE = 1.0
@@ -188,10 +188,10 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
         values = basis.values(own.learning_rate * step, largest)
         if run.directions is not None and factor is not None:
             reached = basis.held(reached + own.learning_rate * step, factor, run.directions)
-            whole = run.ordered_sum().add(basis.trees, basis.values(reached, largest))
+            whole = run.make_ordered_sum().add(basis.trees, basis.values(reached, largest))
             values = whole - total.astype(np.int32)
         update = FittedTrees(basis.trees, values)
-        score_bound = grown_score_bound(score_bound, update)
+        score_bound = grow_score_bound(score_bound, update)
         total += values
         grown.batches[:], grown.weights[:] = [FittedTrees(basis.trees, total.astype(np.int32))], [None]
     if own.has_line:

@@ -38,7 +38,7 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked, n_levels_asked
-from hedgerow.training.steps import Grown, Program, Run, grow_by, grown_score_bound, leaf_rule
+from hedgerow.training.steps import Grown, Program, Run, grow_by, grow_score_bound, leaf_rule
 from hedgerow.trees.constraints import OrderedSum
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, choose_drawn, pad_histograms, sum_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
@@ -120,7 +120,7 @@ class _Position:
         if self.run.loss.n_outputs:
             self.update = fitted
             self.n_known += fitted.trees.n_trees
-            self.score_bound = grown_score_bound(self.score_bound, fitted)
+            self.score_bound = grow_score_bound(self.score_bound, fitted)
 
     def ask(self, kind: type[Sums], n_trees: int, level: str, n_entries: int, per_record: int, **details: Any) -> Sums:
         """A query about the next `n_trees` trees.
@@ -179,7 +179,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     run, settings = grown.run, grown.run.settings
     candidates = CandidateSource(run.plan, run.grid)
     order = FeatureOrder(run.structure_seed, settings, run.grid.n_features, run.groups)
-    at = _Position(run, candidates, order, run.ordered_sum())
+    at = _Position(run, candidates, order, run.make_ordered_sum())
     if filters_classes(run.plan, settings):
         at.classes = ClassCovariance(run.loss.n_outputs, settings.filters_by_features)
     if settings.shape_rate:
@@ -189,7 +189,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         at.start_from((yield from start.begin(grown)), start)
     waiting = at.begun.trees
     while at.n_fitted < settings.n_trees:
-        for _ in range(candidates.paid_rounds_before(at.n_fitted, settings.batch_size)):
+        for _ in range(candidates.count_paid_rounds(at.n_fitted, settings.batch_size)):
             candidates.take_histogram((yield at.histogram()))
             at.advance_exchange()
         fitted, weights = yield from grow(at, min(settings.batch_size, settings.n_trees - at.n_fitted))
@@ -208,7 +208,7 @@ def _cut_again(grown: Grown, at: _Position) -> None:
     """Cut features again whose rows the last release found in a few cells, and write all trees in the new cells."""
     used = {
         feature: {cut for batch in grown.batches for cut in find_cuts(batch.trees, feature)}
-        for feature in at.candidates.crowded()
+        for feature in at.candidates.find_crowded()
     }
     edges = at.candidates.cut_again(used)
     if not edges:

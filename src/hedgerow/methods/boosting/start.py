@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.poisson import score_of
+from hedgerow.losses.poisson import compute_score
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable
@@ -38,7 +38,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.settings import planned_event
-from hedgerow.training.steps import Grown, Run, grown_score_bound, largest_value
+from hedgerow.training.steps import Grown, Run, grow_score_bound, largest_value
 
 Weighed = tuple[FittedTrees, NDArray[np.int64]]
 """Trees and the weights of their leaves."""
@@ -201,11 +201,11 @@ class LevelStart(Start):
         zoom = score = 0
         if found is not None:
             # From the middle of their range, by factors, to their mean.
-            score = score_of(found[0], label)
+            score = compute_score(found[0], label)
             zoom = _zoom_of_counts(*found, run) if self.is_calibrated else 0
         first = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
         weights = np.array([[self.plan.privacy.n_records, 0]])
-        return StartResult(((first, weights),), first, grown_score_bound(0, first), zoom)
+        return StartResult(((first, weights),), first, grow_score_bound(0, first), zoom)
 
 
 def _zoom_of_counts(mean: float, spread: float, run: Run) -> int:

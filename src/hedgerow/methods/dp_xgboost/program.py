@@ -52,7 +52,7 @@ from hedgerow.methods.start import constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
-from hedgerow.training.steps import Grown, Program, Run, grow_by, grown_score_bound, largest_value
+from hedgerow.training.steps import Grown, Program, Run, grow_by, grow_score_bound, largest_value
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, pad_histograms
 from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
 from hedgerow.trees.random_trees import PublicRandom
@@ -75,7 +75,7 @@ def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
 
 def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
     run, plan = asking.run, asking.run.plan
-    candidates, ordered = CandidateSource(plan, run.grid), run.ordered_sum()
+    candidates, ordered = CandidateSource(plan, run.grid), run.make_ordered_sum()
     if run.settings.n_start_trees(plan):
         mean, count = ((yield asking.mean())[:2] / run.loss.scales).tolist()
         start = constant_trees(run.grid, run.settings.max_depth, -mean / max(1.0, count), largest_value(run))
@@ -125,7 +125,7 @@ class _Asking:
     def starts_with(self, fitted: FittedTrees) -> None:
         """The next query brings this tree."""
         self._update, self._n_known = fitted, self._n_known + 1
-        self._score_bound = grown_score_bound(self._score_bound, fitted)
+        self._score_bound = grow_score_bound(self._score_bound, fitted)
 
     def mean(self) -> PureLeafSums:
         """The sum of gradients at a score of 0, which are the labels with the other sign, and the count of records."""

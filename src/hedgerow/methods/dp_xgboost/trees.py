@@ -32,7 +32,7 @@ class _OfSample(PureQuery):
     def answer(self, site: TrainingSite) -> IntVector:
         site.take_in(self.update)
         threshold = self.pure.sampling_threshold
-        drawn = site if threshold == SAMPLING_STEPS else site.only(site.chosen(threshold, self))
+        drawn = site if threshold == SAMPLING_STEPS else site.only(site.draw_sample(threshold, self))
         answer: IntVector = super(_OfSample, replace(self, update=None)).answer(drawn)
         return answer
 

@@ -62,7 +62,7 @@ def s_gbdt(plan: Plan, settings: Settings) -> Program:
 def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     run, plan = grown.run, grown.run.plan
     terms = terms_of(run)
-    source, ordered = _Structures(run), run.ordered_sum()
+    source, ordered = _Structures(run), run.make_ordered_sum()
     update: FittedTrees | None = None
     known = 0
     mean_noise, linear_noise, line_noise = terms.multipliers

@@ -29,7 +29,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
+from hedgerow.losses.kernels import pack_loss, unpack, words_for_block, write_block_statistics
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.start import constant_tree
@@ -60,7 +60,7 @@ class SampledLeafSums(SampledQuery, LeafSums):
     def answer(self, site: TrainingSite) -> IntVector:
         """See `Query.answer`: the sums over the records that the filter lets through and the sample holds."""
         site.take_in(self.update)
-        chosen = site.chosen(self.sampling_threshold, self)
+        chosen = site.draw_sample(self.sampling_threshold, self)
         if self.filter is not None:
             chosen = chosen & charge(site.records, site.loss, self.filter, accounts(site))
         return leaf_sums(site.records.only(chosen), replace(self, update=None), site.loss, site.n_threads)
@@ -150,7 +150,7 @@ def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[
         raise ValueError(f"{spent.shape} accounts for {records.n_records} records")
     active: NDArray[np.bool_] = np.zeros(records.n_records, dtype=np.bool_)
     # The whole budget is the last word, whatever a query says that somebody else has made.
-    _charge(records, packed_loss(loss), terms.costs, min(terms.limit, FILTER_UNITS), spent, active)
+    _charge(records, pack_loss(loss), terms.costs, min(terms.limit, FILTER_UNITS), spent, active)
     return active
 
 
@@ -160,7 +160,7 @@ def _charge(records, loss, costs, limit, spent, active):  # type: ignore[no-unty
     n = len(records.labels)
     for begin in range(0, n, BLOCK):
         end = min(begin + BLOCK, n)
-        statistics_of_block(loss, records.labels, records.scores, begin, end, words, own)
+        write_block_statistics(loss, records.labels, records.scores, begin, end, words, own)
         for i in range(end - begin):
             gradient, _ = unpack(words[0, i])
             level = abs(gradient) >> LEVEL_BITS
