@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -93,6 +94,23 @@ def test_a_run_over_flower_that_fails_shows_no_other_runs_score(
 def test_every_command_is_one_that_hedgerow_knows(words: list[str]) -> None:
     """A command with an option that does not exist would fail on the operator's machine."""
     assert build_parser().parse_args(words).function is not None
+
+
+def test_what_the_check_of_a_study_types_is_in_the_document() -> None:
+    """deploy/study-check takes its commands from the page; it needs containers, so few would notice one that went."""
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    lines = [" ".join(line.split()) for line in "\n".join(re.findall(r"```sh\n(.*?)```", page, re.S))
+             .replace("\\\n", " ").splitlines()]  # fmt: skip
+    asked = 0
+    for call in ast.walk(ast.parse((ROOT / "deploy" / "study-check").read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id.startswith("printed"):
+            words = [word.value for word in call.args if isinstance(word, ast.Constant)]
+            if call.func.id == "printed_inline":
+                assert f"`{words[0]}`" in " ".join(page.split()), words
+            elif words:
+                assert [all(word in line for word in words) for line in lines].count(True) == 1, words
+            asked += 1
+    assert asked > 10
 
 
 def shared_settings(unit: str) -> list[str]:
