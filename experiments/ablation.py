@@ -138,7 +138,6 @@ PARTS: Mapping[str, Part] = {
     ),
     "filter of classes": Part(("multiclass",), patches=((program, "filters_classes", lambda *_: False),)),
     "filter by feature": Part(("multiclass",), change=_fixed(filters_by_features=False)),
-    "partners": Part(("regression",), change=_fixed(partner_share=0.0)),
     "long exploring": Part(("regression",), change=_fixed(interaction_share=0.5)),
     "deeper trees": Part(("regression",), change=_fixed(max_depth=4)),
     "own clip": Part(("regression", "count", "multiclass", "survival"), change=_USUAL_CLIP),

@@ -25,10 +25,8 @@ from hedgerow.methods.start import LabelSums
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
-from hedgerow.training.features import FeatureOrder
 from hedgerow.training.steps import EndedEarly
 from hedgerow.trees.leaf_sums import LeafSums
-from hedgerow.trees.leaves import NoisyLeaves
 from tests.builders import make_data, make_plan
 
 UNIT = 2**14
@@ -205,32 +203,6 @@ def test_steps_are_no_longer_than_a_ridge_allows(epsilon: float) -> None:
         own = settings_of(make_plan("regression", {"noise_ridge": ridge}, {"epsilon": epsilon}))
         expected = max(0.25, usual.learning_rate * min(1, ridge / usual.noise_ridge))
         assert own.learning_rate == pytest.approx(expected)
-
-
-def test_partners_are_those_that_gained() -> None:
-    """With the whole share, every subset that is tried has a feature that gained alone; without gains, any."""
-    own = dataclasses.replace(
-        resolve(make_plan()), interaction="adaptive", interaction_size=3, n_trees=60, interaction_share=0.9,
-        partner_share=1.0,
-    )  # fmt: skip
-    for gaining in ({2}, {1, 5}):
-        order, again = FeatureOrder(4, own, 7), FeatureOrder(4, own, 7)
-        tried = []
-        for tree in range(60):
-            subset = order.features_of(tree)
-            assert subset == again.features_of(tree)
-            gradient = 100.0 if len(subset) == 1 and gaining & set(subset) else 0.5
-            leaves = NoisyLeaves(
-                np.full((1, 4, 1), gradient), np.full((1, 4, 1), 10.0), 1.0, 1.0, np.zeros((1, 4), dtype=np.int64)
-            )
-            for each in (order, again):
-                each.take_leaves(leaves, 1.0)
-            if len(subset) == 3:
-                tried.append(set(subset))
-        assert len(tried) > 20
-        assert all(len(subset) == 3 and subset & gaining for subset in tried)
-        # The others come from everywhere.
-        assert set.union(*tried) == set(range(7))
 
 
 def test_a_centred_step_is_least_squares_without_noise() -> None:

@@ -29,8 +29,6 @@ EVEN_SHARE = 0.1
 """Share of the trees that single features get whatever they gained, so that none is given up for good."""
 DRAWS_FOR_COVERAGE = 16
 """Subsets drawn for each one that is tried: the one whose pairs have been tried least is taken."""
-_SHARES = 1000
-"""Steps of the share of subsets with a partner."""
 
 Subset = tuple[int, ...]
 
@@ -59,10 +57,8 @@ class FeatureOrder:
         first = settings.n_trees - round(share * settings.n_trees)
         exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
         self._tried: Counter[Subset] = Counter()
-        self._partner_share = round(settings.partner_share * _SHARES)
-        # What does not depend on any release is drawn before the first exchange.
-        self._explored = {} if self._partner_share else {tree: self._least_tried_subset(tree) for tree in exploring}
-        self._exploring = set(exploring)
+        # They depend on no release, and are drawn before the first exchange.
+        self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
         self._adaptive = _AdaptiveOrder(n_features, n_features + settings.n_trees)
         self._due: list[int] = []
 
@@ -89,17 +85,13 @@ class FeatureOrder:
         """The subset that an adaptive order gives to a tree; None for the most overdue."""
         if tree < len(self._order):
             return (self._order[tree],)
-        if tree not in self._exploring:
-            return (self._due.pop(0),) if self._due else None
-        return self._explored[tree] if tree in self._explored else self._least_tried_subset(tree)
+        if tree in self._explored:
+            return self._explored[tree]
+        return (self._due.pop(0),) if self._due else None
 
     def _least_tried_subset(self, tree: int) -> Subset:
-        """Of some random subsets, the one whose pairs of features have been together least often so far.
-
-        With the partner share's chance all of them have one feature that is drawn by the root of what it has gained.
-        """
-        partner = self._partner_of(tree) if self._partner_share else None
-        draws = self._draws(tree, partner) if self._groups.all() else self._draws_in_groups(tree, partner)
+        """Of some random subsets, the one whose pairs of features have been together least often so far."""
+        draws = self._draws(tree) if self._groups.all() else self._draws_in_groups(tree)
         # A subset may be smaller than others only where a group is.
         subset = min(draws, key=self._mean_tried)
         self._tried.update(combinations(subset, 2))
@@ -109,30 +101,19 @@ class FeatureOrder:
         """How often the pairs of a subset were together."""
         return sum([self._tried[pair] for pair in combinations(draw, 2)]) / math.comb(len(draw), 2)
 
-    def _partner_of(self, tree: int) -> int | None:
-        """A feature that is drawn by the root of what it has gained, with the partner share's chance."""
-        randomness, gained = PublicRandom(self._seed, f"partner of tree {tree}"), self._adaptive.gained()
-        weights = [gained[feature] for feature in self._partnered]
-        if randomness.below(_SHARES) >= self._partner_share or not any(weights):
-            return None
-        return self._partnered[randomness.draw_weighted(weights)]
-
-    def _draws(self, tree: int, partner: int | None) -> list[Subset]:
-        """Random subsets of all features, with a partner if there is one."""
+    def _draws(self, tree: int) -> list[Subset]:
+        """Random subsets of all features."""
         n_features, n_draws = len(self._order), DRAWS_FOR_COVERAGE
         words = PublicRandom(self._seed, f"features of tree {tree}").first_words(n_draws * (n_features - 1))
-        draws = [tuple(draw) for draw in _random_subsets(words, n_draws, n_features, self._size).tolist()]
-        if partner is None:
-            return draws
-        return [draw if partner in draw else tuple(sorted((partner, *draw[1:]))) for draw in draws]
+        return [tuple(draw) for draw in _random_subsets(words, n_draws, n_features, self._size).tolist()]
 
-    def _draws_in_groups(self, tree: int, partner: int | None) -> list[Subset]:
+    def _draws_in_groups(self, tree: int) -> list[Subset]:
         """The same with features of one group only, two at least."""
         randomness = PublicRandom(self._seed, f"features of tree {tree}")
         draws = []
         for _ in range(DRAWS_FOR_COVERAGE):
             first = self._partnered[randomness.below(len(self._partnered))]
-            draw, is_left = [first if partner is None else partner], np.ones(len(self._order), dtype=np.bool_)
+            draw, is_left = [first], np.ones(len(self._order), dtype=np.bool_)
             while len(draw) < self._size:
                 is_left[draw] = False
                 options = np.flatnonzero(self._groups[self._groups[:, draw].all(axis=1)].any(axis=0) & is_left)
@@ -195,7 +176,6 @@ class _AdaptiveOrder:
         self._n_features = n_features
         self._even, self._gains = np.zeros(most), np.zeros(most)
         self._last_tree = np.zeros(most, dtype=np.int64)
-        self._alone = np.zeros(n_features)
         self._latest: list[int] = []
 
     def of_batch(self, first: int, given: Sequence[Subset | None]) -> list[Subset]:
@@ -217,11 +197,6 @@ class _AdaptiveOrder:
             self._subsets.append(subset)
         return self._numbers[subset]
 
-    def gained(self) -> list[int]:
-        """The root of all that each feature's own trees have gained, in units of a 2**20th of the largest."""
-        roots = np.sqrt(np.maximum(self._alone, 0.0))
-        return [int(root) for root in (roots / max(float(roots.max()), 1e-300) * 2**20).tolist()]
-
     def _most_overdue(self, tree: int, earned: NDArray[np.float64] | None) -> int:
         """The subset whose share of the trees times the trees since its last one is largest; the first of several."""
         n_known = len(self._subsets)
@@ -236,5 +211,3 @@ class _AdaptiveOrder:
         parts = np.divide(worth, below, out=np.zeros_like(worth), where=below > 0)
         for number, own in zip(self._latest, parts.reshape(len(parts), -1).tolist(), strict=True):
             self._gains[number] = math.fsum(own)
-            if len(self._subsets[number]) == 1:
-                self._alone[self._subsets[number][0]] += self._gains[number]

@@ -56,7 +56,6 @@ class Settings:
         hessian_scale: c; None for the loss's own.
         shrinkage: share of the James-Stein correction that trees are scaled by, where they are smoothed.
         interaction_share: of the trees, at the end of the run, among which "adaptive" tries subsets of features.
-        partner_share: of these subsets, those with one feature that is drawn by what it has gained alone.
         central_subsets: whether nodes of random trees on several features are divided by the middle half of the cuts
             that divide them.
         shape_rate: see `hedgerow.trees.leaves.LeafRule`.
@@ -75,7 +74,6 @@ class Settings:
     hessian_scale: float | None = None
     shrinkage: float = JAMES_STEIN_SHARE
     interaction_share: float = INTERACTION_SHARE
-    partner_share: float = 0.0
     central_subsets: bool = False
     shape_rate: float = 0.0
     filters_by_features: bool = False

@@ -316,7 +316,7 @@ DEEPER = (800.0, 6000.0)
 """From so much signal on trees have a level more."""
 CLIP, HESSIAN_SCALE, NOISE_RIDGE = 0.2, 0.066, 90.0
 LEAST_RATE, MOST_RATE = 0.25, 2.2
-EXPLORING_SHARE, PARTNER_SHARE = 0.9, 0.7
+EXPLORING_SHARE = 0.9
 MOST_START, SIGNAL_OF_START = 0.6, 125.0
 """Of mu^2, for the start: 125 / s, for a linear model needs as much whatever the signal, and no more than the first."""
 MEAN_SHARE = 0.05
@@ -344,7 +344,6 @@ def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
         hessian_scale=HESSIAN_SCALE,
         shrinkage=1.0,
         interaction_share=EXPLORING_SHARE,
-        partner_share=PARTNER_SHARE,
     )
     if model.start == "none":
         return rule
