@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
+from hedgerow.errors import HedgerowError
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Federation, Plan, Privacy
 from hedgerow.plan.registry import rules_by_method
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import FittedTrees, Purpose, TreeBatch
@@ -39,6 +41,11 @@ LABELS: dict[str, dict[str, Any]] = {
 }
 
 
+def coded(word: str) -> Callable[[HedgerowError], bool]:
+    """What `pytest.raises(..., check=)` asks of an error: that its code is this word, whatever its sentences say."""
+    return lambda fault: fault.code == word
+
+
 class CountingNoise(SeededNoise):
     """Seeded noise that remembers what it was asked for."""
 
@@ -51,37 +58,72 @@ class CountingNoise(SeededNoise):
         return super().sample(sigma, length, purpose)
 
 
+def bare_plan(label: Mapping[str, Any], features: Sequence[Mapping[str, Any]], **fields: Any) -> Plan:
+    """A plan that says of its model what is given and nothing else; epsilon 1, delta 1e-6, 100 records.
+
+    Args:
+        label, features: their tables.
+        fields: a section's fields by its name, as in `s_gbdt={...}`; or single ones of [privacy], of [federation] or of
+            the plan's top by their own name, and of [model] all others.
+    """
+    table: dict[str, Any] = {"version": 1, "name": "test", "label": label, "features": features}
+    privacy, federation, model = {"epsilon": 1.0, "delta": 1e-6, "n_records": 100}, dict[str, Any](), dict[str, Any]()
+    for name, value in fields.items():
+        if isinstance(value, Mapping) and name not in ("privacy", "federation", "model"):
+            table[name] = value
+        elif isinstance(value, Mapping):
+            {"privacy": privacy, "federation": federation, "model": model}[name].update(value)
+        elif name in ("name", "prepared"):
+            table[name] = value
+        else:
+            section = privacy if name in _PRIVACY else federation if name in _FEDERATION else model
+            section[name] = value
+    return Plan.from_dict({**table, "privacy": privacy, "federation": federation, "model": model})
+
+
+_PRIVACY, _FEDERATION = ({field.name for field in dataclasses.fields(kind)} for kind in (Privacy, Federation))
+
+
+def numbers(n: int, low: float = 0.0, high: float = 1.0) -> list[dict[str, Any]]:
+    """So many numeric features within these bounds: x0, x1 and so on."""
+    return [{"name": f"x{i}", "type": "numeric", "min": low, "max": high} for i in range(n)]
+
+
 def make_plan(
     label: str = "binary",
     model: dict[str, Any] | None = None,
     privacy: dict[str, Any] | None = None,
     features: list[dict[str, Any]] | None = None,
-    **sections: Any,
+    **fields: Any,
 ) -> Plan:
-    """A plan over two to four small features; `model` and `privacy` override single fields.
+    """A plan over two to four small features; `model`, `privacy` and `fields` override single fields (`bare_plan`).
 
     Of two classes without the last release, so that there is one for each tree. A time to an event has Newton updates
-    of random trees without paid candidates, whatever `model` says. `sections` are others of the plan: that of a method,
-    `federation`.
+    of random trees without paid candidates, whatever `model` says.
     """
-    algorithm = (model or {}).get("algorithm", "boosting")
-    is_boosted, fields = algorithm == "boosting", rules_by_method()[algorithm].model_fields
-    sizes = {name: size for name, size in (("n_trees", 4), ("max_depth", 2)) if fields is None or name in fields}
-    plain = {"calibration": "none"} if label == "binary" and is_boosted else {}
+    model = dict(model or {})
+    algorithm = model.get("algorithm", fields.get("algorithm", "boosting"))
+    known = rules_by_method()[algorithm].model_fields
+    plain = {name: size for name, size in (("n_trees", 4), ("max_depth", 2)) if known is None or name in known}
+    if label == "binary" and algorithm == "boosting":
+        plain["calibration"] = "none"
     if label == "survival":
         only = {"weight_update": "newton", "split_method": "totally_random"}
-        plain = {**only, **({"split_candidates": "uniform"} if "split_candidates" in (model or {}) else {})}
-        model = {name: value for name, value in (model or {}).items() if name not in plain}
-    table: dict[str, Any] = {
-        "version": 1,
-        "name": "test",
-        "features": features or FEATURES,
-        "label": LABELS[label],
-        "model": {**sizes, **plain, **(model or {})},
-        "privacy": {"epsilon": 2.0, "delta": 1e-5, "n_records": 100, **(privacy or {})},
-        **sections,
-    }
-    return Plan.from_dict(table)
+        only |= {"split_candidates": "uniform"} if "split_candidates" in model else {}
+        model |= only
+    single = {name: value for name, value in fields.items() if not isinstance(value, Mapping)}
+    sections = {name: value for name, value in fields.items() if isinstance(value, Mapping)}
+    known_privacy = {"epsilon": 2.0, "delta": 1e-5, **(privacy or {})}
+    return bare_plan(
+        LABELS[label], features or FEATURES, privacy=known_privacy, model={**plain, **model}, **sections, **single
+    )
+
+
+def s_gbdt_plan(
+    label: str = "binary", model: dict[str, Any] | None = None, privacy: dict[str, Any] | None = None, **section: Any
+) -> Plan:
+    """A small plan of S-GBDT; `section` goes to [s_gbdt]."""
+    return make_plan(label, {"algorithm": "s-gbdt", **(model or {})}, privacy, s_gbdt=section)
 
 
 @st.composite

@@ -215,7 +215,7 @@ def file_of(name: str, content: str | bytes) -> Case:
     return case
 
 
-def plan_of(content: bytes) -> Case:
+def train_by(content: bytes) -> Case:
     """Train by a plan with this content."""
 
     def case(scene: Scene) -> list[str]:
@@ -336,7 +336,7 @@ CASES: dict[str, Case] = {
     "a newer version of the plan": lambda s: s.plan("version = 1", "version = 2"),
     "text that is not TOML": lambda s: s.plan("version = 1", "version is 1"),
     "a plan that does not exist": lambda s: s.train(plan="nowhere.toml"),
-    "a plan that is not text": plan_of(b"\xff\xfe\x00v"),
+    "a plan that is not text": train_by(b"\xff\xfe\x00v"),
     "a model that does not exist": lambda s: ["report", s.path("nowhere.json")],
     "a model of 0 bytes": lambda s: s.model(lambda data: b""),
     "a model that breaks off": lambda s: s.model(lambda data: data[: len(data) // 2]),

@@ -267,7 +267,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
 }
 
 
-def plan_of(label: str, overrides: Overrides) -> Plan:
+def smallest_plan(label: str, overrides: Overrides) -> Plan:
     """The smallest plan of the label's type with `overrides`, over the declared number of records."""
     model = {"structure_seed": 7, "calibration": "auto", **overrides.get("model", {})}
     privacy = {"n_records": N_RECORDS, **overrides.get("privacy", {})}
@@ -301,7 +301,7 @@ def digest_of(plan: Plan) -> str:
 def test_a_model_stays_the_same_byte_for_byte(name: str) -> None:
     """Whoever repeats a published run gets the published model."""
     label, overrides, digest = GOLDEN[name]
-    assert digest_of(plan_of(label, overrides)) == digest
+    assert digest_of(smallest_plan(label, overrides)) == digest
 
 
 EVALUATED = {
@@ -316,7 +316,7 @@ EVALUATED = {
 @pytest.mark.parametrize("label", EVALUATED)
 def test_an_evaluation_stays_the_same(label: str) -> None:
     """Every figure that sites measure together, and what it cost, is what was published of the same run."""
-    plan = plan_of(label, {})
+    plan = smallest_plan(label, {})
     data = make_data(plan, N_RECORDS, 5)
     model = train(plan, {"site": data}, noise=SeededNoise(1))
     found = evaluate_federated(model, {"site": data}, epsilon=1.0, noise=SeededNoise(2))

@@ -51,7 +51,7 @@ def text_of() -> TextOf:
 
 
 @pytest.fixture(scope="session")
-def plan_of(text_of: TextOf) -> PlanOf:
+def parsed_plan(text_of: TextOf) -> PlanOf:
     """The plan of such a text."""
     return lambda *arguments, **named: parse_plan(text_of(*arguments, **named))
 
@@ -84,10 +84,10 @@ UNFIT: list[tuple[str | bytes, str]] = [
 @pytest.mark.parametrize(("row", "code"), UNFIT)
 @pytest.mark.parametrize("at", [0, 17, 40])
 def test_a_row_that_does_not_fit_changes_nothing_but_its_own_count(
-    plan_of: PlanOf, tmp_path: Path, name: str, row: str | bytes, code: str, at: int
+    parsed_plan: PlanOf, tmp_path: Path, name: str, row: str | bytes, code: str, at: int
 ) -> None:
     """Wherever it stands, the site holds the very rows that it holds without it; its operator is told the cause."""
-    plan = plan_of()
+    plan = parsed_plan()
     without, told_before = read_site_data(table(tmp_path / name, [*GOOD]), plan)
     with_it, told = read_site_data(table(tmp_path / name, [*GOOD[:at], row, *GOOD[at:]]), plan)
     assert (with_it.codes == without.codes).all() and (with_it.labels == without.labels).all()
@@ -97,10 +97,10 @@ def test_a_row_that_does_not_fit_changes_nothing_but_its_own_count(
 
 
 @pytest.mark.parametrize(("row", "code"), UNFIT)
-def test_a_site_may_refuse_instead(plan_of: PlanOf, tmp_path: Path, row: str | bytes, code: str) -> None:
+def test_a_site_may_refuse_instead(parsed_plan: PlanOf, tmp_path: Path, row: str | bytes, code: str) -> None:
     """Who wants to hear of every such row can: the first one is an error that names it."""
     with pytest.raises(DataError) as caught:
-        read_site_data(table(tmp_path / "t.csv", [*GOOD, row]), plan_of(), strict=True)
+        read_site_data(table(tmp_path / "t.csv", [*GOOD, row]), parsed_plan(), strict=True)
     assert caught.value.code == code and "data row 41" in caught.value.what
     policy = 'version = 1\ndata_set = "x"\nmax_epsilon = 1.0\ndelta = 1e-6\n'
     assert not parse_policy(policy).is_strict
@@ -109,24 +109,26 @@ def test_a_site_may_refuse_instead(plan_of: PlanOf, tmp_path: Path, row: str | b
         parse_policy(policy + 'rows_that_do_not_fit = "perhaps"\n')
 
 
-def test_many_rows_that_do_not_fit_are_counted_once_each(plan_of: PlanOf, tmp_path: Path) -> None:
+def test_many_rows_that_do_not_fit_are_counted_once_each(parsed_plan: PlanOf, tmp_path: Path) -> None:
     """A row with several faults is one row; chunks do not matter."""
     rows = [row for row, _ in UNFIT] * 3 + [",old,a,7"] * 5 + GOOD
-    plan, left_out = plan_of(), dict[str, int]()
+    plan, left_out = parsed_plan(), dict[str, int]()
     path = table(tmp_path / "t.csv", rows)
     n_records = sum(chunk.n_records for chunk in read_records(path, plan, chunk_rows=4, left_out=left_out))
     assert n_records == len(GOOD)
     assert sum(left_out.values()) == 3 * len(UNFIT) + 5
 
 
-def test_one_long_row_does_not_keep_a_site_out(plan_of: PlanOf, tmp_path: Path) -> None:
+def test_one_long_row_does_not_keep_a_site_out(parsed_plan: PlanOf, tmp_path: Path) -> None:
     """A row may hold a book: the rows before and after it are what they are without it, and it counts as any other."""
     header = f"{HEADER},note"
     rows: list[str | bytes] = [f"{row},short" for row in GOOD] * 3
     rows[20:20] = ["p1,30,a,1", "p1,30,a,7,no class"]
     long = f'p1,30,a,1,"{"x" * 5_000_000}"'
-    before, told = read_site_data(table(tmp_path / "a.csv", rows, header), plan_of({}))
-    after, told_after = read_site_data(table(tmp_path / "b.csv", [*rows[:60], long, *rows[60:]], header), plan_of({}))
+    before, told = read_site_data(table(tmp_path / "a.csv", rows, header), parsed_plan({}))
+    after, told_after = read_site_data(
+        table(tmp_path / "b.csv", [*rows[:60], long, *rows[60:]], header), parsed_plan({})
+    )
     assert (np.delete(after.codes, 58, axis=1) == before.codes).all() and after.n_records == before.n_records + 1
     assert told.unfit == told_after.unfit == {"data-ragged-row": 1, "data-label-outside": 1}
 
@@ -142,9 +144,9 @@ BLANK_TABLES.remove(("t.csv", BLANK_ROWS[-1]))
 
 
 @pytest.mark.parametrize(("name", "row"), BLANK_TABLES)
-def test_a_row_of_blanks_hides_no_other(plan_of: PlanOf, tmp_path: Path, name: str, row: str) -> None:
+def test_a_row_of_blanks_hides_no_other(parsed_plan: PlanOf, tmp_path: Path, name: str, row: str) -> None:
     """A megabyte of blanks in the first row, or before it, does not pass for a table without rows."""
-    plan = plan_of({})
+    plan = parsed_plan({})
     before, _ = read_site_data(table(tmp_path / name, [*GOOD]), plan)
     after, _ = read_site_data(table(tmp_path / name, [row, *GOOD]), plan)
     assert (after.codes[:, -40:] == before.codes).all() and after.n_records - 40 in (0, 1)
@@ -152,13 +154,13 @@ def test_a_row_of_blanks_hides_no_other(plan_of: PlanOf, tmp_path: Path, name: s
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n\n"])
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
-def test_a_header_alone_is_a_table_without_rows(plan_of: PlanOf, tmp_path: Path, name: str, end: str) -> None:
+def test_a_header_alone_is_a_table_without_rows(parsed_plan: PlanOf, tmp_path: Path, name: str, end: str) -> None:
     """However the header ends: with a line's end, without one, with empty lines after it."""
     content = (HEADER + end).encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    assert read_site_data(tmp_path / name, plan_of())[0].n_records == 0
+    assert read_site_data(tmp_path / name, parsed_plan())[0].n_records == 0
     with pytest.raises(DataError) as caught:
-        read_site_data(tmp_path / name, plan_of(), strict=True)
+        read_site_data(tmp_path / name, parsed_plan(), strict=True)
     assert caught.value.code == "data-empty"
 
 
@@ -171,18 +173,18 @@ RAGGED: list[str | bytes] = [
 
 @pytest.mark.parametrize("row", RAGGED)
 @pytest.mark.parametrize("at", [0, 17, 40])
-def test_no_ragged_row_makes_a_site_refuse(plan_of: PlanOf, tmp_path: Path, row: str | bytes, at: int) -> None:
+def test_no_ragged_row_makes_a_site_refuse(parsed_plan: PlanOf, tmp_path: Path, row: str | bytes, at: int) -> None:
     """However long it is, and whatever bytes and quotation marks it holds."""
-    plan = plan_of()
+    plan = parsed_plan()
     before, _ = read_site_data(table(tmp_path / "t.csv", [*GOOD]), plan)
     after, told = read_site_data(table(tmp_path / "t.csv", [*GOOD[:at], row, *GOOD[at:]]), plan)
     assert (after.codes == before.codes).all() and after.codes.shape == before.codes.shape
     assert told.unfit == {"data-ragged-row": 1}
 
 
-def test_cells_are_read_as_the_bytes_that_they_are(plan_of: PlanOf, tmp_path: Path) -> None:
+def test_cells_are_read_as_the_bytes_that_they_are(parsed_plan: PlanOf, tmp_path: Path) -> None:
     """Letters beyond ASCII, a byte order mark before a header of two lines, bytes that are no UTF-8 beside them."""
-    plan = plan_of({}, categories=["é", "日本", "ÿ", "a"])
+    plan = parsed_plan({}, categories=["é", "日本", "ÿ", "a"])
     rows = ["p,1,é,1", "p,2,日本,0", b"p,3,\xe9,1", "p,4,ÿ,0", "ü,5,a,1", "p,6,ñ,0"]
     header = '\ufeff"note\nof ü",person,age,ward,ill'
     found, told = read_site_data(
@@ -195,7 +197,7 @@ def test_cells_are_read_as_the_bytes_that_they_are(plan_of: PlanOf, tmp_path: Pa
     assert told.unfit == {"data-encoding": 1}
 
 
-def test_parquet_rows_that_do_not_fit_are_left_out(plan_of: PlanOf, tmp_path: Path) -> None:
+def test_parquet_rows_that_do_not_fit_are_left_out(parsed_plan: PlanOf, tmp_path: Path) -> None:
     """A label outside the plan and a missing identifier in a typed file."""
     columns = {
         "person": pa.array([1.0, None, 2.0**53, 3.0, 4.0]),
@@ -204,7 +206,7 @@ def test_parquet_rows_that_do_not_fit_are_left_out(plan_of: PlanOf, tmp_path: Pa
         "ill": pa.array([0, 1, 0, 1, 1], pa.int8()),
     }
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-    rows, report = read_site_data(tmp_path / "t.parquet", plan_of())
+    rows, report = read_site_data(tmp_path / "t.parquet", parsed_plan())
     assert rows.labels.tolist() == [0, 1]
     assert report.unfit == {"data-unit-missing": 2, "data-encoding": 1}
 
@@ -223,9 +225,9 @@ def read_in_vain(plan: Plan, folder: Path, kind: str) -> SiteData:
 
 
 @pytest.mark.parametrize("kind", ["header", "header and empty lines", "nothing fits", "parquet", "query"])
-def test_a_site_without_rows_takes_part_with_zeros(plan_of: PlanOf, tmp_path: Path, kind: str) -> None:
+def test_a_site_without_rows_takes_part_with_zeros(parsed_plan: PlanOf, tmp_path: Path, kind: str) -> None:
     """If it refused, whether there is a model would tell of one row whether it is in the table."""
-    plan = plan_of()
+    plan = parsed_plan()
     rows = read_in_vain(plan, tmp_path, kind)
     assert rows.n_records == 0
     node = Node("empty", rows, plan, resolve(plan))
@@ -441,7 +443,7 @@ def test_the_rarer_of_two_codes_is_not_left_out_in_silence(scene: Path) -> None:
 
 
 def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(
-    scene: Path, plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+    scene: Path, parsed_plan: PlanOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that runs refuses nothing for its rows: its owner is told, and sums of zero are what peers see."""
     said = list[tuple[str, str]]()
@@ -452,7 +454,7 @@ def test_an_arrival_or_a_survey_without_a_usable_row_is_a_warning_to_the_owner(
     empty, odd = table(Path("empty.csv"), []), table(Path("odd.csv"), ["p1,old,a,1"] * 3)
     arrivals = open_arrivals(str(scene), tell=tell)
     assert arrivals is not None
-    assert [arrivals.read(path, plan_of({})).n_records for path in (empty, odd, Path("few.csv"))] == [0, 0, 40]
+    assert [arrivals.read(path, parsed_plan({})).n_records for path in (empty, odd, Path("few.csv"))] == [0, 0, 40]
     monkeypatch.setattr("hedgerow.app.rows.note", tell)
     asked = OpenTable.of([AskedColumn("age")], "", {"epsilon": 1.0, "delta": 1e-6})
     raw_loader("odd.csv", None)(asked)

@@ -32,26 +32,21 @@ from hedgerow.errors import DataError
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
+from tests.builders import LABELS, bare_plan
 from tests.tiers import all_but
 
 HERE = Place("a table", "a column")
 CHUNK = 65_536
 
 
-def plan_of(categories: Iterable[object] = ("a", "b"), **privacy: Any) -> Plan:
+def category_plan(categories: Iterable[object] = ("a", "b"), **privacy: Any) -> Plan:
     """One category, one number, two classes."""
-    return Plan.from_dict(
-        {
-            "version": 1,
-            "privacy": {"epsilon": 0.1, "delta": 1e-6, "n_records": 4000, **privacy},
-            "model": {"n_trees": 4, "max_depth": 2, "structure_seed": 3},
-            "label": {"name": "y", "type": "binary", "classes": ["no", "yes"]},
-            "features": [
-                {"name": "c", "type": "categorical", "categories": list(categories)},
-                {"name": "x", "type": "numeric", "min": 0, "max": 4},
-            ],
-        }
-    )
+    features = [
+        {"name": "c", "type": "categorical", "categories": list(categories)},
+        {"name": "x", "type": "numeric", "min": 0, "max": 4},
+    ]
+    small = {"n_trees": 4, "max_depth": 2, "structure_seed": 3}
+    return bare_plan(LABELS["binary"], features, model=small, epsilon=0.1, n_records=4000, privacy=privacy)
 
 
 def moved(plan: Plan, before: SiteData, after: SiteData) -> float:
@@ -76,7 +71,7 @@ def test_one_odd_cell_does_not_recode_a_column_of_true_and_false(
     kind: type, categories: list[object], one_more: object
 ) -> None:
     """One more person moves a site's vector by at most its sensitivity, whatever stands in that person's cell."""
-    plan = plan_of(categories)
+    plan = category_plan(categories)
     values = [kind(number % 2) for number in range(4000)]
     labels = ["no", "yes"] * 2000
     ages = [number % 5 for number in range(4000)]
@@ -96,7 +91,7 @@ def object_array(values: list[Any]) -> NDArray[np.object_]:
 
 def test_one_decimal_with_more_digits_does_not_recode_the_others() -> None:
     """0.5 and 1.5 stay the categories 0.5 and 1.5 when a person with 2.25 comes."""
-    plan = plan_of(["0.5", "1.5"])
+    plan = category_plan(["0.5", "1.5"])
     values = [Decimal("0.5"), Decimal("1.5")] * 2000
     columns = {"c": values, "x": [1] * 4000, "y": ["no", "yes"] * 2000}
     more = {"c": [*values, Decimal("2.25")], "x": [1] * 4001, "y": [*columns["y"], "no"]}
@@ -122,7 +117,7 @@ def from_database(folder: Path, rows: list[tuple[Any, ...]], plan: Plan) -> Reco
 @pytest.mark.parametrize("odd", ["unknown", 0.25, b"\xff", None])
 def test_one_text_in_an_untyped_database_column_does_not_recode_the_others(tmp_path: Path, odd: object) -> None:
     """SQLite keeps a type for each cell; the cells of one chunk have nothing to do with each other."""
-    plan = plan_of(["0.00001", "3"])
+    plan = category_plan(["0.00001", "3"])
     rows = [((1e-05, 3.0)[number % 2], number % 5, ("no", "yes")[number % 2], number) for number in range(400)]
     before = from_database(tmp_path, rows, plan)
     assert before.features[0].tolist() == [0, 1] * 200
@@ -133,7 +128,7 @@ def test_one_text_in_an_untyped_database_column_does_not_recode_the_others(tmp_p
 
 def test_an_identifier_is_the_same_in_every_chunk() -> None:
     """A person whose number is written 7.5 in one chunk and 7.50 in another is one person, at the border of chunks."""
-    plan = plan_of(unit="person", max_rows_per_unit=1)
+    plan = category_plan(unit="person", max_rows_per_unit=1)
     same = [Decimal("7.5"), 7.5, "7.5", " 7.50 ", Decimal("7.5000"), np.float32(7.5), b"7.50"]
     padding = [Decimal(number) for number in range(100, 100 + CHUNK - 3)]
     people = [*same[:3], *padding, *same[3:], Decimal("0.125")]
@@ -219,7 +214,7 @@ def encoded(column: Any, categories: list[str]) -> tuple[list[Any], ...]:
 
 
 def listed(values: list[object]) -> list[str]:
-    return list(plan_of(values).features[0].categories)
+    return list(category_plan(values).features[0].categories)
 
 
 @given(st.lists(CELLS, min_size=1, max_size=8), CELLS, CATEGORIES)
@@ -442,7 +437,7 @@ def test_a_number_beyond_all_floats_is_clamped_like_any_large_one(far: Any) -> N
         assert numbers(column, HERE)[1] == (math.inf if far > 0 else -math.inf)
         assert category_indices(column, ["1", "1.5"], HERE).tolist() in ([0, UNKNOWN_CATEGORY], [1, UNKNOWN_CATEGORY])
         assert len(set(identifiers(column, HERE).tolist())) == 2
-    plan = plan_of()
+    plan = category_plan()
     left_out: dict[str, int] = {}
     records = records_from_columns({"c": [far, "a"], "x": [far, 1], "y": ["no", "yes"]}, plan, left_out=left_out)
     assert records.n_records == 2 and not left_out
@@ -554,7 +549,7 @@ SLOWER = ("duckdb file", "adbc", "semicolons", "cp1252", "polars lazy")
 def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Add one row of anything to any table: the others' codes, units and the choice among the others' rows stay."""
     folder = tmp_path_factory.getbasetemp()
-    plan = plan_of(data.draw(CATEGORIES), unit="person", max_rows_per_unit=1)
+    plan = category_plan(data.draw(CATEGORIES), unit="person", max_rows_per_unit=1)
     good = st.tuples(SAFE_CELLS, st.integers(0, 4), st.sampled_from(["no", "yes"]), st.sampled_from(["p", 1, 1.0, "1"]))
     rows = data.draw(st.lists(good, min_size=1, max_size=6))
     if source in TYPED:
@@ -622,7 +617,7 @@ def test_an_unlisted_value_is_unknown_and_not_refused() -> None:
 
 def dated_plan(**privacy: Any) -> Plan:
     """The same with a date, whose text other sites write in a format of the plan."""
-    given = plan_of(("male", "female"), **privacy).to_dict()
+    given = category_plan(("male", "female"), **privacy).to_dict()
     born = {"name": "born", "type": "date", "min": "1900-01-01", "max": "2020-01-01", "format": "%m/%d/%Y"}
     return Plan.from_dict({**given, "features": [*given["features"], born]})
 

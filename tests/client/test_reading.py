@@ -23,6 +23,7 @@ from hedgerow.errors import DataError
 from hedgerow.plan.fields import as_text
 from hedgerow.plan.plan import Plan
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
+from tests.builders import coded
 
 MakePlan = Callable[..., Plan]
 WriteFile = Callable[[str, bytes], Path]
@@ -241,7 +242,7 @@ def test_a_missing_identifier_is_refused(make_plan: MakePlan, write_file: WriteF
     """A row without an identifier belongs to nobody, so nobody's rows could be bounded."""
     plan = make_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
     for content in (b"person,age,sex,sick\nA,1,f,no\n,2,f,no\n", b"person,age,sex,sick\nA,1,f,no\nNA,2,f,no\n"):
-        with pytest.raises(DataError, match="data row 2, column 'person'") as caught:
+        with pytest.raises(DataError) as caught:
             read(write_file("a.csv", content), plan)
         assert caught.value.code == "data-unit-missing"
 
@@ -251,7 +252,7 @@ def test_a_truncated_gzip_is_named_so(keep: float, make_plan: MakePlan, write_fi
     """A broken download must not train on the rows that happen to have arrived, even if only the trailer is lost."""
     packed = gzip.compress(GOOD + b"".join(b"%d,f,no\n" % (i * 7919 % 100_003) for i in range(300_000)))
     path = write_file("a.csv.gz", packed[: int(len(packed) * keep)])
-    with pytest.raises(DataError, match="ends too early") as caught:
+    with pytest.raises(DataError) as caught:
         read(path, make_plan())
     assert caught.value.code == "data-truncated"
 
@@ -346,7 +347,7 @@ def test_columns_from_memory(make_plan: MakePlan) -> None:
     }
     assert_good(records_from_columns(columns, make_plan()))
     assert_good(records_from_columns({**columns, "age": np.array(["40", "", "61.5", "30"])}, make_plan()))
-    with pytest.raises(DataError, match="differ in length"):
+    with pytest.raises(DataError, check=coded("data-lengths")):
         records_from_columns({**columns, "age": np.zeros(3)}, make_plan())
     with pytest.raises(DataError, match="'age'"):
         records_from_columns({name: columns[name] for name in ("sex", "sick")}, make_plan())

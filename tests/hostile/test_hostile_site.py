@@ -48,7 +48,7 @@ from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Connection, Consent, Site
 from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived
-from tests.builders import make_plan
+from tests.builders import coded, make_plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
@@ -212,7 +212,7 @@ def test_several_sites_that_hold_more_are_believed(federate: Builder, plan: Plan
 
     when(federation, "released", 4, act)
     federation.note = lambda _: None  # type: ignore[method-assign]
-    with pytest.raises(RemoteProtocolError, match="Sites site-0, site-3 hold more") as caught:
+    with pytest.raises(RemoteProtocolError) as caught:
         federation.run()
     assert caught.value.code == "journal-rolled-back" and federation.session.run.salvaged is None
 
@@ -248,7 +248,7 @@ def test_a_part_that_was_saved_stays_in_the_journal_whatever_sites_claim(federat
     claiming_at_the_end(federation, "site-3", "site-4")
     gone = ("site-0", "site-1", "site-2")
     when(federation, "released", 3, lambda: [federation.parties[site].kill() for site in gone])
-    with pytest.raises(RemoteProtocolError, match="Sites site-3, site-4 hold more"):
+    with pytest.raises(RemoteProtocolError, check=coded("journal-rolled-back")):
         federation.run()
     for site in gone:
         federation.parties[site].start()

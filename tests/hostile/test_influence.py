@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 N_ROWS = 20_000
 
 
-def plan_of(n_records: int = N_ROWS, **model: Any) -> Plan:
+def clear_plan(n_records: int = N_ROWS, **model: Any) -> Plan:
     """A plan whose releases are not mostly noise."""
-    own = {"n_trees": 6, "max_depth": 2, "structure_seed": 3, **model}
-    return make_plan(model=own, privacy={"n_records": n_records, "epsilon": 8.0})
+    return make_plan(model={"n_trees": 6, "structure_seed": 3, **model}, n_records=n_records, epsilon=8.0)
 
 
 def nodes_of(plan: Plan, n_sites: int, times: int) -> list[Any]:
@@ -57,7 +56,7 @@ def test_one_site_of_fifty_cannot_turn_the_model_round(is_masked: bool) -> None:
     """A site with 2 % of the rows that sends -100 times its sums ends the run at its first release: no model says the
     opposite of what 49 sites know. All sites of the sum are named, and nobody is accused.
     """
-    plan = plan_of()
+    plan = clear_plan()
     nodes = nodes_of(plan, 50, -100)
     sums = MaskedAggregation(nodes, plan, 6, np.random.default_rng(1).bytes, SeededNoise(1)) if is_masked else (
         PlainAggregation(nodes)
@@ -72,7 +71,7 @@ def test_one_site_of_fifty_cannot_turn_the_model_round(is_masked: bool) -> None:
 @pytest.mark.parametrize("times", [-100, -1])
 def test_the_same_sites_without_the_lie_make_a_model(times: int) -> None:
     """The checks end no run for a lie that could be the truth: one site's opposite sums are that of other rows."""
-    plan = plan_of()
+    plan = clear_plan()
     n_sites = 1000 if times == -100 else 50
     run_program(plan, program_for(plan), PlainAggregation(nodes_of(plan, n_sites, times)), SeededNoise(1))
 
@@ -97,7 +96,7 @@ def test_owners_hear_of_a_model_that_is_against_their_rows(
     """One site keeps its Hessians and turns its gradients against the others': every check passes, and the model says
     the opposite of what they know. Each other site's owner hears of it, and nobody else: the run goes on.
     """
-    federation: Federation = federate(4, plan_of(4000, n_trees=14, batch_size=1))
+    federation: Federation = federate(4, clear_plan(4000, n_trees=14, batch_size=1))
     heard: dict[str, list[str]] = {}
     for name, party in federation.parties.items():
         party.kill()
@@ -140,7 +139,7 @@ def test_a_run_over_masks_ends_by_name_and_is_paid_for(federate: Builder, monkey
     """Of six sites one sends -20 times its sums from the third round on: the run ends there, by that name for all, the
     release is in the ledger, and the operator reads which sites were in the sum.
     """
-    federation: Federation = federate(6, plan_of(6000, batch_size=1))
+    federation: Federation = federate(6, clear_plan(6000, batch_size=1))
     lie_from(federation, "site-2", 2, -20, monkeypatch)
     outcome = federation.run()
     # The rounds before are a model.
@@ -156,7 +155,7 @@ def test_a_node_does_not_believe_a_coordinator_that_has_not_looked(
     federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A release that no records add up to is refused by every node that is sent it, whatever the coordinator says."""
-    federation: Federation = federate(4, plan_of(4000, batch_size=1))
+    federation: Federation = federate(4, clear_plan(4000, batch_size=1))
 
     def changed(hub: Any) -> None:
         send = hub.send
@@ -185,7 +184,7 @@ def test_an_evaluation_is_asked_the_same() -> None:
     from hedgerow.evaluation.program import evaluate_ensemble
     from hedgerow.server.release import evaluation_context, run_evaluation
 
-    plan = plan_of()
+    plan = clear_plan()
     data: SiteData = make_data(plan, N_ROWS, 1)
     model = train(plan, {"a": data}, noise=SeededNoise(1))
     parts = [take(data, np.flatnonzero(np.arange(N_ROWS) % 10 == number)) for number in range(10)]
@@ -233,7 +232,7 @@ def test_a_node_keeps_to_the_rows_that_its_site_declares(federate: Builder, monk
     """A table that was given twice, or a typing error in a query, weighs no more in the model than the rows that the
     roster says: the site's own node clips its sums, and nobody hears of it.
     """
-    plan = plan_of(4000, weight_update="averaging")
+    plan = clear_plan(4000, weight_update="averaging")
     for max_rows in (0, 50):
         federation: Federation = federate(4, plan, name=f"rows-{max_rows}")
         declare(federation, "site-1", max_rows)
@@ -247,7 +246,7 @@ def test_a_node_keeps_to_the_rows_that_its_site_declares(federate: Builder, monk
 
 def test_an_owner_hears_of_too_many_rows(federate: Builder) -> None:
     """The owner, and nobody else, is told that the table is larger than the roster says; the node takes part."""
-    federation: Federation = federate(4, plan_of(400))
+    federation: Federation = federate(4, clear_plan(400))
     declare(federation, "site-1", 99)
     heard: list[str] = []
     party = federation.parties["site-1"]
@@ -281,7 +280,7 @@ def test_the_bound_of_a_sum_is_what_its_sites_declare(federate: Builder, monkeyp
     """Where all sites say how many rows they have, made-up rows beyond these end the run, which four times the plan's
     number would let pass. A site that holds more than it declares does not end it.
     """
-    plan = plan_of(4000, batch_size=1)
+    plan = clear_plan(4000, batch_size=1)
     for times, is_declared, code in ((2, False, ""), (2, True, "release-implausible"), (1, True, "")):
         federation: Federation = federate(4, plan, name=f"declared-{times}-{is_declared}")
         if is_declared:
@@ -304,7 +303,7 @@ def test_a_coordinator_hears_what_is_wrong_with_a_tables_head_and_no_more(
     federate: Builder, tmp_path: Path, content: str | None, code: str
 ) -> None:
     """A missing column is named by a code that helps; what depends on whether there are rows is not told."""
-    federation: Federation = federate(4, plan_of(400))
+    federation: Federation = federate(4, clear_plan(400))
     party, table = federation.parties["site-1"], tmp_path / "a.csv"
     if content is not None:
         table.write_text(content, encoding="ascii")

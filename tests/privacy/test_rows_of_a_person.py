@@ -38,7 +38,7 @@ from hedgerow.privacy.ledger import Ledger, Release, read_prepared_ledger
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
-from tests.builders import make_data, make_plan
+from tests.builders import bare_plan, make_data, make_plan
 
 EVENTS: tuple[Event, ...] = (
     GaussianEvent(9.0, count=3),
@@ -159,25 +159,18 @@ def test_two_runs_add_up() -> None:
     assert report(GaussianEvent(4.0)).epsilon_of_two_runs == both
 
 
-def plan_of(origins: list[str], label: str = "declared", *, prepared: bool = True, **privacy: Any) -> Plan:
+def origins_plan(origins: list[str], label: str = "declared", *, prepared: bool = True, **privacy: Any) -> Plan:
     """A plan of as many columns as origins are given, "c0" and so on."""
     counted = {"kind": "RecordCount", "subject": "records", "length": 1, "sensitivity_squared": 1, "sigma": 50}
-    found = {**counted, "kind": "OctaveCounts"}
-    return Plan.from_dict(
-        {
-            "version": 1,
-            "name": "ward",
-            "privacy": {"epsilon": 1, "delta": 1e-6, "n_records": 900, **privacy},
-            "label": {"name": "ill", "type": "binary", "classes": ["no", "yes"], "origin": label},
-            "features": [
-                {"name": f"c{at}", "type": "categorical", "categories": ["a", "b", "c"], "origin": origin}
-                if at % 2
-                else {"name": f"c{at}", "type": "date", "min": "2001-01-01", "max": "2020-12-31", "origin": origin}
-                for at, origin in enumerate(origins)
-            ],
-            "prepared": [counted, found] if prepared else [],
-        }
-    )
+    features = [
+        {"name": f"c{at}", "type": "categorical", "categories": ["a", "b", "c"], "origin": origin}
+        if at % 2
+        else {"name": f"c{at}", "type": "date", "min": "2001-01-01", "max": "2020-12-31", "origin": origin}
+        for at, origin in enumerate(origins)
+    ]
+    releases = [counted, {**counted, "kind": "OctaveCounts"}] if prepared else []
+    ill = {"name": "ill", "type": "binary", "classes": ["no", "yes"], "origin": label}
+    return bare_plan(ill, features, name="ward", prepared=releases, n_records=900, privacy=privacy)
 
 
 def report_of_plan(plan: Plan) -> PrivacyReport:
@@ -188,7 +181,7 @@ def report_of_plan(plan: Plan) -> PrivacyReport:
 def test_what_is_taken_as_public_is_all_that_the_plan_has_with_where_it_is_from() -> None:
     """No column, bound, category, class or number of a plan is left out of the report, and none is called declared
     that was found, was a type's, or was read off rows."""
-    plan = plan_of(["declared", "found", "type", "data"], label="found")
+    plan = origins_plan(["declared", "found", "type", "data"], label="found")
     found = report_of_plan(plan)
     public = json.loads(json.dumps(found.to_dict()))["taken_as_public"]
     assert public["plan"] == {"name": "ward", "digest": plan.digest}
@@ -199,21 +192,24 @@ def test_what_is_taken_as_public_is_all_that_the_plan_has_with_where_it_is_from(
     ]
     assert public["columns"][0]["min"] == "2001-01-01" and public["columns"][1]["categories"] == ["a", "b", "c"]
     assert found.guarantee == "void"
-    declared = report_of_plan(plan_of(["declared"] * 2, prepared=False, bounds_from_data=True, unit="who"))
+    declared = report_of_plan(origins_plan(["declared"] * 2, prepared=False, bounds_from_data=True, unit="who"))
     origins = [own.origin for own in declared.public.columns] if declared.public else []
     assert origins == ["data"] * 3 + ["declared"] and declared.guarantee == "void"
 
 
 def test_a_report_of_many_columns_stays_short_and_names_what_nobody_declared() -> None:
     """Of 3,000 columns a person reads some lines; those whose categories a type gave are named among them."""
-    text = report_of_plan(plan_of(["declared"] * 2990 + ["type"] * 10)).text()
+    text = report_of_plan(origins_plan(["declared"] * 2990 + ["type"] * 10)).text()
     assert len(text) < 6000
     assert "c2991" in text and "2,990" in text
 
 
 def test_a_report_holds_only_for_somebody_and_given_something() -> None:
     """No line with HOLDS can be read alone and taken for a promise about a person, or without what is public."""
-    rows, person = plan_of(["declared"]), plan_of(["declared"], unit="who", max_rows_per_unit=4, prepared=False)
+    rows, person = (
+        origins_plan(["declared"]),
+        origins_plan(["declared"], unit="who", max_rows_per_unit=4, prepared=False),
+    )
     for plan in (rows, person):
         found = report_of_plan(plan)
         lines = [line for line in found.text().splitlines() if "HOLDS" in line]

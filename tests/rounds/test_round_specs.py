@@ -20,14 +20,14 @@ MODEL = b"m" * 32
 
 
 def expected(length: int, bound: int, rows: int, noise: NoiseMode, variance: int, n_nodes: int = 4) -> Any:
-    return expect_round(query_of(length, bound), plan_of(rows), noise, variance, n_nodes, MODEL)
+    return expect_round(query_of(length, bound), stand_in_plan(rows), noise, variance, n_nodes, MODEL)
 
 
 def query_of(length: int, bound: int) -> Any:
     return SimpleNamespace(length=length, bound=bound, purpose=f"leaves of {length}", is_pure=False)
 
 
-def plan_of(rows: int, noise: str = "server") -> Any:
+def stand_in_plan(rows: int, noise: str = "server") -> Any:
     privacy = SimpleNamespace(n_records=rows, max_rows_per_unit=2, sites_per_unit=1, rows_per_unit=2, noise=noise)
     return SimpleNamespace(privacy=privacy)
 
@@ -63,14 +63,14 @@ def test_no_sum_of_what_sites_may_send_ever_wraps(bound, rows, n_nodes, noise, s
     query = SplitSelection.__new__(SplitSelection) if is_pure else query_of(1, bound)
     for name, value in (("length", 1), ("bound", bound), ("purpose", "p")):
         object.__setattr__(query, name, value)
-    (vector,) = expect_round(query, plan_of(rows), noise, sigma * sigma, n_nodes, MODEL).vectors
+    (vector,) = expect_round(query, stand_in_plan(rows), noise, sigma * sigma, n_nodes, MODEL).vectors
     exact = bound * 2 * rows
     draws = {NoiseMode.SERVER: 1, NoiseMode.DISTRIBUTED: n_nodes, NoiseMode.LOCAL: 0}[noise]
     added = TAIL_DEVIATIONS * isqrt(sigma * sigma * draws)
     assert n_nodes * vector.entry_bound + added < 2 ** (vector.width - 1)
     assert exact <= vector.entry_bound and HEADROOM * exact <= vector.sum_bound < 2 ** (vector.width - 1)
     if is_pure:
-        assert vector.width == 64 and vector.entry_bound >= 2**31 * bound
+        assert vector.width == 64 and vector.entry_bound >= min(2**31 * bound, (2**63 - 1 - added) // n_nodes)
 
 
 @pytest.mark.parametrize("rows", [2**16 - 1, 2**16])
@@ -102,6 +102,6 @@ def test_sums_that_no_word_holds_are_refused_each_time():
 def test_a_plan_whose_sums_no_word_holds_is_refused_by_name():
     """Before anything runs: the plan is told, and what to change in it."""
     with pytest.raises(PlanError, match=r"privacy\.n_records") as refused:
-        require_words(query_of(5, 2**14), plan_of(10**15), 0, 1)
+        require_words(query_of(5, 2**14), stand_in_plan(10**15), 0, 1)
     assert refused.value.code == "plan-sums-too-large"
-    require_words(query_of(5, 2**14), plan_of(10**12), 0, 1)
+    require_words(query_of(5, 2**14), stand_in_plan(10**12), 0, 1)

@@ -78,7 +78,7 @@ PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def plan_of(name: str) -> Plan:
+def plan_named(name: str) -> Plan:
     label, sections, privacy = PLANS[name]
     return make_plan(label, privacy=privacy, **sections)
 
@@ -91,7 +91,7 @@ def samplers(owners: Mapping[str, NDArray[np.int64]]) -> dict[str, SamplingSourc
 @pytest.mark.parametrize("name", every(3, PLANS))
 def test_over_memory(federate: Builder, name: str) -> None:
     """Masks, sessions, stores, replicas: the model file of one process that holds all sites."""
-    plan = plan_of(name)
+    plan = plan_named(name)
     federation = federate(4, plan, must_start=False)
     every = np.arange(plan.privacy.n_records)
     sampling = samplers({f"site-{number}": every[number::4] for number in range(4)})
@@ -114,7 +114,7 @@ def test_over_memory(federate: Builder, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in PLANS if PLANS[name][2].get("noise") != "distributed"])
 def test_over_grpc(tmp_path: Path, name: str) -> None:
     """Real sockets and TLS on loopback, one thread per node: the bytes of one site, and of the local engine."""
-    plan = plan_of(name)
+    plan = plan_named(name)
     rows = make_data(plan, plan.privacy.n_records, 7)
     names = ["east", "north", "west"]
     numbers = {site: np.arange(number, rows.n_records, 3) for number, site in enumerate(names)}

@@ -18,7 +18,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunEvent
 from hedgerow.storage import Database
-from tests.builders import make_data, make_plan, take
+from tests.builders import make_data, make_plan, s_gbdt_plan, take
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -27,11 +27,9 @@ SITE = "site-2"
 N_LATE = 9
 
 
-def plan_of(**privacy: Any) -> Plan:
+def filtered_plan(**privacy: Any) -> Plan:
     """A small plan with a filter, so that late rows have budgets of their own."""
-    model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2}
-    own = {"extra_rounds": 3, "subsampling_ratio": 0.5}
-    return make_plan("regression", model, {"n_records": 60, **privacy}, s_gbdt=own)
+    return s_gbdt_plan("regression", privacy={"n_records": 60, **privacy}, extra_rounds=3, subsampling_ratio=0.5)
 
 
 def streaming(federation: Federation, folder: Path) -> tuple[SiteData, dict[str, SamplingSource]]:
@@ -81,7 +79,7 @@ def restart(federation: Federation) -> None:
 def test_files_join_the_run_in_the_exchange_in_which_they_come(federate: Builder, tmp_path: Path, dies: bool) -> None:
     """The model of a stream in one process, to the byte; also of a node that is killed after rows have come, and finds
     again what each of them has spent."""
-    plan = plan_of()
+    plan = filtered_plan()
     federation = federate(4, plan, must_start=False)
     folder = tmp_path / "arrivals"
     late, sampling = streaming(federation, folder)
@@ -109,7 +107,7 @@ def test_a_file_cannot_come_twice_while_the_node_runs(tmp_path: Path, fate: str)
     """Under another name its rows would be other rows, with a whole budget again, beside what they have spent. A copy
     ends the run only where the site wants rows that do not fit refused.
     """
-    plan, first, other = plan_of(), tmp_path / "a.csv", tmp_path / "b.csv"
+    plan, first, other = filtered_plan(), tmp_path / "a.csv", tmp_path / "b.csv"
     source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, int(path.read_text()), 1), is_strict=True)
     kept = database(tmp_path / "node.db")
     try:
@@ -136,7 +134,7 @@ def test_one_row_more_adds_one_row_whatever_other_files_hold(tmp_path: Path, row
     """If a file that is alike to another one ended the run or were left out, one row more or less in it would decide
     about all of its rows; the operator is told instead, once, also over a restart.
     """
-    plan, told = plan_of(), list[str]()
+    plan, told = filtered_plan(), list[str]()
     found = {}
     for name, second in (("alike", rows), ("one more", rows + "\n3,w")):
         folder = tmp_path / name
@@ -165,7 +163,7 @@ def test_the_command_line_tells_of_copies(tmp_path: Path) -> None:
     """A node's operator hears of a copy; with `rows_that_do_not_fit = "refuse"` it ends the run."""
     from hedgerow.app.rows import open_arrivals
 
-    plan, told = plan_of(), list[str]()
+    plan, told = filtered_plan(), list[str]()
     text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
     put(tmp_path, {"a.csv": text, "b.csv": text})
     for strict in (False, True):
@@ -186,7 +184,7 @@ def test_the_command_line_tells_of_copies(tmp_path: Path) -> None:
 
 def test_files_without_rows_may_be_alike(tmp_path: Path) -> None:
     """Two days on which nobody came give two files of one content; if that ended the run, it would tell of a third."""
-    plan = plan_of()
+    plan = filtered_plan()
     source = ArrivalFolder(tmp_path, lambda path, _: make_data(plan, 0, 1))
     kept = database(tmp_path / "node.db")
     try:
@@ -201,7 +199,7 @@ def test_files_without_rows_may_be_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fate", ["changed", "removed"])
 def test_a_file_that_is_not_as_it_was_ends_the_run_for_the_node(federate: Builder, tmp_path: Path, fate: str) -> None:
     """Its rows' budgets could not be found again; the other nodes go on."""
-    federation = federate(4, plan_of(), must_start=False)
+    federation = federate(4, filtered_plan(), must_start=False)
     folder = tmp_path / "arrivals"
     streaming(federation, folder)
 
@@ -217,7 +215,7 @@ def test_a_file_that_is_not_as_it_was_ends_the_run_for_the_node(federate: Builde
 @pytest.mark.parametrize("kind", ["algorithm", "unit"])
 def test_rows_may_not_come_where_no_record_has_an_account(federate: Builder, tmp_path: Path, kind: str) -> None:
     """Another algorithm, or units that may have rows in two files: the node refuses before anything is asked."""
-    plan = make_plan() if kind == "algorithm" else plan_of(unit="patient")
+    plan = make_plan() if kind == "algorithm" else filtered_plan(unit="patient")
     federation = federate(4, plan, must_start=False)
     streaming(federation, tmp_path / "arrivals")
     federation.run()
@@ -231,7 +229,7 @@ def database(path: Path) -> Database:
 
 def test_each_file_is_taken_once_and_another_run_begins_anew(tmp_path: Path) -> None:
     """In the order of names, at the exchange that finds them; a second run has its own account, a closed one none."""
-    plan, folder = plan_of(), tmp_path / "in"
+    plan, folder = filtered_plan(), tmp_path / "in"
     source = ArrivalFolder(folder, lambda path, _: make_data(plan, int(path.read_text()), 1))
     with pytest.raises(EnvironmentFault) as missing:
         source.names()
@@ -255,7 +253,7 @@ def test_each_file_is_taken_once_and_another_run_begins_anew(tmp_path: Path) -> 
 
 def test_a_file_that_is_still_written_is_not_taken(tmp_path: Path) -> None:
     """What was read must be what the digest stands for; nothing is written down of such a file."""
-    plan = plan_of()
+    plan = filtered_plan()
 
     def grows(path: Path, _: Plan) -> SiteData:
         path.write_text(path.read_text() + "more")
@@ -275,7 +273,7 @@ def test_tables_are_read_as_a_sites_own(tmp_path: Path) -> None:
     """The command line's folder: a CSV with the plan's columns becomes rows of the node."""
     from hedgerow.app.rows import open_arrivals
 
-    plan = plan_of()
+    plan = filtered_plan()
     text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
     (tmp_path / "late.csv").write_text(text)
     source = open_arrivals(str(tmp_path))

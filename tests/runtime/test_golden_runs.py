@@ -23,11 +23,9 @@ def content_of(outcome: Outcome) -> list[Any]:
     return [ensemble_to_dict(outcome.ensemble), releases, outcome.salvaged is not None]
 
 
-def plan_of(noise: str, n_groups: int) -> Plan:
+def seeded_plan(noise: str, n_groups: int) -> Plan:
     """Six small trees, whose seed stands in the plan."""
-    model = {"n_trees": 6, "structure_seed": 7}
-    privacy = {"n_records": 600, "epsilon": 8.0, "noise": noise}
-    return make_plan(model=model, privacy=privacy, federation={"groups": n_groups})
+    return make_plan(n_trees=6, structure_seed=7, n_records=600, epsilon=8.0, noise=noise, groups=n_groups)
 
 
 def lose(federation: Federation, sites: list[str], n_releases: int) -> None:
@@ -52,7 +50,7 @@ def lose(federation: Federation, sites: list[str], n_releases: int) -> None:
 )
 def test_a_salvaged_model_and_its_ledger_stay_the_same(federate: Builder, noise: str, digest: str) -> None:
     """What is left of a run that lost its sites holds the rounds that were released, and all that was spent."""
-    federation: Federation = federate(5, plan_of(noise, 0))
+    federation: Federation = federate(5, seeded_plan(noise, 0))
     lose(federation, ["site-0", "site-1", "site-2"], 3)
     outcome = federation.run()
     assert outcome.salvaged is not None
@@ -61,7 +59,7 @@ def test_a_salvaged_model_and_its_ledger_stay_the_same(federate: Builder, noise:
 
 def test_a_run_in_which_a_group_sits_out_stays_the_same(federate: Builder) -> None:
     """Which groups are summed, and what is made of their sums, is public and the same for every party."""
-    federation: Federation = federate(12, plan_of("server", 3))
+    federation: Federation = federate(12, seeded_plan("server", 3))
     of = dealt([site.key for site in federation.roster.sites], 3)
     second = [site.name for site, group in zip(federation.roster.sites, of, strict=True) if group == 1]
     lose(federation, second[:2], 2)

@@ -59,11 +59,10 @@ def key(name: str) -> Identity:
     return Identity(hashlib.sha256(name.encode()).digest())
 
 
-def plan_of(n_groups: int = N_GROUPS, noise: str = "server", **model: Any) -> Plan:
+def grouped_plan(n_groups: int = N_GROUPS, noise: str = "server", **model: Any) -> Plan:
     """A small plan over groups, whose trees' seed is drawn by the sites unless `model` says otherwise."""
-    own = {"n_trees": 3, "max_depth": 2, "batch_size": 1, **model}
-    privacy = {"n_records": 1200, "epsilon": 8.0, "noise": noise}
-    return make_plan(model=own, privacy=privacy, federation={"groups": n_groups})
+    own = {"n_trees": 3, "batch_size": 1, **model}
+    return make_plan(model=own, n_records=1200, epsilon=8.0, noise=noise, groups=n_groups)
 
 
 def parts_of(federation: Federation) -> list[set[str]]:
@@ -92,7 +91,7 @@ def expected(federation: Federation, plan: Plan) -> bytes:
 
 def test_a_federation_over_masks_makes_the_model_of_its_groups(federate: Builder) -> None:
     """Each group is summed under masks by itself, and every node computes the same middle values from the releases."""
-    federation: Federation = federate(N_SITES, plan_of())
+    federation: Federation = federate(N_SITES, grouped_plan())
     outcome = federation.run()
     assert ensemble_bytes(outcome.ensemble) == expected(federation, outcome.plan)
     assert all(party.session.ensemble is not None for party in federation.parties.values())
@@ -105,7 +104,7 @@ def test_a_federation_over_masks_makes_the_model_of_its_groups(federate: Builder
 
 def test_no_mask_or_share_crosses_groups(federate: Builder) -> None:
     """A node's neighbours are those of its group; what is promised is derived from the group's size."""
-    federation: Federation = federate(N_SITES, plan_of())
+    federation: Federation = federate(N_SITES, grouped_plan())
     federation.run()
     view = federation.session.run.view if federation.session is not None else None
     assert view is not None
@@ -119,7 +118,7 @@ def test_no_mask_or_share_crosses_groups(federate: Builder) -> None:
 
 def test_how_rows_lie_within_a_group_changes_nothing() -> None:
     """Partition invariance holds within a fixed grouping."""
-    plan = plan_of(structure_seed=5)
+    plan = grouped_plan(structure_seed=5)
     rows = make_data(plan, 1200, 7)
     settings, found = resolve(plan), set()
     for n_sites in (1, 4):
@@ -138,7 +137,7 @@ def test_a_group_that_lacks_sites_sits_out_and_is_not_opened(federate: Builder, 
     """Two sites of one group fall silent: the round goes on with the others, no manifest lists any of that group, and
     the run ends with a model that all who are there have.
     """
-    plan = plan_of(structure_seed=5)
+    plan = grouped_plan(structure_seed=5)
     plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=echo))
     federation: Federation = federate(N_SITES, plan)
     gone = sorted(parts_of(federation)[1])
@@ -168,7 +167,7 @@ def test_a_group_that_lacks_sites_sits_out_and_is_not_opened(federate: Builder, 
 def test_a_group_that_lacks_echoes_sits_out_and_its_nodes_go_on(federate: Builder) -> None:
     """Two sites of a group fall silent after their vectors: the two others are sent nothing that they would refuse."""
     federation: Federation = federate(
-        N_SITES, plan_of(noise="distributed", structure_seed=5), noise=SystemNoise(os.urandom)
+        N_SITES, grouped_plan(noise="distributed", structure_seed=5), noise=SystemNoise(os.urandom)
     )
     gone = sorted(parts_of(federation)[1])[:2]
 
@@ -184,7 +183,7 @@ def test_a_group_that_lacks_echoes_sits_out_and_its_nodes_go_on(federate: Builde
 
 def test_what_a_set_up_leaves_of_a_group_is_asked_for_nothing(federate: Builder) -> None:
     """Two sites of four fall silent before they acknowledge: the two others are too few to share a secret among."""
-    federation: Federation = federate(N_SITES, plan_of(structure_seed=5))
+    federation: Federation = federate(N_SITES, grouped_plan(structure_seed=5))
     gone, steps = sorted(parts_of(federation)[1])[:2], []
 
     def fall_silent(event: Any) -> None:
@@ -200,7 +199,7 @@ def test_what_a_set_up_leaves_of_a_group_is_asked_for_nothing(federate: Builder)
 
 def test_a_run_waits_where_too_few_groups_are_there(federate: Builder) -> None:
     """With one group of three the middle value would be 0: nothing is opened."""
-    federation: Federation = federate(N_SITES, plan_of(structure_seed=5), must_start=False)
+    federation: Federation = federate(N_SITES, grouped_plan(structure_seed=5), must_start=False)
     for name in sorted(parts_of(federation)[0]):
         federation.parties[name].start()
     with pytest.raises(AggregationError):
@@ -210,7 +209,7 @@ def test_a_run_waits_where_too_few_groups_are_there(federate: Builder) -> None:
 
 def test_a_coordinator_that_was_killed_goes_on_with_its_groups(federate: Builder, killed: type[Exception]) -> None:
     """Wherever it was killed: the same sums are opened, of the same sites, once."""
-    plan = plan_of(structure_seed=5, n_trees=2)
+    plan = grouped_plan(structure_seed=5, n_trees=2)
     whole: Federation = federate(N_SITES, plan, name="whole")
     model = ensemble_bytes(whole.run().ensemble)
     for kill_after in (4, 5, 6, 7, 8):
@@ -222,7 +221,7 @@ def test_a_coordinator_that_was_killed_goes_on_with_its_groups(federate: Builder
 
 def test_noise_of_the_sites_is_whole_in_every_group(federate: Builder) -> None:
     """(n, c, h) are those of a group, with all colluders in it: that is what is charged, and what the report says."""
-    plan = plan_of(noise="distributed", structure_seed=5, n_trees=1)
+    plan = grouped_plan(noise="distributed", structure_seed=5, n_trees=1)
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     outcome = federation.run()
     promised = derive(4, Wishes(1, min_survivors=1, has_echo=True))
@@ -236,7 +235,7 @@ def test_rows_are_summed_in_one_group_only(federate: Builder, noise: str) -> Non
     """A site whose keys changed deals all anew. With noise of the coordinator no node sums its rows in another group,
     in whatever run and with whatever database; with noise of the sites a new run may have other groups.
     """
-    plan = plan_of(noise=noise, structure_seed=5, n_trees=1)
+    plan = grouped_plan(noise=noise, structure_seed=5, n_trees=1)
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     federation.run()
     before = parts_of(federation)
@@ -294,7 +293,7 @@ def test_with_noise_of_the_sites_groups_are_drawn_anew_between_rounds(
     """Every round has the groups of its drawing, which follow from the sites' seed and the round alone, and a site's
     vector of it leaves in these and no others, wherever the coordinator is killed. All make the same model.
     """
-    plan = plan_of(noise="distributed", n_trees=7, structure_seed="joint")
+    plan = grouped_plan(noise="distributed", n_trees=7, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     if kill_after is not None:
         with pytest.raises(killed):
@@ -316,7 +315,7 @@ def test_with_noise_of_the_sites_groups_are_drawn_anew_between_rounds(
 def test_set_ups_are_kept_for_the_drawings_to_come(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run has so many: a site that has lost its state joins in the next drawing, or there were none for the last."""
     monkeypatch.setattr(coordinator, "MAX_ATTEMPTS", 4)
-    plan = plan_of(noise="distributed", n_trees=11, structure_seed="joint")
+    plan = grouped_plan(noise="distributed", n_trees=11, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     party = federation.parties["site-3"]
 
@@ -339,7 +338,7 @@ def test_sites_that_come_late_or_come_back_are_dealt_like_the_others(federate: B
     """One that was not there when the seed was drawn, and one that was started again, around the round between two
     drawings: both end with the model of all, and no vector of theirs left in other groups than the round's.
     """
-    plan = plan_of(noise="distributed", n_trees=12, structure_seed="joint")
+    plan = grouped_plan(noise="distributed", n_trees=12, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     late, back = sorted(parts_of(federation)[0])[:2]
     federation.parties[late].kill()
@@ -367,7 +366,7 @@ def test_a_node_masks_no_round_in_other_groups_than_its_own(federate: Builder, m
     """An epoch that deals the sites otherwise than this round does is refused, whoever drew it; and the groups of a
     drawing are written down, so that a node that has lost its database, and is told of another seed, takes no others.
     """
-    plan = plan_of(noise="distributed", n_trees=7, structure_seed="joint")
+    plan = grouped_plan(noise="distributed", n_trees=7, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     federation.run()
     session = federation.parties["site-3"].session
@@ -400,7 +399,7 @@ def test_a_node_masks_no_round_in_other_groups_than_its_own(federate: Builder, m
 @pytest.mark.parametrize(("noise", "seed"), [("server", "joint"), ("distributed", 5)])
 def test_groups_are_never_drawn_where_sums_are_exact_or_no_seed_is_joint(noise: str, seed: str | int) -> None:
     """Exact sums over other groups of the same rows would show single sites' by their differences."""
-    replica = Replica(TrainingTask(plan_of(noise=noise, n_trees=40, structure_seed=seed)))
+    replica = Replica(TrainingTask(grouped_plan(noise=noise, n_trees=40, structure_seed=seed)))
     assert replica.n_rounds == 0 and replica.drawing == b""
 
 
@@ -439,7 +438,7 @@ def test_garbage_is_the_same_evidence_to_nodes_and_coordinator(
     federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else they would leave other sites out, and every node refuse the epochs of the others."""
-    plan = plan_of(noise="distributed", n_trees=7, structure_seed="joint")
+    plan = grouped_plan(noise="distributed", n_trees=7, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     honest = NodeRun._answer
 
@@ -465,7 +464,7 @@ def test_a_site_that_is_named_is_left_out_by_all(federate: Builder, monkeypatch:
     """Coordinator and nodes find the same site by the releases; later rounds are summed without it, and a node masks
     none in an epoch that it is in.
     """
-    plan = plan_of(noise="distributed", n_trees=28, structure_seed="joint")
+    plan = grouped_plan(noise="distributed", n_trees=28, structure_seed="joint")
     federation: Federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
     # Drawings in which no other site stands beside the liar often.
     monkeypatch.setattr(hedgerow.methods.replica, "derive_drawing", lambda _, number: derive_drawing(DRAWN_BY, number))
@@ -501,7 +500,7 @@ def test_a_site_that_is_named_is_left_out_by_all(federate: Builder, monkeypatch:
 @pytest.mark.parametrize("times", [-5, 400])
 def test_one_site_spoils_its_group_and_no_more(federate: Builder, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """What no records add up to costs its group the round, not the others the run; its group is named to all."""
-    plan = plan_of(structure_seed=5)
+    plan = grouped_plan(structure_seed=5)
     federation: Federation = federate(N_SITES, plan)
     liar, honest = "site-3", NodeRun._answer
 
@@ -521,7 +520,7 @@ def test_who_deals_wrong_shares_in_a_group_is_left_out_of_it(
     federate: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs its group one round: the others are opened, the dealer is named, and its group is in the next one."""
-    plan = plan_of(structure_seed=5)
+    plan = grouped_plan(structure_seed=5)
     federation: Federation = federate(N_SITES, plan)
     part = next(part for part in parts_of(federation) if "site-3" in part)
     liar = next(node for node, site in enumerate(federation.roster.sites) if site.name == "site-3")
@@ -548,7 +547,7 @@ def test_a_group_that_is_out_of_line_is_told_to_all(
     """A lie within all bounds: after ten rounds every owner hears which group it is, from the releases alone, and so
     does the coordinator's operator. The run goes on, and nobody is left out.
     """
-    plan = plan_of(structure_seed=5, n_trees=11)
+    plan = grouped_plan(structure_seed=5, n_trees=11)
     federation: Federation = federate(N_SITES, plan)
     heard: dict[str, list[str]] = {}
     for name, party in federation.parties.items():
@@ -641,7 +640,7 @@ def test_weights_are_of_one_kind() -> None:
 
 def test_a_group_that_was_away_is_compared_with_nothing() -> None:
     """While it was away trees were added that its sums move by: an honest group does not sit out for them later."""
-    plan = plan_of(n_trees=6, learning_rate=1.0, structure_seed=5)
+    plan = grouped_plan(n_trees=6, learning_rate=1.0, structure_seed=5)
     settings, program = resolve(plan), program_for(plan, resolve(plan))
     # With one label only, scores go far and all the same way.
     held = [make_data(plan, 400, i) for i in range(N_GROUPS)]
@@ -684,7 +683,7 @@ def test_the_noise_of_the_middle_is_what_programs_reckon_with(n_groups: int) -> 
 )
 def test_what_is_no_plain_sum_has_no_groups(section: str, changes: dict[str, Any]) -> None:
     """Samples, choices, local noise and exact counts are refused by the plan's own check, and by name."""
-    table = plan_of().to_dict()
+    table = grouped_plan().to_dict()
     if "algorithm" in changes:
         table["model"] = {}
     with pytest.raises(PlanError) as caught:
@@ -696,8 +695,8 @@ def test_plans_without_groups_are_written_as_before() -> None:
     """Their digests are what they were."""
     table = make_plan().to_dict()
     assert "groups" not in table["federation"]
-    assert plan_of(0).digest == Plan.from_dict(plan_of(0).to_dict()).digest
-    assert Plan.from_dict(plan_of().to_dict()) == plan_of()
+    assert grouped_plan(0).digest == Plan.from_dict(grouped_plan(0).to_dict()).digest
+    assert Plan.from_dict(grouped_plan().to_dict()) == grouped_plan()
 
 
 @pytest.mark.parametrize(("n_sites", "min_sites"), [(8, 1), (9, 4)])
@@ -705,7 +704,7 @@ def test_groups_that_are_too_small_are_refused_before_anyone_is_invited(
     federate: Builder, n_sites: int, min_sites: int
 ) -> None:
     """A sum of two would tell each of them the other's."""
-    plan = plan_of(structure_seed=5)
+    plan = grouped_plan(structure_seed=5)
     plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, min_sites=min_sites))
     federation: Federation = federate(n_sites, plan)
     with pytest.raises(PlanError) as caught:
@@ -716,7 +715,7 @@ def test_groups_that_are_too_small_are_refused_before_anyone_is_invited(
 @pytest.mark.parametrize("noise", ["server", "distributed"])
 def test_of_a_group_of_three_one_that_is_gone_costs_the_group_and_not_the_run(federate: Builder, noise: str) -> None:
     """Nine sites have three groups: no sum of two is opened, with noise of the coordinator, and the run goes on."""
-    federation: Federation = federate(9, plan_of(noise=noise), noise=SystemNoise(os.urandom))
+    federation: Federation = federate(9, grouped_plan(noise=noise), noise=SystemNoise(os.urandom))
     gone = sorted(parts_of(federation)[1])[0]
 
     def begin(event: Any) -> None:
@@ -734,7 +733,7 @@ def test_of_a_group_of_three_one_that_is_gone_costs_the_group_and_not_the_run(fe
 
 def test_a_release_of_too_few_groups_is_refused_by_every_replica() -> None:
     """A coordinator cannot leave most groups out, nor give one that sat out a number."""
-    task = TrainingTask(plan_of(structure_seed=5))
+    task = TrainingTask(grouped_plan(structure_seed=5))
     for rows in ({0: 1}, {0: 1, 1: -1}, {0: 1, 1: -2, 2: 1}):
         replica = Replica(task)
         release = np.zeros((N_GROUPS, replica.release_length // N_GROUPS), dtype=np.int64)
@@ -771,14 +770,14 @@ def test_groups_are_proposed_where_enough_sites_are_expected_and_they_cost_littl
 
 def test_signal_is_that_of_the_middle_of_groups() -> None:
     """What `hedgerow privacy` says of a plan with groups reckons with their noise."""
-    grouped = plan_of()
+    grouped = grouped_plan()
     alone, own = outlook_of(grouped.with_one_sum()), outlook_of(grouped)
     assert own.signal == pytest.approx(alone.signal / noise_factor(N_GROUPS))
 
 
 def test_a_report_says_how_many_groups_there_were() -> None:
     """In its text and in what a model keeps; a report of one sum is as before."""
-    plan = plan_of(structure_seed=5)
+    plan = grouped_plan(structure_seed=5)
     sites = {f"s{i}": make_data(plan, 50, i) for i in range(6)}
     grouped = train(plan, sites, noise=SeededNoise(1)).report
     alone = train(plan.with_one_sum(), sites, noise=SeededNoise(1)).report
@@ -788,7 +787,7 @@ def test_a_report_says_how_many_groups_there_were() -> None:
 
 def test_evaluations_have_one_sum() -> None:
     """The middle of counts would be no count: a model of groups is evaluated over all sites at once."""
-    plan = plan_of(structure_seed=5)
+    plan = grouped_plan(structure_seed=5)
     nodes = [Node(f"s{i}", make_data(plan, 50, i), plan, resolve(plan)) for i in range(6)]
     assert isinstance(build_aggregation(plan, nodes, 3, SeededNoise(1)), GroupedAggregation)
     model = train(plan, {f"s{i}": make_data(plan, 50, i) for i in range(6)}, noise=SeededNoise(1))

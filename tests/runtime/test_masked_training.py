@@ -26,7 +26,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.session import Drops
 from hedgerow.server.release import PlainAggregation, run_program
 from tests import builders
-from tests.builders import make_data, make_plan, plans, take
+from tests.builders import coded, make_data, make_plan, plans, take
 
 
 def split(plan: Plan, n_sites: int, seed: int) -> dict[str, SiteData]:
@@ -77,7 +77,7 @@ def test_more_exchanges_than_an_epoch_holds_go_on_in_a_new_one() -> None:
 def test_a_single_site_cannot_hide_its_noise() -> None:
     """Noise from the sites needs somebody to sum with; one site alone is told so before anything runs."""
     plan = make_plan(privacy={"noise": "distributed"})
-    with pytest.raises(UsageError, match="only one site"):
+    with pytest.raises(UsageError, check=coded("too-few-sites")):
         train(plan, split(plan, 1, 3), noise=SystemNoise(os.urandom))
 
 

@@ -33,7 +33,7 @@ from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_link import GrpcUplink, LinkSettings
 from hedgerow.transport.identities import Role, build_roster, new_identity
 from hedgerow.transport.interface import Address
-from tests.builders import make_data, make_plan, take
+from tests.builders import make_data, s_gbdt_plan, take
 
 if TYPE_CHECKING:
     from conftest import Builder
@@ -44,11 +44,10 @@ UNHURRIED = FederationSection(join_timeout=3600.0, round_timeout=3600.0, idle_ti
 """However busy the machine is, no site is left out."""
 
 
-def plan_of(label: str, noise: str = "server") -> Plan:
+def rich_plan(label: str, noise: str = "server") -> Plan:
     """A small plan with a filter, a sample, an initial score, extra rounds and a closing one."""
-    model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2}
     own = {"extra_rounds": 2, "closing_rounds": 1, "subsampling_ratio": 0.4}
-    return make_plan(label, model, {"n_records": 60, "noise": noise}, s_gbdt=own)
+    return s_gbdt_plan(label, privacy={"n_records": 60, "noise": noise}, **own)
 
 
 def samplers(n_records: int, n_sites: int) -> dict[str, SamplingSource]:
@@ -77,7 +76,7 @@ def started(federation: FederationSection) -> FederationSection:
 @pytest.mark.parametrize("n_sites", [3, 5])
 def test_a_federation_makes_the_model_of_one_site(federate: Builder, label: str, n_sites: int) -> None:
     """Masks, sessions, stores and replicas in between: the model file is the same to the byte."""
-    plan = plan_of(label)
+    plan = rich_plan(label)
     federation = started(federate(n_sites, plan, must_start=False))
     outcome = federation.run()
     assert federation.model_bytes(outcome) == alone(plan)
@@ -86,7 +85,7 @@ def test_a_federation_makes_the_model_of_one_site(federate: Builder, label: str,
 
 def test_a_killed_node_charges_its_records_as_if_it_had_not_been(federate: Builder) -> None:
     """What each record has spent is no file: a restarted node finds it again from its rows and the releases."""
-    plan = plan_of("regression")
+    plan = rich_plan("regression")
     federation = started(federate(4, plan, must_start=False))
     n_told = 0
 
@@ -115,7 +114,7 @@ def test_a_killed_node_charges_its_records_as_if_it_had_not_been(federate: Build
 
 def test_a_node_books_one_filter_for_a_run(federate: Builder) -> None:
     """What the owner reads in the budget book is what the model's ledger says, and no more than the plan's epsilon."""
-    plan = plan_of("binary", "distributed")
+    plan = rich_plan("binary", "distributed")
     federation = started(federate(4, plan, must_start=False))
     outcome = federation.run()
     events = [event for event in outcome.ledger.events() if isinstance(event, FilteredGaussianEvent)]
@@ -127,7 +126,7 @@ def test_a_node_books_one_filter_for_a_run(federate: Builder) -> None:
 
 def test_over_grpc_it_is_the_model_of_one_site(tmp_path: Path) -> None:
     """The same over TLS and sockets, each node in a thread of its own."""
-    plan = plan_of("binary")
+    plan = rich_plan("binary")
     rows = make_data(plan, 60, 7)
     sources = samplers(60, 3)
     coordinator = new_identity("coordinator", Role.COORDINATOR, bytes([9]) * 32)

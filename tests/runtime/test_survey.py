@@ -147,7 +147,7 @@ def run(federation: Federation, **more: Any) -> Outcome:
     return federation.run(plan=federation.survey.plan, **more)
 
 
-def plan_of(federation: Federation, outcome: Outcome) -> str:
+def plan_found(federation: Federation, outcome: Outcome) -> str:
     """The plan's file."""
     assert federation.survey is not None and outcome.findings is not None
     return plan_toml(federation.survey.asked.filled(outcome.findings, outcome.ledger))
@@ -253,7 +253,7 @@ def test_a_survey_is_the_local_engines(federate: Builder, label: str, unit: str)
     rows = {} if unit == "record" else {"unit": unit, "max_rows_per_unit": 2}
     federation = begin(federate, asked(label, **rows))
     outcome = run(federation)
-    text = plan_of(federation, outcome)
+    text = plan_found(federation, outcome)
     assert text == local_plan(federation)
     plan = parse_plan(text)
     assert len(plan.prepared) == len(outcome.ledger) and all(release.seeded for release in plan.prepared)
@@ -277,14 +277,14 @@ def test_a_survey_for_a_plan_with_groups_of_sites_has_one_sum(federate: Builder)
     table = asked().table
     federation = begin(federate, OpenPlan({**table, "federation": {"groups": 3}}), 9)
     outcome = run(federation)
-    assert plan_of(federation, outcome) == local_plan(federation)
-    assert parse_plan(plan_of(federation, outcome)).federation.groups == 3
+    assert plan_found(federation, outcome) == local_plan(federation)
+    assert parse_plan(plan_found(federation, outcome)).federation.groups == 3
 
 
 def test_the_sites_can_add_the_noise_of_a_survey(federate: Builder) -> None:
     """With distributed noise the plan names the cohorts, and nobody held an exact sum."""
     federation = begin(federate, asked(noise="distributed"), 5, noise=SystemNoise(os.urandom))
-    plan = parse_plan(plan_of(federation, run(federation)))
+    plan = parse_plan(plan_found(federation, run(federation)))
     assert {release.noise for release in plan.prepared} == {"distributed"}
     assert all(release.sites == 5 and release.shares for release in plan.prepared)
 
@@ -293,7 +293,7 @@ def test_a_training_by_the_found_plan_reports_both_and_every_book_has_both(feder
     """The survey is charged at each site when it is made, the training after it; the report holds the whole."""
     federation = begin(federate, asked())
     outcome = run(federation)
-    plan = parse_plan(plan_of(federation, outcome))
+    plan = parse_plan(plan_found(federation, outcome))
     cost = get_accountant("gdp").epsilon(outcome.ledger.events(), 1e-5)
     for party in federation.parties.values():
         assert party.book is not None
@@ -319,7 +319,7 @@ def test_a_training_reserves_nothing_that_its_survey_has_been_charged_for(federa
     are on it already, and were reserved beside that a second time.
     """
     federation = begin(federate, asked())
-    plan = parse_plan(plan_of(federation, run(federation)))
+    plan = parse_plan(plan_found(federation, run(federation)))
     whole = [*read_prepared_events(plan), *TrainingTask(plan).settings.planned_releases(plan)]
     room = get_accountant("gdp").epsilon(whole, POLICY.delta) * (1 + 1e-9)
     assert room < get_accountant("gdp").epsilon([*read_prepared_events(plan), *whole], POLICY.delta)
@@ -341,7 +341,7 @@ def test_a_coordinator_killed_after_every_write_ends_in_the_same_plan(
 ) -> None:
     """A crash draws no noise twice: after any write of the journal, the plan is that of an undisturbed run."""
     whole = begin(federate, asked("numbers"), name="whole")
-    expected = plan_of(whole, run(whole))
+    expected = plan_found(whole, run(whole))
     for kill_after in range(1, 100, 3):
         federation = begin(federate, asked("numbers"), name=f"killed-{kill_after}")
         was_killed = False
@@ -349,7 +349,7 @@ def test_a_coordinator_killed_after_every_write_ends_in_the_same_plan(
             run(federation, kill_after=kill_after)
         except killed:
             was_killed = True
-        assert plan_of(federation, run(federation)) == expected
+        assert plan_found(federation, run(federation)) == expected
         assert all(party.is_done for party in federation.parties.values())
         federation.close()
         if not was_killed:
@@ -368,7 +368,7 @@ def test_a_node_killed_at_any_message_takes_part_again(federate: Builder, number
     assert not victim.failures and victim.is_done
     assert federation.session is not None
     if all(len(survivors) == 4 for survivors in federation.session.run.survivors):
-        assert plan_of(federation, outcome) == local_plan(federation)
+        assert plan_found(federation, outcome) == local_plan(federation)
 
 
 def test_a_coordinator_of_statistics_killed_after_any_write_ends_in_the_same(
@@ -464,7 +464,7 @@ def test_a_coordinator_that_asks_sites_different_things_gets_no_sum_of_them(fede
     assert [fault.code for fault in federation.parties["site-0"].failures] == ([code] if code else [])
     if not code:
         assert "plan-changed" in federation.codes("complaint")
-    assert plan_of(federation, outcome) == local_plan(federation, "site-1", "site-2", "site-3", "site-4")
+    assert plan_found(federation, outcome) == local_plan(federation, "site-1", "site-2", "site-3", "site-4")
 
 
 def test_other_releases_than_were_made_lead_to_another_question_which_is_refused(federate: Builder) -> None:
@@ -543,7 +543,7 @@ def test_a_site_without_rows_takes_part(federate: Builder) -> None:
     """Whether a table is empty is its rows' secret."""
     federation = begin(federate, asked(), 4)
     (federation.folder / "site-2.csv").write_text("patient,age,dose,ward,stay,y,n,b\n")
-    assert plan_of(federation, run(federation)) == local_plan(federation)
+    assert plan_found(federation, run(federation)) == local_plan(federation)
 
 
 @pytest.mark.parametrize(

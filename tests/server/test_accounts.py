@@ -49,7 +49,7 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def plan_of(name: str) -> Plan:
+def plan_named(name: str) -> Plan:
     """A small plan of that kind."""
     fields = PLANS[name]
     model = {"n_trees": 3, "max_depth": 2, **fields.get("model", {})}
@@ -124,7 +124,7 @@ def trained() -> Callable[[str], Model]:
 
     @functools.cache
     def train_once(name: str) -> Model:
-        plan = plan_of(name)
+        plan = plan_named(name)
         return train(plan, sites_of(plan, 1), noise=SystemNoise(os.urandom))
 
     return train_once
@@ -135,7 +135,7 @@ def test_every_epsilon_is_the_ledgers_after_every_sequence(
     trained: Callable[[str], Model], name: str, tmp_path: Path
 ) -> None:
     """Trained, evaluated, saved, loaded, evaluated again at another delta: at each step the report is the account."""
-    plan = plan_of(name)
+    plan = plan_named(name)
     accountant, path = plan.privacy.accountant, tmp_path / "model.json"
     noise, model = SystemNoise(os.urandom), trained(name)
     spent = [model.report.epsilon]
@@ -164,7 +164,7 @@ def test_every_epsilon_is_the_ledgers_after_every_sequence(
 @pytest.mark.parametrize("seeded", [(True, False), (False, True)])
 def test_a_seed_in_one_part_voids_the_whole(seeded: tuple[bool, bool], tmp_path: Path) -> None:
     """Whoever knows the seed of the training, or of the evaluation, subtracts that noise: the model has no promise."""
-    plan = plan_of("gdp")
+    plan = plan_named("gdp")
     sources: list[NoiseSource] = [SeededNoise(3) if is_seeded else SystemNoise(os.urandom) for is_seeded in seeded]
     model = train(plan, sites_of(plan, 1), noise=sources[0])
     model.save(tmp_path / "model.json")
@@ -188,7 +188,7 @@ def by_pld(trained: Callable[[str], Model], tmp_path_factory: pytest.TempPathFac
     """Files of evaluated models whose plans are accounted for by `pld`."""
     path, files = tmp_path_factory.mktemp("pld") / "model.json", {}
     for name in ("pld", "pld, dp-xgboost"):
-        plan, model = plan_of(name), trained(name)
+        plan, model = plan_named(name), trained(name)
         model.save(path)
         files[f"{name}, not evaluated"] = path.read_bytes()
         found = evaluate_federated(model, sites_of(plan, 2), epsilon=5.0, noise=SystemNoise(os.urandom))
@@ -242,7 +242,7 @@ def test_a_model_can_be_read_without_the_extra(
 
 def test_evaluations_have_sites_of_their_own(tmp_path: Path) -> None:
     """Trained by three sites and evaluated by seven: each release names the sites that added its noise."""
-    plan = plan_of("gdp, distributed")
+    plan = plan_named("gdp, distributed")
     model = train(plan, sites_of(plan, 1), noise=SystemNoise(os.urandom))
     rows = make_data(plan, 140, 2)
     seven = {f"site-{i}": take(rows, np.arange(i, 140, 7)) for i in range(7)}
@@ -293,7 +293,7 @@ def test_the_stated_condition_is_the_one_that_holds(n_sites: int, has_echo: bool
 
 def test_the_coordinator_of_a_network_gives_the_same_account(trained: Callable[[str], Model]) -> None:
     """Under `pld`, whose figure was once left as it was before the evaluation."""
-    plan, model = plan_of("pld"), trained("pld")
+    plan, model = plan_named("pld"), trained("pld")
     noise = SystemNoise(os.urandom)
     found = evaluate_federated(model, sites_of(plan, 2), epsilon=5.0, noise=noise)
     task = EvaluationTask(plan, ensemble_bytes(model.ensemble), 5.0, DELTA, len(model.ledger))

@@ -90,7 +90,7 @@ def test_a_program_that_asks_too_much_gives_no_model() -> None:
     """The ledger is judged at the end whatever the program declared at the start: beyond the promise, no model."""
     plan = make_plan()
     node = Node("site", make_data(plan, 50, 0), plan, resolve(plan))
-    with pytest.raises(PrivacyError, match="more than the") as caught:
+    with pytest.raises(PrivacyError) as caught:
         run_program(plan, asking_again(program_for(plan)), PlainAggregation([node]), SeededNoise(0))
     assert caught.value.code == "budget-exceeded"
 

@@ -35,7 +35,7 @@ def label_of(**lines: object) -> str:
     return "[label]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in lines.items())
 
 
-def plan_of(features: str, label: str, epsilon: str = "20", privacy: str = "") -> Asked:
+def open_plan(features: str, label: str, epsilon: str = "20", privacy: str = "") -> Asked:
     """A plan with gaps."""
     return parse_open_plan(HEAD % (epsilon, privacy) + label + features)
 
@@ -63,25 +63,25 @@ DECLARED = [
 ]  # fmt: skip
 
 GOLDEN: dict[str, tuple[Asked, str]] = {
-    "plan, bounds and classes": (plan_of(NUMBERS + DATES, YES_NO), "800d80744e4b28eec5847657"),
+    "plan, bounds and classes": (open_plan(NUMBERS + DATES, YES_NO), "800d80744e4b28eec5847657"),
     "plan, whole classes": (
-        plan_of(KNOWN, label_of(name="visits", type="multiclass", classes="numbers")),
+        open_plan(KNOWN, label_of(name="visits", type="multiclass", classes="numbers")),
         "3b1c5e665614e67e2137b901",
     ),
     "plan, bounds of the label": (
-        plan_of(NUMBERS, label_of(name="visits", type="regression"), privacy="n_records = 2100"),
+        open_plan(NUMBERS, label_of(name="visits", type="regression"), privacy="n_records = 2100"),
         "bfa48bc2d9973109f0fbbebf",
     ),
     "plan, units of three rows": (
-        plan_of(NUMBERS, YES_NO, privacy='unit = "person"\nmax_rows_per_unit = 3'),
+        open_plan(NUMBERS, YES_NO, privacy='unit = "person"\nmax_rows_per_unit = 3'),
         "417ee0b385e026ba50996f59",
     ),
     "plan, number of records": (
-        plan_of(KNOWN, label_of(name="ill", type="binary", classes=["no", "yes"])),
+        open_plan(KNOWN, label_of(name="ill", type="binary", classes=["no", "yes"])),
         "dbb3a300610163fac700b64f",
     ),
-    "plan, little epsilon": (plan_of(NUMBERS, YES_NO, epsilon="0.2"), "750fb6787060d97131a73c6c"),
-    "plan, no noise": (plan_of(NUMBERS, YES_NO, epsilon="inf"), "6d9e59caba6ecba7e82507ec"),
+    "plan, little epsilon": (open_plan(NUMBERS, YES_NO, epsilon="0.2"), "750fb6787060d97131a73c6c"),
+    "plan, no noise": (open_plan(NUMBERS, YES_NO, epsilon="inf"), "6d9e59caba6ecba7e82507ec"),
     "table, nothing known": (table_of(*EVERY, label="ill"), "6d7759521b6c6420b371bd09"),
     "table, a whole label": (table_of(*EVERY, label="visits"), "fc3ecf2b6d211e160dd1e7c3"),
     "table, declared, no label": (table_of(*DECLARED), "e85da0c4799a6b901eb16faa"),

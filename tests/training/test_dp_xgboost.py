@@ -43,13 +43,10 @@ from hedgerow.server.release import Releaser
 from tests.builders import make_data, make_plan, take, train
 
 
-def plan_of(
-    label: str = "binary",
-    own: dict[str, Any] | None = None,
-    model: dict[str, Any] | None = None,
-    **privacy: Any,
+def dp_xgboost_plan(
+    label: str = "binary", own: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **privacy: Any
 ) -> Plan:
-    trees = {"algorithm": "dp-xgboost", "n_trees": 3, "max_depth": 2, "n_candidates": 5, **(model or {})}
+    trees = {"algorithm": "dp-xgboost", "n_trees": 3, "n_candidates": 5, **(model or {})}
     return make_plan(label, trees, {"accountant": "pure", **privacy}, dp_xgboost=own or {})
 
 
@@ -74,7 +71,7 @@ def plans(draw: st.DrawFn) -> Plan:
         "max_rows_per_unit": rows,
     }
     model = {"max_depth": draw(st.integers(1, 3)), "n_trees": draw(st.integers(1, 4))}
-    return plan_of(draw(pick(["binary", "regression"])), own, model, **privacy)
+    return dp_xgboost_plan(draw(pick(["binary", "regression"])), own, model, **privacy)
 
 
 def queries_of(plan: Plan, node: Node | None = None) -> list[Query]:
@@ -157,7 +154,7 @@ def test_a_plan_that_cannot_be_kept_is_refused(
 ) -> None:
     """By the name of the field to change."""
     with pytest.raises(PlanError) as caught:
-        plan_of(own=own, model=model, **privacy)
+        dp_xgboost_plan(own=own, model=model, **privacy)
     assert caught.value.what.startswith(path)
 
 
@@ -179,7 +176,7 @@ def selection_of(plan: Plan) -> SplitSelection:
 @given(seed=st.integers(0, 10**6), ridge=st.sampled_from([0.0, 0.1, 3.0]), n=st.integers(0, 40))
 def test_scores_are_the_gains_of_the_paper(seed: int, ridge: float, n: int) -> None:
     """Against exact fractions, candidate by candidate, from the records themselves."""
-    plan = plan_of(model={"leaf_ridge": ridge, "max_depth": 1})
+    plan = dp_xgboost_plan(model={"leaf_ridge": ridge, "max_depth": 1})
     query = selection_of(plan)
     rows = make_data(plan, n, seed)
     total = Node("one", rows, plan, resolve(plan)).answer(dataclasses.replace(query, update=None))
@@ -206,7 +203,7 @@ def test_scores_are_the_gains_of_the_paper(seed: int, ridge: float, n: int) -> N
 @given(data=st.data(), ridge=st.sampled_from([0.0, 0.1, 1.0, 50.0]), n=st.integers(0, 30), rows=st.integers(1, 3))
 def test_a_unit_moves_scores_within_the_stated_range(data: st.DataObject, ridge: float, n: int, rows: int) -> None:
     """Largest change less smallest over all candidates, for units that work against their node or with it."""
-    plan = plan_of(model={"leaf_ridge": ridge, "max_depth": 1})
+    plan = dp_xgboost_plan(model={"leaf_ridge": ridge, "max_depth": 1})
     query = selection_of(plan)
     random = np.random.default_rng(data.draw(st.integers(0, 10**6)))
     skew = data.draw(st.sampled_from([0.0, 0.5, 1.0]))
@@ -277,7 +274,7 @@ def test_sums_are_within_their_sensitivity(data: st.DataObject, seed: int) -> No
 def test_with_a_delta_each_kind_has_its_share_of_rho(splits: str) -> None:
     """Choices at range² / 8 and vectors at their squared norm / 2, recomputed here from the scales alone."""
     privacy = {"accountant": "gdp", "delta": 1e-5, "epsilon": 1.0}
-    plan = plan_of(own={"splits": splits}, **privacy)
+    plan = dp_xgboost_plan(own={"splits": splits}, **privacy)
     decided = resolve_dp_xgboost(plan)
     m, loss = len(plan.features), decided.loss(plan)
     count = loss.largest_statistic(1)
@@ -299,7 +296,7 @@ def test_with_a_delta_each_kind_has_its_share_of_rho(splits: str) -> None:
     orders = 1 + np.exp(np.linspace(-5, 8, 20_000))
     epsilons = whole * orders + np.log1p(-1 / orders) - (math.log(1e-5) + np.log(orders)) / (orders - 1)
     assert epsilons.min() == pytest.approx(1.0, rel=2e-3)
-    pure = resolve_dp_xgboost(plan_of(own={"splits": splits}, **{**privacy, "accountant": "pure"}))
+    pure = resolve_dp_xgboost(dp_xgboost_plan(own={"splits": splits}, **{**privacy, "accountant": "pure"}))
     assert pure.split_scale > 1.5 * decided.split_scale
 
 
@@ -308,13 +305,13 @@ def test_with_a_delta_each_kind_has_its_share_of_rho(splits: str) -> None:
 
 def test_what_is_asked() -> None:
     """Sketch, levels, leaves; each release has its own event, and its own sample where there are samples."""
-    plan = plan_of(own={"subsampling_ratio": 0.5, "sketch_rounds": 2})
+    plan = dp_xgboost_plan(own={"subsampling_ratio": 0.5, "sketch_rounds": 2})
     kinds = [type(query) for query in queries_of(plan)]
     tree = [SplitSelection, SplitSelection, PureLeafSums]
     assert kinds == [PureHistogram, *tree, PureHistogram, *tree, *tree]
     assert {query.pure.sampling_threshold for query in queries_of(plan)} == {SAMPLING_STEPS // 2}
     assert len({str(query.purpose) for query in queries_of(plan)}) == len(kinds)
-    other = plan_of(own={"splits": "histogram"})
+    other = dp_xgboost_plan(own={"splits": "histogram"})
     assert PureNodeHistograms in {type(query) for query in queries_of(other)}
     _, ledger = run(plan, [(make_data(plan, 50, 1), SeededSampling(1, np.arange(50)))])
     events = list(ledger.events())
@@ -324,7 +321,7 @@ def test_what_is_asked() -> None:
 
 def test_without_noise_it_is_greedy_boosting() -> None:
     """At epsilon = infinity each node takes the best candidate, and a leaf is the mean of its gradients."""
-    plan = plan_of(
+    plan = dp_xgboost_plan(
         own={"sketch_rounds": 0, "sketch_share": 0}, epsilon=math.inf, accountant="gdp", n_records=2000,
         model={"n_trees": 1, "max_depth": 1, "learning_rate": 1.0},
     )  # fmt: skip
@@ -341,7 +338,7 @@ def test_without_noise_it_is_greedy_boosting() -> None:
 @pytest.mark.parametrize("label", ["binary", "regression"])
 def test_it_learns(splits: str, label: str) -> None:
     """A rule of one feature over thousands of records, at a moderate epsilon."""
-    plan = plan_of(label, {"splits": splits}, {"n_trees": 10}, epsilon=4.0, n_records=20_000)
+    plan = dp_xgboost_plan(label, {"splits": splits}, {"n_trees": 10}, epsilon=4.0, n_records=20_000)
     data = make_data(plan, 20_000, 1)
     positive = data.codes[1] > 100
     labels = np.where(positive, SCORE_UNIT, -SCORE_UNIT) if label == "regression" else positive
@@ -353,7 +350,7 @@ def test_it_learns(splits: str, label: str) -> None:
 
 def test_a_choice_that_is_no_candidate_splits_nothing() -> None:
     """A lying coordinator gets a tree of one leaf, not an error that depends on data, nor a crash."""
-    plan = plan_of()
+    plan = dp_xgboost_plan()
     program = dp_xgboost(plan, resolve_dp_xgboost(plan))
     query = next(program)
     try:
@@ -367,7 +364,7 @@ def test_a_choice_that_is_no_candidate_splits_nothing() -> None:
 
 def test_leaves_with_a_small_noisy_count_have_no_value() -> None:
     """min_child_weight is applied to what was released, so it costs nothing."""
-    plan = plan_of(own={"min_child_weight": 1e6})
+    plan = dp_xgboost_plan(own={"min_child_weight": 1e6})
     ensemble, _ = run(plan, [(make_data(plan, 100, 3), None)])
     assert not ensemble.fitted.values.any()
 
@@ -379,7 +376,7 @@ def test_geometric_leaf_clipping_bounds_noisy_leaves_and_changes_no_release() ->
     for clips in (False, True):
         model = {"n_trees": 5, "max_depth": 4, "learning_rate": 0.4, "leaf_ridge": 0.0, "noise_ridge": 0.0}
         own = {"geometric_leaf_clip": clips, "start": "none", "shrinkage": 0.0}
-        plan = plan_of("regression", own, model, epsilon=0.1)
+        plan = dp_xgboost_plan("regression", own, model, epsilon=0.1)
         found[clips] = run(plan, [(make_data(plan, 300, 3), None)])
     free, clipped = (found[clips][0].fitted.values.astype(float) / SCORE_UNIT for clips in (False, True))
     bounds = 0.4 * 0.6 ** np.arange(5)
@@ -393,7 +390,7 @@ def test_geometric_leaf_clipping_bounds_noisy_leaves_and_changes_no_release() ->
 
 def test_the_model_file_holds_it(tmp_path: Any) -> None:
     """Saved, read, exported, and its report is by the pure accountant."""
-    plan = plan_of()
+    plan = dp_xgboost_plan()
     data = make_data(plan, 200, 3)
     outcome = train(plan, [data])
     model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
@@ -408,14 +405,14 @@ def test_the_model_file_holds_it(tmp_path: Any) -> None:
 
 def test_a_node_draws_a_sample_of_its_own_for_every_query() -> None:
     """Secret, of the stated rate, anew each time; without sampling every record is in."""
-    plan = plan_of(own={"subsampling_ratio": 0.25})
+    plan = dp_xgboost_plan(own={"subsampling_ratio": 0.25})
     data = make_data(plan, 4000, 2)
     node = Node("one", data, plan, resolve(plan), sampling=SystemSampling(os.urandom))
     sketch = next(dp_xgboost(plan, resolve_dp_xgboost(plan)))
     weight = resolve_dp_xgboost(plan).loss(plan).largest_statistic(1) * 4
     counts = [int(node.answer(sketch).sum()) / weight for _ in range(3)]
     assert all(abs(count - 1000) < 160 for count in counts) and len(set(counts)) > 1
-    whole = next(dp_xgboost(plan_of(), resolve_dp_xgboost(plan_of())))
+    whole = next(dp_xgboost(dp_xgboost_plan(), resolve_dp_xgboost(dp_xgboost_plan())))
     assert int(node.answer(whole).sum()) / weight == 4000
 
 
@@ -469,7 +466,7 @@ def canary_vector(query: Query, canary: Node) -> np.ndarray:
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 def test_an_audit_of_the_leaves_stays_below_the_account_and_finds_faults(rate: float) -> None:
     """The strongest event of a Laplace release; half the noise and a sampler that takes everybody are found."""
-    plan = plan_of(
+    plan = dp_xgboost_plan(
         own={"subsampling_ratio": rate, "sketch_rounds": 0, "sketch_share": 0},
         model={"n_trees": 1, "max_depth": 1}, epsilon=2.0,
     )  # fmt: skip
@@ -493,7 +490,7 @@ def test_an_audit_of_the_leaves_stays_below_the_account_and_finds_faults(rate: f
 
 def test_an_audit_of_the_choices_stays_below_the_account_and_finds_faults() -> None:
     """One record against a node that is all alike; noise for a tenth of the range is found."""
-    plan = plan_of(own={"sketch_rounds": 0, "sketch_share": 0, "split_share": 0.95},
+    plan = dp_xgboost_plan(own={"sketch_rounds": 0, "sketch_share": 0, "split_share": 0.95},
                    model={"n_trees": 1, "max_depth": 1}, epsilon=0.8)  # fmt: skip
     own = resolve(plan)
     query = selection_of(plan)
@@ -512,7 +509,7 @@ def test_an_audit_of_the_choices_stays_below_the_account_and_finds_faults() -> N
 
 def test_a_regression_begins_with_the_mean_and_is_not_blown_up() -> None:
     """The first release is the mean, one event of its own within the account; R2 is not below that of the mean."""
-    plan = plan_of("regression", {}, {"n_trees": 6, "max_depth": 3}, epsilon=0.5, n_records=4000)
+    plan = dp_xgboost_plan("regression", {}, {"n_trees": 6, "max_depth": 3}, epsilon=0.5, n_records=4000)
     generator = np.random.default_rng(5)
     data = make_data(plan, 4000, 5)
     labels = np.clip(0.8 + 0.1 * generator.normal(size=4000), -1, 1)
@@ -525,6 +522,6 @@ def test_a_regression_begins_with_the_mean_and_is_not_blown_up() -> None:
     scores = ensemble.scores(data.codes)[0]
     assert np.mean((scores - labels) ** 2) < 1.5 * np.var(labels)
     papers, ridge = {"start": "none", "shrinkage": 0.0}, {"n_trees": 6, "max_depth": 3, "noise_ridge": 1.0}
-    plain = plan_of("regression", papers, ridge, epsilon=0.5, n_records=4000)
+    plain = dp_xgboost_plan("regression", papers, ridge, epsilon=0.5, n_records=4000)
     worse = run(plain, [(data, None)])[0].scores(data.codes)[0]
     assert np.mean((worse - labels) ** 2) > 2 * np.var(labels)

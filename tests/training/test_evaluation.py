@@ -40,7 +40,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import find_link
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
-from tests.builders import make_data, make_plan, take
+from tests.builders import coded, make_data, make_plan, take
 from tests.tiers import every
 
 LABELS = ("binary", "multiclass", "regression", "survival")
@@ -406,7 +406,7 @@ def test_impossible_requests_are_refused(cases: dict[str, tuple[Model, SiteData]
     with pytest.raises(UsageError):
         evaluate_federated(replace(model, plan=crowd), {"a": data}, epsilon=1.0, noise=SeededNoise(1))
     shared = replace(model.plan, privacy=replace(model.plan.privacy, noise="distributed"))
-    with pytest.raises(UsageError, match="only one site"):
+    with pytest.raises(UsageError, check=coded("too-few-sites")):
         evaluate_federated(replace(model, plan=shared), {"a": data}, epsilon=1.0, noise=SeededNoise(1))
 
 

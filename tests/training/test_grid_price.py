@@ -15,6 +15,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.training.settings import CALIBRATION_MARGIN
+from tests.builders import bare_plan, numbers
 
 LABELS: dict[str, dict[str, Any]] = {
     "binary": {"classes": [0, 1]},
@@ -23,17 +24,9 @@ LABELS: dict[str, dict[str, Any]] = {
 }
 
 
-def plan_of(epsilon: float, delta: float, label: str = "binary", **model: Any) -> Plan:
-    names = ("a", "b", "c")
-    return Plan.from_dict(
-        {
-            "version": 1,
-            "model": model,
-            "privacy": {"epsilon": epsilon, "delta": delta, "n_records": 10_000},
-            "label": {"name": "y", "type": label, **LABELS[label]},
-            "features": [{"name": name, "type": "numeric", "min": 0, "max": 1} for name in names],
-        }
-    )
+def priced_plan(epsilon: float, delta: float, label: str = "binary", **model: Any) -> Plan:
+    own = {"name": "y", "type": label, **LABELS[label]}
+    return bare_plan(own, numbers(3), epsilon=epsilon, delta=delta, n_records=10_000, model=model)
 
 
 @given(
@@ -52,7 +45,7 @@ def test_no_plan_spends_more_than_it_promises(
     """Whatever the settings, all releases together cost at most epsilon, not much less, and are as many as counted."""
     if isinstance(batch, int):
         batch = min(batch, n_trees)
-    plan = plan_of(
+    plan = priced_plan(
         epsilon, delta, label, n_trees=n_trees, weight_update=update, split_candidates=candidates, batch_size=batch
     )
     expected = forecast(plan)
@@ -64,7 +57,7 @@ def test_large_epsilon_with_few_trees_raises_the_noise() -> None:
     """At epsilon 20 and one tree the noise of continuous calibration would overspend; it is raised, and only there."""
     for epsilon, n_trees, is_raised in ((20, 1, True), (1, 100, False)):
         continuous = calibrate_noise_multiplier(epsilon, 1e-9, n_trees) * (1 + CALIBRATION_MARGIN)
-        multiplier = resolve(plan_of(epsilon, 1e-9, n_trees=n_trees, calibration="none")).noise_multiplier
+        multiplier = resolve(priced_plan(epsilon, 1e-9, n_trees=n_trees, calibration="none")).noise_multiplier
         if is_raised:
             assert multiplier > continuous * 1.001
         else:
@@ -73,4 +66,4 @@ def test_large_epsilon_with_few_trees_raises_the_noise() -> None:
 
 def test_infinite_epsilon_has_no_noise() -> None:
     """A plan without privacy is not calibrated at all."""
-    assert resolve(plan_of(math.inf, 1e-6)).noise_multiplier == 0
+    assert resolve(priced_plan(math.inf, 1e-6)).noise_multiplier == 0

@@ -25,6 +25,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import ensemble_from_dict, ensemble_to_dict
+from tests.builders import bare_plan
 
 pytestmark = pytest.mark.slow
 
@@ -63,20 +64,13 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
 def words_of(option: str) -> list[str]:
     """The values of an option that is a word, as its own refusal lists them."""
     with pytest.raises(PlanError) as refused:
-        plan_of("binary", {option: "no such word"})
+        easy_plan("binary", {option: "no such word"})
     return re.findall(r'"(\w+)"', str(refused.value.remedy))
 
 
-def plan_of(label: str, model: dict[str, Any]) -> Plan:
-    table = {
-        "version": 1,
-        "name": "easy",
-        "features": FEATURES,
-        "label": {"name": "y", **LABELS[label]},
-        "model": {"n_trees": 40, **model},
-        "privacy": {"epsilon": 20.0, "delta": 1e-5, "n_records": N_RECORDS},
-    }
-    return Plan.from_dict(table)
+def easy_plan(label: str, model: dict[str, Any]) -> Plan:
+    trees, own = {"n_trees": 40, **model}, {"name": "y", **LABELS[label]}
+    return bare_plan(own, FEATURES, model=trees, epsilon=20.0, delta=1e-5, n_records=N_RECORDS)
 
 
 @lru_cache(maxsize=16)
@@ -124,13 +118,13 @@ def score_of(plan: Plan) -> float:
 
 
 def usual_score(label: str) -> float:
-    return score_of(plan_of(label, {}))
+    return score_of(easy_plan(label, {}))
 
 
 def check_learns(label: str, model: dict[str, Any], share: float) -> None:
     """At least so much of what the default learns; a plan that is refused promises nothing."""
     try:
-        plan = plan_of(label, model)
+        plan = easy_plan(label, model)
     except PlanError:
         return
     assert score_of(plan) >= share * usual_score(label), (label, model)

@@ -32,20 +32,12 @@ from hedgerow.methods.start import read_level
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees.binning import build_grid
+from tests.builders import bare_plan, numbers
 
 
-def plan_of(largest: int = 100, epsilon: float = 1.0, n_records: int = 4000, **model: Any) -> Plan:
-    features = [{"name": f"x{i}", "type": "numeric", "min": 0.0, "max": 1.0} for i in range(6)]
-    return Plan.from_dict(
-        {
-            "version": 1,
-            "name": "counts",
-            "label": {"name": "y", "type": "count", "max": largest},
-            "features": features,
-            "privacy": {"epsilon": epsilon, "delta": 1e-5, "n_records": n_records},
-            "model": {"structure_seed": 3, **model},
-        }
-    )
+def counts_plan(largest: int = 100, epsilon: float = 1.0, n_records: int = 4000, **model: Any) -> Plan:
+    label, trees = {"name": "y", "type": "count", "max": largest}, {"structure_seed": 3, **model}
+    return bare_plan(label, numbers(6), epsilon=epsilon, delta=1e-5, n_records=n_records, model=trees)
 
 
 def own_settings(plan: Plan) -> BoostingSettings:
@@ -67,7 +59,7 @@ def question(plan: Plan, centre: int = 0, zoom: int = 0) -> RateSums:
 )  # fmt: skip
 def test_a_record_adds_what_its_definition_says(records: list[tuple[int, int]], centre: int, zoom: int) -> None:
     """Each number apart from the node's arithmetic; no record's vector is longer than what noise is calibrated by."""
-    plan = plan_of()
+    plan = counts_plan()
     counts, scores = np.array([count for count, _ in records]), np.array([score for _, score in records])
     data = SiteData(np.zeros((6, len(records)), np.uint8), plan.label.kind.encode(counts, plan.label))
     node = Node("site", data, plan, resolve(plan))
@@ -124,10 +116,10 @@ def test_any_release_gives_a_line_that_keeps_the_order(
 
 def test_a_plan_that_leaves_it_out_trains_as_before() -> None:
     """`calibration = "none"` or `start = "none"`: residuals are not zoomed in on, and the settings are the old ones."""
-    own = own_settings(plan_of())
+    own = own_settings(counts_plan())
     assert (own.calibration, own.learning_rate, own.noise_ridge) == ("rates", RATE_OF_COUNTS, RIDGE_OF_COUNTS)
     for left_out in ({"calibration": "none"}, {"start": "none"}, {"weight_update": "gradient"}):
-        own = own_settings(plan_of(**left_out))
+        own = own_settings(counts_plan(**left_out))
         assert (own.calibration, own.learning_rate, own.noise_ridge) == ("none", 0.25, 8.0)
 
 
@@ -144,7 +136,7 @@ def test_counts_far_below_their_bound_are_learned(zero_share: float, gain: float
     counts = random.poisson(mean * random.gamma(2, 0.5, 8000)) * (random.random(8000) >= zero_share)
     explained = []
     for model in ({"calibration": "none"}, {}):
-        plan = plan_of(**model)
+        plan = counts_plan(**model)
         codes = build_grid(plan).encode(tuple(np.ascontiguousarray(x.T)))
         rows = [SiteData(np.ascontiguousarray(codes[:, part]), plan.label.kind.encode(counts[part], plan.label))
                 for part in (slice(0, 4000), slice(4000, 8000))]  # fmt: skip
@@ -183,7 +175,7 @@ def test_rare_counts_are_not_clipped_away(largest: int, mean: float) -> None:
     random = np.random.default_rng(0)
     x = random.uniform(0, 1, (8000, 6)).astype(np.float32)
     counts = np.minimum(random.poisson(mean * 2 * x[:, 0] * (0.5 + (x[:, 1] > 0.5))), largest)
-    predicted, counted = predicted_and_counted(plan_of(largest), x, counts)
+    predicted, counted = predicted_and_counted(counts_plan(largest), x, counts)
     assert metrics.d2_tweedie_score(counted, predicted, power=1) > -0.02
     assert 0.6 < predicted.mean() / counted.mean() < 1.4
 
@@ -193,5 +185,5 @@ def test_a_few_counts_far_above_the_others_are_not_clipped_away() -> None:
     random = np.random.default_rng(0)
     x = random.uniform(0, 1, (40_000, 6)).astype(np.float32)
     counts = random.poisson(np.exp(2 * x[:, 0]) * random.gamma(0.1, 10, 40_000))
-    predicted, counted = predicted_and_counted(plan_of(1000, epsilon=4.0, n_records=20_000), x, counts)
+    predicted, counted = predicted_and_counted(counts_plan(1000, epsilon=4.0, n_records=20_000), x, counts)
     assert predicted.mean() == pytest.approx(counted.mean(), rel=0.15)

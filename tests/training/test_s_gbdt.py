@@ -31,21 +31,17 @@ from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.training.presets import apply_preset, find_preset
 from hedgerow.trees.importances import importances
 from hedgerow.trees.leaf_sums import LeafSums
-from tests.builders import make_data, make_plan, take
+from tests.builders import make_data, make_plan, s_gbdt_plan, take
 
 N_RECORDS = 60
 LABELS = ["binary", "regression"]
 
 
-def plan_of(
-    label: str = "binary",
-    model: dict[str, Any] | None = None,
-    privacy: dict[str, Any] | None = None,
-    **section: Any,
+def five_trees(
+    label: str = "binary", model: dict[str, Any] | None = None, privacy: dict[str, Any] | None = None, **section: Any
 ) -> Plan:
     """A small plan of S-GBDT; `section` goes to [s_gbdt]."""
-    trees = {"algorithm": "s-gbdt", "n_trees": 5, "calibration": "none", **(model or {})}
-    return make_plan(label, trees, privacy, s_gbdt=section)
+    return s_gbdt_plan(label, {"n_trees": 5, "calibration": "none", **(model or {})}, privacy, **section)
 
 
 def divided(data: SiteData, n_sites: int) -> tuple[dict[str, SiteData], dict[str, Any]]:
@@ -93,7 +89,7 @@ def test_a_plan_that_would_not_be_done_is_refused(
 ) -> None:
     """What the algorithm cannot promise or does not read is an error that names the field."""
     with pytest.raises(PlanError) as refused:
-        plan_of(label, model, privacy, **section)
+        five_trees(label, model, privacy, **section)
     assert refused.value.what.startswith(field)
 
 
@@ -103,14 +99,14 @@ def test_the_section_belongs_to_the_algorithm() -> None:
     assert "s_gbdt" not in table
     with pytest.raises(PlanError):
         Plan.from_dict({**table, "s_gbdt": {"subsampling_ratio": 0.5}})
-    plan = plan_of(subsampling_ratio=0.5)
+    plan = five_trees(subsampling_ratio=0.5)
     assert Plan.from_dict(plan.to_dict()) == plan
-    assert plan.digest != plan_of(subsampling_ratio=0.4).digest
+    assert plan.digest != five_trees(subsampling_ratio=0.4).digest
 
 
 def test_a_preset_replaces_the_algorithm() -> None:
     """A named method takes nothing over from a plan of S-GBDT, and does not stumble over its options."""
-    plan = apply_preset(find_preset("dp-tr-newton"), plan_of(subsampling_ratio=0.5))
+    plan = apply_preset(find_preset("dp-tr-newton"), five_trees(subsampling_ratio=0.5))
     assert plan.model.algorithm == "boosting" and "s_gbdt" not in plan.to_dict()
 
 
@@ -132,7 +128,7 @@ def test_a_run_keeps_the_promise_and_wastes_little(
     """The ledger of a real run costs no more than the plan says, and nearly that; so does what was planned."""
     privacy = {"epsilon": epsilon, "delta": delta, "n_records": N_RECORDS}
     section = {"subsampling_ratio": ratio, "initial_score_share": share, "individual_filter": kept}
-    plan = plan_of(label, None, privacy, **section)
+    plan = five_trees(label, None, privacy, **section)
     data = make_data(plan, N_RECORDS, 1)
     report = train(plan, {"one": data}, noise=SeededNoise(1, exact=False)).report
     assert 0.995 * epsilon < report.epsilon_gdp <= epsilon
@@ -146,7 +142,7 @@ def test_a_run_keeps_the_promise_and_wastes_little(
 
 def test_the_report_names_the_account() -> None:
     """No line of it calls the Renyi bound of a sampled run exact."""
-    plan = plan_of()
+    plan = five_trees()
     text = train(plan, {"one": make_data(plan, 30, 1)}, noise=SystemNoise(os.urandom)).report.text()
     assert "HOLDS" in text and "by Renyi accounting" in text and "by exact accounting" not in text
 
@@ -155,8 +151,8 @@ def test_the_report_names_the_account() -> None:
 @pytest.mark.parametrize("closing", [0, 3])
 def test_extra_rounds_cost_nothing_under_a_filter(closing: int, ratio: float) -> None:
     """The same noise and the same epsilon for three times the rounds: the filter pays, record by record."""
-    few = plan_of(subsampling_ratio=ratio)
-    many = plan_of(extra_rounds=10, closing_rounds=closing, subsampling_ratio=ratio)
+    few = five_trees(subsampling_ratio=ratio)
+    many = five_trees(extra_rounds=10, closing_rounds=closing, subsampling_ratio=ratio)
     decided = [resolve(plan) for plan in (few, many)]
     assert decided[0].noise_multiplier == decided[1].noise_multiplier
     costs = [
@@ -172,14 +168,14 @@ def test_extra_rounds_cost_nothing_under_a_filter(closing: int, ratio: float) ->
 def test_without_samples_the_noise_is_what_exact_accounting_asks_for(kept: bool) -> None:
     """sum of 1 / z² = mu², the filter's budget is that of mu², and Renyi accounting would ask for a tenth more."""
     section = {"subsampling_ratio": 1.0, "individual_filter": kept}
-    plan = plan_of("binary", None, {"epsilon": 0.3, "delta": 1e-5}, **section)
+    plan = five_trees("binary", None, {"epsilon": 0.3, "delta": 1e-5}, **section)
     decided = resolve(plan)
     weight = decided.s_gbdt.n_regular_rounds / decided.noise_multiplier**2 + decided.s_gbdt.initial_noise_multiplier**-2
     assert weight == pytest.approx(mu_of(0.3, 1e-5) ** 2, rel=1e-5)
     if kept:
         share = decided.s_gbdt.n_regular_rounds / decided.noise_multiplier**2
         assert 2 * decided.s_gbdt.budget / decided.s_gbdt.order == pytest.approx(share, rel=1e-5)
-    by_renyi = plan_of("binary", None, {"epsilon": 0.3, "delta": 1e-5, "accountant": "rdp"}, **section)
+    by_renyi = five_trees("binary", None, {"epsilon": 0.3, "delta": 1e-5, "accountant": "rdp"}, **section)
     assert resolve(by_renyi).noise_multiplier > 1.08 * decided.noise_multiplier
     assert train(plan, {"one": make_data(plan, 40, 1)}, noise=SeededNoise(1)).report.epsilon_gdp <= 0.3
 
@@ -189,12 +185,12 @@ def test_samples_are_composed_exactly_on_request_where_the_filter_cannot_act() -
     """By "pld" with 5 to 12 % less noise; extra rounds let the filter act, which has a bound at one order only."""
     privacy = {"epsilon": 0.5, "delta": 1e-5}
     renyi, exact, acting = (
-        resolve(plan_of("binary", {"n_trees": 40}, {**privacy, "accountant": by}, extra_rounds=more))
+        resolve(five_trees("binary", {"n_trees": 40}, {**privacy, "accountant": by}, extra_rounds=more))
         for by, more in (("gdp", 0), ("pld", 0), ("pld", 5))
     )
     assert 0.88 < exact.noise_multiplier / renyi.noise_multiplier < 0.95
     assert acting.noise_multiplier == renyi.noise_multiplier
-    plan = plan_of("binary", {"n_trees": 40}, {**privacy, "accountant": "pld"})
+    plan = five_trees("binary", {"n_trees": 40}, {**privacy, "accountant": "pld"})
     assert 0.49 < get_accountant("pld").epsilon(exact.planned_releases(plan), 1e-5) <= 0.5
 
 
@@ -202,18 +198,18 @@ def test_the_general_bound_needs_more_noise() -> None:
     """The paper's amplification theorem is for any mechanism; what is exact for the Gaussian needs less."""
     privacy = {"epsilon": 8.0}
     tight, general = (
-        resolve(plan_of("binary", None, privacy, bound=bound)).noise_multiplier for bound in ("tight", "general")
+        resolve(five_trees("binary", None, privacy, bound=bound)).noise_multiplier for bound in ("tight", "general")
     )
     assert general > 1.05 * tight
     # Its tail does not fall with the noise: below some epsilon it has no answer, and says so.
     with pytest.raises(PrivacyError) as refused:
-        resolve(plan_of("binary", {"n_trees": 500}, {"epsilon": 0.05}, bound="general"))
+        resolve(five_trees("binary", {"n_trees": 500}, {"epsilon": 0.05}, bound="general"))
     assert refused.value.code == "calibration-failed"
 
 
 def test_a_plan_without_privacy_runs_without_noise_or_filter() -> None:
     """Epsilon = infinity: the report says that nothing is promised."""
-    plan = plan_of("regression", None, {"epsilon": math.inf})
+    plan = five_trees("regression", None, {"epsilon": math.inf})
     assert all(query.noise_multiplier == 0 for query in queries_of(plan))
     report = train(plan, {"one": make_data(plan, 50, 1)}, noise=SeededNoise(1)).report
     assert report.epsilon == math.inf and report.guarantee == "void"
@@ -226,7 +222,7 @@ def test_a_plan_without_privacy_runs_without_noise_or_filter() -> None:
 def test_the_queries_say_what_is_done(label: str, splits: str) -> None:
     """One question for the initial score, one per tree; each tree adds the last one's values; the chance is rounded
     down to what the sampler can do."""
-    plan = plan_of(label, None, None, splits=splits, subsampling_ratio=0.3)
+    plan = five_trees(label, None, None, splits=splits, subsampling_ratio=0.3)
     first, *rounds = queries_of(plan)
     assert isinstance(first, LabelSums) and first.length == 2
     assert len(rounds) == 5
@@ -235,12 +231,12 @@ def test_the_queries_say_what_is_done(label: str, splits: str) -> None:
         assert query.update is not None and query.update.trees.n_trees == 1 and query.trees.n_trees == 1
         assert query.sampling_threshold == math.floor(0.3 * SAMPLING_STEPS) and query.sampling_rate <= 0.3
         assert query.filter is not None and query.filter.costs[-1] > 0
-    assert not isinstance(queries_of(plan_of(label, None, None, initial_score_share=0.0))[0], LabelSums)
+    assert not isinstance(queries_of(five_trees(label, None, None, initial_score_share=0.0))[0], LabelSums)
 
 
 def test_uniform_splits_are_drawn_by_their_weights_over_the_whole_range() -> None:
     """Numeric features weigh r against 1, values follow the public range, and missing values go either way."""
-    plan = plan_of("binary", {"n_trees": 300, "max_depth": 3}, None, numeric_weight=3.0)
+    plan = five_trees("binary", {"n_trees": 300, "max_depth": 3}, None, numeric_weight=3.0)
     trees = [query.trees for query in queries_of(plan) if isinstance(query, LeafSums)]
     features = np.concatenate([batch.feature.ravel() for batch in trees])
     shares = np.bincount(features, minlength=4) / len(features)
@@ -256,7 +252,7 @@ def test_the_initial_score_is_the_mean_label() -> None:
     """With hardly any noise every score begins at the mean of the labels, or at the log-odds of the class."""
     for label in ("regression", "binary"):
         privacy = {"epsilon": 1e5, "n_records": 4000}
-        plan = plan_of(label, {"n_trees": 1, "leaf_clip": 1e-6}, privacy, initial_score_share=0.5)
+        plan = five_trees(label, {"n_trees": 1, "leaf_clip": 1e-6}, privacy, initial_score_share=0.5)
         data = make_data(plan, 4000, 5)
         if label == "binary":
             data = SiteData(data.codes, (np.arange(4000) % 5 == 0).astype(np.int32))
@@ -267,7 +263,7 @@ def test_the_initial_score_is_the_mean_label() -> None:
 
 def test_leaf_values_are_sums_over_supports() -> None:
     """Algorithm 4, line by line, from the releases that the program was given."""
-    plan = plan_of("regression", {"n_trees": 1, "leaf_ridge": 7.0, "leaf_clip": 1e5}, None)
+    plan = five_trees("regression", {"n_trees": 1, "leaf_ridge": 7.0, "leaf_clip": 1e5}, None)
     program = program_for(plan)
     next(program)
     query = program.send(np.zeros(2, dtype=np.int64))
@@ -312,7 +308,7 @@ def test_seeded_samples_follow_the_records_number() -> None:
 
 def test_two_runs_draw_other_samples_unless_they_are_seeded() -> None:
     """With the same noise, a node that draws from the system answers differently; a seeded one does not."""
-    plan = plan_of("binary", None, None, subsampling_ratio=0.5)
+    plan = five_trees("binary", None, None, subsampling_ratio=0.5)
     data = make_data(plan, 200, 1)
 
     def model(sampling: Any) -> bytes:
@@ -324,7 +320,7 @@ def test_two_runs_draw_other_samples_unless_they_are_seeded() -> None:
 
 def test_seeded_samples_under_real_noise_are_refused() -> None:
     """The report would promise amplification that a known seed does not give."""
-    plan = plan_of()
+    plan = five_trees()
     data = make_data(plan, 20, 1)
     with pytest.raises(UsageError) as refused:
         train(plan, {"one": data}, noise=SystemNoise(os.urandom), sampling=seed_samplings(1, {"one": 20}))
@@ -338,7 +334,7 @@ def test_seeded_samples_under_real_noise_are_refused() -> None:
 @pytest.mark.parametrize("section", [{}, {"splits": "cyclical", "leaf_rule": "shrunk"}, {"individual_filter": False}])
 def test_sites_do_not_show(label: str, section: dict[str, Any]) -> None:
     """The model file of one site, of three under masks, and of seven, byte for byte."""
-    plan = plan_of(label, None, None, **section, subsampling_ratio=0.4)
+    plan = five_trees(label, None, None, **section, subsampling_ratio=0.4)
     data = make_data(plan, N_RECORDS, 7)
     models: list[Model] = []
     for n_sites in (1, 3, 7):
@@ -349,7 +345,7 @@ def test_sites_do_not_show(label: str, section: dict[str, Any]) -> None:
 
 def test_sites_can_add_the_noise() -> None:
     """Algorithm 9 without a trusted coordinator: the events name the shares, and the promise holds."""
-    plan = plan_of("binary", None, {"noise": "distributed"}, extra_rounds=3)
+    plan = five_trees("binary", None, {"noise": "distributed"}, extra_rounds=3)
     data = make_data(plan, N_RECORDS, 7)
     sites, sampling = divided(data, 4)
     model = train(plan, sites, noise=SeededNoise(3), sampling=sampling)
@@ -362,7 +358,7 @@ def test_sites_can_add_the_noise() -> None:
 @pytest.mark.parametrize("splits", ["uniform", "cyclical"])
 def test_the_model_is_like_any_other(tmp_path: Path, label: str, splits: str) -> None:
     """Saved and loaded, explained, exported to XGBoost: nothing downstream sees which algorithm made it."""
-    plan = plan_of(label, {"max_depth": 3}, {"epsilon": 50.0}, splits=splits)
+    plan = five_trees(label, {"max_depth": 3}, {"epsilon": 50.0}, splits=splits)
     data = make_data(plan, 300, 2)
     model = train(plan, {"one": data}, noise=SeededNoise(1))
     model.save(tmp_path / "model.json")
@@ -373,7 +369,7 @@ def test_the_model_is_like_any_other(tmp_path: Path, label: str, splits: str) ->
 
 def test_an_evaluation_is_charged_to_the_model() -> None:
     """Full releases after sampled ones: the joint report is the Renyi bound of both, beyond either."""
-    plan = plan_of("binary", None, {"epsilon": 1.0})
+    plan = five_trees("binary", None, {"epsilon": 1.0})
     data = make_data(plan, 80, 2)
     model = train(plan, {"one": data}, noise=SeededNoise(1))
     found = evaluate_federated(model, {"one": data}, epsilon=0.5, noise=SeededNoise(2))
@@ -384,7 +380,7 @@ def test_an_evaluation_is_charged_to_the_model() -> None:
 
 def test_trees_may_come_from_the_sites_nonces() -> None:
     """With a joint seed no party picks the trees; the model holds the seed that was drawn."""
-    plan = plan_of("binary", {"structure_seed": "joint"})
+    plan = five_trees("binary", {"structure_seed": "joint"})
     sites, _ = divided(make_data(plan, 60, 1), 3)
     models = [train(plan, sites, noise=SeededNoise(1)) for _ in range(2)]
     seeds = [model.plan.model.structure_seed for model in models]
@@ -394,7 +390,7 @@ def test_trees_may_come_from_the_sites_nonces() -> None:
 def test_the_filter_leaves_records_out() -> None:
     """With noise next to none in the way, supports fall once the dearest records have spent their budget."""
     privacy = {"epsilon": 1e4, "n_records": 500}
-    plan = plan_of("regression", None, privacy, extra_rounds=15, subsampling_ratio=1.0)
+    plan = five_trees("regression", None, privacy, extra_rounds=15, subsampling_ratio=1.0)
     data = make_data(plan, 500, 3)
     totals = []
 
@@ -410,7 +406,7 @@ def test_the_filter_leaves_records_out() -> None:
 
 def test_a_missed_round_is_charged() -> None:
     """A node that was away charges its records all the same, and holds the scores that the others hold."""
-    plan = plan_of("regression", None, None, subsampling_ratio=0.5)
+    plan = five_trees("regression", None, None, subsampling_ratio=0.5)
     data = make_data(plan, 50, 3)
     decided = resolve(plan)
     there, away = (Node(name, data, plan, decided, 1, SeededSampling(1, np.arange(50))) for name in "ab")
@@ -423,7 +419,7 @@ def test_a_missed_round_is_charged() -> None:
 
 def test_charges_do_not_depend_on_the_sample() -> None:
     """The charge counts on the secret draw already: to charge only whom was drawn would give the discount twice."""
-    plan = plan_of("regression", None, None, subsampling_ratio=0.3, extra_rounds=5)
+    plan = five_trees("regression", None, None, subsampling_ratio=0.3, extra_rounds=5)
     data = make_data(plan, 80, 3)
     decided = resolve(plan)
     nodes = [Node("a", data, plan, decided, 1, SeededSampling(seed, np.arange(80))) for seed in (1, 2)]
@@ -434,7 +430,7 @@ def test_charges_do_not_depend_on_the_sample() -> None:
 
 def test_a_stream_has_one_ledger_and_late_rows_a_whole_budget() -> None:
     """Rows that come later know the model so far, have spent nothing, and leave the account as it was."""
-    plan = plan_of("regression", None, {"epsilon": 50.0}, extra_rounds=10, subsampling_ratio=1.0)
+    plan = five_trees("regression", None, {"epsilon": 50.0}, extra_rounds=10, subsampling_ratio=1.0)
     data = make_data(plan, 120, 3)
     early, late = take(data, np.arange(80)), take(data, np.arange(80, 120))
     noise = SeededNoise(1)
@@ -449,7 +445,7 @@ def test_a_stream_has_one_ledger_and_late_rows_a_whole_budget() -> None:
 
 def test_late_rows_score_as_if_they_had_been_there() -> None:
     """A node that is given rows in the middle of a run holds the scores of one that had them from the start."""
-    plan = plan_of("binary", None, None, individual_filter=False)
+    plan = five_trees("binary", None, None, individual_filter=False)
     data = make_data(plan, 90, 3)
     decided = resolve(plan)
     whole = Node("a", data, plan, decided)

@@ -28,16 +28,15 @@ from hedgerow.protocol.queries import FittedTrees, Query
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.random_trees import PublicRandom, deepen
-from tests.builders import make_data, make_plan, take
+from tests.builders import make_data, s_gbdt_plan, take
 
 LABELS = ["binary", "regression"]
 
 
-def plan_of(label: str, privacy: dict[str, Any] | None = None, **section: Any) -> Plan:
+def linear_start(label: str, privacy: dict[str, Any] | None = None, **section: Any) -> Plan:
     """A small plan of S-GBDT with a linear start."""
-    model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2, "calibration": "none"}
     own = {"initial_score": "linear", "initial_score_share": 0.5, "subsampling_ratio": 0.4, **section}
-    return make_plan(label, model, privacy, s_gbdt=own)
+    return s_gbdt_plan(label, {"calibration": "none"}, privacy, **own)
 
 
 def asked(plan: Plan, node: Node) -> tuple[list[Query], Ensemble]:
@@ -68,7 +67,7 @@ def slope(plan: Plan, n: int, seed: int) -> SiteData:
 def test_it_asks_for_two_matrices_and_three_steps(label: str) -> None:
     """In this order, each known to the plan beforehand, numbers after their mean; the second matrix of rows that the
     first has changed; and a round of trees knows all that came before."""
-    plan = plan_of(label)
+    plan = linear_start(label)
     decided = resolve(plan)
     queries, model = asked(plan, Node("one", make_data(plan, 50, 1), plan, decided))
     kinds = [type(query) for query in queries]
@@ -102,7 +101,7 @@ def test_a_run_keeps_the_promise(
     """The ledger of a real run costs no more than what was planned, that no more than the plan says, and nearly it."""
     privacy = {"epsilon": epsilon, "noise": noise}
     section = {"subsampling_ratio": ratio, "initial_score_share": share, "individual_filter": kept}
-    plan = plan_of(label, privacy, **section)
+    plan = linear_start(label, privacy, **section)
     sites = {site: make_data(plan, 20, seed) for seed, site in enumerate("abcd")}
     report = train(plan, sites, noise=SeededNoise(1, exact=False)).report
     assert report.epsilon <= epsilon and report.epsilon > 0.97 * epsilon
@@ -120,7 +119,7 @@ def test_the_start_costs_its_share() -> None:
 @pytest.mark.parametrize("label", LABELS)
 def test_sites_do_not_show(label: str) -> None:
     """The model file of one site and of five, under masks, byte for byte."""
-    plan = plan_of(label, extra_rounds=2)
+    plan = linear_start(label, extra_rounds=2)
     data = make_data(plan, 60, 7)
     models = []
     for n_sites in (1, 5):
@@ -137,7 +136,7 @@ def test_it_tells_features_apart_that_go_together(label: str) -> None:
     without noise, so that nothing but the steps is at work, and with some."""
     for epsilon, least in ((math.inf, 0.97), (20.0, 0.9)):
         privacy = {"epsilon": epsilon, "n_records": 3000}
-        plan = plan_of(label, privacy, gradient_clip=0.5)
+        plan = linear_start(label, privacy, gradient_clip=0.5)
         data = slope(plan, 3000, 5)
         found = {}
         for initial in ("linear", "constant"):
@@ -153,7 +152,7 @@ def test_it_tells_features_apart_that_go_together(label: str) -> None:
 @pytest.mark.parametrize("label", LABELS)
 def test_the_model_is_like_any_other(tmp_path: Path, label: str) -> None:
     """Saved, loaded and exported; its scores are those that the nodes have kept while it was trained."""
-    plan = plan_of(label, {"epsilon": 50.0})
+    plan = linear_start(label, {"epsilon": 50.0})
     data = make_data(plan, 300, 2)
     model = train(plan, {"one": data}, noise=SeededNoise(1))
     model.save(tmp_path / "model.json")
@@ -176,12 +175,12 @@ def _last_tree(fitted: FittedTrees) -> FittedTrees:
 
 def test_a_plan_without_numeric_features_is_refused() -> None:
     """There is nothing to draw a line through; nor is there a start without a share of the budget."""
-    table = plan_of("binary").to_dict()
+    table = linear_start("binary").to_dict()
     with pytest.raises(PlanError) as refused:
         Plan.from_dict({**table, "features": [f for f in table["features"] if "categories" in f]})
     assert refused.value.what.startswith("s_gbdt.initial_score")
     with pytest.raises(PlanError):
-        plan_of("binary", initial_score_share=0.0)
+        linear_start("binary", initial_score_share=0.0)
 
 
 def test_its_scale_is_its_own_field() -> None:
@@ -189,7 +188,7 @@ def test_its_scale_is_its_own_field() -> None:
     so is a section of another algorithm that might be taken for it."""
     rows = {}
     for scale in ("grid", "linear"):
-        plan = plan_of("regression", linear_scale=scale)
+        plan = linear_start("regression", linear_scale=scale)
         first = asked(plan, Node("one", make_data(plan, 50, 1), plan, resolve(plan)))[0][1]
         assert isinstance(first, GramMatrix)
         rows[scale] = first.rows.entry
@@ -197,10 +196,10 @@ def test_its_scale_is_its_own_field() -> None:
         assert np.array_equal(rows[scale], expected)
     assert not np.array_equal(rows["grid"], rows["linear"])
     with pytest.raises(PlanError) as refused:
-        plan_of("regression", linear_scale="linear", initial_score="constant")
+        linear_start("regression", linear_scale="linear", initial_score="constant")
     assert refused.value.what.startswith("s_gbdt.linear_scale")
     with pytest.raises(PlanError) as refused:
-        Plan.from_dict({**plan_of("regression").to_dict(), "adassp": {"scale": "linear"}})
+        Plan.from_dict({**linear_start("regression").to_dict(), "adassp": {"scale": "linear"}})
     assert refused.value.what.startswith("model.algorithm")
 
 
@@ -209,10 +208,10 @@ def test_the_least_share_still_fits(initial: str) -> None:
     """A share that is nearly nothing asks for noise beyond any word and is refused; the least one runs."""
     for share in (5e-324, 1e-30, 9e-7):
         with pytest.raises(PlanError) as refused:
-            plan_of("binary", initial_score_share=share, initial_score=initial)
+            linear_start("binary", initial_score_share=share, initial_score=initial)
         assert refused.value.what.startswith("s_gbdt.initial_score_share")
     privacy = {"epsilon": 0.05, "noise": "distributed"}
-    plan = plan_of("binary", privacy, initial_score_share=1e-6, initial_score=initial, subsampling_ratio=1e-3)
+    plan = linear_start("binary", privacy, initial_score_share=1e-6, initial_score=initial, subsampling_ratio=1e-3)
     sites = {site: make_data(plan, 20, seed) for seed, site in enumerate("abcd")}
     assert train(plan, sites, noise=SeededNoise(1, exact=False)).report.epsilon <= 0.05
 
@@ -220,7 +219,7 @@ def test_the_least_share_still_fits(initial: str) -> None:
 @pytest.mark.parametrize("depth", [3, 6, 8])
 def test_deeper_trees_say_the_same(depth: int) -> None:
     """Levels that send everything left change no score."""
-    plan = plan_of("binary")
+    plan = linear_start("binary")
     grid, data = build_grid(plan), make_data(plan, 400, 3)
     trees = uniform_tree(PublicRandom(5, "a tree"), plan, grid, 3)
     values = np.arange(8, dtype=np.int32).reshape(1, 8, 1) * 1000 - 3000

@@ -19,7 +19,7 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import PureQuery, Query
-from tests.builders import make_data, make_plan, take
+from tests.builders import FEATURES, LABELS, bare_plan, make_data, make_plan, take
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "boosting": {"model": {"split_candidates": "iterative_hessian"}},
@@ -31,14 +31,12 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 
 
-def plan_of(algorithm: str, rows: int, sites: int, **privacy: Any) -> Plan:
-    table = make_plan().to_dict()
+def shared_plan(algorithm: str, rows: int, sites: int, **privacy: Any) -> Plan:
     choice = ALGORITHMS[algorithm]
     trees = {} if choice["model"].get("algorithm") == "adassp" else {"n_trees": 3, "max_depth": 2}
-    unit = {"unit": "patient", "max_rows_per_unit": rows, "sites_per_unit": sites}
-    return Plan.from_dict(
-        {**table, **choice, "model": {**trees, **choice["model"]}, "privacy": {**table["privacy"], **unit, **privacy}}
-    )
+    unit = {"unit": "patient", "max_rows_per_unit": rows, "sites_per_unit": sites, "epsilon": 2.0, "delta": 1e-5}
+    own = {**choice, "model": {**trees, **choice["model"]}, "privacy": {**unit, **privacy}}
+    return bare_plan(LABELS["binary"], FEATURES, **own)
 
 
 def cost(query: Query) -> tuple[Any, ...]:
@@ -53,17 +51,17 @@ def cost(query: Query) -> tuple[Any, ...]:
 )  # fmt: skip
 def test_two_rows_at_three_sites_cost_what_six_at_one_do(algorithm: str, noise: str) -> None:
     """Every query of every algorithm: the same sensitivity, and so the same noise, wherever a person's rows are."""
-    spread, together = (plan_of(algorithm, *rows, noise=noise) for rows in ((2, 3), (6, 1)))
+    spread, together = (shared_plan(algorithm, *rows, noise=noise) for rows in ((2, 3), (6, 1)))
     found = [[cost(query) for query in dry_run(TrainingTask(plan))] for plan in (spread, together)]
     assert found[0] == found[1]
-    alone = plan_of(algorithm, 2, 1, noise=noise)
+    alone = shared_plan(algorithm, 2, 1, noise=noise)
     assert found[0] != [cost(query) for query in dry_run(TrainingTask(alone))]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_person_moves_a_sum_over_all_sites_further_than_the_noise_is_for(algorithm: str) -> None:
     """Six rows of one person at three sites, in the worst of places: the sum of the sites' real answers."""
-    plan = plan_of(algorithm, 2, 3)
+    plan = shared_plan(algorithm, 2, 3)
     settings = resolve(plan)
     worst = 0.0
     for seed in range(4):
@@ -86,21 +84,21 @@ def test_no_person_moves_a_sum_over_all_sites_further_than_the_noise_is_for(algo
 
 def test_an_evaluation_is_for_all_sites_too() -> None:
     """Held-out rows of one person may be at several sites as well; a node believes no smaller sensitivity."""
-    plan = plan_of("boosting", 2, 3)
+    plan = shared_plan("boosting", 2, 3)
     data = make_data(plan, 40, 1)
     model = train(plan, {"a": data}, noise=SeededNoise(1))
     program = evaluate_ensemble(plan, model.ensemble, 1.0, 1e-5, 4)
     query = next(program)
     assert query.sensitivity_squared == 36 * query.unit**2
     EvaluationNode("a", data, plan).answer(query)
-    less = evaluate_ensemble(plan_of("boosting", 2, 1), model.ensemble, 1.0, 1e-5, 4)
+    less = evaluate_ensemble(shared_plan("boosting", 2, 1), model.ensemble, 1.0, 1e-5, 4)
     with pytest.raises(RemoteProtocolError):
         EvaluationNode("a", data, plan).answer(next(less))
 
 
 def test_the_report_says_at_how_many_sites() -> None:
     """Whoever reads the model knows for whom the promise was made."""
-    plan = plan_of("boosting", 2, 3)
+    plan = shared_plan("boosting", 2, 3)
     report = train(plan, {"a": make_data(plan, 40, 1)}, noise=SeededNoise(1)).report
     assert (report.max_rows_per_unit, report.sites_per_unit) == (2, 3)
 

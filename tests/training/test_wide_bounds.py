@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,11 +30,11 @@ from tests.builders import make_plan
 ROWS = 6000
 
 
-def plan_of(low: float, high: float, label: str = "binary", **model: object) -> Plan:
+def pressures(low: float, high: float, label: str = "binary", **model: Any) -> Plan:
     """Three numbers about 120 as blood pressures, within these bounds."""
     features = [{"name": name, "type": "numeric", "min": low, "max": high} for name in "abc"]
     fields = {"n_trees": 60, "max_depth": 4, "structure_seed": 3, **model}
-    return make_plan(label, fields, {"epsilon": 2.0, "n_records": ROWS}, features)
+    return make_plan(label, fields, {"n_records": ROWS}, features)
 
 
 def columns(seed: int) -> tuple[tuple[NDArray[np.float32], ...], NDArray[np.int32]]:
@@ -65,16 +66,16 @@ def auc(outcome: Outcome) -> float:
 
 @pytest.fixture(scope="module")
 def wide() -> Outcome:
-    plan = plan_of(-90_000, 90_240)
+    plan = pressures(-90_000, 90_240)
     return trained(plan, [rows(plan, 0)])
 
 
 def test_wide_bounds_cost_nothing(wide: Outcome) -> None:
     """A thousand times as wide: as good as sensible bounds, and far better than cells that are never cut anew."""
-    sensible_plan = plan_of(30, 210)
+    sensible_plan = pressures(30, 210)
     sensible = trained(sensible_plan, [rows(sensible_plan, 0)])
     assert len(wide.ensemble.grid.new_edges) == 3
-    fixed = plan_of(-90_000, 90_240, interaction="cyclical")
+    fixed = pressures(-90_000, 90_240, interaction="cyclical")
     assert not trained(fixed, [rows(fixed, 0)]).ensemble.grid.new_edges
     assert auc(wide) > auc(sensible) - 0.01
     assert auc(wide) > auc(trained(fixed, [rows(fixed, 0)])) + 0.02
@@ -93,7 +94,7 @@ def test_partitions_do_not_show(wide: Outcome) -> None:
 
 def test_scores_of_nodes_are_those_of_the_model() -> None:
     """What nodes hold at the end of a run, update after update in changing cells, is what the model gives the rows."""
-    plan = plan_of(-90_000, 90_240, calibration="none")
+    plan = pressures(-90_000, 90_240, calibration="none")
     settings, data = resolve(plan), rows(plan, 0)
     node = Node("site", data, plan, settings)
     outcome = run_program(plan, program_for(plan, settings), PlainAggregation([node]), SeededNoise(5, exact=False))
@@ -127,7 +128,7 @@ def test_a_model_file_has_the_new_edges(wide: Outcome) -> None:
     for edges in broken:
         with pytest.raises(ModelError):
             ensemble_from_dict({**table, "edges": edges}, wide.plan)
-    plan = plan_of(30, 210, interaction="cyclical")
+    plan = pressures(30, 210, interaction="cyclical")
     assert "edges" not in ensemble_to_dict(trained(plan, [rows(plan, 0)]).ensemble)
 
 
@@ -142,13 +143,13 @@ def test_sites_evaluate_such_a_model(wide: Outcome) -> None:
 
 def test_several_classes() -> None:
     """The same mechanism, one tree for all classes."""
-    plan = plan_of(-90_000, 90_240, "multiclass")
+    plan = pressures(-90_000, 90_240, "multiclass")
     assert trained(plan, [rows(plan, 0)]).ensemble.grid.new_edges
 
 
 def test_directions_are_kept() -> None:
     """A feature that has to rise does so in its new cells as well: the file's own check says so."""
-    plan = plan_of(-90_000, 90_240)
+    plan = pressures(-90_000, 90_240)
     content = plan.to_dict()
     content["features"][1]["monotone"] = "increasing"
     plan = Plan.from_dict(content)
@@ -160,7 +161,7 @@ def test_directions_are_kept() -> None:
 @given(st.lists(st.lists(st.integers(0, 19), max_size=30), max_size=3), st.booleans())
 def test_values_that_are_held_have_the_places_that_binning_finds(choices: list[list[int]], is_mask: bool) -> None:
     """Whatever rows are chosen, and however often: each value's place is its own, made early or late."""
-    plan = plan_of(-90_000, 90_240)
+    plan = pressures(-90_000, 90_240)
     grid, values = build_grid(plan), tuple(column[:20] for column in columns(0)[0])
     codes = grid.encode(values)
     early = SiteData(codes, np.zeros(20, dtype=np.int32), grid.places(values, codes))
@@ -174,7 +175,7 @@ def test_values_that_are_held_have_the_places_that_binning_finds(choices: list[l
     for _ in range(2):
         assert np.array_equal(late.all_places(), early.all_places())
     assert digest_rows(late) == digest_rows(early)
-    plain = build_grid(plan_of(30, 210, interaction="cyclical"))
+    plain = build_grid(pressures(30, 210, interaction="cyclical"))
     none = SiteData(codes, np.zeros(20, dtype=np.int32))
     assert digest_rows(replace(none, places=HeldValues(plain, values.__getitem__))) == digest_rows(none)
 
@@ -220,7 +221,7 @@ def test_rows_without_places_are_refused_when_they_are_needed(wide: Outcome) -> 
 
 def test_places_of_another_type_are_refused() -> None:
     """Places are looked up in a table of 256 without asking: one beyond would take a code that is not its value's."""
-    plan = plan_of(-90_000, 90_240)
+    plan = pressures(-90_000, 90_240)
     data = rows(plan, 0)
     assert data.places is not None
     odd = SiteData(data.codes, data.labels, data.places.astype(np.int64) + 256)  # type: ignore[arg-type]

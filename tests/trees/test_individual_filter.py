@@ -15,15 +15,12 @@ from hedgerow.losses.tables import SCORE_UNIT, Loss
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.s_gbdt.settings import round_filter
 from hedgerow.methods.s_gbdt.trees import LEVEL_BITS, charge, filter_terms, s_gbdt_loss
-from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import compute_sampled_divergence
 from hedgerow.protocol.queries import FILTER_UNITS
 from hedgerow.trees.leaf_sums import SiteRecords
-from tests.builders import contributions, make_plan
+from tests.builders import contributions, s_gbdt_plan
 
-
-def plan_of(label: str, **section: object) -> Plan:
-    return make_plan(label, {"n_trees": 6, "algorithm": "s-gbdt"}, s_gbdt=section)
+SIX_TREES = {"n_trees": 6}
 
 
 def records_of(labels: NDArray[np.int64], scores: NDArray[np.int64]) -> SiteRecords:
@@ -55,7 +52,7 @@ def test_nobody_spends_more_than_the_budget(label: str, share: float, seed: int,
     """Over any path of scores, the exact divergences of the rounds a record was active in stay within the budget."""
     extra, closing = rounds
     section = {"support_share": share, "extra_rounds": extra, "closing_rounds": closing, "subsampling_ratio": 0.2}
-    plan = plan_of(label, **section)
+    plan = s_gbdt_plan(label, SIX_TREES, **section)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     terms = decided.s_gbdt
     assert terms is not None
@@ -89,7 +86,7 @@ def test_nobody_spends_more_than_the_budget(label: str, share: float, seed: int,
 @pytest.mark.parametrize("closing", [0, 1, 4, 6])
 def test_the_dearest_record_is_in_as_many_rounds_as_are_regular(label: str, closing: int) -> None:
     """Whoever has the largest gradient in all rounds is in the first and the closing ones, as many as it can pay."""
-    plan = plan_of(label, extra_rounds=20, closing_rounds=closing)
+    plan = s_gbdt_plan(label, SIX_TREES, extra_rounds=20, closing_rounds=closing)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     assert decided.s_gbdt is not None
     far = records_of(np.array([1]), np.array([-7 * SCORE_UNIT]))
@@ -104,7 +101,7 @@ def test_the_dearest_record_is_in_as_many_rounds_as_are_regular(label: str, clos
 
 def test_a_record_comes_back_when_its_gradient_is_smaller() -> None:
     """A charge that does not fit keeps a record out of that round only, and costs it nothing."""
-    plan = plan_of("regression", support_share=0.01)
+    plan = s_gbdt_plan("regression", SIX_TREES, support_share=0.01)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     assert decided.s_gbdt is not None
     kept = round_filter(plan, decided.s_gbdt, decided.noise_multiplier, 0)
@@ -118,7 +115,7 @@ def test_a_record_comes_back_when_its_gradient_is_smaller() -> None:
 
 def test_no_limit_lies_beyond_the_budget() -> None:
     """Whatever limit a query names, a node lets nobody spend more than the budget."""
-    plan = plan_of("regression")
+    plan = s_gbdt_plan("regression", SIX_TREES)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     assert decided.s_gbdt is not None
     kept = round_filter(plan, decided.s_gbdt, decided.noise_multiplier, 0)
@@ -130,7 +127,7 @@ def test_no_limit_lies_beyond_the_budget() -> None:
 
 def test_every_record_has_an_account() -> None:
     """Too few accounts are refused before anything is charged: the kernel would write beyond them."""
-    loss = s_gbdt_loss(plan_of("regression"))
+    loss = s_gbdt_loss(s_gbdt_plan("regression", SIX_TREES))
     terms = filter_terms(loss, 5.0, 12, 0.5, lambda multiplier: compute_sampled_divergence(12, 0.1, multiplier))
     records = records_of(np.array([SCORE_UNIT, 0]), np.array([0, 0]))
     for n_accounts in (0, 1, 3):
@@ -142,7 +139,7 @@ def test_every_record_has_an_account() -> None:
 
 def test_charges_are_rounded_up_and_ascend() -> None:
     """Every level costs at least what its largest gradient costs, so no gradient of it is charged too little."""
-    loss = s_gbdt_loss(plan_of("regression"))
+    loss = s_gbdt_loss(s_gbdt_plan("regression", SIX_TREES))
     sigma = 5.0 * np.sqrt(loss.norm_squared)
     terms = filter_terms(loss, 5.0, 12, 0.5, lambda multiplier: compute_sampled_divergence(12, 0.1, multiplier))
     assert (np.diff(terms.costs) >= 0).all() and len(terms.costs) == (loss.clip >> LEVEL_BITS) + 1
@@ -156,7 +153,7 @@ def test_charges_are_rounded_up_and_ascend() -> None:
 @given(label=st.sampled_from(["binary", "regression"]), clip=st.floats(0.01, 3.0), share=st.floats(0.001, 0.9))
 def test_a_records_statistics_are_its_clipped_gradient_and_a_constant(label: str, clip: float, share: float) -> None:
     """Rounded towards zero, clipped alone, never beyond the norm; and the two noises stand as r1 to r2."""
-    plan = plan_of(label, gradient_clip=clip, support_share=share)
+    plan = s_gbdt_plan(label, SIX_TREES, gradient_clip=clip, support_share=share)
     loss = s_gbdt_loss(plan)
     labels = np.array([0, 1, 0, 1, 1]) if label == "binary" else np.array([-1, 1, 0, 1, -1]) * SCORE_UNIT
     scores = np.array([0, 0, 5, -5, 2]) * SCORE_UNIT

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import Purpose
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import SiteRecords
-from tests.builders import make_data, make_plan, take
+from tests.builders import make_data, s_gbdt_plan, take
 
 Matrix = NDArray[np.float64]
 Questions = list[GramMatrix | CrossProducts]
@@ -116,16 +117,17 @@ def worst_share(plan: Plan, fault: Callable[[LinearRows], LinearRows] = lambda r
     return worst
 
 
-def plan_of(label: str, epsilon: float = 2.0, **section: object) -> Plan:
-    own = {"initial_score": "linear", "initial_score_share": 0.5, **section}
-    return make_plan(label, {"algorithm": "s-gbdt", "n_trees": 2}, {"epsilon": epsilon}, s_gbdt=own)
+def linear_start(label: str, epsilon: float = 2.0, **section: Any) -> Plan:
+    return s_gbdt_plan(
+        label, {"n_trees": 2}, {"epsilon": epsilon}, initial_score="linear", initial_score_share=0.5, **section
+    )
 
 
 @pytest.mark.parametrize("label", ["binary", "regression"])
 def test_no_neighbour_is_farther_than_declared(label: str) -> None:
     """Sums over records and over one more, for the worst transforms, codes, labels and scores; and it is nearly
     reached, so that the search is no empty one."""
-    worst = worst_share(plan_of(label))
+    worst = worst_share(linear_start(label))
     assert 0.99 < worst <= 1
 
 
@@ -133,13 +135,13 @@ def test_no_neighbour_is_farther_than_declared(label: str) -> None:
 def test_rows_that_are_not_shortened_afterwards_would_be_found(label: str) -> None:
     """The search above finds what it is there for: no shortening, and a limit that is a little too long."""
     for limit in (2**30, 2**14 + 100):
-        assert worst_share(plan_of(label), lambda rows, limit=limit: replace(rows, limit=limit)) > 1
+        assert worst_share(linear_start(label), lambda rows, limit=limit: replace(rows, limit=limit)) > 1
 
 
 def test_rows_too_long_for_their_squares_are_refused() -> None:
     """With more entries than this the squared norm may leave 64 bits, and the longest row would not be shortened."""
     assert MAX_TRANSFORMED * (2**24) ** 2 < 2**63
-    plan = plan_of("binary")
+    plan = linear_start("binary")
     basis = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=True)
     with pytest.raises(ValueError, match="too long"):
         basis.transform(np.broadcast_to(np.zeros(1), (MAX_TRANSFORMED + 1, 1)))
@@ -202,7 +204,7 @@ def slow_solution(lower: list[list[float]], x: list[float]) -> list[float]:
 
 def test_a_round_is_bound_to_its_transform() -> None:
     """Nodes whose transforms differ by one unit would add up rows that mean different things; their rounds differ."""
-    plan = plan_of("binary")
+    plan = linear_start("binary")
     replica = Replica(TrainingTask(plan))
     node = Node("one", make_data(plan, 50, 1), plan, resolve(plan))
     contexts = []
@@ -224,7 +226,7 @@ def test_a_round_is_bound_to_its_transform() -> None:
 @pytest.mark.parametrize("clip", [1e-3, 1e-4, 4e-5])
 def test_the_smallest_clips_leave_one_integer(clip: float) -> None:
     """A clip of gradients below one integer is one integer, for the kernel and for the noise, and the plan resolves."""
-    plan = plan_of("regression", 20.0, gradient_clip=clip)
+    plan = linear_start("regression", 20.0, gradient_clip=clip)
     loss = start_of(plan).loss
     assert loss.clip**2 == loss.norm_squared == max(1, math.floor(clip * 2**14)) ** 2
     assert resolve(plan).planned_releases(plan)

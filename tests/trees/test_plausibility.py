@@ -34,7 +34,7 @@ N_RECORDS = 40
 ALGORITHMS = ["random", "hist", "partially_random", "s-gbdt", "adassp", "dp-xgboost"]
 
 
-def plan_of(algorithm: str, label: str = "binary", update: str = "newton", **privacy: Any) -> Plan:
+def plan_of_kind(algorithm: str, label: str = "binary", update: str = "newton", **privacy: Any) -> Plan:
     """A small plan of every kind of query."""
     own = {"n_records": N_RECORDS, **privacy}
     if algorithm in ("random", "hist", "partially_random"):
@@ -74,7 +74,7 @@ def honest(draw: st.DrawFn) -> tuple[Plan, dict[str, SiteData], int]:
     noise = draw(pick(noises)) if n_sites >= 3 else "server"
     epsilon = draw(pick([0.1, 2.0, 30.0, math.inf] if noise == "server" else [0.1, 2.0, 30.0]))
     update = draw(pick(["newton", "gradient", "averaging"]))
-    plan = plan_of(algorithm, draw(pick(labels)), update, epsilon=epsilon, noise=noise)
+    plan = plan_of_kind(algorithm, draw(pick(labels)), update, epsilon=epsilon, noise=noise)
     table = plan.to_dict()
     plan = Plan.from_dict({**table, "federation": {**table["federation"], "min_sites": 1}})
     n_rows, seed = draw(st.integers(0, HEADROOM * N_RECORDS)), draw(st.integers(0, 1000))
@@ -140,7 +140,7 @@ def dialogue(plan: Plan, data: SiteData, lie: Callable[[Query, IntVector], IntVe
 @pytest.mark.parametrize("update", ["newton", "gradient"])
 def test_a_sum_with_the_wrong_sign_is_no_sum_over_records(algorithm: str, label: str, update: str) -> None:
     """Fewer than no records: every kind of release in which records are counted is stopped, at its first."""
-    plan = plan_of(algorithm, label, update, epsilon=30.0, n_records=20_000)
+    plan = plan_of_kind(algorithm, label, update, epsilon=30.0, n_records=20_000)
     data = make_data(plan, 20_000, 1)
     if algorithm == "s-gbdt":
         # A small sample is lost in the noise; the initial score is not.
@@ -168,7 +168,7 @@ def test_trees_over_the_same_rows_have_the_same_totals(algorithm: str, label: st
     """A vector that is not made of records, such as a large number in one place, shows in the totals of the others."""
     # With several classes it is not known that nodes do not clip, unless their words have room for all.
     n_rows = 5000 if label == "multiclass" else 20_000
-    plan = plan_of(algorithm, label, "gradient", epsilon=30.0, n_records=n_rows)
+    plan = plan_of_kind(algorithm, label, "gradient", epsilon=30.0, n_records=n_rows)
     plan = with_narrow_clips(plan) if label == "regression" else plan
 
     def lie(query: Query, exact: IntVector) -> IntVector:
@@ -182,7 +182,7 @@ def test_trees_over_the_same_rows_have_the_same_totals(algorithm: str, label: st
 @pytest.mark.parametrize("label", ["binary", "regression"])
 def test_rows_do_not_come_or_go_between_two_rounds(label: str) -> None:
     """A site that begins to lie in the middle of a run moves the number of records, which no score can move."""
-    plan = plan_of("random", label, "gradient", epsilon=30.0, n_records=20_000)
+    plan = plan_of_kind("random", label, "gradient", epsilon=30.0, n_records=20_000)
     plan = with_narrow_clips(plan) if label == "regression" else plan
     data = make_data(plan, 20_000, 1)
     said = dialogue(plan, data, lambda query, exact: exact * (1 + (query.purpose.round > 3)))
