@@ -18,7 +18,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.plan.plan import Federation, Plan, Privacy
+from hedgerow.plan.plan import FederationSection, Plan, Privacy
 from hedgerow.plan.registry import rules_by_method
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import FittedTrees, Purpose, TreeBatch
@@ -81,7 +81,7 @@ def bare_plan(label: Mapping[str, Any], features: Sequence[Mapping[str, Any]], *
     return Plan.from_dict({**table, "privacy": privacy, "federation": federation, "model": model})
 
 
-_PRIVACY, _FEDERATION = ({field.name for field in dataclasses.fields(kind)} for kind in (Privacy, Federation))
+_PRIVACY, _FEDERATION = ({field.name for field in dataclasses.fields(kind)} for kind in (Privacy, FederationSection))
 
 
 def numbers(n: int, low: float = 0.0, high: float = 1.0) -> list[dict[str, Any]]:
