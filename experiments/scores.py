@@ -23,7 +23,7 @@ from experiments.harness import CCS22_RECIPE, MakePlan, Prepared, deviation_of, 
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.evaluation.estimates import COVERAGES
-from hedgerow.local.forecast import noise_factor, noise_guarantees
+from hedgerow.local.forecast import noise_guarantees, share_noise_factor
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.losses.tables import SCORE_UNIT
@@ -34,7 +34,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.groups import noise_factor as middle_noise
+from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.presets import PRESETS
@@ -306,7 +306,7 @@ def main_noise_modes(argv: list[str]) -> int:
             known: dict[float, Floats] = {}
             for n_sites, has_echo in choices:
                 next(steps, None)
-                factor = noise_factor(n_sites, has_echo=has_echo) if n_sites else 1.0
+                factor = share_noise_factor(n_sites, has_echo=has_echo) if n_sites else 1.0
                 # Cohorts of one factor have the same noise.
                 if factor not in known:
                     seeds = range(options.splits)

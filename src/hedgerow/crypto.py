@@ -274,7 +274,7 @@ _MOST_REMEMBERED = 8192
 
 
 def forget_verified() -> None:
-    """Forgets which signatures were verified (for measurements)."""
+    """Forget which signatures were verified (for measurements)."""
     _VERIFIED.clear()
 
 
@@ -389,7 +389,7 @@ def interpolate(weights: Sequence[int], values: Sequence[int]) -> int:
     return sum(map(int.__mul__, weights, values)) % PRIME
 
 
-def combine(coordinates: Sequence[int], shares: Sequence[bytes]) -> bytes:
+def combine_shares(coordinates: Sequence[int], shares: Sequence[bytes]) -> bytes:
     """The 32-byte secret at zero of the polynomial through all the given shares (exactly threshold many).
 
     Raises PrimitiveFault for repeated coordinates, shares out of the field, or a value that is no 32-byte secret

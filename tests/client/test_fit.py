@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.app.fit import look
+from hedgerow.app.fit import log_fit
 from hedgerow.cli.main import main
 from hedgerow.client.policy import Policy
 from hedgerow.data import columns as encoders
@@ -186,7 +186,7 @@ def test_another_coding_is_named_with_the_lines_that_mend_it(write_file: WriteFi
     """Read through the lines that the check suggests, the same table fits the plan in every cell."""
     place = str(write_file("a.csv", ODD_TABLE.encode()))
     found = table_fit(place, OTHERWISE)
-    assert set(found.mending) == {
+    assert set(found.suggested_lines) == {
         'recode.sex = {F = "female", M = "male"}',
         'recode.ward = {Medicine = "medicine", S = "surgery"}',
         'missing.lactate = ["."]',
@@ -194,9 +194,9 @@ def test_another_coding_is_named_with_the_lines_that_mend_it(write_file: WriteFi
         'recode.ill = {No = "0", Yes = "1"}',
     }
     assert found.columns[0].unlisted == {"M": 50, "F": 50} and found.rows.n_used == 0
-    own = read_adapter(str(write_file("a.toml", "\n".join(["[data]", *found.mending]).encode())))
+    own = read_adapter(str(write_file("a.toml", "\n".join(["[data]", *found.suggested_lines]).encode())))
     mended = table_fit(adapt(place, own), OTHERWISE)
-    assert mended.rows.n_used == 100 and not mended.mending
+    assert mended.rows.n_used == 100 and not mended.suggested_lines
     assert all(column.beyond == column.n_unreadable == 0 for column in mended.columns)
 
 
@@ -242,13 +242,13 @@ def test_a_line_that_is_printed_reads_more_and_changes_nothing(
 
     first = adapter_of(own)
     fit_now = table_fit(adapt(str(folder / "a.csv"), first), plan)
-    new = {line.split(" = ")[0] for line in fit_now.mending}
+    new = {line.split(" = ")[0] for line in fit_now.suggested_lines}
     kept = [] if not own or own.split(" = ")[0] in new else [own]
-    before, after = read_by(first), read_by(adapter_of(*kept, *fit_now.mending))
+    before, after = read_by(first), read_by(adapter_of(*kept, *fit_now.suggested_lines))
     pairs = [pair for columns in zip(before, after, strict=True) for pair in zip(*columns, strict=True)]
     assert all(new_cell == old for old, new_cell in pairs if old is not None)
     n_more = sum(old is None and new_cell is not None for old, new_cell in pairs)
-    assert n_more >= len(fit_now.mending)
+    assert n_more >= len(fit_now.suggested_lines)
 
 
 def cell_of(plan: Plan, column: Any, place: Place) -> float | None:
@@ -283,7 +283,7 @@ def test_thousands_are_asked_about(write_file: WriteFile, cells: list[str], is_a
     plan = plan_with(feature("age", type="numeric", min=0, max=2000))
     found = table_fit(str(write_file("a.csv", table.encode())), plan)
     assert ("thousands" in found.columns[0].coding) is is_asked
-    assert found.mending == ([] if line is None else [line])
+    assert found.suggested_lines == ([] if line is None else [line])
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_points_before_three_digits_are_no_numbers_beside_decimal_commas(
     table = "age;ill\n" + "".join(f"{cell};1\n" for cell in cells)
     plan = plan_with(feature("age", type="numeric", min=0, max=2000))
     found = table_fit(str(write_file("a.csv", table.encode())), plan)
-    assert ("thousands" in found.columns[0].coding, found.mending) == (is_asked, mending)
+    assert ("thousands" in found.columns[0].coding, found.suggested_lines) == (is_asked, mending)
     assert found.rows.left_out == {"data-wrong-type": sum("." in cell[-4:-3] for cell in cells)}
 
 
@@ -306,7 +306,7 @@ def test_cells_in_another_encoding_are_read_by_its_name(write_file: WriteFile) -
     plan = plan_with(feature("sex", type="categorical", categories=["Männlich", "Weiblich"]))
     place = str(write_file("a.csv", "sex,ill\nMännlich,1\nWeiblich,0\n".encode("cp1252")))
     found = table_fit(place, plan)
-    assert found.mending == ['encoding = "cp1252"'] and "#encoding=cp1252" in dict(found.about)["encoding"]
+    assert found.suggested_lines == ['encoding = "cp1252"'] and "#encoding=cp1252" in dict(found.about)["encoding"]
     assert table_fit(f"{place}#encoding=cp1252", plan).rows.n_used == 2
 
 
@@ -357,7 +357,7 @@ def test_other_numbers_for_no_and_yes_are_asked_about(
     plan = Plan.from_dict({**tomllib.loads(PLAN), "label": label})
     table = "age,ward,same,visit,time,status\n" + "".join(f"30,a,0,{at},5,{row}\n" for at, row in enumerate(rows))
     found = table_fit(str(write_file("a.csv", table.encode())), plan)
-    assert not found.mending
+    assert not found.suggested_lines
     assert ("recode" in found.columns[-1].coding, line in found.columns[-1].coding) == (bool(line), True)
 
 
@@ -377,7 +377,7 @@ def test_no_line_makes_one_class_of_two_codes(write_file: WriteFile, kind: str, 
     plan = Plan.from_dict({**tomllib.loads(PLAN), "label": label})
     table = "age,ward,same,visit,time,status\n" + "".join(f"30,a,0,{at},5,{word}\n" for at, word in enumerate(words))
     found = table_fit(str(write_file("a.csv", table.encode())), plan)
-    assert found.mending == ([f"recode.status = {line}"] if line else [])
+    assert found.suggested_lines == ([f"recode.status = {line}"] if line else [])
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_signs_and_marks_keep_texts_apart(odd: str, listed: str, write_file: Wri
     for text, other, is_one in ((odd, listed, False), ("Non smoker", "non-smoker", True), ("'dr.'", "Dr", True)):
         plan = plan_with(feature("ward", type="categorical", categories=[other, "xyz"]))
         found = table_fit(str(write_file("a.csv", f"ward,ill\n{text},1\nxyz,0\n".encode())), plan)
-        assert bool(found.mending) is is_one
+        assert bool(found.suggested_lines) is is_one
 
 
 def test_cells_that_are_not_read_are_shown_to_their_owner(
@@ -412,7 +412,7 @@ def test_what_is_not_clear_is_not_suggested(odd: dict[str, int], listed: list[st
     table = "ward,ill\n" + "".join(f"{text},1\n" * count for text, count in odd.items())
     plan = plan_with(feature("ward", type="categorical", categories=listed))
     found = table_fit(str(write_file("a.csv", table.encode())), plan)
-    assert (found.mending, found.columns[0].coding) == ([], "")
+    assert (found.suggested_lines, found.columns[0].coding) == ([], "")
 
 
 def test_a_node_tells_its_owner_shares_and_no_cell(write_file: WriteFile) -> None:
@@ -423,12 +423,12 @@ def test_a_node_tells_its_owner_shares_and_no_cell(write_file: WriteFile) -> Non
     def tell(text: str, level: str = "INFO") -> None:
         said.append((level, text))
 
-    look(place, OTHERWISE, Policy(**rules), tell)
+    log_fit(place, OTHERWISE, Policy(**rules), tell)
     assert said[0][0] == "WARNING" and said[0][1].startswith("a.csv: 0 of 100 rows used.")
     assert all("private" in line or "hedgerow check" in line for _, line in said)
     assert not any(text in " ".join(line for _, line in said) for text in ("'M'", "'F'", "Medicine", "<11"))
     for limit, code in (({"refuse_loss": 0.1}, "policy-loss"), ({"max_unlisted": 0.99}, "policy-unlisted")):
         with pytest.raises(PolicyRefusal) as caught:
-            look(place, OTHERWISE, Policy(**rules, **limit), tell)
+            log_fit(place, OTHERWISE, Policy(**rules, **limit), tell)
         assert caught.value.code == code
-    look(place, OTHERWISE, Policy(**rules, refuse_loss=1.0, max_clamped=1.0, max_unlisted=1.0), tell)
+    log_fit(place, OTHERWISE, Policy(**rules, refuse_loss=1.0, max_clamped=1.0, max_unlisted=1.0), tell)

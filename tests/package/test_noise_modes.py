@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.local.forecast import MEASURED_LOSSES, expected_singles, measured_case, measured_loss, noise_factor
+from hedgerow.local.forecast import MEASURED_LOSSES, expected_singles, measured_case, measured_loss, share_noise_factor
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from tests.builders import make_plan
@@ -28,7 +28,7 @@ RECORDED = Path(__file__).parents[2] / "docs" / "runs" / "noise_modes.txt"
 )  # fmt: skip
 def test_noise_of_the_sites_is_as_much_as_all_their_shares(n_sites: int, has_echo: bool, factor: float) -> None:
     """The echo exchange saves a ninth of the noise at 10 sites and more than a quarter at 50."""
-    assert noise_factor(n_sites, has_echo=has_echo) == pytest.approx(factor)
+    assert share_noise_factor(n_sites, has_echo=has_echo) == pytest.approx(factor)
 
 
 def test_the_measured_losses_are_the_recorded_ones() -> None:

@@ -26,7 +26,7 @@ from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.outlook import outlook_of
-from hedgerow.protocol.groups import LineUp, combine, derive_drawing, noise_factor, pack, split_by_group
+from hedgerow.protocol.groups import LineUp, combine, derive_drawing, median_noise_factor, pack, split_by_group
 from hedgerow.protocol.messages import MessageKind, Payload, RunState, decode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg import masks, participant
@@ -664,7 +664,7 @@ def test_the_noise_of_the_middle_is_what_programs_reckon_with(n_groups: int) -> 
     drawn = np.random.default_rng(1).normal(0, 1 << 30, size=(n_groups, 1, 40_000)).astype(np.int64)
     sums = {group: drawn[group, 0] for group in range(n_groups)}
     found = combine(pack(sums, dict.fromkeys(sums, 1), 40_000, n_groups), n_groups)
-    assert float(found.std()) / (1 << 30) == pytest.approx(noise_factor(n_groups), rel=0.03)
+    assert float(found.std()) / (1 << 30) == pytest.approx(median_noise_factor(n_groups), rel=0.03)
 
 
 # What is refused ----------------------------------------------------------------------------------------------------
@@ -772,7 +772,7 @@ def test_signal_is_that_of_the_middle_of_groups() -> None:
     """What `hedgerow privacy` says of a plan with groups reckons with their noise."""
     grouped = grouped_plan()
     alone, own = outlook_of(grouped.with_one_sum()), outlook_of(grouped)
-    assert own.signal == pytest.approx(alone.signal / noise_factor(N_GROUPS))
+    assert own.signal == pytest.approx(alone.signal / median_noise_factor(N_GROUPS))
 
 
 def test_a_report_says_how_many_groups_there_were() -> None:

@@ -115,14 +115,14 @@ class RunLines:
         self, n_rounds: int, sites: Sequence[str], *, quiet: bool, shows: Callable[[str], object] = lambda said: None
     ) -> None:
         self._n_rounds, self._quiet, self._shows = n_rounds, quiet, shows
-        self._last = float("-inf")
+        self._last_release_line = float("-inf")
         self._repeats = Repeats()
         self._sites, self._ready, self._given_up = sites, set[str](), set[str]()
         self._connected = set[str]()
         self._is_waiting, self._is_over = True, False
         self.least = 0
-        self._until, self._waited, self._since = math.inf, -math.inf, time.monotonic()
-        self._told = list[str]()
+        self._phase_ends, self._last_wait_line, self._phase_began = math.inf, -math.inf, time.monotonic()
+        self._last_awaited = list[str]()
 
     def waiting(self, seconds: float, awaited: Collection[str] = ()) -> None:
         """Take note of how long the phase may still take, and say now and then for whom the run waits.
@@ -134,17 +134,18 @@ class RunLines:
                 late, and again when others are.
         """
         now = time.monotonic()
-        self._until = now + seconds
+        self._phase_ends = now + seconds
         missing = sorted(awaited) or (self._missing() if self._is_waiting else [])
-        pause = _SECONDS_BETWEEN_LINES if awaited and missing != self._told else _SECONDS_BETWEEN_WAITS
-        is_early = bool(awaited) and now - self._since < _SECONDS_UNTIL_LATE
+        pause = _SECONDS_BETWEEN_LINES if awaited and missing != self._last_awaited else _SECONDS_BETWEEN_WAITS
+        is_early = bool(awaited) and now - self._phase_began < _SECONDS_UNTIL_LATE
         text = "" if is_early else self._text(missing)
         self._shows(text)
-        if self._quiet or not text or now - self._waited < pause:
+        if self._quiet or not text or now - self._last_wait_line < pause:
             return
-        self._told = missing
-        absent = [site for site in missing if site not in self._connected] if math.isfinite(self._waited) else []
-        self._waited = now
+        self._last_awaited = missing
+        has_waited = math.isfinite(self._last_wait_line)
+        absent = [site for site in missing if has_waited and site not in self._connected]
+        self._last_wait_line = now
         why = f". Not connected: {join_names(absent)}. {_WHY_ABSENT}" if absent else ""
         tell(f"{text}{why}")
 
@@ -166,14 +167,14 @@ class RunLines:
                 tell(f"round {event.round + 1}: begun again ({event.code}){times(count)}", level="WARNING")
         elif event.kind is RunEventKind.RELEASED:
             now = time.monotonic()
-            if now - self._last >= _SECONDS_BETWEEN_LINES or event.round >= self._n_rounds:
-                self._last = now
+            if now - self._last_release_line >= _SECONDS_BETWEEN_LINES or event.round >= self._n_rounds:
+                self._last_release_line = now
                 tell(f"round {event.round} of {self._n_rounds} released")
 
     def _note_who_is_awaited(self, event: RunEvent) -> None:
         """A run waits for the sites of its roster before its first set-up, and whenever too few are there."""
         if event.kind is RunEventKind.PHASE:
-            self._since = time.monotonic()
+            self._phase_began = time.monotonic()
             self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
             self._shows(self._text(self._missing()) if self._is_waiting else "")
             self._is_over = event.code in {RunState.FINISHING.value, RunState.OVER.value}
@@ -193,7 +194,7 @@ class RunLines:
         missing = self._missing()
         if event.kind is not RunEventKind.READY or not self._is_waiting or not missing:
             return ""
-        self._waited = time.monotonic()
+        self._last_wait_line = time.monotonic()
         return f"; waiting for {join_names(missing)}{self._how_long()}"
 
     def _missing(self) -> list[str]:
@@ -208,10 +209,10 @@ class RunLines:
         if self.least:
             n_more = self.least - len(self._ready)
             said.append(f"{n_more} more of {self.least} needed" if n_more > 0 else f"the {self.least} needed are ready")
-        if (seconds := time.monotonic() - self._since) >= 1:
+        if (seconds := time.monotonic() - self._phase_began) >= 1:
             said.append(f"since {seconds:,.0f} s")
-        if math.isfinite(self._until):
-            said.append(f"for {max(0.0, self._until - time.monotonic()):,.0f} s at most")
+        if math.isfinite(self._phase_ends):
+            said.append(f"for {max(0.0, self._phase_ends - time.monotonic()):,.0f} s at most")
         return f" ({'; '.join(said)})" if said else ""
 
     def _say_again(self, site: str, text: str, then: str, level: str) -> None:
@@ -229,21 +230,21 @@ class ModelFile:
 
     Args:
         path: the file.
-        heir: the model that is evaluated, None where one is trained.
+        evaluated: the model that is evaluated, None where one is trained.
         journal: of the run.
         is_new: set another run's journal aside.
         quiet: say nothing.
     """
 
     path: Path
-    heir: Model | None
+    evaluated: Model | None
     journal: Path
     is_new: bool = False
     quiet: bool = False
 
     def require_room(self) -> None:
         """Before a run begins or goes on; raises UsageError "model-exists"."""
-        require_room(self.path, self.heir, self._remedy)
+        require_room(self.path, self.evaluated, self._remedy)
 
     def look(self, session: RunSession) -> None:
         """Say that a run is over whose journal says so; raises UsageError where there is no room for its model."""
@@ -261,7 +262,7 @@ class ModelFile:
         self.save(self._model(outcome))
 
     def _model(self, outcome: Outcome) -> Model:
-        return build_model(outcome) if self.heir is None else conclude_evaluation(outcome, self.heir).model
+        return build_model(outcome) if self.evaluated is None else conclude_evaluation(outcome, self.evaluated).model
 
     def save(self, model: Model) -> None:
         """Write it, unless it is there with more on its account; raises as `save_unless_kept`."""

@@ -14,8 +14,8 @@ from hedgerow.local.forecast import (
     expected_singles,
     measured_case,
     measured_loss,
-    noise_factor,
     proposed_groups,
+    share_noise_factor,
 )
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.methods.registry import resolve
@@ -24,7 +24,7 @@ from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
 from hedgerow.privacy.public import PublicInputs
 from hedgerow.privacy.report import list_warnings
-from hedgerow.protocol.groups import noise_factor as middle_noise
+from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.secagg.guarantees import SMALLEST_COHORT
 from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import format_spoken
@@ -204,11 +204,11 @@ def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:
         n_sites = max(SMALLEST_COHORT, n_sites // plan.federation.groups)
     # A plan with noise of the coordinator would have the echo exchange with noise of the sites.
     has_echo = bool(plan.federation.echo) or privacy.noise != "distributed"
-    factor = noise_factor(n_sites, has_echo=has_echo, min_survivors=least)
+    factor = share_noise_factor(n_sites, has_echo=has_echo, min_survivors=least)
     return {
         "n_sites": n_sites,
         "factor": factor,
-        "factor_without_echo": noise_factor(n_sites, has_echo=False, min_survivors=least),
+        "factor_without_echo": share_noise_factor(n_sites, has_echo=False, min_survivors=least),
         "like_server_epsilon": epsilon_of_mu(mu_of(privacy.epsilon, privacy.delta) / factor, privacy.delta),
         "auc_loss": list(measured_loss(privacy.epsilon, factor)) if is_measured(plan) else None,
     }

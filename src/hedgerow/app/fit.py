@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hedgerow.client.policy import Policy
 
 _TITLES = ("column", "kind", "missing", "clamped", "not listed", "unreadable")
-_WATCHED_ROWS = 65_536
+_SAMPLED_ROWS = 65_536
 """In which values that repeat are looked for."""
 _WIDEST_NAME = 32
 _WORST = 4
@@ -77,15 +77,15 @@ def _print_fit(found: TableFit) -> None:
         if texts:
             print(f"\n{title}, and how often")
             print_facts([(name, format_counts(odd, n - sum(odd.values()))) for name, (odd, n) in texts.items()])
-    if found.mending:
+    if found.suggested_lines:
         title = (
             "Tried on this table: with these lines of this site's own file (docs/data.md) more of its cells are read, "
             "and no other cell changes. Take them if that is what the cells mean"
         )
         print(f"\n{wrap_text(title, hanging=0)}")
-        print("\n".join(["  [data]", *(f"  {line}" for line in found.mending)]))
+        print("\n".join(["  [data]", *(f"  {line}" for line in found.suggested_lines)]))
     if found.ignored:
-        print("\n" + wrap_text(rest(found), hanging=0))
+        print("\n" + wrap_text(describe_unused_columns(found), hanging=0))
     if any(column.beyond > MANY for column in found.columns):
         note(
             "Change bounds and lists by what the code book says or anybody knows, not by what stands in these rows: "
@@ -116,15 +116,15 @@ def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, in
         DataError: the table cannot be read, or has no rows.
     """
     # What does not fit is left out: its rows decide nothing here.
-    batch: Sequence[Any] = next(iter(open_table(place).batches(names, _WATCHED_ROWS, {})), ()) if names else ()
+    batch: Sequence[Any] = next(iter(open_table(place).batches(names, _SAMPLED_ROWS, {})), ()) if names else ()
     found = {}
     for name, column in zip(names, batch, strict=bool(batch)):
         cells = column if isinstance(column, list) else column.to_pylist()
         counts = Counter(str(cell) for cell in cells if cell not in (None, "", b""))
         again = sum(count > 1 for count in counts.values())
         is_quantity = any(re.search(r"[.,]|^.?.?[0-9]{4}-[0-9]{2}-", cell) for cell in counts)
-        is_like_one = len(counts) > MAX_CATEGORIES and 2 * again >= len(counts) and not is_quantity
-        if again and (is_like_one or looks_like_identifier(name)):
+        repeats_like_ids = len(counts) > MAX_CATEGORIES and 2 * again >= len(counts) and not is_quantity
+        if again and (repeats_like_ids or looks_like_identifier(name)):
             found[name] = (counts.total(), len(counts))
     return found
 
@@ -140,7 +140,7 @@ def _note_header(table: Location, plan: Plan) -> None:
 
 def _print_columns(found: TableFit) -> None:
     """One line a column: a table, or, where the terminal has no room for it, what there is to say of each."""
-    rows = [_TITLES, *(cells(column) for column in found.columns)]
+    rows = [_TITLES, *(fit_row(column) for column in found.columns)]
     table = _table(rows)
     if max(map(len, table.split("\n"))) <= width():
         print(table)
@@ -161,7 +161,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(lines)
 
 
-def look(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | None = None) -> None:
+def log_fit(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | None = None) -> None:
     """Tell a node's owner, and no one else, how its table fits the plan, before anyone is dialled.
 
     No cell is told: what is said here may stand in a log. `seen` is given the table's name, and all that was found.
@@ -213,7 +213,7 @@ def ask_about_left_out_rows(name: str, found: TableFit) -> None:
         raise PolicyRefusal("not-agreed")
 
 
-def cells(column: ColumnFit) -> tuple[str, ...]:
+def fit_row(column: ColumnFit) -> tuple[str, ...]:
     """A line of the table about a column: name, kind, shares of its cells."""
     name = escape_for_terminal(column.name)
     name = name if len(name) <= _WIDEST_NAME else name[: _WIDEST_NAME - 3] + "..."
@@ -237,7 +237,7 @@ def _share(count: int, n_rows: int) -> str:
     return f"{share:.0%}" if share >= 0.095 else f"{share:.1%}" if share >= 0.001 else "<0.1%"
 
 
-def rest(found: TableFit) -> str:
+def describe_unused_columns(found: TableFit) -> str:
     """What there is to say of a table besides the columns that are read."""
     names = ", ".join(map(escape_for_terminal, found.ignored[:12]))
     more = f" and {len(found.ignored) - 12} more" if len(found.ignored) > 12 else ""

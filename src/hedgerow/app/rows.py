@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hedgerow.app.fit import Seen, Tell, look
+from hedgerow.app.fit import Seen, Tell, log_fit
 from hedgerow.app.output import note
 from hedgerow.client.node import ArrivalFolder
 from hedgerow.client.policy import (
@@ -102,12 +102,12 @@ def with_rows_read(
 
     Raises:
         DataError: a table does not fit, or is too large.
-        PolicyRefusal: too many cells lie beyond the plan: see `look`.
+        PolicyRefusal: too many cells lie beyond the plan: see `log_fit`.
     """
     load, load_held_out = setup.load, setup.load_held_out
     if setup.plan is not None:
         for table in tables:
-            look(table, setup.plan, setup.policy, tell, seen)
+            log_fit(table, setup.plan, setup.policy, tell, seen)
     if load is not no_training_rows:
         load = _read_now(load, setup.plan, tables, tell)
         if setup.plan is not None:

@@ -43,7 +43,7 @@ from hedgerow.plan.toml import toml_key, toml_value
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 _ALL_MISSING = 0.5
-_WATCHED_ROWS = 10_000
+_SAMPLED_ROWS = 10_000
 """The first rows of a column, in which an identifier's values all differ."""
 _FEWEST_POINTS = 20
 """Different numbers with a point before three digits, and none with another, that may be thousands."""
@@ -134,14 +134,14 @@ class TableFit:
         columns: those that the plan names: features, label, unit.
         ignored: names of the others.
         about: what its owner should look at in the table as a whole, each with a title.
-        mending: the lines of a `[data]` table (`hedgerow.data.adapters`) with which more cells were read.
+        suggested_lines: the lines of a `[data]` table (`hedgerow.data.adapters`) with which more cells were read.
     """
 
     rows: RowCount
     columns: list[ColumnFit]
     ignored: list[str]
     about: list[tuple[str, str]] = field(default_factory=list)
-    mending: list[str] = field(default_factory=list)
+    suggested_lines: list[str] = field(default_factory=list)
 
     def findings(self) -> list[tuple[str, str]]:
         """What its owner should look at, in words, the table as a whole first."""
@@ -166,13 +166,13 @@ def table_fit(location: Location, plan: Plan, *, chunk_rows: int = _CHUNK_ROWS) 
         n_used += len(used)
         if len(counts_of_codes):
             counts_of_codes += np.bincount(used, minlength=plan.label.n_codes)
-    about, mending = _try_adapters(location, plan, counts)
+    about, lines = _try_adapters(location, plan, counts)
     if doubt := plan.label.kind.doubt(counts_of_codes, plan.label):
         about = [(plan.label.name, doubt), *about]
     columns = [count.finish() for count in counts]
     ignored = [name for name in table.names() if name not in names]
     rows = RowCount(n_used, left_out, getattr(table, "lines", None))
-    return TableFit(rows, columns, ignored, [*explain_lines(len(table.names()), rows), *about], mending)
+    return TableFit(rows, columns, ignored, [*explain_lines(len(table.names()), rows), *about], lines)
 
 
 def _select_labels(columns: Mapping[str, Any], plan: Plan, place: Place, left_out: RowsLeftOut) -> NDArray[Any]:
@@ -338,9 +338,9 @@ class _Counted:
 
     def _watch(self, column: Any, place: Place) -> None:
         """Whether the first values all differ; fractions do so anyway, so of numbers only whole ones count."""
-        if self._watched is None or self._n_watched >= _WATCHED_ROWS:
+        if self._watched is None or self._n_watched >= _SAMPLED_ROWS:
             return
-        first = column[:_WATCHED_ROWS] if isinstance(column, list) else column.slice(0, _WATCHED_ROWS)
+        first = column[:_SAMPLED_ROWS] if isinstance(column, list) else column.slice(0, _SAMPLED_ROWS)
         try:
             texts = [text for text in encoders.read_texts(first, place) if text is not None]
         except DataError:

@@ -48,7 +48,7 @@ def proposed_groups(plan: Plan, n_sites: int) -> Plan | None:
     size = n_sites // USUAL_GROUPS
     if federation.groups or size < SMALLEST_GROUP or not math.isfinite(privacy.epsilon):
         return None
-    noise = noise_factor(size, has_echo=True) if privacy.noise == "distributed" else 1.0
+    noise = share_noise_factor(size, has_echo=True) if privacy.noise == "distributed" else 1.0
     if outlook_of(plan).signal < SIGNAL_OF_GROUPS * noise:
         return None
     table = plan.to_dict()
@@ -129,7 +129,7 @@ def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) ->
     return derive(n_sites, replace(wishes, min_survivors=least, has_echo=wishes.has_echo or has_echo))
 
 
-def noise_factor(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> float:
+def share_noise_factor(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> float:
     """How many times the standard deviation of server noise a sum has when all of `n_sites` add their shares.
 
     Args: as `noise_guarantees`.

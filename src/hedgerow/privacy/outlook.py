@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hedgerow.plan.plan import ModelSection, Plan
 from hedgerow.privacy.accountants import mu_of
-from hedgerow.protocol.groups import noise_factor
+from hedgerow.protocol.groups import median_noise_factor
 
 MEASURED_SIGNAL: tuple[tuple[float, float, float, float], ...] = (
     (0, 0.15, 0.22, 0.54), (30, 0.29, 0.56, 0.73), (100, 0.47, 0.80, 0.90), (300, 0.74, 0.88, 0.93),
@@ -42,7 +42,7 @@ def outlook_of(plan: Plan, epsilon: float | None = None) -> Outlook:
     """How much signal is left at the plan's epsilon, or at another one."""
     privacy = plan.privacy
     mu = mu_of(privacy.epsilon if epsilon is None else epsilon, privacy.delta)
-    signal = privacy.n_records * mu / privacy.rows_per_unit / noise_factor(plan.federation.groups)
+    signal = privacy.n_records * mu / privacy.rows_per_unit / median_noise_factor(plan.federation.groups)
     if not is_measured(plan):
         return Outlook(signal)
     _, *shares = max(row for row in MEASURED_SIGNAL if row[0] <= signal)
@@ -65,7 +65,7 @@ def outlook_facts(plan: Plan) -> list[tuple[str, str]]:
     own = outlook_of(plan)
     several = f" over {privacy.rows_per_unit} rows a unit" if privacy.rows_per_unit > 1 else ""
     if n_groups:
-        several += f", over {noise_factor(n_groups):.2f} for the middle of {n_groups} groups"
+        several += f", over {median_noise_factor(n_groups):.2f} for the middle of {n_groups} groups"
     mu = f"{mu_of(privacy.epsilon, privacy.delta):.3g}"
     facts = [
         ("signal", f"s = {own.signal:,.0f} ({privacy.n_records:,} records at mu {mu}{several}): roughly, how many "

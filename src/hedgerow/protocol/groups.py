@@ -41,7 +41,7 @@ _WEIGHT_BITS = 31
 _NOISE = {0: 1.0, 3: 2.01, 5: 2.68, 7: 3.21}
 
 
-def noise_factor(n_groups: int) -> float:
+def median_noise_factor(n_groups: int) -> float:
     """The standard deviation of the middle of G groups' scaled noise, in units of one group's (which is a sum's).
 
     G times the deviation of the median of G normal numbers: 2.01 at 3, 2.68 at 5, 3.21 at 7; sqrt(pi G / 2) beyond.

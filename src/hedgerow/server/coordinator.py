@@ -526,7 +526,7 @@ class CoordinatorRun:
 
     def take_back(self) -> bool:
         """Ask one site again that was left out; returns whether there was any."""
-        site = self.sites.to_take_back()
+        site = self.sites.readmission_candidate()
         if site is not None:
             site.take_back()
             self.tell(RunEventKind.TAKEN_BACK, site.name)

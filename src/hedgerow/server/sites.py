@@ -342,7 +342,7 @@ class Sites:
         """Whether several sites say that they have given or hold more than the journal knows of, or other releases."""
         return sum(site.disputes_journal for site in self) >= self.n_believed
 
-    def to_take_back(self) -> SiteRecord | None:
+    def readmission_candidate(self) -> SiteRecord | None:
         """Of those who were left out and may return, the one that has cost least."""
         left_out = (site for site in self if site.left_out and site.fault_counts.may_return)
         among = (site for site in left_out if site.is_connected_and_willing and site.is_ready)

@@ -16,7 +16,7 @@ from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import SCORE_LIMIT, Loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.protocol.groups import noise_factor
+from hedgerow.protocol.groups import median_noise_factor
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
@@ -75,7 +75,7 @@ class Run:
         if query.noise_multiplier == 0:
             return 0.0
         one = float(integer_sigma(query.noise_multiplier, query.sensitivity_squared))
-        one *= noise_factor(self.plan.federation.groups)
+        one *= median_noise_factor(self.plan.federation.groups)
         return one * math.sqrt(self.plan.privacy.n_records) if self.plan.privacy.noise == "local" else one
 
     @classmethod
