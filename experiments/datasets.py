@@ -278,6 +278,31 @@ def make_classes(n_classes: int, n_records: int = 20_000) -> Table:
     return made_up(f"made, {n_classes} classes", x, np.minimum(label, n_classes - 1), 4, section)
 
 
+def make_codes(kind: str, n_records: int) -> tuple[Table, list[str]]:
+    """Two classes by five numbers and one of 5,000 codes, whose column comes last; and the codes in their list's order.
+
+    Of "few that matter" the k-th code is k times as rare as the first, and 20 of the 60 commonest move the log-odds by
+    2. Of "diagnoses" a code is a letter, two digits and one more; letters, tens and the two digits move them.
+    """
+    random, n_codes = np.random.default_rng(0), 5_000
+    letters = "ABCDEFGHIJKLMNOPQRST"
+    names = [f"{letter}{block:02d}.{last}" for letter in letters for block in range(50) for last in range(5)]
+    if kind == "diagnoses":
+        chances = random.dirichlet(np.full(1_000, 0.3)).repeat(5) / 5
+        parts = random.normal(0, 0.6, (20, 1, 1)) + random.normal(0, 0.6, (20, 5, 1))
+        effects = (parts + random.normal(0, 0.3, (20, 5, 10))).ravel().repeat(5)
+    else:
+        rank = random.permutation(n_codes)
+        chances, effects = 1 / (1 + rank), np.zeros(n_codes)
+        effects[random.choice(np.flatnonzero(rank < 60), 20, replace=False)] = random.choice([-2.0, 2.0], 20)
+    code = random.choice(n_codes, n_records, p=chances / chances.sum())
+    x = random.uniform(-1, 1, (n_records, 5))
+    log_odds = effects[code] + x[:, 0] + np.sin(2.5 * x[:, 1] + 2.5) - 1.5
+    table = made_up(kind, x, (random.random(n_records) < 1 / (1 + np.exp(-log_odds))).astype(np.int64), 1)
+    own = {"name": "code", "type": "categorical", "categories": names}
+    return replace(table, features=(*table.features, own), columns=(*table.columns, code.astype(np.int32))), names
+
+
 def skewed_numbers(n_records: int = 10_000) -> Table:
     """Fares within bounds that only a few reach: the label's spread is a thirtieth of its range."""
     random = np.random.default_rng(7)

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments import harness
-from experiments.datasets import BINARY_NAMES, Feature, Table, load, make
+from experiments.datasets import BINARY_NAMES, Feature, Table, load, make, make_codes
 from experiments.harness import CCS22_RECIPE, MakePlan, Prepared, deviation_of, mean_and_error, plan_for, rows_of
 from hedgerow.client.node import Node
+from hedgerow.data.columns import hash_to_bucket
 from hedgerow.data.site_data import SiteData
 from hedgerow.evaluation.estimates import COVERAGES
 from hedgerow.local.forecast import noise_guarantees, share_noise_factor
@@ -30,10 +31,11 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.bands import shape_bands
 from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import FOUND, Plan
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.outlook import outlook_of, with_buckets
 from hedgerow.protocol.groups import median_noise_factor as middle_noise
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.server.release import PlainAggregation, run_program
@@ -434,6 +436,52 @@ def main_epsilons(argv: list[str]) -> int:
         amount = epsilon_of_mu(mu, ROWS_DELTA)
         print(f"| {n_rows} | {mu:.3f} | {amount:.2f} | {math.exp(amount):,.3g} | {normal.cdf(mu / 2):.1%} |")
     return 0
+
+
+# Codes ----------------------------------------------------------------------------------------------------------------
+
+CODED = ((3_000, 0.5), (30_000, 0.5), (30_000, 2.0), (100_000, 2.0))
+"""Records, of which 70 % train, and epsilons."""
+
+
+def main_codes(argv: list[str]) -> int:
+    """What 5,000 codes give: test AUC without them, hashed to so many buckets, and declared, of two made sets.
+
+    "declared" is the list in the order of the codes, and "shuffled" the same in any other order. s is the signal of the
+    plan; estimators hash text that they find to as many buckets as stand before it.
+    """
+    options = harness.options_of(argv, main_codes, splits=(5, "random splits per cell"))
+    ways: list[str | int] = ["left out", 32, 128, 512, 1024, "shuffled", "declared"]
+    print("\n".join(harness.table(["made set", "records", "epsilon", "buckets, s", *map(str, ways)], [])), flush=True)
+    for kind in ("few that matter", "diagnoses"):
+        for n_records, epsilon in CODED:
+            table, names = make_codes(kind, n_records)
+            maker = _boosted(epsilon, {})
+            found = {way: harness.over_splits(Prepared(_coded(table, names, way)), maker, range(options.splits))
+                     for way in ways}  # fmt: skip
+            plan = maker(_coded(table, names, 32), round(0.7 * n_records), 0)
+            found_text = replace(plan, features=(replace(plan.features[-1], origin=FOUND),))
+            buckets = with_buckets(found_text).features[0].buckets
+            cells = [f"{buckets}, {outlook_of(plan).signal:,.0f}", mean_and_error(found["left out"])]
+            cells += [mean_and_error(found[way] - found["left out"], sign="+") for way in ways[1:]]
+            print(harness.row([kind, f"{n_records:,}", f"{epsilon:g}", *cells]), flush=True)
+    return 0
+
+
+def _coded(table: Table, names: Sequence[str], way: str | int) -> Table:
+    """The table with its codes in one of these ways."""
+    *others, code = table.columns
+    own: Feature = dict(table.features[-1])
+    if way == "left out":
+        return replace(table, features=table.features[:-1], columns=tuple(others))
+    if isinstance(way, int):
+        own = {"name": "code", "type": "hashed", "buckets": way}
+        code = np.array([hash_to_bucket(name, way) for name in names], dtype=np.int32)[code]
+    elif way == "shuffled":
+        order = np.random.default_rng(1).permutation(len(names))
+        own["categories"] = [names[place] for place in order]
+        code = np.argsort(order).astype(np.int32)[code]
+    return replace(table, features=(*table.features[:-1], own), columns=(*others, code))
 
 
 # Bounds that do not fit -----------------------------------------------------------------------------------------------

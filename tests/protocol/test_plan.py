@@ -228,7 +228,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "features[0].type": NO_WORD,
     "features[0].min": no_number(-3e38, 3e38),
     "features[0].max": no_number(-3e38, 3e38),
-    "features[0].buckets": no_integer(2, 250),
+    "features[0].buckets": no_integer(2, 65_000),
     "features[0].integer": NO_BOOLEAN,
     "features[0].spacing": NO_WORD,
     "features[0].format": ["", 1, True, "%d.%m", "%d.%m.%Y.%Y", "%x"],

@@ -22,7 +22,7 @@ from hedgerow.data.units import MANY, MOST_LEFT_OUT, list_needed_columns
 from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.names import looks_like_identifier
-from hedgerow.plan.plan import MAX_CATEGORIES, Plan
+from hedgerow.plan.plan import MANY_CATEGORIES, Plan
 
 if TYPE_CHECKING:
     from hedgerow.client.policy import Policy
@@ -123,7 +123,7 @@ def _repeating(place: Location, names: Sequence[str]) -> dict[str, tuple[int, in
         counts = Counter(str(cell) for cell in cells if cell not in (None, "", b""))
         again = sum(count > 1 for count in counts.values())
         is_quantity = any(re.search(r"[.,]|^.?.?[0-9]{4}-[0-9]{2}-", cell) for cell in counts)
-        repeats_like_ids = len(counts) > MAX_CATEGORIES and 2 * again >= len(counts) and not is_quantity
+        repeats_like_ids = len(counts) > MANY_CATEGORIES and 2 * again >= len(counts) and not is_quantity
         if again and (repeats_like_ids or looks_like_identifier(name)):
             found[name] = (counts.total(), len(counts))
     return found

@@ -433,7 +433,7 @@ def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
     try:
         task = TrainingTask(plan)
         task.planned_releases()
-        columns = tuple(np.zeros(1, np.int16 if feature.is_categorical else np.float32) for feature in plan.features)
+        columns = tuple(np.zeros(1, np.int32 if feature.is_categorical else np.float32) for feature in plan.features)
         grid = build_grid(plan)
         codes = grid.encode(columns)
         data = SiteData(codes, np.zeros(1, dtype=np.int32), grid.places(columns, codes))

@@ -225,8 +225,8 @@ def kinds(column: Any, place: Place) -> NDArray[np.int8]:
     return found
 
 
-def category_indices(column: Any, categories: Sequence[str], place: Place, unfit: Unfit = refuse) -> NDArray[np.int16]:
-    """The column as int16 [n]: the index of each value in `categories`, `UNKNOWN_CATEGORY` or `MISSING_CATEGORY`.
+def category_indices(column: Any, categories: Sequence[str], place: Place, unfit: Unfit = refuse) -> NDArray[np.int32]:
+    """The column as int32 [n]: the index of each value in `categories`, `UNKNOWN_CATEGORY` or `MISSING_CATEGORY`.
 
     Values match as the plan writes them (`as_text`): 3, 3.0 and "3.0" all match "3". Where the plan lists no "true" or
     "false", they match "1" and "0", and the other way round.
@@ -234,12 +234,12 @@ def category_indices(column: Any, categories: Sequence[str], place: Place, unfit
     texts = _texts(column, place)
     table = _match_categories(texts.distinct, categories)
     _report_unreadable(texts, place, unfit)
-    indices: NDArray[np.int16] = table[texts.codes]
+    indices: NDArray[np.int32] = table[texts.codes]
     return indices
 
 
-def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = refuse) -> NDArray[np.int16]:
-    """The column as int16 [n]: the bucket of each value's canonical text, by a public hash, or `MISSING_CATEGORY`.
+def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = refuse) -> NDArray[np.int32]:
+    """The column as int32 [n]: the bucket of each value's canonical text, by a public hash, or `MISSING_CATEGORY`.
 
     A value's bucket depends on that value and the number of buckets alone, so there is no list to be read off the data.
     """
@@ -250,7 +250,7 @@ def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = ref
         for text, absent in zip(canonical, texts.is_missing.tolist(), strict=True)
     ]
     _report_unreadable(texts, place, unfit)
-    return np.array(buckets or [MISSING_CATEGORY], dtype=np.int16)[texts.codes]
+    return np.array(buckets or [MISSING_CATEGORY], dtype=np.int32)[texts.codes]
 
 
 def hash_to_bucket(text: str, n_buckets: int) -> int:
@@ -853,8 +853,8 @@ def _canonical(texts: Any) -> Any:
 # Categories ---------------------------------------------------------------------------------------------------------
 
 
-def _match_categories(distinct: Any, categories: Sequence[str]) -> NDArray[np.int16]:
-    """int16 [n_distinct]: first the text as it stands, then the words for missing, then the canonical text."""
+def _match_categories(distinct: Any, categories: Sequence[str]) -> NDArray[np.int32]:
+    """int32 [n_distinct]: first the text as it stands, then the words for missing, then the canonical text."""
     listed = pc.utf8_trim_whitespace(pa.array(categories, type=pa.string()))
     exact = pc.index_in(distinct, value_set=listed, skip_nulls=True)
     first_index = _with_other_forms(_canonical(listed).to_pylist())
@@ -862,7 +862,7 @@ def _match_categories(distinct: Any, categories: Sequence[str]) -> NDArray[np.in
     canonical = pc.take(pa.array(list(first_index.values()), type=pa.int32()), found)
     otherwise = pc.if_else(_is_missing(distinct), pa.scalar(MISSING_CATEGORY, pa.int32()), canonical)
     indices = pc.fill_null(pc.coalesce(exact, otherwise), UNKNOWN_CATEGORY)
-    return np.asarray(indices.to_numpy(zero_copy_only=False), dtype=np.int16)
+    return np.asarray(indices.to_numpy(zero_copy_only=False), dtype=np.int32)
 
 
 def _with_other_forms(canonical: Sequence[str]) -> dict[str, int]:

@@ -41,7 +41,7 @@ from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
 from hedgerow.plan.fields import ISO_DATE, days_between, escape_for_terminal, parse_day
 from hedgerow.plan.names import is_identifier
-from hedgerow.plan.plan import LARGEST_BOUND, MAX_CATEGORIES
+from hedgerow.plan.plan import LARGEST_BOUND, MANY_CATEGORIES
 from hedgerow.survey.kinds import ABSENT, DATE, MAX_CLASSES, N_KINDS, NUMBER, number_like
 
 
@@ -53,7 +53,7 @@ class Summary:
         kinds: cells of each kind, int64 [N_KINDS].
         is_whole: whether every number is integral.
         spans: the smallest and largest finite number, and of days.
-        values: the distinct texts and the number of each, NaN for none, until there are more than `MAX_CATEGORIES`.
+        values: the distinct texts and the number of each, NaN for none, until there are more than `MANY_CATEGORIES`.
     """
 
     kinds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(N_KINDS, dtype=np.int64))
@@ -98,7 +98,7 @@ class Summary:
         # More numbers are a quantity, not classes.
         has_few = len(values) <= (MAX_CLASSES if self.is_integer else 2)
         if (is_label and has_few) or not (self.is_numeric or (self.is_date and not is_label)):
-            is_long = len(values) > MAX_CATEGORIES
+            is_long = len(values) > MANY_CATEGORIES
             return Entry("texts") if is_long else Entry("categorical", categories=tuple(values))
         low, high = self.spans[DATE if self.is_date else NUMBER]
         if self.is_date:
@@ -129,8 +129,8 @@ def _add(summary: Summary, column: Any, place: Place) -> None:
         finite = found[np.isfinite(found)].tolist()
         summary.spans[kind] = (min(low, *finite, math.inf), max(high, *finite, -math.inf))
     summary.is_whole &= not np.isfinite(numbers[numbers != np.floor(numbers)]).any()
-    if len(summary.values) <= MAX_CATEGORIES:
-        summary.values.update(zip(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist(), numbers.tolist(), strict=False))
+    if len(summary.values) <= MANY_CATEGORIES:
+        summary.values.update(zip(distinct.slice(0, MANY_CATEGORIES + 1).to_pylist(), numbers.tolist(), strict=False))
 
 
 def ask_about_texts(names: Iterable[str]) -> str:

@@ -36,7 +36,7 @@ from hedgerow.errors import DataError, LostRowsError, warn_caller
 from hedgerow.plan.plan import Feature, Label, Plan, Privacy
 from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
-FeatureColumn = NDArray[np.float32] | NDArray[np.int16]
+FeatureColumn = NDArray[np.float32] | NDArray[np.int32]
 LabelColumn = NDArray[np.int32] | NDArray[np.float64]
 
 
@@ -131,7 +131,7 @@ class Records:
 
     Attributes:
         features: in the plan's order. Numeric: float32 [n], NaN where missing, infinite values kept (binning clamps
-            them). Categorical: int16 [n], the index in `Feature.categories`, -1 for a value that is not listed, -2
+            them). Categorical: int32 [n], the index in `Feature.categories`, -1 for a value that is not listed, -2
             where missing.
         label: as `LabelKind.values` has it: int32 [n], the index in `Label.classes` or the code of a time to an event;
             float64 [n] of numbers, clamped to the label's public bounds; None when it was not asked for.

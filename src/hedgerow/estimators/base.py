@@ -44,7 +44,7 @@ from hedgerow.plan.fields import days_between, format_day, parse_day
 from hedgerow.plan.plan import DECLARED, FOUND, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.privacy.outlook import doubt_of
+from hedgerow.privacy.outlook import LEAST_BUCKETS, doubt_of, with_buckets
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
 from hedgerow.survey.bounds import BOOLEANS, Findings, Range, kind_of_counts
@@ -59,8 +59,6 @@ _log = logging.getLogger(__name__)
 FROM_DATA = "data"
 FROM_TYPE = "from type"
 PRIVATE = "private"
-HASH_BUCKETS = 32
-"""Of a column of text without declared categories."""
 
 
 class Columns(dict[str, Any]):
@@ -249,7 +247,7 @@ def _found_feature(kind: int, found: Range | None) -> dict[str, Any]:
     if found is None:
         if kind == TRUTH:
             return {"type": "categorical", "categories": list(BOOLEANS)}
-        return {"type": "hashed", "buckets": HASH_BUCKETS}
+        return {"type": "hashed", "buckets": LEAST_BUCKETS}
     low, high = days_between(*found.bounds) if kind == DATE else found.bounds
     return {"type": "date" if kind == DATE else "numeric", "min": low, "max": high, "integer": found.is_whole}
 
@@ -760,7 +758,7 @@ class PrivateTrees(BaseEstimator):
             ),
         }
         with _in_parameters(self):
-            return Plan.from_dict(content)
+            return with_buckets(Plan.from_dict(content))
 
     def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
         """The plan's [model], and the section of its algorithm."""

@@ -82,7 +82,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         categories: dictionary from a feature's name or position to the list of its public categories. "from type", for
             one of them or for all, **takes as public** those that a column's type lists (pandas' `category`, polars'
             `Enum`): only for types from a code book, for `astype("category")` lists what stands in the rows. Text
-            without categories is hashed into 32 public buckets, which costs nothing.
+            without categories is hashed into public buckets, 32 or as many as the signal carries.
         classes: the public list of classes; None finds whole numbers from -128 to 1023, or texts of up to 16 bytes,
             by noisy counts, for 2 % of the budget. Rows of a class that is not found are left out.
         n_records: the public or declared number of records; None counts them, with noise.

@@ -128,7 +128,7 @@ def _effect(places: Floats, rule: np.random.Generator) -> Floats:
 
 def _column(feature: Feature, places: Floats) -> FeatureColumn:
     if feature.is_categorical:
-        return np.asarray(places * len(feature.categories), dtype=np.int16)
+        return np.asarray(places * len(feature.categories), dtype=np.int32)
     low, high = feature.min, feature.max
     assert low is not None and high is not None
     values = low + places * (high - low)

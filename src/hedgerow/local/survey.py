@@ -23,6 +23,7 @@ from hedgerow.plan.registry import label_kinds
 from hedgerow.plan.toml import plan_toml, toml_without_classes
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.outlook import with_buckets
 from hedgerow.privacy.public import PublicColumn, PublicInputs, list_units
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
 from hedgerow.server.release import Answering, PlainAggregation, Releaser, check_cost
@@ -356,7 +357,7 @@ def draft_plan(
     ]
     if label is None or not features:
         return None
-    return Plan.from_dict(
+    plan = Plan.from_dict(
         {
             "version": PLAN_VERSION,
             "name": statistics.label,
@@ -378,6 +379,7 @@ def draft_plan(
             ),
         }
     )
+    return with_buckets(plan)
 
 
 def usual_epsilon(report: PrivacyReport) -> float:

@@ -9,8 +9,10 @@ import numpy as np
 from hedgerow.losses.kinds import ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
 from hedgerow.losses.labels import Classes
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, exponentials
-from hedgerow.plan.plan import MAX_CATEGORIES, Label, Plan
+from hedgerow.plan.plan import Label, Plan
 
+MAX_CLASSES = 250
+"""One score for each, which all records carry."""
 HESSIAN_SCALE = 2.0
 """Largest c for which the norm of a record never exceeds that of its gradient alone, which reaches sqrt(2)."""
 
@@ -79,7 +81,7 @@ class Multiclass(Classes):
 
     type = "multiclass"
     hint = '"multiclass" with three classes or more'
-    n_classes = 3, MAX_CATEGORIES, f"3 to {MAX_CATEGORIES} classes"
+    n_classes = 3, MAX_CLASSES, f"3 to {MAX_CLASSES} classes"
     position = "probability"
 
     def n_outputs(self, label: Label) -> int:

@@ -337,7 +337,7 @@ def encode_matrix(grid: Grid, matrix: NDArray[np.float32]) -> CodeArray:
         if not feature.is_categorical:
             columns.append(np.ascontiguousarray(column))
             continue
-        indices = np.where(np.isnan(column), -2, column).astype(np.int16)
+        indices = np.where(np.isnan(column), -2, column).astype(np.int32)
         columns.append(np.where(indices == feature.n_categories, -1, indices))
     return grid.encode(tuple(columns))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hedgerow.plan.fields import escape_for_terminal, format_day
-from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION
+from hedgerow.plan.plan import MANY_CATEGORIES, MAX_CATEGORIES, PLAN_VERSION
 from hedgerow.plan.registry import label_kinds
 from hedgerow.plan.toml import OPEN_CLASSES, toml_value
 
@@ -131,8 +131,9 @@ def _feature(name: str, entry: Entry) -> str:
         )
     if entry.kind == "texts":
         return (
-            f"# Left out: {toml_value(name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
-            "# or free text teaches a model nothing general; group rarer values to use it."
+            f"# Left out: {toml_value(name)} has more than {MANY_CATEGORIES} different texts. An identifier\n"
+            "# or free text teaches a model nothing general. Codes of a code book may be listed as categories, in the\n"
+            f"# book's order and up to {MAX_CATEGORIES:,}, or hashed."
         )
     lines = ["[[features]]", f"name = {toml_value(name)}"]
     return "\n".join([*lines, *(_write_known_feature(entry) if entry.kind else _open_feature(entry))])

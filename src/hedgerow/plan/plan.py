@@ -44,8 +44,9 @@ from hedgerow.plan.registry import LabelKind, PlanRules, label_kinds, rules_by_m
 
 PLAN_VERSION = 1
 DEFAULT_ALGORITHM = "boosting"
-MAX_CATEGORIES = 250
-"""A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
+MAX_CATEGORIES, MANY_CATEGORIES = 65_000, 250
+"""A category is one code of two bytes, and of one byte up to the second; a few are kept for unknown and missing
+values. A list beyond the second is one of codes: neighbours in it may share a leaf, and no draft makes one of texts."""
 MAX_STRUCTURE_SEED = 2**63 - 1
 MOST_NAMED = 12
 """Features that a line for a person names."""

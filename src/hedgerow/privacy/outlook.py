@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from hedgerow.plan.plan import ModelSection, Plan
+from hedgerow.plan.plan import DEFAULT_ALGORITHM, FOUND, ModelSection, Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.protocol.groups import median_noise_factor
 
@@ -19,6 +19,8 @@ Shares are of AUC - 1/2 of the same trees without noise on all rows, over four p
 """
 LITTLE_SIGNAL = 300.0
 """Below, a model of most data sets says little."""
+LEAST_BUCKETS, MOST_BUCKETS, SIGNAL_OF_BUCKET = 32, 1024, 16
+"""Of hashed text, and the signal for each: with less of it fewer texts can be told apart (docs/defaults.md)."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,22 @@ def outlook_of(plan: Plan, epsilon: float | None = None) -> Outlook:
         return Outlook(signal)
     _, *shares = max(row for row in MEASURED_SIGNAL if row[0] <= signal)
     return Outlook(signal, *shares)
+
+
+def with_buckets(plan: Plan) -> Plan:
+    """The plan with as many buckets as its signal carries, a power of two, where noisy sums found text without a list.
+
+    For trees alone: in a linear model each bucket has a coefficient of its own, and noise with it.
+    """
+    if plan.model.algorithm != DEFAULT_ALGORITHM or math.isinf(plan.privacy.epsilon):
+        return plan
+    most = int(min(outlook_of(plan).signal, 1e9)) // SIGNAL_OF_BUCKET
+    buckets = max(LEAST_BUCKETS, min(MOST_BUCKETS, 1 << max(0, most.bit_length() - 1)))
+    features = [
+        replace(own, buckets=buckets, categories=()) if own.is_hashed and own.origin == FOUND else own
+        for own in plan.features
+    ]
+    return replace(plan, features=tuple(features))
 
 
 def is_measured(plan: Plan) -> bool:

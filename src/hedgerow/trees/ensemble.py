@@ -6,7 +6,8 @@ In a file each tree is complete: 2**depth - 1 nodes numbered as in a heap (see `
     cuts            c: cells up to c go left; SET: the node splits a set of categories; ALL_LEFT: everything goes left
     thresholds      for a cut, the number it stands for: values below it go left; else null
     missing_left    1 where a missing value goes left
-    sets            node number -> the codes that go left (K: not listed, K + 1: missing)
+    sets            node number -> the codes that go left (K: not listed, K + 1: missing); of a feature with more than
+                    256 codes a bit for each code, the first one lowest, as a hexadecimal text of whole bytes
     values          leaf after leaf, output after output, integers in units of 2**-16 score
     weights         per leaf, what was released of its weight; null when it was not kept
 
@@ -36,7 +37,7 @@ from hedgerow.losses.survival import BASELINE_LIMIT, Baseline, survival_curves
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
-from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid, build_grid
+from hedgerow.trees.binning import MAX_BYTE_CODES, CodeArray, FeatureGrid, Grid, build_grid
 from hedgerow.trees.constraints import Directions, build_groups, keeps_apart
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.random_trees import concatenate
@@ -261,9 +262,14 @@ def _trees_to_dicts(grid: Grid, fitted: FittedTrees, weights: NDArray[np.int64] 
     return [dict(zip(columns, fields, strict=True)) for fields in zip(*columns.values(), strict=True)]
 
 
-def _sets(batch: TreeBatch, is_set: NDArray[np.bool_], n_codes: NDArray[np.int64]) -> list[dict[str, list[int]]]:
+def _sets(batch: TreeBatch, is_set: NDArray[np.bool_], n_codes: NDArray[np.int64]) -> list[dict[str, list[int] | str]]:
     """Per tree the codes that go left at each node that splits a set of categories; `is_set`, `n_codes` per node."""
-    sets: list[dict[str, list[int]]] = [{} for _ in range(batch.n_trees)]
+    sets: list[dict[str, list[int] | str]] = [{} for _ in range(batch.n_trees)]
+    is_long = is_set & (n_codes > MAX_BYTE_CODES)
+    for tree, node in np.argwhere(is_long).tolist():
+        own = batch.goes_left[tree, node, : n_codes[tree, node]]
+        sets[tree][str(node)] = np.packbits(own, bitorder="little").tobytes().hex()
+    is_set = is_set & ~is_long
     is_own = np.arange(n_codes[is_set].max(initial=0)) < n_codes[is_set][:, None]
     goes_left = is_own & (batch.goes_left[is_set, : is_own.shape[1]] != 0)
     ends = goes_left.sum(axis=1).cumsum()
@@ -354,6 +360,8 @@ class _TreeReader:
 
     def _codes(self, codes: object, feature: FeatureGrid) -> list[int]:
         wrong = f"a set of {self._name} is not a list of ascending codes of a categorical feature"
+        if feature.n_codes > MAX_BYTE_CODES:
+            codes = _codes_of_bits(codes)
         if not isinstance(codes, list) or not all(type(code) is int for code in codes):
             raise ModelError("model-invalid", fault=wrong)
         in_range = all(0 <= code < feature.n_codes for code in codes)
@@ -370,6 +378,15 @@ class _TreeReader:
             fault = f"{field} of {self._name} has a number outside {low} to {high}"
             raise ModelError("model-invalid", code=code, fault=fault)
         return numbers
+
+
+def _codes_of_bits(text: object) -> list[int] | None:
+    """The codes of a set that is written as bits; None for what is no such text."""
+    if not isinstance(text, str) or len(text) % 2 or not set(text) <= set("0123456789abcdef"):
+        return None
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), dtype=np.uint8), bitorder="little")
+    found: list[int] = np.flatnonzero(bits).tolist()
+    return found
 
 
 def _integer(table: Mapping[str, Any], field: str, low: int, high: int) -> int:

@@ -26,6 +26,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.plan.plan import MANY_CATEGORIES
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
 from hedgerow.trees.binning import Grid
 
@@ -42,6 +43,9 @@ ANY_SET, SMALL_SET = -1, -2
 """In place of the length of a node's interval, see `intervals`."""
 SMALL_CODES = 64
 """How many codes have a bit in a word."""
+MANY_CODES = MANY_CATEGORIES + 2
+"""With more, a categorical feature is divided in the order of its list by every second draw: codes of diagnoses or
+places that begin alike stand together, and a few large leaves say what they have in common."""
 
 
 class PublicRandom:
@@ -119,9 +123,10 @@ class CutTable:
     """
 
     def __init__(self, grid: Grid) -> None:
-        self.cuts = np.zeros((grid.n_features, grid.n_codes), dtype=np.int64)
+        most = max((len(feature.edges) for feature in grid.features), default=0)
+        self.cuts = np.zeros((grid.n_features, most), dtype=np.int64)
         self.n_cuts = np.zeros(grid.n_features, dtype=np.int64)
-        self.below = np.zeros((grid.n_features, grid.n_codes + 1), dtype=np.int64)
+        self.below = np.zeros((grid.n_features, most + 1), dtype=np.int64)
 
     @classmethod
     def of(cls, cuts: Cuts, grid: Grid) -> CutTable:
@@ -236,6 +241,17 @@ def permutation(words, at, order):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def _order_codes(words, at, order):  # type: ignore[no-untyped-def]
+    """Writes the codes of a categorical feature in random order, or, of very many, by a coin in that of the list."""
+    if len(order) > MANY_CODES:
+        at += 1
+        if words[at - 1] & np.uint64(1):
+            order[:] = np.arange(len(order))
+            return at
+    return permutation(words, at, order)
+
+
+@numba.njit(cache=True, nogil=True)
 def draw_trees(  # type: ignore[no-untyped-def]
     words, features, starts, cuts, n_cuts, below, n_codes, is_categorical, n_nodes, n_grid_codes, groups, is_central
 ):
@@ -278,7 +294,7 @@ def draw_trees(  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def]
-    """Every category a leaf of its own when there are enough; else neighbours in a random order share one.
+    """Every category a leaf of its own when there are enough; else neighbours in an order of them share one.
 
     Args:
         words: uint64, at least 2 * n_codes.
@@ -288,7 +304,7 @@ def _draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def
     n_nodes = len(goes_left)
     n_leaves = n_nodes + 1
     order = np.empty(n_codes, dtype=np.int64)
-    at = permutation(words, np.int64(0), order)
+    at = _order_codes(words, np.int64(0), order)
     starts_leaf = np.zeros(n_codes + 1, dtype=np.int64)
     if n_codes <= n_leaves:
         starts_leaf[1:n_codes] = 1
@@ -342,7 +358,7 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
     The candidate is any of them, or of their middle half where `is_central`, uniformly.
 
     The arguments are those of `draw_trees` for one tree, and its arrays, which are written; the cuts of a categorical
-    feature count its codes in a random order.
+    feature count its codes in an order of them.
     """
     n_nodes, k = len(feature), len(features)
     orders = np.empty((k, n_codes.max()), dtype=np.int64)
@@ -355,7 +371,7 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
         own = features[i]
         end[0, i] = n_codes[own] - 1 if is_categorical[own] else n_cuts[own]
         if is_categorical[own]:
-            at = permutation(words, at, orders[i, : n_codes[own]])
+            at = _order_codes(words, at, orders[i, : n_codes[own]])
     pending, n_pending = np.zeros(n_nodes, dtype=np.int64), 1
     while n_pending:
         n_pending -= 1

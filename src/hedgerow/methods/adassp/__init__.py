@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hedgerow.methods import Method, Parts
 from hedgerow.plan.fields import define_field, integer, number, one_of, refuse
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import MANY_CATEGORIES, Plan
 from hedgerow.plan.registry import own_section
 
 
@@ -51,6 +51,11 @@ def check(plan: Plan) -> None:
     """Raise PlanError for a plan that contradicts itself."""
     if plan.label.kind.is_number and Adassp.of(plan).loss not in ("auto", "squared"):
         raise refuse("adassp.loss", Adassp.of(plan).loss, '"squared" for a regression')
+    for index, feature in enumerate(plan.features):
+        # Each is a column of X^T X.
+        if len(feature.categories) > MANY_CATEGORIES:
+            n_most = f"at most {MANY_CATEGORIES} categories with adassp"
+            raise refuse(f"features[{index}].categories", len(feature.categories), n_most)
 
 
 def _parts() -> Parts:

@@ -371,7 +371,9 @@ def _table_trees(grid: Grid) -> tuple[TreeBatch, NDArray[np.int64]]:
     leaf_of_code = np.full((grid.n_features, grid.n_codes), -1, dtype=np.int64)
     for index, cells in enumerate(grid.features):
         if cells.is_categorical:
-            leaf_of_code[index, : cells.n_codes] = np.arange(cells.n_codes)
+            # Very many have no column, see `hedgerow.methods.adassp.check`, and no leaf.
+            n_own = cells.n_codes
+            leaf_of_code[index, :n_own] = np.arange(n_own) if n_own <= MAX_BYTE_CODES else 0
         else:
             leaf_of_code[index, : cells.n_cells] = _leaf_of_cell(cells)
             leaf_of_code[index, cells.missing_code] = leaf_of_code[index, cells.n_cells // 2]
