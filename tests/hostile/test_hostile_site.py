@@ -49,12 +49,12 @@ from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived
 from tests.builders import coded, make_plan
+from tests.federation_files import SumOverSurvivors
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
 
-    from tests.federation_files import SumOverSurvivors
-from tests.memory_network import MemoryHub
+    from tests.memory_network import MemoryHub
 
 HOSTILE, HONEST = "site-0", ("site-1", "site-2", "site-3", "site-4")
 N_TREES = 6
