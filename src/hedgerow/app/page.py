@@ -22,6 +22,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any, Self
 
 from hedgerow.app import cost, fit
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 Action = Callable[[Mapping[str, Any]], str]
 """Does what a person asks for on the page and says what was done; raises HedgerowError, whose text is shown."""
 
-_KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_KINDS = {"": "text/html", "js": "text/javascript", "css": "text/css"}
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_BETWEEN_SIGNS = 15.0
 """Of life, so that a browser notices when the process is gone."""
@@ -75,7 +76,7 @@ class Page:
 
     Args:
         place: [HOST:]PORT; port 0 takes a free one; without a host it is for this machine only.
-        name: of its own files: NAME.html and NAME.js, besides page.css and page.js.
+        name: of its own files: NAME.html, within page.html, and NAME.js, besides page.css and page.js.
         title: what it is, for the line that says where.
         actions: what may be done on it, by name. From another machine nothing may, wherever the page is served.
 
@@ -85,20 +86,22 @@ class Page:
     """
 
     def __init__(self, place: str, name: str, title: str, actions: Mapping[str, Action] | None = None) -> None:
-        own = Address.parse(place, "--console", host="127.0.0.1")
-        self._host = own.host
+        address = Address.parse(place, "--console", host="127.0.0.1")
+        self._host = address.host
         self._token, self._actions = secrets.token_urlsafe(16), actions or {}
-        self._files = {"": f"{name}.html", **{file: file for file in (f"{name}.js", "page.css", "page.js")}}
+        own = {"name": name, "main": _file(f"{name}.html").decode()}
+        self._files = {"": Template(_file("page.html").decode()).substitute(own).encode()}
+        self._files |= {file: _file(file) for file in (f"{name}.js", "page.css", "page.js")}
         self._picture = b""
         self._parts: dict[str, Any] = {}
         self._state, self._version, self._n_streams, self._closes = b"{}", 0, 0, False
         self._lock = threading.RLock()
         try:
-            self._server = HttpPort(*own, self._answer, ("GET", "POST"))
+            self._server = HttpPort(*address, self._answer, ("GET", "POST"))
         except OSError as error:
             fault = f"Pages cannot be served ({error.strerror or error})"
-            raise EnvironmentFault("address-in-use", fault=fault, address=own) from error
-        self.url = f"http://{Address(own.host, self._server.port)}/{self._token}/"
+            raise EnvironmentFault("address-in-use", fault=fault, address=address) from error
+        self.url = f"http://{Address(address.host, self._server.port)}/{self._token}/"
         note(f"{title}, for this machine's browser: {self.url}")
 
     # What stands on it ------------------------------------------------------------------------------------------------
@@ -139,9 +142,7 @@ class Page:
         if request.method == "POST":
             return await self._carry_out(request, name)
         if name in self._files:
-            file = self._files[name]
-            content = resources.files("hedgerow.app").joinpath(file).read_bytes()
-            return Response(content, media_type=_KINDS[file.rpartition(".")[2]])
+            return Response(self._files[name], media_type=_KINDS[name.rpartition(".")[2]])
         if name == "state":
             return Response(self._state, media_type="application/json")
         if name == "shapes.png" and self._picture:
@@ -230,6 +231,10 @@ class Page:
         if isinstance(fault, HedgerowError):
             self.fail(fault)
         self.close()
+
+
+def _file(name: str) -> bytes:
+    return resources.files("hedgerow.app").joinpath(name).read_bytes()
 
 
 def _draw_shapes(model: Model) -> bytes:
