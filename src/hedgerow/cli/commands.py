@@ -25,7 +25,8 @@ from hedgerow.cli import (
 from hedgerow.errors import UsageError
 
 GROUPS = (
-    train, plan, privacy, survey, evaluate, model, study, join, owner, ledger, coordinator, node, monitor, parties,
+    train, plan, privacy, survey, evaluate, model, study, join, owner,
+    ledger, coordinator, node, monitor, parties,
 )  # fmt: skip
 _EXIT_CODES = """\
 exit codes:
