@@ -180,7 +180,7 @@ def lumberjack_forest(table: Table, train: NDArray[np.bool_], epsilon: float, de
     def release(query: Query) -> IntVector:
         return sums.sum_of(query) + noise.sample(noise_of(query).central_sigma, query.length, str(query.purpose))
 
-    run = Run.of(plan, settings)
+    run = Run.from_plan(plan, settings)
     forest, leaves, found, _ = harness.carried_out(searched(run, settings), release)
     values = np.zeros((len(leaves), 1 if table.is_regression else found.shape[1]))
     for root in forest.routes.roots:

@@ -69,7 +69,7 @@ def lumberjack(plan: Plan, settings: LumberjackSettings) -> Program:
         plan: the plan.
         settings: its resolved settings.
     """
-    return grow_by(Run.of(plan, settings), lambda grown: _grow(grown, settings))
+    return grow_by(Run.from_plan(plan, settings), lambda grown: _grow(grown, settings))
 
 
 def searched(

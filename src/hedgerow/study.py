@@ -349,11 +349,11 @@ class Reception:
         try:
             return self._answer(message)
         except WireRefusal as refusal:
-            return Farewell.of(refusal)
+            return Farewell.from_refusal(refusal)
         except CodecFault as fault:
-            return Farewell.of(translate_fault(fault))
+            return Farewell.from_refusal(translate_fault(fault))
         except (PrimitiveFault, RemoteProtocolError, UsageError, ValueError):
-            return Farewell.of(WireRefusal(WireCode.MALFORMED))
+            return Farewell.from_refusal(WireRefusal(WireCode.MALFORMED))
 
     def _answer(self, message: bytes) -> Encoded:
         match kind_in(message):

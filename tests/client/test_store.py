@@ -153,7 +153,7 @@ def test_what_refuses_a_step_does_not_keep_it(store: NodeStore) -> None:
 def answered_slot(lab: Lab, store: NodeStore) -> tuple[bytes, bytes]:
     """Masks and answers, and writes what a session would; returns node 0's request and answer."""
     aggregator = lab.collected()
-    store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view)))
+    store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.from_view(lab.view)))
     request = lab.request(aggregator, 0, (0, 1, 2, 3, 4))
     step = lab.answered(0, request)
     store.save(RUN, NodeStep(step.state, answered=0))
@@ -249,7 +249,7 @@ def two_rounds(store: NodeStore) -> None:
     answered_slot(lab, store)
     aggregator = lab.collected("tree-2")
     released = ((0, np.zeros(4, dtype=np.int64)),)
-    step = NodeStep(lab.node(0), released, (1, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view))
+    step = NodeStep(lab.node(0), released, (1, GaussianEvent(1.0, 1)), masked=Cohort.from_view(lab.view))
     store.save(RUN, step)
     answer = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
     store.save(RUN, NodeStep(answer.state, answered=1))
@@ -293,7 +293,7 @@ def test_a_counter_that_is_one_step_old_frees_no_round(store: NodeStore) -> None
     """It cannot be told from one that a crash has kept from being written; the database says what is over."""
     lab = Lab()
     aggregator = lab.collected()
-    store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view)))
+    store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.from_view(lab.view)))
     backup = (store.folder / "counter.json").read_bytes()
     answer = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
     store.save(RUN, NodeStep(answer.state, answered=0))
@@ -354,7 +354,7 @@ def test_a_crash_between_an_echo_and_its_counter_frees_no_round(
     """The echo is repeated without being written again, and the shares that follow it leave."""
     lab = Lab(wishes=Wishes(1, has_echo=True))
     aggregator = lab.collected()
-    store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view)))
+    store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.from_view(lab.view)))
     _, requests = aggregator.close_vectors(lab.session.coordinator)
     step = lab.answered(0, requests[0])
     with monkeypatch.context() as patch:

@@ -66,7 +66,7 @@ class ToySettings(Settings):
     def planned_releases(self, plan: Plan) -> list[Event]:
         if not self.noise_multiplier:
             return [UnnoisedEvent()]
-        return [DiscreteGaussianEvent.of(integer_sigma(self.noise_multiplier, UNIT**2), UNIT**2, 2)]
+        return [DiscreteGaussianEvent.from_integers(integer_sigma(self.noise_multiplier, UNIT**2), UNIT**2, 2)]
 
 
 def resolve(plan: Plan) -> ToySettings:
@@ -78,7 +78,7 @@ def resolve(plan: Plan) -> ToySettings:
 
 
 def program(plan: Plan, settings: ToySettings) -> Generator[Query, IntVector, Ensemble]:
-    run = Run.of(plan, settings)
+    run = Run.from_plan(plan, settings)
     counts = yield ClassCounts(
         purpose=ClassCounts.purpose_of(0, "both classes"), length=2, bound=UNIT, sensitivity_squared=UNIT**2,
         noise_multiplier=settings.noise_multiplier,

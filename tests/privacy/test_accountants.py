@@ -35,14 +35,16 @@ counts = st.integers(1, 1000)
 deltas = st.floats(-15 * math.log(10), math.log(0.5)).map(math.exp)
 gaussian_events = st.builds(GaussianEvent, multipliers, counts)
 discrete_events = st.builds(
-    lambda sigma, sensitivity, length, count: DiscreteGaussianEvent.of(sigma, sensitivity**2, length, count),
+    lambda sigma, sensitivity, length, count: DiscreteGaussianEvent.from_integers(sigma, sensitivity**2, length, count),
     st.integers(5_000, 10**9),
     st.integers(1, 5_000),
     st.integers(1, 100_000),
     st.integers(1, 200),
 )
 sum_events = st.builds(
-    lambda sigma, n_shares, sensitivity, length: DiscreteGaussianSumEvent.of(sigma, n_shares, sensitivity**2, length),
+    lambda sigma, n_shares, sensitivity, length: DiscreteGaussianSumEvent.from_shares(
+        sigma, n_shares, sensitivity**2, length
+    ),
     st.integers(5_000, 10**9),
     st.integers(1, 200),
     st.integers(1, 5_000),
@@ -134,7 +136,7 @@ class TestContract:
         accountant = get_accountant(name)
         for share_sigma, dear in ((1, True), (1000, False)):
             whole = n_shares * share_sigma**2
-            event = DiscreteGaussianSumEvent.of(share_sigma, n_shares, max(1, whole // 10_000), 1_000)
+            event = DiscreteGaussianSumEvent.from_shares(share_sigma, n_shares, max(1, whole // 10_000), 1_000)
             single = GaussianEvent(event.noise_multiplier)
             ratio = accountant.epsilon([event], 1e-6) / accountant.epsilon([single], 1e-6)
             assert ratio > 1.001 if dear else ratio == pytest.approx(1, rel=1e-4)

@@ -104,7 +104,7 @@ def test_accounted_epsilon_covers_compositions(sigma: int, shift: int, count: in
     def exact_delta(epsilon: float) -> float:
         return float((total * -np.expm1(np.minimum(epsilon - losses, 0.0))).sum())
 
-    event = DiscreteGaussianEvent.of(sigma, shift**2, length=1, count=count)
+    event = DiscreteGaussianEvent.from_integers(sigma, shift**2, length=1, count=count)
     for name in ("gdp", "rdp"):
         assert exact_delta(get_accountant(name).epsilon([event], delta)) <= delta * (1 + 1e-9)
 
@@ -141,5 +141,5 @@ def test_tau_follows_its_formula() -> None:
 def test_a_sum_of_one_share_is_a_discrete_gaussian() -> None:
     """Protects the meeting point of both modes: one share costs what server noise of that sigma costs."""
     for name in ("gdp", "rdp"):
-        alone = get_accountant(name).epsilon([DiscreteGaussianSumEvent.of(5000, 1, 1000**2, 64)], 1e-6)
-        assert alone == get_accountant(name).epsilon([DiscreteGaussianEvent.of(5000, 1000**2, 64)], 1e-6)
+        alone = get_accountant(name).epsilon([DiscreteGaussianSumEvent.from_shares(5000, 1, 1000**2, 64)], 1e-6)
+        assert alone == get_accountant(name).epsilon([DiscreteGaussianEvent.from_integers(5000, 1000**2, 64)], 1e-6)

@@ -165,7 +165,7 @@ def test_append_leaves_the_old_ledger_alone() -> None:
 def test_a_release_cannot_claim_more_noise_than_it_had() -> None:
     """Protects the link of event and noise: multiplier <= sigma / sensitivity, exact integers included."""
     assert _release("a", GaussianEvent(20.0)).event == GaussianEvent(20.0)
-    assert _release("a", DiscreteGaussianEvent.of(20480, 1024**2, 32))
+    assert _release("a", DiscreteGaussianEvent.from_integers(20480, 1024**2, 32))
     with pytest.raises(PrivacyError) as caught:
         _release("a", GaussianEvent(20.001))
     assert caught.value.code == "malformed-ledger"

@@ -144,7 +144,7 @@ def test_a_mixed_ledger_equals_an_independent_account(rate: float, multiplier: f
 
 def test_a_mixture_costs_more_than_its_parts() -> None:
     """Nothing in a mixed ledger is free: leaving out any event lowers epsilon."""
-    events: list[Event] = [sampled(count=50), DiscreteGaussianEvent.of(80_000, 10_000**2, 4), filtered(10)]
+    events: list[Event] = [sampled(count=50), DiscreteGaussianEvent.from_integers(80_000, 10_000**2, 4), filtered(10)]
     whole = epsilon_renyi(events, DELTA)
     for size in (1, 2):
         assert all(epsilon_renyi(part, DELTA) < whole for part in itertools.combinations(events, size))

@@ -115,7 +115,7 @@ def _shared(*cohorts: NoiseCohort | None) -> Ledger:
     """One release in each of these cohorts; None for one of a version that did not keep it."""
     releases = []
     for index, cohort in enumerate(cohorts):
-        event = DiscreteGaussianSumEvent.of(8000, 4 if cohort is None else cohort.n_shares, 10**6, 32)
+        event = DiscreteGaussianSumEvent.from_shares(8000, 4 if cohort is None else cohort.n_shares, 10**6, 32)
         sigma = 8000 * math.sqrt(event.n_shares)
         releases.append(Release(f"run/{index}", index, "LeafSums", event, 32, 1000.0, sigma, cohort))
     return Ledger(tuple(releases))

@@ -42,9 +42,9 @@ from tests.builders import bare_plan, make_data, make_plan
 
 EVENTS: tuple[Event, ...] = (
     GaussianEvent(9.0, count=3),
-    DiscreteGaussianEvent.of(90_000, 10**8, 32),
-    DiscreteGaussianSumEvent.of(40_000, 4, 10**8, 32),
-    LocalGaussianEvent.of(90_000, 10**8, 32),
+    DiscreteGaussianEvent.from_integers(90_000, 10**8, 32),
+    DiscreteGaussianSumEvent.from_shares(40_000, 4, 10**8, 32),
+    LocalGaussianEvent.from_integers(90_000, 10**8, 32),
     DiscreteLaplaceEvent(0.02, 0.5, 7),
     DiscreteLaplaceVectorEvent(0.02, 1.0, 7, zcdp_weight=1e-4),
     SelectionEvent(0.02, 1.0, 7),
@@ -88,7 +88,7 @@ def test_rows_of_a_gaussian_run_are_exact(n_rows: int) -> None:
     """Of n rows mu is n times that of one: epsilon from the ledger's own sigmas is what mpmath finds, and not below."""
     releases, weight = [], mpmath.mpf(0)
     for at, (sigma, squared) in enumerate(itertools.product((70_000, 90_001), (10**8, 3 * 10**8))):
-        event = DiscreteGaussianEvent.of(sigma, squared, 8)
+        event = DiscreteGaussianEvent.from_integers(sigma, squared, 8)
         releases.append(Release(f"run/{at}", at, "LeafSums", event, 8, math.sqrt(squared), sigma))
         weight += mpmath.mpf(squared) / mpmath.mpf(sigma) ** 2
     found = build_report(Ledger(tuple(releases)), PrivacyContext(delta=1e-6)).epsilon_of_rows(n_rows)
@@ -175,7 +175,7 @@ def origins_plan(origins: list[str], label: str = "declared", *, prepared: bool 
 
 def report_of_plan(plan: Plan) -> PrivacyReport:
     releases = [*read_prepared_ledger(plan), Release("0/LeafSums", 0, "LeafSums", GaussianEvent(9.0), 1, 1.0, 9.0)]
-    return build_report(Ledger(tuple(releases)), PrivacyContext.of(plan))
+    return build_report(Ledger(tuple(releases)), PrivacyContext.from_plan(plan))
 
 
 def test_what_is_taken_as_public_is_all_that_the_plan_has_with_where_it_is_from() -> None:

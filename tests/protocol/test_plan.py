@@ -476,4 +476,4 @@ def test_where_a_column_is_from_is_said_only_where_its_author_did_not_declare_it
         typed, read_off = (Plan.from_dict(changed(f"{path}.origin", word)) for word in ("type", "data"))
         assert Plan.from_dict(typed.to_dict()) == typed and typed.digest != before.digest
         assert [plan.reads_rows for plan in (before, typed, read_off)] == [False, False, True]
-        assert PrivacyContext.of(read_off).bounds_from_data
+        assert PrivacyContext.from_plan(read_off).bounds_from_data

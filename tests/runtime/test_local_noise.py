@@ -95,14 +95,17 @@ def test_one_record_is_charged_and_nothing_is_added_centrally() -> None:
 @pytest.mark.parametrize("name", ["gdp", "rdp", "pld"])
 def test_accountants_know_the_event_and_no_other_like_it(name: str) -> None:
     """One record's noise costs what the coordinator's of that size costs; a kind they have not met is an error."""
-    local, central = LocalGaussianEvent.of(4000, 10**6, 32), DiscreteGaussianEvent.of(4000, 10**6, 32)
+    local, central = (
+        LocalGaussianEvent.from_integers(4000, 10**6, 32),
+        DiscreteGaussianEvent.from_integers(4000, 10**6, 32),
+    )
     judge = get_accountant(name)
     assert judge.epsilon([local] * 7, 1e-5) == judge.epsilon([central] * 7, 1e-5)
 
     class Unheard(LocalGaussianEvent):
         pass
 
-    unheard: Any = Unheard.of(4000, 10**6, 32)
+    unheard: Any = Unheard.from_integers(4000, 10**6, 32)
     with pytest.raises(PrivacyError) as caught:
         judge.epsilon([unheard], 1e-5)
     assert caught.value.code == "unknown-event"

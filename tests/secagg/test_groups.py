@@ -73,7 +73,7 @@ def test_what_is_promised_is_a_groups() -> None:
     view = lab_of().view
     assert set(view.by_node.values()) == {derive(4, view.parameters.wishes)}
     for part in view.parts:
-        assert Cohort.of(view, part[0]).members == frozenset(part)
+        assert Cohort.from_view(view, part[0]).members == frozenset(part)
         assert all(set(view.peers(node)) == set(part) - {node} for node in part)
 
 

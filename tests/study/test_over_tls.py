@@ -131,7 +131,7 @@ class CutAt:
             self.network.cut()
             return b""
         if is_it and self._moment == "ends":
-            return Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()
+            return Farewell.from_refusal(WireRefusal(WireCode.CLOSED)).to_bytes()
         answer = self._study.answer(message).to_bytes()
         guest = self._study.guest("north")
         if guest.party is not None and not guest.is_confirmed:

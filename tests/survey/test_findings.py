@@ -417,7 +417,10 @@ def test_a_report_says_what_the_run_has_not_seen() -> None:
     """Releases before a run are the word of whoever wrote the plan: their number is told, and cannot be lost."""
     plan = Plan.from_dict({**PLAN, "prepared": [RELEASE]})
     ledger = read_prepared_ledger(plan)
-    report, plain = build_report(ledger, PrivacyContext.of(plan)), build_report(ledger, PrivacyContext(delta=1e-6))
+    report, plain = (
+        build_report(ledger, PrivacyContext.from_plan(plan)),
+        build_report(ledger, PrivacyContext(delta=1e-6)),
+    )
     assert report.text() != replace(report, n_prepared=0).text() and report.to_dict()["n_prepared"] == 1
     assert "before the run" not in plain.text() and "n_prepared" not in plain.to_dict()
     check_claims(report.to_dict(), report)

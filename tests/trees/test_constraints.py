@@ -64,7 +64,7 @@ def broken_pairs(scores: NDArray[Any], grid: Grid, signs: list[int]) -> int:
 def ordered(plan: Plan) -> tuple[Grid, Directions, OrderedSum]:
     """The grid of a plan, its directions, and a sum without a tree."""
     grid = build_grid(plan)
-    directions = Directions.of(plan, grid)
+    directions = Directions.from_plan(plan, grid)
     assert directions is not None
     return grid, directions, OrderedSum(directions, grid.n_codes)
 
@@ -120,7 +120,7 @@ def test_trees_of_several_features_take_back_what_holds_for_all_records() -> Non
     grid, _, whole = ordered(plan)
     own, mixed = tree_of(plan, grid, [0], 2, 1), tree_of(plan, grid, [0, 2], 3, 3)
     falls = -1000 * np.arange(8).reshape(1, 8, 1).astype(np.int32)
-    flat = OrderedSum(Directions.of(plan, grid), grid.n_codes).add(mixed, falls)
+    flat = OrderedSum(Directions.from_plan(plan, grid), grid.n_codes).add(mixed, falls)
     rising = 100_000 * np.arange(4).reshape(1, 4, 1).astype(np.int32)
     whole.add(own, rising)
     found = whole.add(mixed, falls)

@@ -106,7 +106,7 @@ def test_the_kernel_draws_what_the_definition_says(data: st.DataObject, depth: i
         if not grid.features[f].is_categorical
     }
     counts = {f: [data.draw(st.integers(1, 9)) for _ in own] for f, own in cuts.items()}
-    words, table = draw_words(seed, 0, [features], grid, depth), CutTable.of(cuts, grid)
+    words, table = draw_words(seed, 0, [features], grid, depth), CutTable.from_cuts(cuts, grid)
     for feature, own in cuts.items():
         table.put(feature, own, counts[feature])
     fast = random_trees(words, [features], table, grid, depth, is_central=is_central)

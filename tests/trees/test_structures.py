@@ -58,7 +58,7 @@ def test_central_splits_leave_out_the_outer_quarters_of_what_is_open(depth: int)
     numeric = [{"name": name, "type": "numeric", "min": 0.0, "max": 1.0} for name in "ab"]
     grid, cuts = build_grid(make_plan(features=numeric)), list(range(3, 3 * 32, 3))
     seen: dict[tuple[int, int], set[int]] = {}
-    table = CutTable.of({0: cuts, 1: []}, grid)
+    table = CutTable.from_cuts({0: cuts, 1: []}, grid)
     for seed in range(300):
         words = draw_words(seed, 0, [[0, 1]], grid, depth)
         tree = random_trees(words, [[0, 1]], table, grid, depth, is_central=True)
@@ -197,7 +197,7 @@ def test_a_batch_is_its_trees_one_by_one() -> None:
     everything = list(range(grid.n_features))
     subsets = [[feature] for feature in everything] + [everything, everything[::-1], everything[:2]]
     words = draw_words(8, 0, subsets, grid, 3)
-    batch = random_trees(words, subsets, CutTable.of(cuts, grid), grid, 3)
+    batch = random_trees(words, subsets, CutTable.from_cuts(cuts, grid), grid, 3)
     for number, features in enumerate(subsets):
         alone = random_tree(PublicRandom(8, f"tree {number}"), features, cuts, grid, 3)
         np.testing.assert_array_equal(batch.feature[number], alone.feature[0])

@@ -495,7 +495,7 @@ def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = Fals
         try:
             took.add(read_as(Wanted, message).party)
         except WireRefusal as refusal:
-            return Farewell.of(refusal).to_bytes()
+            return Farewell.from_refusal(refusal).to_bytes()
         return content
 
     place = Address.parse(options.listen, "--listen")

@@ -162,7 +162,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def log_fit(table: Location, plan: Plan, policy: Policy, tell: Tell, seen: Seen | None = None) -> None:
-    """Tell a node's owner, and no one else, how its table fits the plan, before anyone is dialled.
+    """Log how the table fits the plan: for the site's own log only, and before anything is connected.
 
     No cell is told: what is said here may stand in a log. `seen` is given the table's name, and all that was found.
 

@@ -65,7 +65,7 @@ _SERVES_NODES = {WireCode.VERSION_MISMATCH, WireCode.MALFORMED}
 """How a coordinator that enrols no one any more answers a party's certificate and question: the run has begun."""
 
 
-_NOT_NOW = Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()
+_NOT_NOW = Farewell.from_refusal(WireRefusal(WireCode.CLOSED)).to_bytes()
 """What a coordinator says that is about to end, for want of room on its disk for instance: it will be started again."""
 
 

@@ -124,7 +124,7 @@ def _read_now(load: Load, plan: Plan | None, tables: Sequence[Location], tell: T
     before = _stamps(tables)
     early = read_early(load, plan)
 
-    def load(offered: Plan) -> SiteData:
+    def give(offered: Plan) -> SiteData:
         if plan is not None and _stamps(tables) != before:
             tell(
                 "A table was changed since it was read. The run takes the rows as they were then; to have it take the "
@@ -132,7 +132,7 @@ def _read_now(load: Load, plan: Plan | None, tables: Sequence[Location], tell: T
             )
         return early(offered)
 
-    return load
+    return give
 
 
 def _stamps(tables: Sequence[Location]) -> list[tuple[int, int] | None]:

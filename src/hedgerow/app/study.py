@@ -432,7 +432,7 @@ class _Answering:
             return self._reception.answer(message).to_bytes()
         except HedgerowError as fault:
             self._fault = fault
-            return Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()
+            return Farewell.from_refusal(WireRefusal(WireCode.CLOSED)).to_bytes()
 
     def require_well(self) -> None:
         """Raise what has gone wrong here."""

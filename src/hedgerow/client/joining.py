@@ -65,7 +65,7 @@ class NodeFiles:
     book: BudgetBook
 
     @classmethod
-    def of(cls, store: NodeStore, book: BudgetBook, site: str) -> NodeFiles:
+    def for_site(cls, store: NodeStore, book: BudgetBook, site: str) -> NodeFiles:
         """The files of a site's node; from now on the book's lines are this node's."""
         store.note_site(site)
         book.serve(site, store.folder)
@@ -267,7 +267,7 @@ def leave(store: NodeStore, book: BudgetBook, site: str) -> bytes | None:
 
     Raises PolicyRefusal (code "budget-lost") for a book without the runs that the store knows of.
     """
-    files = NodeFiles.of(store, book, site)
+    files = NodeFiles.for_site(store, book, site)
     files.reconcile()
     stored = store.load()
     if stored is None:

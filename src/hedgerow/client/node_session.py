@@ -111,7 +111,7 @@ class NodeSession:
 
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
         self._setup, self._store, self._book = setup, store, book
-        self._files = NodeFiles.of(store, book, setup.site)
+        self._files = NodeFiles.for_site(store, book, setup.site)
         self.state = NodeState.OUTSIDE
         self.ensemble: Ensemble | None = None
         self.evaluation: Evaluation | None = None
@@ -682,7 +682,7 @@ class NodeRun:
         self._setup.policy.check_query(query)
         self._book.require_reserved(self.run_id)
         self._require_group(participant.view)
-        cohort = Cohort.of(participant.view, participant.node)
+        cohort = Cohort.from_view(participant.view, participant.node)
         step, cost = self._mask(participant, cohort, query, request.signed_spec)
         if fresh and not step.persist:
             # The repeated vector is of an earlier round than the one that these releases lead to.

@@ -162,7 +162,7 @@ def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
     if not all(multipliers):
         return [UnnoisedEvent()]
     return [
-        DiscreteGaussianEvent.of(
+        DiscreteGaussianEvent.from_integers(
             integer_sigma(multiplier, demand.sensitivity_squared), demand.sensitivity_squared, demand.length
         )
         for multiplier, demand in zip(multipliers, _demands(plan), strict=True)

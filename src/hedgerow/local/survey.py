@@ -311,7 +311,7 @@ def table_survey(
         is_clear: whether sums of several sites were added up without masks.
     """
     context = replace(
-        PrivacyContext.of(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),
+        PrivacyContext.from_plan(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),
         n_records=max(1, round(found.n_records.value)),
         sums_in_clear=is_clear,
         public=PublicInputs(tuple(_public(column, asked) for column in asked.columns) + list_units(asked.carrier)),

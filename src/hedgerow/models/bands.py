@@ -91,7 +91,7 @@ def shape_bands(plan: Plan, ensemble: Ensemble, ledger: Ledger) -> tuple[ShapeBa
     reason = why_unknown(plan, ensemble)
     if reason:
         raise ModelError("bands-unknown", reason=reason)
-    run, first = Run.of(plan, resolve(plan)), 0
+    run, first = Run.from_plan(plan, resolve(plan)), 0
     sigmas, n_of_batch = np.zeros(ensemble.n_trees), np.ones(ensemble.n_trees, np.int64)
     for release in ledger.releases[len(plan.prepared) :]:
         if release.kind == LeafSums.__name__ and first < ensemble.n_trees:

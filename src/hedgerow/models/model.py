@@ -725,7 +725,7 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
             raise _invalid(f"its ledger's release {release.purpose!r} is entered as another round or kind")
         if not isinstance(release.event, (*_GAUSSIAN, *method_of(plan).parts().events)):
             raise _invalid(f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have")
-    context = PrivacyContext.of(plan)
+    context = PrivacyContext.from_plan(plan)
     is_evaluated = any(release.kind in EVALUATION_KINDS for release in ledger)
     value, planned = stored.get("epsilon_requested"), plan.privacy.epsilon
     if not is_evaluated and value != (_INFINITE if math.isinf(planned) else planned):

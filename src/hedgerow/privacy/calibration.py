@@ -137,7 +137,7 @@ def calibrate_sigmas(
 def list_releases(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> tuple[Event, ...]:
     """The events of the demands when they are answered with discrete Gaussian noise of these sigmas."""
     return tuple(
-        DiscreteGaussianEvent.of(sigma, demand.sensitivity_squared, demand.length, demand.count)
+        DiscreteGaussianEvent.from_integers(sigma, demand.sensitivity_squared, demand.length, demand.count)
         for sigma, demand in zip(sigmas, demands, strict=True)
     )
 
@@ -229,9 +229,9 @@ def _gaussian_noise(noise_multiplier: float, squared: int, length: int, honest_g
     """See `noise_of`; remembered, for a party asks several times in a round, and the sites wait for the answer."""
     if honest_group is None:
         sigma = integer_sigma(noise_multiplier, squared)
-        return QueryNoise(DiscreteGaussianEvent.of(sigma, squared, length), sigma * sigma, sigma, 0)
+        return QueryNoise(DiscreteGaussianEvent.from_integers(sigma, squared, length), sigma * sigma, sigma, 0)
     share = integer_sigma(noise_multiplier, squared, weight=float(honest_group))
-    event = DiscreteGaussianSumEvent.of(share, honest_group, squared, length)
+    event = DiscreteGaussianSumEvent.from_shares(share, honest_group, squared, length)
     return QueryNoise(event, honest_group * share * share, 0, share)
 
 
@@ -246,7 +246,7 @@ def _local_noise_of(query: Query) -> QueryNoise:
             others='"server" or "distributed"',
         )
     sigma = integer_sigma(query.noise_multiplier, query.sensitivity_squared)
-    event = LocalGaussianEvent.of(sigma, query.sensitivity_squared, query.length)
+    event = LocalGaussianEvent.from_integers(sigma, query.sensitivity_squared, query.length)
     return QueryNoise(event, sigma * sigma, 0, 0, record_sigma=sigma)
 
 

@@ -82,7 +82,7 @@ class LatticeEvent(EventBase):
     count: int = 1
 
     @classmethod
-    def of(cls, sigma: int, sensitivity_squared: int, length: int, count: int = 1) -> Self:
+    def from_integers(cls, sigma: int, sensitivity_squared: int, length: int, count: int = 1) -> Self:
         """The event of integer noise `sigma` on an integer query of that squared L2 sensitivity (grid units)."""
         return cls(round_multiplier(sigma * sigma, sensitivity_squared), sigma, length, count)
 
@@ -124,7 +124,9 @@ class DiscreteGaussianSumEvent(EventBase):
     type_name: ClassVar[str] = "discrete-gaussian-sum"
 
     @classmethod
-    def of(cls, share_sigma: int, n_shares: int, sensitivity_squared: int, length: int) -> DiscreteGaussianSumEvent:
+    def from_shares(
+        cls, share_sigma: int, n_shares: int, sensitivity_squared: int, length: int
+    ) -> DiscreteGaussianSumEvent:
         """The event of `n_shares` integer shares on an integer query of that squared L2 sensitivity (grid units)."""
         multiplier = round_multiplier(n_shares * share_sigma * share_sigma, sensitivity_squared)
         return cls(multiplier, share_sigma, n_shares, length)

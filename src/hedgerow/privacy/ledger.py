@@ -278,9 +278,9 @@ def _read_event(prepared: Prepared) -> Event:
     if not prepared.sigma:
         return UnnoisedEvent()
     if prepared.shares:
-        return DiscreteGaussianSumEvent.of(prepared.sigma, prepared.shares, *noise)
+        return DiscreteGaussianSumEvent.from_shares(prepared.sigma, prepared.shares, *noise)
     kind = LocalGaussianEvent if prepared.noise == "local" else DiscreteGaussianEvent
-    return kind.of(prepared.sigma, *noise)
+    return kind.from_integers(prepared.sigma, *noise)
 
 
 def _write_table(release: Release) -> dict[str, Any]:

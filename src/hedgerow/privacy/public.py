@@ -67,7 +67,7 @@ class PublicInputs:
         return 2 * self.line_breaks + 2 if self.line_breaks else 1
 
     @classmethod
-    def of(cls, plan: Plan) -> PublicInputs:
+    def from_plan(cls, plan: Plan) -> PublicInputs:
         """What runs of a plan take as public."""
         # Said by a plan of an older version, or by hand, of all that it has.
         voided = READ_OFF if plan.privacy.bounds_from_data else ""

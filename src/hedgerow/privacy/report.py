@@ -104,7 +104,7 @@ class PrivacyContext:
             raise PrivacyError("unknown-name", kind="mode of noise", name=self.noise_mode, known=", ".join(NOISE_MODES))
 
     @classmethod
-    def of(cls, plan: Plan, *, seeded: bool = False, approximate: bool = False) -> PrivacyContext:
+    def from_plan(cls, plan: Plan, *, seeded: bool = False, approximate: bool = False) -> PrivacyContext:
         """The context of a plan's training; `seeded` and `approximate` as `NoiseSource` says them."""
         privacy = plan.privacy
         return cls(
@@ -123,7 +123,7 @@ class PrivacyContext:
             n_prepared=len(plan.prepared),
             sums_in_clear=not plan.federation.secure_aggregation,
             n_groups=plan.federation.groups,
-            public=PublicInputs.of(plan),
+            public=PublicInputs.from_plan(plan),
         )
 
     def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:

@@ -185,7 +185,7 @@ class Farewell(Encoded):
     reason: Shown
 
     @classmethod
-    def of(cls, refusal: WireRefusal) -> Self:
+    def from_refusal(cls, refusal: WireRefusal) -> Self:
         """What is said of a refusal."""
         shown = "".join(letter for letter in refusal.what if letter.isprintable())
         return cls(refusal.code, shown.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"))

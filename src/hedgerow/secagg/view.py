@@ -420,7 +420,7 @@ class Cohort:
     n_colluders: int
 
     @classmethod
-    def of(cls, view: EpochView, node: int | None = None) -> Cohort:
+    def from_view(cls, view: EpochView, node: int | None = None) -> Cohort:
         """The cohort of an epoch: with groups, that of the node's own."""
         if node is None:
             return cls.with_guarantees(frozenset(view.graph.neighbours), view.guarantees, view.digest)

@@ -512,7 +512,7 @@ class CoordinatorRun:
         self.replica.feed(line.release)
         for node in self.lineup.take(line.release, parts) if self.replica.n_groups else ():
             self.tell(RunEventKind.COMPLAINT, self.sites.name(node), "group-out-of-line")
-        for site in map(self.sites.of, self.lineup.left_out):
+        for site in map(self.sites.at_node, self.lineup.left_out):
             if not site.left_out:
                 self.leave_out(site, "group-out-of-line")
                 site.fault_counts.may_return = False
@@ -539,7 +539,7 @@ class CoordinatorRun:
 
     def survivors_heard(self, slot: Aggregator) -> dict[int, SiteRecord]:
         """The nodes whose vector is in the slot's sum and whose answer can be waited for, with their sites."""
-        sites = {node: self.sites.of(node) for node in slot.uploads}
+        sites = {node: self.sites.at_node(node) for node in slot.uploads}
         return {node: site for node, site in sites.items() if site.can_answer and site.is_inside}
 
     # Messages --------------------------------------------------------------------------------------------------------
@@ -575,7 +575,7 @@ class CoordinatorRun:
     def ask_openers(self, requests: dict[int, bytes]) -> None:
         """Ask nodes to help to open the slot's sum."""
         for node, request in requests.items():
-            site = self.sites.of(node)
+            site = self.sites.at_node(node)
             site.opening = Asked.NOW
             self.send(site, Payload(MessageKind.UNMASK, request))
 
@@ -660,7 +660,7 @@ def explains_refusal(run: CoordinatorRun, site: SiteRecord, code: str) -> bool:
     """
     if code != Code.PURPOSE_ANSWERED.value or run.view is None:
         return False
-    now = Cohort.of(run.view, site.node if site.node in run.view.bundles else None)
+    now = Cohort.from_view(run.view, site.node if site.node in run.view.bundles else None)
     is_local = run.plan.privacy.noise == "local"
     earlier = [slot.cohort for slot in _burnt_in_round(run) if site.node in slot.cohort.members]
     return any(is_local or not now.excludes(cohort) for cohort in earlier)
@@ -758,8 +758,8 @@ def advance_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
     else:
         run.enter(SettingUp(following))
         for node, message in messages.items():
-            if run.sites.of(node).is_setting_up:
-                run.send(run.sites.of(node), Payload(MessageKind.SETUP, message))
+            if run.sites.at_node(node).is_setting_up:
+                run.send(run.sites.at_node(node), Payload(MessageKind.SETUP, message))
 
 
 def _next_step(run: CoordinatorRun, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes]]:
@@ -810,7 +810,7 @@ def _judge_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
         arrived = set(arrived) & set(setup.shares)
         for pair in setup.find_unacknowledged():
             for one, other in (pair, pair[::-1]):
-                run.sites.of(one).fault_counts.unacknowledged[run.sites.name(other)] += 1
+                run.sites.at_node(one).fault_counts.unacknowledged[run.sites.name(other)] += 1
                 run.tell(RunEventKind.COMPLAINT, run.sites.name(one), Code.NOT_ACKNOWLEDGED.value)
     missing = [site for site in run.sites.invited if site.node not in arrived]
     if 2 * len(missing) >= len(run.sites.invited):
@@ -920,7 +920,7 @@ def _burn(run: CoordinatorRun, now: InSlot, fault: SumAbandoned) -> None:
     """Give a slot up: no manifest was sent, so nothing of it can ever be opened, and its purpose may have another."""
     slot, n_released = now.slot, run.replica.n_releases
     for part in filter(None, slot.view.parts):
-        burnt = BurntSlot(n_released, Cohort.of(slot.view, part[0]), frozenset(slot.uploads).intersection(part))
+        burnt = BurntSlot(n_released, Cohort.from_view(slot.view, part[0]), frozenset(slot.uploads).intersection(part))
         run.journal.burn_slot(burnt)
         run.burnt.append(burnt)
     for site in run.sites:
@@ -1093,7 +1093,7 @@ def _judge_dealer(run: CoordinatorRun, slot: Aggregator, fault: SumAbandoned) ->
     threshold = slot.view.by_node[dealer].threshold
     if not is_wrong and len(given | left) >= threshold:
         return
-    site = run.sites.of(dealer)
+    site = run.sites.at_node(dealer)
     if (is_wrong and len(given) >= threshold + n_liars) or (not is_wrong and len(withheld) > n_liars):
         run.tell(RunEventKind.COMPLAINT, site.name, Code.SECRET_UNRECOVERABLE.value)
         run.leave_out(site, Code.SECRET_UNRECOVERABLE.value)
@@ -1519,7 +1519,7 @@ def _resume(run: CoordinatorRun, stored: JournalledRun) -> None:
     run.attempt, run.burnt = stored.attempt, list(stored.burnt)
     if stored.view is not None:
         for node in stored.view.ready:
-            run.sites.of(node).link, run.sites.of(node).place = Connection.RETURNING, Membership.INSIDE
+            run.sites.at_node(node).link, run.sites.at_node(node).place = Connection.RETURNING, Membership.INSIDE
     if stored.result_digest is not None:
         run.enter(Finishing(stored.view))
     elif stored.slot is not None:

@@ -432,7 +432,7 @@ def check_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyRepor
     A plan whose candidates are read off the data promises nothing; its epsilon then bounds what is noised.
     """
     privacy = plan.privacy
-    report = build_report(ledger, PrivacyContext.of(plan, seeded=noise.seeded, approximate=noise.approximate))
+    report = build_report(ledger, PrivacyContext.from_plan(plan, seeded=noise.seeded, approximate=noise.approximate))
     spent = report.epsilon
     if plan.reads_quantiles:
         noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
@@ -453,7 +453,7 @@ def check_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
 
 def evaluation_context(plan: Plan, epsilon: float, delta: float, noise: NoiseSource) -> PrivacyContext:
     """What an evaluation's report says beside its releases."""
-    context = PrivacyContext.of(plan, seeded=noise.seeded, approximate=noise.approximate)
+    context = PrivacyContext.from_plan(plan, seeded=noise.seeded, approximate=noise.approximate)
     # Its own releases read no candidates off the data; the model's report, which they are added to, may say so.
     return replace(context, epsilon_requested=epsilon, delta=delta, candidates_from_data=False, n_prepared=0)
 

@@ -279,7 +279,7 @@ class Sites:
     def __len__(self) -> int:
         return len(self._by_node)
 
-    def of(self, node: int) -> SiteRecord:
+    def at_node(self, node: int) -> SiteRecord:
         """The site of a node."""
         return self._by_node[node]
 

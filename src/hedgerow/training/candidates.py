@@ -56,7 +56,7 @@ class CandidateSource:
         self._highest = [0.0 if feature.max is None else feature.max for feature in plan.features]
         self._adaptive = AdaptiveCandidates(grid.features)
         self._first = grid
-        self._table = CutTable.of({index: self._initial_cuts(index) for index in range(grid.n_features)}, grid)
+        self._table = CutTable.from_cuts({index: self._initial_cuts(index) for index in range(grid.n_features)}, grid)
         self._bins: tuple[Cuts, Bins] | None = None
 
     def _initial_cuts(self, index: int) -> list[int]:

@@ -56,7 +56,7 @@ class Run:
     @cached_property
     def directions(self) -> Directions | None:
         """How scores go with each feature; None where the plan says nothing."""
-        return Directions.of(self.plan, self.grid)
+        return Directions.from_plan(self.plan, self.grid)
 
     def make_ordered_sum(self) -> OrderedSum:
         """A sum of trees that keeps these directions, without a tree yet."""
@@ -79,7 +79,7 @@ class Run:
         return one * math.sqrt(self.plan.privacy.n_records) if self.plan.privacy.noise == "local" else one
 
     @classmethod
-    def of(cls, plan: Plan, settings: Settings) -> Run:
+    def from_plan(cls, plan: Plan, settings: Settings) -> Run:
         """The run of a plan with its settings."""
         return cls(plan, settings, build_grid(plan), settings.loss(plan))
 

@@ -372,7 +372,7 @@ class GrpcHub:
         try:
             read_as(Current, unwrap_message(raw, self._settings.max_message_bytes))
         except WireRefusal as refusal:
-            return wrap_message(Farewell.of(refusal).to_bytes())
+            return wrap_message(Farewell.from_refusal(refusal).to_bytes())
         return wrap_message(Standing(self._roster.to_toml().encode()).to_bytes())
 
     async def _join(self, _: object, context: Any) -> None:
@@ -389,7 +389,7 @@ class GrpcHub:
         except WireRefusal as refusal:
             self._refuse(refusal, context)
             with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError):
-                await context.write(wrap_message(Farewell.of(refusal).to_bytes()))
+                await context.write(wrap_message(Farewell.from_refusal(refusal).to_bytes()))
             return
         except (grpc.RpcError, grpc.aio.BaseError):
             return  # The node went away before it was admitted.
@@ -572,7 +572,7 @@ class StudyServer:
         try:
             message = unwrap_message(raw, _MOST_ASKED_BYTES)
         except WireRefusal as refusal:
-            return wrap_message(Farewell.of(refusal).to_bytes())
+            return wrap_message(Farewell.from_refusal(refusal).to_bytes())
         return wrap_message(await asyncio.to_thread(self._answer_in_turn, message))
 
     def _answer_in_turn(self, message: bytes) -> bytes:
@@ -582,7 +582,7 @@ class StudyServer:
     async def _come_again(self, _: object, context: Any) -> None:
         # Its first message is read before: else it may be written to a stream that has ended.
         await within(context.read(), DEFAULTS.hello_seconds)
-        await context.write(wrap_message(Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()))
+        await context.write(wrap_message(Farewell.from_refusal(WireRefusal(WireCode.CLOSED)).to_bytes()))
 
 
 def ask(

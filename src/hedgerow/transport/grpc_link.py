@@ -459,7 +459,7 @@ class GrpcLink:
                     self._outbox.popleft()
                     self._outbox_bytes -= len(message) + _PER_MESSAGE
             if self._last_words is not None:
-                await self._stream.write(wrap_message(Farewell.of(self._last_words).to_bytes()))
+                await self._stream.write(wrap_message(Farewell.from_refusal(self._last_words).to_bytes()))
                 if self._hang_up is not None:
                     await self._hang_up()
         except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:

@@ -55,7 +55,7 @@ class Directions:
     of_two_classes: bool = False
 
     @classmethod
-    def of(cls, plan: Plan, grid: Grid) -> Directions | None:
+    def from_plan(cls, plan: Plan, grid: Grid) -> Directions | None:
         """Those of a plan; None where it says nothing."""
         signs = [_SIGNS[feature.monotone] for feature in plan.features]
         is_odd = plan.label.kind.is_symmetric

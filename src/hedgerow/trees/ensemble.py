@@ -192,7 +192,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     read = [_TreeReader(grid, depth, plan.label.n_outputs, number, tree) for number, tree in enumerate(trees)]
     batches = concatenate([reader.structure() for reader in read])
     values = np.stack([reader.values() for reader in read])
-    directions = Directions.of(plan, grid)
+    directions = Directions.from_plan(plan, grid)
     if directions is not None and not directions.are_kept_by(batches, values):
         raise ModelError("model-invalid", fault="its scores go against a direction that its plan gives a feature")
     if not keeps_apart(batches, build_groups(plan)):

@@ -129,7 +129,7 @@ class CutTable:
         self.below = np.zeros((grid.n_features, most + 1), dtype=np.int64)
 
     @classmethod
-    def of(cls, cuts: Cuts, grid: Grid) -> CutTable:
+    def from_cuts(cls, cuts: Cuts, grid: Grid) -> CutTable:
         """The table of some features' candidates; the others have none."""
         table = cls(grid)
         for feature, row in cuts.items():
@@ -177,7 +177,7 @@ def random_tree(
 ) -> TreeBatch:
     """One totally random tree, see `random_trees`; a batch of one."""
     words = randomness.first_words(words_for(grid, depth, len(features)))
-    return random_trees(words[None], [features], CutTable.of(cuts, grid), grid, depth, groups)
+    return random_trees(words[None], [features], CutTable.from_cuts(cuts, grid), grid, depth, groups)
 
 
 def random_trees(

@@ -154,7 +154,7 @@ def boost_adassp(plan: Plan, settings: AdasspSettings) -> Program:
         plan: the plan.
         settings: its resolved settings.
     """
-    run = Run.of(plan, settings)
+    run = Run.from_plan(plan, settings)
     basis = LinearBasis.of(plan, run.grid, settings.row_norm, Adassp.of(plan).scale)
     return grow_by(run, lambda grown: _boost(grown, settings, basis))
 

@@ -63,7 +63,7 @@ def boosting(plan: Plan, settings: Settings) -> Program:
         grow = _by_histograms
     elif plan.model.split_method == "partially_random" and features_asked(plan, settings) > 1:
         grow = _by_draws
-    return grow_by(Run.of(plan, settings), lambda grown: _boost(grown, grow))
+    return grow_by(Run.from_plan(plan, settings), lambda grown: _boost(grown, grow))
 
 
 @dataclass(eq=False)

@@ -69,7 +69,7 @@ def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
         plan: the plan.
         settings: its resolved settings.
     """
-    asking = _Asking(Run.of(plan, settings), settings)
+    asking = _Asking(Run.from_plan(plan, settings), settings)
     return grow_by(asking.run, lambda grown: _boost(asking, grown))
 
 

@@ -50,7 +50,7 @@ def s_gbdt(plan: Plan, settings: Settings) -> Program:
         plan: the plan.
         settings: its resolved settings.
     """
-    grown = Grown(Run.of(plan, settings))
+    grown = Grown(Run.from_plan(plan, settings))
     with suppress(EndedEarly):
         yield from _boost(grown)
     if len(grown.batches) == 1 and terms_of(grown.run).has_mean:
