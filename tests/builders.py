@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import program_for, resolve
+from hedgerow.models.model import Model
 from hedgerow.plan.plan import FederationSection, Plan, Privacy
 from hedgerow.plan.registry import rules_by_method
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
@@ -67,7 +69,8 @@ def bare_plan(label: Mapping[str, Any], features: Sequence[Mapping[str, Any]], *
             the plan's top by their own name, and of [model] all others.
     """
     table: dict[str, Any] = {"version": 1, "name": "test", "label": label, "features": features}
-    privacy, federation, model = {"epsilon": 1.0, "delta": 1e-6, "n_records": 100}, dict[str, Any](), dict[str, Any]()
+    privacy: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "n_records": 100}
+    federation, model = dict[str, Any](), dict[str, Any]()
     for name, value in fields.items():
         if isinstance(value, Mapping) and name not in ("privacy", "federation", "model"):
             table[name] = value
@@ -188,6 +191,19 @@ def train(plan: Plan, sites: Sequence[SiteData], noise: NoiseSource | None = Non
     nodes = [Node(f"site {i}", data, plan, settings) for i, data in enumerate(sites)]
     noise = SeededNoise(1) if noise is None else noise
     return run_program(plan, program_for(plan, settings), PlainAggregation(nodes), noise)
+
+
+def train_model(plan: Plan, seed: int = 0, n: int = 60) -> Model:
+    """The model that a run of the plan over random rows makes."""
+    outcome = train(plan, [make_data(plan, n, seed)])
+    return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+
+
+def with_values(model: Model, values: NDArray[Any]) -> Model:
+    """The same structures with other leaf values."""
+    fitted = model.ensemble.fitted
+    assert fitted is not None
+    return replace(model, ensemble=replace(model.ensemble, fitted=FittedTrees(fitted.trees, values.astype(np.int32))))
 
 
 def random_trees(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from hedgerow.secagg.messages import (
     NoiseMode,
     NonceDelivery,
     Roster,
+    RoundSpec,
     Site,
     UnmaskRequest,
     VectorSpec,
@@ -221,3 +222,34 @@ def set_up(until: str, n_nodes: int = 4, wishes: Wishes | None = None) -> SetUp:
     made.server, made.deliveries = received().close_shares()
     take([node.acknowledge(contexts[i], made.deliveries[i]) for i, node in enumerate(made.nodes)])
     return made
+
+
+def with_spec(**changes: Any) -> Callable[[], None]:
+    """A spec that the coordinator altered for node 0, which expects the genuine one."""
+
+    def scenario() -> None:
+        lab = Lab()
+        genuine = lab.open().spec
+        altered = replace(genuine, **{k: v(genuine) if callable(v) else v for k, v in changes.items()})
+        signed = altered.to_signed(lab.session.coordinator)
+        aggregator = Aggregator(lab.view, genuine, signed)
+        lab.masked(0, aggregator)
+
+    return scenario
+
+
+def vector(**changes: Any) -> Callable[[RoundSpec], tuple[VectorSpec, ...]]:
+    """The one vector of a spec with altered fields, for `with_spec`."""
+    return lambda spec: (replace(spec.vectors[0], **changes),)
+
+
+def with_manifest(**changes: Any) -> Callable[[], None]:
+    """A correctly signed manifest with altered fields, shown to node 0."""
+
+    def scenario() -> None:
+        lab = Lab()
+        aggregator = lab.collected()
+        altered = {k: v(aggregator) if callable(v) else v for k, v in changes.items()}
+        lab.answered(0, lab.request(aggregator, 0, altered.pop("survivors", (0, 1, 2, 3, 4)), **altered))
+
+    return scenario

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from hedgerow.crypto import Identity
-from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (
@@ -46,37 +44,10 @@ from tests.secagg.lab import (
     seeded_entropy,
     set_up,
     sparse_lab,
+    vector,
+    with_manifest,
+    with_spec,
 )
-
-
-def with_spec(**changes) -> Callable[[], None]:
-    """A spec that the coordinator altered for node 0, which expects the genuine one."""
-
-    def scenario() -> None:
-        lab = Lab()
-        genuine = lab.open().spec
-        altered = replace(genuine, **{k: v(genuine) if callable(v) else v for k, v in changes.items()})
-        signed = altered.to_signed(lab.session.coordinator)
-        aggregator = Aggregator(lab.view, genuine, signed)
-        lab.masked(0, aggregator)
-
-    return scenario
-
-
-def vector(**changes):
-    return lambda spec: (replace(spec.vectors[0], **changes),)
-
-
-def with_manifest(**changes) -> Callable[[], None]:
-    """A correctly signed manifest with altered fields, shown to node 0."""
-
-    def scenario() -> None:
-        lab = Lab()
-        aggregator = lab.collected()
-        altered = {k: v(aggregator) if callable(v) else v for k, v in changes.items()}
-        lab.answered(0, lab.request(aggregator, 0, altered.pop("survivors", (0, 1, 2, 3, 4)), **altered))
-
-    return scenario
 
 
 def begin(changes: dict | None = None, **context) -> None:
@@ -88,16 +59,6 @@ def begin(changes: dict | None = None, **context) -> None:
 def ready_list(made: SetUp, messages: list[bytes]) -> bytes:
     view = Acknowledgement.from_signed(messages[0]).view
     return ReadyList(view, tuple(messages)).to_bytes()
-
-
-def other_spec() -> None:
-    """The coordinator gave node 1 another spec: its header does not match, though it is honest and signed."""
-    lab = Lab()
-    aggregator = lab.collected(absent=(1,))
-    twin = Aggregator.open(lab.view, lab.session.coordinator, replace(aggregator.spec, purpose="tree-9"))
-    twin, _ = twin.receive([lab.masked(1, twin)])
-    mixed = replace(aggregator, uploads=dict(sorted({**aggregator.uploads, **twin.uploads}.items())))
-    lab.answered(0, lab.request(mixed, 0, (0, 1, 2, 3, 4)))
 
 
 MORE_LIES = {
@@ -201,11 +162,6 @@ def test_a_swapped_ciphertext_costs_one_share_and_names_the_sender(lab):
     step = lab.answered(0, replace(request, sealed=(second, first, *rest)).to_bytes())
     assert Answer.from_signed(step.message or b"").kinds == (1, 0, 0, 1, 1)
     assert [(c.reason, c.peer) for c in step.complaints] == [(Code.SHARE_UNREADABLE, 1), (Code.SHARE_UNREADABLE, 2)]
-
-
-def test_nodes_given_different_specs_cannot_be_summed():
-    """Unequal specs give masks that do not cancel, and headers that no holder accepts."""
-    require_refusal(other_spec, Code.OTHER_SPEC)
 
 
 def test_an_echo_for_another_manifest_does_not_count():

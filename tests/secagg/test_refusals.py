@@ -35,42 +35,7 @@ from hedgerow.secagg.transitions import (
     refuse,
 )
 from tests.secagg import setup_scenarios
-from tests.secagg.lab import (
-    Lab,
-    complaint_of,
-    echoed,
-    sparse_lab,
-)
-
-
-def with_spec(**changes) -> Callable[[], None]:
-    """A spec that the coordinator altered for node 0, which expects the genuine one."""
-
-    def scenario() -> None:
-        lab = Lab()
-        genuine = lab.open().spec
-        altered = replace(genuine, **{k: v(genuine) if callable(v) else v for k, v in changes.items()})
-        signed = altered.to_signed(lab.session.coordinator)
-        aggregator = Aggregator(lab.view, genuine, signed)
-        lab.masked(0, aggregator)
-
-    return scenario
-
-
-def vector(**changes):
-    return lambda spec: (replace(spec.vectors[0], **changes),)
-
-
-def with_manifest(**changes) -> Callable[[], None]:
-    """A correctly signed manifest with altered fields, shown to node 0."""
-
-    def scenario() -> None:
-        lab = Lab()
-        aggregator = lab.collected()
-        altered = {k: v(aggregator) if callable(v) else v for k, v in changes.items()}
-        lab.answered(0, lab.request(aggregator, 0, altered.pop("survivors", (0, 1, 2, 3, 4)), **altered))
-
-    return scenario
+from tests.secagg.lab import Lab, complaint_of, echoed, sparse_lab, vector, with_manifest, with_spec
 
 
 def other_epoch() -> None:

@@ -14,24 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.models.exports import draw_probes, encode_matrix
-from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, prune_tree
 from hedgerow.trees.importances import contributions
-from tests.builders import make_data, make_plan, plans, train
+from tests.builders import make_data, make_plan, plans, train_model
 
 INTERACTING = {"interaction": "cyclical", "interaction_size": "all"}
-
-
-@pytest.fixture(scope="module")
-def model_of() -> Any:
-    """Train a plan on random rows and make a `Model` of the outcome."""
-
-    def build(plan: Plan, seed: int = 0, n: int = 60) -> Model:
-        outcome = train(plan, [make_data(plan, n, seed)])
-        return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
-
-    return build
 
 
 def average(node: Node, codes: np.ndarray[Any, Any], known: frozenset[int], ensemble: Ensemble) -> float:
@@ -69,12 +56,10 @@ def by_brute_force(ensemble: Ensemble, codes: np.ndarray[Any, Any], output: int)
 
 @settings(max_examples=15)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), depth=st.integers(1, 5), weighted=st.booleans())
-def test_they_are_the_shapley_values_of_the_game(
-    model_of: Any, data: st.DataObject, seed: int, depth: int, weighted: bool
-) -> None:
+def test_they_are_the_shapley_values_of_the_game(data: st.DataObject, seed: int, depth: int, weighted: bool) -> None:
     """Every label, update and interaction, categories and missing values; and with the base they make the score."""
     drawn = data.draw(plans())
-    ensemble = model_of(replace(drawn, model=replace(drawn.model, max_depth=depth)), seed).ensemble
+    ensemble = train_model(replace(drawn, model=replace(drawn.model, max_depth=depth)), seed).ensemble
     if not weighted:
         ensemble = replace(ensemble, leaf_weights=None)
     codes = make_data(drawn, 6, seed).codes
@@ -88,10 +73,10 @@ def test_they_are_the_shapley_values_of_the_game(
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("fields", [{}, INTERACTING], ids=["own", "interacting"])
-def test_they_are_those_of_xgboost(model_of: Any, label: str, fields: dict[str, Any]) -> None:
+def test_they_are_those_of_xgboost(label: str, fields: dict[str, Any]) -> None:
     """`pred_contribs` of the exported model, the base included, to what single precision leaves of it."""
     xgboost = pytest.importorskip("xgboost")
-    model = model_of(make_plan(label, {"n_trees": 12, "max_depth": 4, **fields}), n=300)
+    model = train_model(make_plan(label, {"n_trees": 12, "max_depth": 4, **fields}), n=300)
     matrix = draw_probes(model.plan, model.ensemble.grid, 200, np.random.default_rng(3))
     booster = xgboost.Booster()
     booster.load_model(bytearray(json.dumps(model.to_xgboost()).encode()))
@@ -108,7 +93,7 @@ def test_they_are_those_of_xgboost(model_of: Any, label: str, fields: dict[str, 
         assert np.abs(base[output] - theirs[:, output, -1]).max() <= 1e-5 * scale
 
 
-def test_an_explanation_adds_up_to_the_prediction(model_of: Any) -> None:
+def test_an_explanation_adds_up_to_the_prediction() -> None:
     """In units of the label for numbers; log-odds for two classes; the logarithm of the mean for counts."""
     columns: dict[str, Any] = {
         "age": np.array([0.0, 3.0, np.nan]),
@@ -116,20 +101,20 @@ def test_an_explanation_adds_up_to_the_prediction(model_of: Any) -> None:
         "region": np.array(["north", "elsewhere", None], dtype=object),
         "change": np.array([-0.5, 0.0, 0.5]),
     }
-    models = {label: model_of(make_plan(label, INTERACTING)) for label in ("binary", "regression", "count")}
+    models = {label: train_model(make_plan(label, INTERACTING)) for label in ("binary", "regression", "count")}
     margins = {label: found.explain(columns) for label, found in models.items()}
     totals = {label: found.base + found.values.sum(axis=1) for label, found in margins.items()}
     assert margins["binary"].feature_names == ("age", "income", "region", "change")
     assert np.allclose(totals["binary"], models["binary"].decision_scores(columns))
     assert np.allclose(np.clip(totals["regression"], -3, 5), models["regression"].predict(columns))
     assert np.allclose(np.minimum(np.exp(totals["count"]), 12), models["count"].predict(columns))
-    several = model_of(make_plan("multiclass", INTERACTING)).explain(columns)
+    several = train_model(make_plan("multiclass", INTERACTING)).explain(columns)
     assert several.values.shape == (3, 4, 4) and several.base.shape == (4,)
 
 
-def test_a_model_without_splits_explains_nothing(model_of: Any) -> None:
+def test_a_model_without_splits_explains_nothing() -> None:
     """Contributions of zero, and the score as the base."""
-    model = model_of(make_plan("binary"))
+    model = train_model(make_plan("binary"))
     fitted = model.ensemble.fitted
     constant = replace(fitted, values=np.full_like(fitted.values, 2**15))
     found = contributions(replace(model.ensemble, fitted=constant), make_data(model.plan, 5, 0).codes)

@@ -17,7 +17,7 @@ from hedgerow.plan.plan import Plan
 pytest.importorskip("interpret")
 from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
 
-from tests.builders import make_data, make_plan, train
+from tests.builders import make_plan, train_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:JSON formats are in beta"),
@@ -25,17 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning:interpret.*"),
 ]
 ADDITIVE = {"n_trees": 30, "max_depth": 3, "interaction": "cyclical", "interaction_size": 1}
-
-
-@pytest.fixture(scope="module")
-def model_of() -> Any:
-    """Train a plan on random rows and make a `Model` of the outcome."""
-
-    def build(plan: Plan, seed: int = 0, n: int = 60) -> Model:
-        outcome = train(plan, [make_data(plan, n, seed)])
-        return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
-
-    return build
 
 
 def machine_of(model: Model, folder: Path) -> Any:
@@ -63,13 +52,13 @@ def rows_of(plan: Plan, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     [("boosting", "binary"), ("boosting", "multiclass"), ("boosting", "regression"), ("boosting", "count"),
      ("adassp", "binary"), ("adassp", "regression")],
 )  # fmt: skip
-def test_interpret_predicts_the_same(model_of: Any, tmp_path: Path, label: str, method: str) -> None:
+def test_interpret_predicts_the_same(tmp_path: Path, label: str, method: str) -> None:
     """Categories, missing and unlisted ones, values on edges and beyond bounds; a linear model is additive, too."""
     plan = make_plan(label, ADDITIVE)
     if method == "adassp":
         kept = {key: plan.to_dict()[key] for key in ("version", "name", "features", "label", "privacy")}
         plan = Plan.from_dict({**kept, "model": {"algorithm": "adassp"}, "adassp": {"rounds": 3}})
-    model = model_of(plan, n=300)
+    model = train_model(plan, n=300)
     machine = machine_of(model, tmp_path)
     matrix = draw_probes(plan, model.ensemble.grid, 400, np.random.default_rng(2))
     codes = encode_matrix(model.ensemble.grid, matrix)
@@ -84,9 +73,9 @@ def test_interpret_predicts_the_same(model_of: Any, tmp_path: Path, label: str, 
     assert machine.predict(rows).tolist() == model.predict_codes(codes).tolist()
 
 
-def test_its_explanations_are_read(model_of: Any, tmp_path: Path) -> None:
+def test_its_explanations_are_read(tmp_path: Path) -> None:
     """What the file is for: the machine's own pictures of terms, and its local explanations, which are ours."""
-    model = model_of(make_plan("binary", ADDITIVE))
+    model = train_model(make_plan("binary", ADDITIVE))
     machine = machine_of(model, tmp_path)
     assert machine.term_importances().shape == (4,)
     matrix = draw_probes(model.plan, model.ensemble.grid, 20, np.random.default_rng(2))
@@ -103,12 +92,12 @@ def test_doubles_fall_into_our_cells() -> None:
         assert np.float32(cut) >= edge and np.float32(np.nextafter(cut, -np.inf)) < edge
 
 
-def test_models_that_are_not_additive_are_refused(model_of: Any) -> None:
+def test_models_that_are_not_additive_are_refused() -> None:
     """Trees of several features, and averaged shares of classes, are no tables per feature."""
-    model = model_of(make_plan("binary", {**ADDITIVE, "interaction_size": "all"}))
+    model = train_model(make_plan("binary", {**ADDITIVE, "interaction_size": "all"}))
     values = np.random.default_rng(0).integers(-(2**15), 2**15, model.ensemble.fitted.values.shape).astype(np.int32)
     model = replace(model, ensemble=replace(model.ensemble, fitted=replace(model.ensemble.fitted, values=values)))
-    averaging = model_of(make_plan("binary", {**ADDITIVE, "weight_update": "averaging"}))
+    averaging = train_model(make_plan("binary", {**ADDITIVE, "weight_update": "averaging"}))
     for refused in (model, averaging):
         with pytest.raises(ModelError) as caught:
             refused.to_ebm()

@@ -14,7 +14,7 @@ from hedgerow.models.exports import draw_probes, encode_matrix
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
-from tests.builders import FEATURES, make_data, make_plan, plans, train
+from tests.builders import FEATURES, make_plan, plans, train_model, with_values
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -66,39 +66,21 @@ def check(model: Model, seed: int = 0, n: int = 300) -> None:
     assert np.abs(probabilities - model.predict_proba_codes(codes)).max() <= TOLERANCE
 
 
-@pytest.fixture(scope="module")
-def model_of() -> Any:
-    """Train a plan on random rows and make a `Model` of the outcome."""
-
-    def build(plan: Plan, seed: int = 0, n: int = 60) -> Model:
-        outcome = train(plan, [make_data(plan, n, seed)])
-        return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
-
-    return build
-
-
-def with_values(model: Model, values: np.ndarray[Any, Any]) -> Model:
-    """The same structures with other leaf values."""
-    fitted = model.ensemble.fitted
-    assert fitted is not None
-    return replace(model, ensemble=replace(model.ensemble, fitted=FittedTrees(fitted.trees, values.astype(np.int32))))
-
-
 @settings(max_examples=40)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), depth=st.integers(1, 6))
-def test_onnxruntime_predicts_the_same(model_of: Any, data: st.DataObject, seed: int, depth: int) -> None:
+def test_onnxruntime_predicts_the_same(data: st.DataObject, seed: int, depth: int) -> None:
     """Trained models of every label, update, candidate method and interaction; values at and one step below edges."""
     drawn = data.draw(plans())
-    check(model_of(replace(drawn, model=replace(drawn.model, max_depth=depth)), seed), seed)
+    check(train_model(replace(drawn, model=replace(drawn.model, max_depth=depth)), seed), seed)
 
 
 @settings(max_examples=20)
 @given(label=st.sampled_from(["binary", "multiclass", "regression", "count", "survival"]),
        seed=st.integers(0, 2**32 - 1), depth=st.integers(1, 6), equal=st.booleans())  # fmt: skip
-def test_random_leaf_values_survive(model_of: Any, label: str, seed: int, depth: int, equal: bool) -> None:
+def test_random_leaf_values_survive(label: str, seed: int, depth: int, equal: bool) -> None:
     """Leaf values that no training would give, some of them beyond what single precision adds up exactly."""
     fields = {"n_trees": 5, "max_depth": depth, "interaction": "cyclical", "interaction_size": "all"}
-    model = model_of(make_plan(label, fields))
+    model = train_model(make_plan(label, fields))
     random = np.random.default_rng(seed)
     shape = model.ensemble.fitted.values.shape
     values = random.integers(-1, 2, shape) * 2**14 if equal else random.integers(-(2**20), 2**20, shape)
@@ -110,26 +92,26 @@ def test_random_leaf_values_survive(model_of: Any, label: str, seed: int, depth:
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("value", [0, 2**15])
-def test_trees_that_ask_nothing(model_of: Any, label: str, value: int) -> None:
+def test_trees_that_ask_nothing(label: str, value: int) -> None:
     """Where all leaves of all trees are equal, there is no node left, and each record still has a prediction."""
-    model = model_of(make_plan(label))
+    model = train_model(make_plan(label))
     check(with_values(model, np.full(model.ensemble.fitted.values.shape, value)))
 
 
-def test_scores_on_the_border_between_classes(model_of: Any) -> None:
+def test_scores_on_the_border_between_classes() -> None:
     """A score of exactly 0, or classes with equal scores: the first class, as `Model.predict` has it."""
     for label, update in (("binary", "newton"), ("binary", "averaging"), ("multiclass", "newton")):
-        model = model_of(make_plan(label, {"n_trees": 2, "weight_update": update}))
+        model = train_model(make_plan(label, {"n_trees": 2, "weight_update": update}))
         shape = model.ensemble.fitted.values.shape
         check(with_values(model, np.random.default_rng(0).integers(-1, 2, shape) * 2**14))
 
 
-def test_a_node_that_only_missing_values_leave(model_of: Any) -> None:
+def test_a_node_that_only_missing_values_leave() -> None:
     """A list of members may not be empty; a split of missing from all categories must work, to either side."""
     feature = {"name": "c", "type": "categorical", "categories": ["a", "b"]}
     plan = make_plan("binary", {"n_trees": 1, "max_depth": 1}, features=[feature])
     for missing_left in (0, 1):
-        model = model_of(plan)
+        model = train_model(plan)
         fitted = model.ensemble.fitted
         goes_left = np.full_like(fitted.trees.goes_left, 1 - missing_left)
         goes_left[0, 0, model.ensemble.grid.features[0].missing_code] = missing_left
@@ -138,14 +120,14 @@ def test_a_node_that_only_missing_values_leave(model_of: Any) -> None:
         check(replace(model, ensemble=replace(model.ensemble, fitted=changed)))
 
 
-def test_many_categories(model_of: Any) -> None:
+def test_many_categories() -> None:
     """Sets of up to 250 categories, as many as a plan may have, beside each other and below each other."""
     features = [
         {"name": name, "type": "categorical", "categories": [f"{name}{number}" for number in range(size)]}
         for name, size in (("small", 33), ("large", 250))
     ]
     fields = {"n_trees": 20, "max_depth": 5, "interaction_size": "all", "interaction": "cyclical"}
-    model = model_of(make_plan("binary", fields, features=features), n=500)
+    model = train_model(make_plan("binary", fields, features=features), n=500)
     values = np.random.default_rng(3).integers(-(2**15), 2**15, model.ensemble.fitted.values.shape)
     check(with_values(model, values), n=1500)
 
@@ -159,14 +141,14 @@ def test_many_categories(model_of: Any) -> None:
     ],
     ids=["adassp", "s-gbdt", "dp-xgboost"],
 )
-def test_other_methods_export_as_well(model_of: Any, sections: dict[str, Any]) -> None:
+def test_other_methods_export_as_well(sections: dict[str, Any]) -> None:
     """Linear models are trees of one feature each, so all methods have a graph."""
     table = make_plan("binary").to_dict()
     table = {key: table[key] for key in ("version", "name", "features", "label", "privacy")} | sections
-    check(model_of(Plan.from_dict(table), n=200))
+    check(train_model(Plan.from_dict(table), n=200))
 
 
-def test_texts_are_read_as_in_a_table(model_of: Any) -> None:
+def test_texts_are_read_as_in_a_table() -> None:
     """Categories that are numbers or flags, in the forms that a table may have them in, and words for "missing"."""
     features = [
         {"name": "code", "type": "categorical", "categories": ["1", "2", "007", "NA"]},
@@ -174,7 +156,7 @@ def test_texts_are_read_as_in_a_table(model_of: Any) -> None:
         {"name": "label", "type": "numeric", "min": 0, "max": 1},
     ]
     fields = {"n_trees": 12, "max_depth": 3, "interaction_size": "all", "interaction": "cyclical"}
-    model = model_of(make_plan("binary", fields, features=features))
+    model = train_model(make_plan("binary", fields, features=features))
     values = np.random.default_rng(0).integers(-(2**15), 2**15, model.ensemble.fitted.values.shape)
     model = with_values(model, values)
     codes = ["1", "1.0", "2", "2.0", "007", "7", "NA", "na", "nan", "NaN", "null", "NULL", "", "3", "x"]
@@ -192,9 +174,9 @@ def test_texts_are_read_as_in_a_table(model_of: Any) -> None:
     assert len(set(found[:, 0].tolist())) > 4
 
 
-def test_classes_may_be_whole_numbers(model_of: Any) -> None:
+def test_classes_may_be_whole_numbers() -> None:
     """What an estimator was given as numbers, its graph gives back as numbers."""
-    model = model_of(make_plan("multiclass", features=FEATURES[:2]))
+    model = train_model(make_plan("multiclass", features=FEATURES[:2]))
     matrix = draw_probes(model.plan, model.ensemble.grid, 100, np.random.default_rng(0))
     labels, _ = session_of(model, classes=[3, 5, 7, 9]).run(None, {"X": matrix})
     expected = model.predict_codes(encode_matrix(model.ensemble.grid, matrix))

@@ -20,7 +20,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, find_link, prune_tree
-from tests.builders import FEATURES, make_data, make_plan, plans, train
+from tests.builders import FEATURES, make_plan, plans, train_model, with_values
 
 xgboost = pytest.importorskip("xgboost")
 
@@ -48,31 +48,13 @@ def difference_of(model: Model, seed: int = 0, n: int = 400) -> float:
     return largest_difference(model.plan, model.ensemble, values, booster.predict(matrix_of(booster, values)))
 
 
-@pytest.fixture(scope="module")
-def model_of() -> Any:
-    """Train a plan on random rows and make a `Model` of the outcome."""
-
-    def build(plan: Plan, seed: int = 0, n: int = 60) -> Model:
-        outcome = train(plan, [make_data(plan, n, seed)])
-        return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
-
-    return build
-
-
-def with_values(model: Model, values: np.ndarray[Any, Any]) -> Model:
-    """The same structures with other leaf values."""
-    fitted = model.ensemble.fitted
-    assert fitted is not None
-    return replace(model, ensemble=replace(model.ensemble, fitted=FittedTrees(fitted.trees, values.astype(np.int32))))
-
-
 @settings(max_examples=60)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), depth=st.integers(1, 6))
-def test_xgboost_predicts_the_same(model_of: Any, data: st.DataObject, seed: int, depth: int) -> None:
+def test_xgboost_predicts_the_same(data: st.DataObject, seed: int, depth: int) -> None:
     """Trained models of every label, update, candidate method and interaction; values at and one step below edges."""
     drawn = data.draw(plans())
     plan = replace(drawn, model=replace(drawn.model, max_depth=depth))
-    model = model_of(plan, seed)
+    model = train_model(plan, seed)
     if not model.ensemble.link.objective(plan.label).name:
         with pytest.raises(ModelError) as caught:
             model.to_xgboost()
@@ -91,11 +73,11 @@ def test_xgboost_predicts_the_same(model_of: Any, data: st.DataObject, seed: int
 @settings(max_examples=40)
 @given(label=st.sampled_from(["binary", "multiclass", "regression"]), seed=st.integers(0, 2**32 - 1),
        depth=st.integers(1, 6), equal=st.booleans())  # fmt: skip
-def test_random_leaf_values_survive(model_of: Any, label: str, seed: int, depth: int, equal: bool) -> None:
+def test_random_leaf_values_survive(label: str, seed: int, depth: int, equal: bool) -> None:
     """Leaf values that no training would give, with many equal neighbours so that pruning joins leaves."""
     fields = {"n_trees": 5, "max_depth": depth, "interaction": "cyclical", "interaction_size": "all"}
     plan = make_plan(label, fields)
-    model = model_of(plan)
+    model = train_model(plan)
     assert model.ensemble.fitted is not None
     random = np.random.default_rng(seed)
     shape = model.ensemble.fitted.values.shape
@@ -103,31 +85,31 @@ def test_random_leaf_values_survive(model_of: Any, label: str, seed: int, depth:
     assert difference_of(with_values(model, values), seed) <= TOLERANCE
 
 
-def test_two_hundred_trees_do_not_add_up_rounding(model_of: Any) -> None:
+def test_two_hundred_trees_do_not_add_up_rounding() -> None:
     """Sums of many leaf values stay exact for log-odds, and within 1e-6 of the range for a label far from zero."""
-    binary = model_of(make_plan("binary", {"n_trees": 200, "max_depth": 4}))
+    binary = train_model(make_plan("binary", {"n_trees": 200, "max_depth": 4}))
     booster = booster_of(binary)
     values = draw_probes(binary.plan, binary.ensemble.grid, 300, np.random.default_rng(1))
     margins = booster.predict(matrix_of(booster, values), output_margin=True)
     assert np.array_equal(margins, binary.decision_scores_codes(encode_matrix(binary.ensemble.grid, values)))
     table = make_plan("regression", {"n_trees": 200, "max_depth": 4}).to_dict()
     table["label"] |= {"min": 1900, "max": 2000}
-    assert difference_of(model_of(Plan.from_dict(table))) <= TOLERANCE
+    assert difference_of(train_model(Plan.from_dict(table))) <= TOLERANCE
 
 
-def test_bounds_far_from_zero_agree_to_single_precision(model_of: Any, tmp_path: Path) -> None:
+def test_bounds_far_from_zero_agree_to_single_precision(tmp_path: Path) -> None:
     """XGBoost's numbers near 2000 are 1e-4 apart: what is lost there is no difference between the models."""
     table = make_plan("regression", {"n_trees": 20, "max_depth": 4}).to_dict()
     table["label"] |= {"min": 2000, "max": 2010}
-    model_of(Plan.from_dict(table)).export_xgboost(tmp_path / "model.json", verify=True)
+    train_model(Plan.from_dict(table)).export_xgboost(tmp_path / "model.json", verify=True)
 
 
-def test_a_node_that_only_missing_values_leave(model_of: Any) -> None:
+def test_a_node_that_only_missing_values_leave() -> None:
     """XGBoost reads no empty category list; a split of missing from all categories must work, to either side."""
     feature = {"name": "c", "type": "categorical", "categories": ["a", "b"]}
     plan = make_plan("binary", {"n_trees": 1, "max_depth": 1}, features=[feature])
     for missing_left in (0, 1):
-        model = model_of(plan)
+        model = train_model(plan)
         fitted = model.ensemble.fitted
         assert fitted is not None
         goes_left = np.full_like(fitted.trees.goes_left, 1 - missing_left)
@@ -139,7 +121,7 @@ def test_a_node_that_only_missing_values_leave(model_of: Any) -> None:
         assert difference_of(odd) <= TOLERANCE
 
 
-def test_pandas_categories_arrive_as_documented(model_of: Any) -> None:
+def test_pandas_categories_arrive_as_documented() -> None:
     """A pandas column with the plan's categories and one more for the rest gives our own predictions."""
     pandas = pytest.importorskip("pandas")
     categories = ["north", "south", "west"]
@@ -147,7 +129,7 @@ def test_pandas_categories_arrive_as_documented(model_of: Any) -> None:
         "binary", {"n_trees": 8, "max_depth": 2},
         features=[{"name": "region", "type": "categorical", "categories": categories}],
     )  # fmt: skip
-    model = model_of(plan)
+    model = train_model(plan)
     text = np.array(["west", "north", "elsewhere", "", "south"], dtype=object)
     other = [name if name in categories or not name else "anything else" for name in text]
     column = pandas.Categorical([name or None for name in other], categories=[*categories, "anything else"])
@@ -156,12 +138,12 @@ def test_pandas_categories_arrive_as_documented(model_of: Any) -> None:
     assert np.abs(theirs - model.predict_proba({"region": text})[:, 1]).max() <= TOLERANCE
 
 
-def test_pruning_leaves_no_node_that_decides_nothing(model_of: Any) -> None:
+def test_pruning_leaves_no_node_that_decides_nothing() -> None:
     """After pruning, no split has two equal leaves, and the weights add up to those of the leaves in reach."""
     features = FEATURES[:1] + FEATURES[2:3]
     fields = {"n_trees": 10, "max_depth": 6, "interaction": "cyclical", "interaction_size": "all"}
     plan = make_plan("binary", fields, features=features)
-    model = model_of(plan)
+    model = train_model(plan)
 
     def check(node: Node) -> tuple[int, float]:
         if isinstance(node, Leaf):
@@ -177,9 +159,9 @@ def test_pruning_leaves_no_node_that_decides_nothing(model_of: Any) -> None:
     assert max(sizes) <= 30
 
 
-def test_inexact_models_are_refused(model_of: Any) -> None:
+def test_inexact_models_are_refused() -> None:
     """When sums could leave the range in which single precision is exact, there is no export."""
-    model = model_of(make_plan("binary", {"n_trees": 2, "max_depth": 1}))
+    model = train_model(make_plan("binary", {"n_trees": 2, "max_depth": 1}))
     huge = with_values(model, np.full(model.ensemble.fitted.values.shape, 2**23))
     with pytest.raises(ModelError) as caught:
         huge.to_xgboost()
@@ -198,9 +180,9 @@ def test_subnormal_thresholds_are_refused() -> None:
 
 @pytest.mark.parametrize("with_weights", [True, False])
 @pytest.mark.parametrize("label", ["binary", "multiclass"])
-def test_converters_do_not_take_classes_for_a_number(model_of: Any, label: str, with_weights: bool) -> None:
+def test_converters_do_not_take_classes_for_a_number(label: str, with_weights: bool) -> None:
     """onnxmltools takes a booster whose covers are all whole for a regression, and forgets the sigmoid."""
-    model = model_of(make_plan(label))
+    model = train_model(make_plan(label))
     if not with_weights:
         model = replace(model, ensemble=replace(model.ensemble, leaf_weights=None))
     covers: list[float] = []
@@ -215,9 +197,9 @@ def test_converters_do_not_take_classes_for_a_number(model_of: Any, label: str, 
     assert not all(cover == int(cover) for cover in covers)
 
 
-def test_a_first_tree_of_one_leaf_changes_nothing(model_of: Any) -> None:
+def test_a_first_tree_of_one_leaf_changes_nothing() -> None:
     """onnxmltools adds base_score to the log-odds of a booster that begins with a leaf of 0, so ours never does."""
-    model = model_of(make_plan("binary"))
+    model = train_model(make_plan("binary"))
     values = model.ensemble.fitted.values.copy()
     values[0] = 0
     model = with_values(model, values)
@@ -229,16 +211,16 @@ def test_a_first_tree_of_one_leaf_changes_nothing(model_of: Any) -> None:
     assert np.abs(margins - expected).max() <= ALMOST_ZERO
 
 
-def test_what_is_known_goes_with_the_file(model_of: Any) -> None:
+def test_what_is_known_goes_with_the_file() -> None:
     """Directions and groups stand in the booster as its own parameters are written, and it predicts the same."""
     features = [{**FEATURES[0], "monotone": "decreasing"}, *FEATURES[1:]]
     model = {"n_trees": 20, "interaction_constraints": [["age", "region"]]}
-    trained = model_of(make_plan("binary", model, features=features))
+    trained = train_model(make_plan("binary", model, features=features))
     booster = booster_of(trained)
     assert booster.attr("monotone_constraints") == "(-1,0,0,0)"
     assert booster.attr("interaction_constraints") == "[[0, 2], [1, 3]]"
     assert difference_of(trained) <= TOLERANCE
-    assert booster_of(model_of(make_plan())).attr("monotone_constraints") is None
+    assert booster_of(train_model(make_plan())).attr("monotone_constraints") is None
 
 
 def test_the_versions_that_are_named_are_those_that_may_be_installed() -> None:
