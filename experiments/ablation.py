@@ -123,9 +123,7 @@ PARTS: Mapping[str, Part] = {
     "pooling": Part(patches=_smooth(pools=False, shrinks=True)),
     "James-Stein": Part(patches=_smooth(pools=True, shrinks=False)),
     "pooling and James-Stein": Part(patches=_smooth(pools=False, shrinks=False)),
-    "expected values": Part(
-        NUMBERS, change=_fixed(shape_rate=0.0)
-    ),
+    "expected values": Part(("binary", *NUMBERS), change=_fixed(shape_rate=0.0)),
     "central splits": Part(("binary", *NUMBERS), change=_fixed(central_subsets=False)),
     "joint clip": Part(model={"joint_clip": "none"}),
     "noise ridge": Part(change=lambda own: {"noise_ridge": 0.0, "learning_rate": min(0.25, own.learning_rate)}),

@@ -93,6 +93,11 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         },
         "474c2fe233ec515e85fcb6ef",
     ),
+    "boosting, expected values": (
+        "binary",
+        {"model": {"n_trees": 14, "max_depth": "auto"}, "privacy": {"epsilon": 12.0, "n_records": 3_000}},
+        "78a8579f670f725a3c703d11",
+    ),
     "boosting, expected values in batches": (
         "regression",
         {"model": {"n_trees": 14, "batch_size": 3}, "privacy": {"epsilon": 12.0, "n_records": 3_000}},
@@ -241,7 +246,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "boosting, cut again": (
         "binary",
         {"model": {"n_trees": 8}, "privacy": {"epsilon": 12.0}, "features": WIDE},
-        "dbf8758d0317bbe3f25fca1a",
+        "8a143e2cef4fbecc2c7abdd8",
     ),
     "boosting, classes, cut again": (
         "multiclass",

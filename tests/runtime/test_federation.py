@@ -152,7 +152,7 @@ def test_a_coordinator_that_dies_again_and_again_gets_there(federate: Builder, k
     raise AssertionError("the run never ended")
 
 
-@pytest.mark.parametrize("label", ["regression", "count"])
+@pytest.mark.parametrize("label", ["binary", "regression", "count"])
 def test_what_releases_say_of_values_outlives_every_process(
     federate: Builder, killed: type[BaseException], label: str
 ) -> None:

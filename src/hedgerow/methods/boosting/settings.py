@@ -168,12 +168,11 @@ ones."""
 
 # Expected values, see `hedgerow.trees.leaves.ValueSpread` ------------------------------------------------------------
 
-SIGNAL_OF_SPREAD = dict.fromkeys(("regression", "count"), 500.0)
-"""By the type of the label, from so much signal on; of less the releases say too little of how far values lie apart."""
-SHAPE_RATE = 0.5
-MOST_SHAPE_RATES, SIGNAL_OF_SHAPE_RATE = {"regression": 0.75}, 4000.0
-"""The rate rises as the fourth root of what is missing of this signal, up to the first, of numbers: functions that jump
-from value to value need longer steps where there are few."""
+SIGNAL_OF_SPREAD = 500.0
+"""From so much signal on; of less the releases say too little of how far values lie apart."""
+SHAPE_RATES, SIGNAL_OF_SHAPE_RATE = {"binary": (0.3, 0.3), "regression": (0.5, 0.75), "count": (0.5, 0.5)}, 4000.0
+"""By the type of the label the least and the most. Between these the rate rises as the fourth root of what is missing
+of this signal: functions that jump from value to value need longer steps where there are few."""
 
 
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
@@ -186,10 +185,12 @@ def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> Boost
     is_own = model.learning_rate == model.noise_ridge == model.shrinkage == "auto" and model.weight_update == "newton"
     if not is_own or settings.interaction != "adaptive" or model.split_method != "totally_random":
         return settings
-    if not SIGNAL_OF_SPREAD.get(label, math.inf) <= signal < math.inf or plan.privacy.noise != "server":
+    has_signal = SIGNAL_OF_SPREAD <= signal < math.inf
+    if label not in SHAPE_RATES or not has_signal or plan.privacy.noise != "server":
         return settings
-    longer = SHAPE_RATE * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))
-    return replace(settings, shape_rate=max(SHAPE_RATE, min(MOST_SHAPE_RATES.get(label, SHAPE_RATE), longer)))
+    least, most = SHAPE_RATES[label]
+    longer = least * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))
+    return replace(settings, shape_rate=max(least, min(most, longer)))
 
 
 # Two classes ----------------------------------------------------------------------------------------------------------
