@@ -6,6 +6,7 @@ declared in `experiments/schemas`, and noise is seeded so that a table can be pr
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -450,7 +451,7 @@ def main_codes(argv: list[str]) -> int:
     "declared" is the list in the order of the codes, and "shuffled" the same in any other order. s is the signal of the
     plan; estimators hash text that they find to as many buckets as stand before it.
     """
-    options = harness.options_of(argv, main_codes, splits=(5, "random splits per cell"))
+    options = harness.options_of(argv, main_codes, splits=(4, "random splits per cell"))
     ways: list[str | int] = ["left out", 32, 128, 512, 1024, "shuffled", "declared"]
     print("\n".join(harness.table(["made set", "records", "epsilon", "buckets, s", *map(str, ways)], [])), flush=True)
     for kind in ("few that matter", "diagnoses"):
@@ -496,10 +497,29 @@ def main_bounds(argv: list[str]) -> int:
     First of Bank at one epsilon: a width of 1 is the declared bounds of the data set, others have the same lower ends
     and are so many times as wide; what is beyond them counts as the bound. Then of all sets, with all bounds far wider
     than the rows above, below or on both sides: the difference from the declared bounds on the same splits and seeds,
-    and its standard error.
+    and its standard error. Last the same by the number of rows that are trained on.
     """
     counts = {"splits": (3, "random splits per width"), "wide_splits": (4, "random splits per way")}
-    options = harness.options_of(argv, main_bounds, **counts)
+    parser = harness.arguments(main_bounds.__name__.removeprefix("main_"), main_bounds.__doc__, **counts)
+    parser.add_argument("--only-by-rows", action="store_true", help="print the last table alone")
+    options = parser.parse_args(argv)
+    if not options.only_by_rows:
+        _print_widths(options)
+    print("\nset      rows     declared  both x 10, difference  both x 1000, difference, at epsilon 1")
+    for name in ("adult", "bank", "credit2"):
+        table = load(name, options.data)
+        for most in (1_000, 2_500, 5_000, 10_000):
+            declared, *wider = (
+                _areas(own, 1.0, options.wide_splits, most)
+                for own in (table, _widened(table, 10.0, "both"), _widened(table, 1000.0, "both"))
+            )
+            gains = "  ".join(mean_and_error(areas - declared, sign="+") for areas in wider)
+            print(f"{name:<8} {most:>6,}  {declared.mean():>8.4f}  {gains}", flush=True)
+    return 0
+
+
+def _print_widths(options: argparse.Namespace) -> None:
+    """The tables of one epsilon and of all sets, with all of their rows."""
     bank = load("bank", options.data)
     print("width  test AUC at epsilon 1, mean over splits")
     for width in WIDTHS:
@@ -514,12 +534,11 @@ def main_bounds(argv: list[str]) -> int:
                 gains = _areas(_widened(table, width, way), epsilon, options.wide_splits) - declared
                 row = f"{name:<8} {epsilon:>7g}  {declared.mean():>8.4f}  {way:<5} x {width:<8g}"
                 print(f"{row} {mean_and_error(gains, sign='+')}", flush=True)
-    return 0
 
 
-def _areas(table: Table, epsilon: float, n_splits: int) -> Floats:
-    """The test AUC of each split."""
-    return harness.over_splits(Prepared(table), _boosted(epsilon, {}, delta=DELTA), range(n_splits))
+def _areas(table: Table, epsilon: float, n_splits: int, most: int = 0) -> Floats:
+    """The test AUC of each split; `most` as of `harness.over_splits`."""
+    return harness.over_splits(Prepared(table), _boosted(epsilon, {}, delta=DELTA), range(n_splits), most=most)
 
 
 def _widened(table: Table, width: float, way: str) -> Table:

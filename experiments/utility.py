@@ -171,6 +171,7 @@ GROUPS: Mapping[str, Mapping[str, Load]] = {
         "rentals": _counted(partial(load, "bike"), 977),
         "rings": _counted(partial(load, "abalone"), 30),
         "calls": _counted(_labelled("bank", "campaign"), 60),
+        "visits": _counted(partial(load, "visits"), 121),
     },
     "two-classes-made": {name: _made(make, name) for name in SYNTHETIC},
     "two-classes-small": {

@@ -328,7 +328,7 @@ def attack_on(plan: Plan, **changes: Any) -> Attack:
         changes: to the attack, such as a fault.
     """
     grid = build_grid(plan)
-    common, opposite = (-SCORE_UNIT, SCORE_UNIT) if plan.label.type == "regression" else (0, 1)
+    common, opposite = (-SCORE_UNIT, SCORE_UNIT) if plan.label.kind.is_number else (0, 1)
     is_linear_start = getattr(plan.own, "initial_score", "") == "linear"
     # The rows of linear models are longest at the ends of features.
     code = 0 if plan.model.algorithm == "adassp" or is_linear_start else 1
@@ -438,6 +438,7 @@ def small_plan(
         "binary": {"type": "binary", "classes": ["no", "yes"]},
         "multiclass": {"type": "multiclass", "classes": ["a", "b", "c"]},
         "regression": {"type": "regression", "min": 0, "max": 1},
+        "count": {"type": "count", "max": 40},
     }
     privacy: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "n_records": 40, "max_rows_per_unit": rows_per_unit}
     privacy["unit"] = "record" if rows_per_unit == 1 else "patient"
