@@ -26,7 +26,7 @@ from experiments.harness import Line, Lines, Prepared, mean_and_deviation, table
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.training.presets import PRESETS, Preset, model_of
+from hedgerow.training.presets import PRESETS, Preset, build_model_section
 from hedgerow.training.settings import Settings, n_levels_asked, pays_for_candidates
 
 TREES = (25, 100, 300)
@@ -84,7 +84,9 @@ class Measurement:
     def plan(self) -> Plan:
         """The preset with that many trees (for each feature, if that is how it counts)."""
         preset = PRESETS[self.method]
-        model = model_of(preset, N_FEATURES) | {"n_trees": self.trees * (N_FEATURES if preset.trees_per_feature else 1)}
+        model = build_model_section(preset, N_FEATURES) | {
+            "n_trees": self.trees * (N_FEATURES if preset.trees_per_feature else 1)
+        }
         if model.get("batch_size") == 25:  # a quarter of the trees
             model["batch_size"] = max(1, self.trees // 4)
         # The schema decides, not the records: any few of them have it.

@@ -35,7 +35,7 @@ from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
 from hedgerow.survey.bounds import classes_of_votes
-from hedgerow.survey.queries import RawSite, TextVotes, blank, deviation_of, in_records
+from hedgerow.survey.queries import RawSite, TextVotes, blank, in_records, noise_deviation
 
 EPSILONS = (0.1, 0.5, 1.0)
 TEST_SHARE = 0.3
@@ -188,4 +188,6 @@ def _spelt(texts: pd.DataFrame, epsilon: float, share: float, seed: int) -> dict
     exact = query.answer(RawSite(cells, n_all=len(texts)))
     votes = in_records(Releaser(SeededNoise(seed)).release(query, exact))
     per_column = votes.reshape(len(cells), -1)
-    return {name: list(classes_of_votes(own, deviation_of(query))) for name, own in zip(texts, per_column, strict=True)}
+    return {
+        name: list(classes_of_votes(own, noise_deviation(query))) for name, own in zip(texts, per_column, strict=True)
+    }

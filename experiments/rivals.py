@@ -178,7 +178,7 @@ def lumberjack_forest(table: Table, train: NDArray[np.bool_], epsilon: float, de
     sums = PlainAggregation([Node("one", data, plan, settings)])
 
     def release(query: Query) -> IntVector:
-        return sums.sum_of(query) + noise.sample(noise_of(query).central_sigma, query.length, str(query.purpose))
+        return sums.sum_answers(query) + noise.sample(noise_of(query).central_sigma, query.length, str(query.purpose))
 
     run = Run.from_plan(plan, settings)
     forest, leaves, found, _ = harness.carried_out(searched(run, settings), release)

@@ -284,12 +284,12 @@ class SumWithShares(PlainAggregation):
         self.n_nodes = cohort.n_sites
         self._noise, self._n_drawn = noise, cohort.n_sites
 
-    def sum_of(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_of`."""
+    def sum_answers(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_answers`."""
         assert self.cohort is not None
         share = noise_of(query, self.cohort.n_shares).share_sigma
         drawn = round(share * math.sqrt(self._n_drawn))
-        return super().sum_of(query) + self._noise.sample(drawn, query.length, f"{query.purpose}/shares")
+        return super().sum_answers(query) + self._noise.sample(drawn, query.length, f"{query.purpose}/shares")
 
 
 def main_noise_modes(argv: list[str]) -> int:

@@ -103,8 +103,8 @@ class SumOverSurvivors:
         self._nodes, self._survivors, self.n_nodes = nodes, survivors, len(nodes)
         self._arrivals = arrivals or {}
 
-    def sum_of(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_of`."""
+    def sum_answers(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_answers`."""
         total = np.zeros(query.length, dtype=np.int64)
         for site, rows in self._arrivals.get(query.purpose.round, {}).items():
             self._nodes[site].arrive(rows)

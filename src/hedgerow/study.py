@@ -449,7 +449,7 @@ _WARNING = "Secret until it has been used. Anyone who has this file can ask to t
 
 
 @dataclass(frozen=True)
-class Invitation:
+class StudyInvitation:
     """What the coordinator gives to one party, over any line: the words tell whether it has arrived unchanged.
 
     Attributes:
@@ -494,7 +494,7 @@ class Invitation:
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def parse_invitation(text: str, where: str) -> Invitation:
+def parse_invitation(text: str, where: str) -> StudyInvitation:
     """The invitation in a file's text; raises UsageError "invitation-file", RemoteProtocolError for keys that err.
 
     Its sender may have written it to do harm: it names no folder, no host, and no key that it could not.
@@ -510,7 +510,7 @@ def parse_invitation(text: str, where: str) -> Invitation:
         role = Role(content["role"])
         if len(secret) != 32 or coordinator.role is not Role.COORDINATOR or role is Role.COORDINATOR:
             raise UsageError("invitation-file", where=where)
-        return Invitation(study, party, role, coordinator, address, plan, policy, secret)
+        return StudyInvitation(study, party, role, coordinator, address, plan, policy, secret)
     except HedgerowError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -518,7 +518,7 @@ def parse_invitation(text: str, where: str) -> Invitation:
         raise UsageError("invitation-file", where=where) from None
 
 
-def read_invitation(path: Path) -> Invitation:
+def read_invitation(path: Path) -> StudyInvitation:
     """The invitation in a file; raises as `parse_invitation`."""
     try:
         with path.open("rb") as file:
@@ -612,7 +612,7 @@ class StudyBook(Notebook):
         """Have sites dial another address, and the coordinator listen there."""
         self.exchange(address=address.encode(), listen=listen.encode())
 
-    def invite(self, invitation: Invitation) -> None:
+    def invite(self, invitation: StudyInvitation) -> None:
         """Expect a party. An invitation of the same name that has not been used, or that was not confirmed, is void.
 
         Raises UsageError "invited-already" for a party that is confirmed.

@@ -29,7 +29,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Outcome
 from hedgerow.survey.bounds import Range
 from hedgerow.survey.requests import parse_open_plan
-from hedgerow.survey.statistics import Column, Group, Noisy, Quantile, TableStatistics
+from hedgerow.survey.statistics import ColumnStatistics, Group, Noisy, Quantile, TableStatistics
 
 Run = Callable[..., Any]
 
@@ -277,13 +277,13 @@ def test_what_is_not_shown_does_not_look_like_none() -> None:
     """Bins and categories that noise hides are marked, in the terminal and on the page; what is outside is drawn."""
     hidden, clear = Noisy(4.0, 2.0, is_shown=False), Noisy(90.0, 2.0)
     groups = [(-math.inf, 0, clear), (0, 2, clear), (2, 8, hidden), (8, 10, clear), (10, math.inf, hidden)]
-    number = Column(
+    number = ColumnStatistics(
         "x", hidden, "number", Range(0, 10), present=Noisy(300.0, 3.0),
         groups=tuple(Group(f"{low} to {high}", low, high, count) for low, high, count in groups),
     )  # fmt: skip
     assert str(build_histogram(number, 5)) == "█|█░░░█"
     names = (Group("a", count=clear), Group("b", count=hidden))
-    text = Column("w", hidden, "text", present=Noisy(100.0, 1.0), groups=names)
+    text = ColumnStatistics("w", hidden, "text", present=Noisy(100.0, 1.0), groups=names)
     assert categories_text(text) == "a 90 %; 1 not shown"
     page = build_sheets(TableStatistics(clear, (number, text)), is_page=True)
     pictures = [cell.svg() for sheet in page for row in sheet.rows for cell in row if isinstance(cell, Bars)]
@@ -306,7 +306,7 @@ def test_numbers_in_another_writing_are_asked_about(tmp_path: Path, capsys: pyte
 def test_wide_numbers_take_no_columns_name_away() -> None:
     """Each line of a survey's table says whose it is, however many digits its numbers have, on 80 columns too."""
     wide, count = -1.23456e37, Noisy(1000.0, 1.0)
-    column = Column(
+    column = ColumnStatistics(
         "age", count, "number", Range(-1e38, 1e38), mean=Noisy(wide, 1e36),
         quantiles=tuple(Quantile(share, wide, wide, wide) for share in (0.05, 0.5, 0.95)),
         groups=(Group("", -1e38, 1e38, count),) * 3,

@@ -270,7 +270,7 @@ def carried_out(
         of = dealt(keys, n_groups, derive_drawing(seed, run.n_releases // n_rounds if n_rounds else 0))
         parts = [[site for site in range(n_sites) if of[site] == group] for group in range(max(1, n_groups))]
         there = [[nodes[site] for site in part if site not in lineup.left_out] for part in parts]
-        totals = {group: PlainAggregation(own).sum_of(query) for group, own in enumerate(there)}
+        totals = {group: PlainAggregation(own).sum_answers(query) for group, own in enumerate(there)}
         summed = {
             group: Summed(None, len(own), tuple(node.site for node in own), (declared,) * len(own))
             for group, own in enumerate(there)

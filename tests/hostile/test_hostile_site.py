@@ -121,7 +121,7 @@ def model_so_far(federation: Federation) -> bytes:
     sums = SumOverSurvivors(nodes, session.run.survivors)
     replica, releaser = Replica(TrainingTask(outcome.plan)), Releaser(federation.noise)
     for _ in session.run.survivors:
-        replica.feed(releaser.release(replica.query, sums.sum_of(replica.query)))
+        replica.feed(releaser.release(replica.query, sums.sum_answers(replica.query)))
     assert list(outcome.ledger)[: len(session.run.survivors)] == list(releaser.ledger)
     if outcome.salvaged is not None:
         assert replica.end_early()

@@ -131,7 +131,7 @@ def test_the_noise_is_never_less_than_accounted_whoever_drops_out(drops: Drops) 
     noise = noise_of(query, aggregation.cohort.n_shares if aggregation.cohort else None)
     n_shares = 10 - len(drops.vectors)
     assert n_shares * noise.share_sigma**2 >= noise.variance >= noise_of(query).variance
-    total = aggregation.sum_of(query)
+    total = aggregation.sum_answers(query)
     expected = math.sqrt(n_shares) * noise.share_sigma
     # 512 entries: the relative error of a standard deviation is about 1/sqrt(1024) = 3 %; five of those.
     assert np.std(total.astype(float)) == pytest.approx(expected, rel=0.16)

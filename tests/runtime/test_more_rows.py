@@ -145,7 +145,7 @@ class Sum:
     def __init__(self, value: int) -> None:
         self.value = value
 
-    def sum_of(self, query: Query) -> IntVector:
+    def sum_answers(self, query: Query) -> IntVector:
         return np.full(query.length, self.value, dtype=np.int64)
 
 

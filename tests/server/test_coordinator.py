@@ -136,14 +136,14 @@ class Answering:
 def test_an_answer_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     """numpy would stretch a single number over the whole vector: every leaf would then hold that site's sum."""
     with pytest.raises(RemoteProtocolError, match="odd"):
-        PlainAggregation([Answering(np.ones(shape, dtype=np.int64))]).sum_of(first_query())
+        PlainAggregation([Answering(np.ones(shape, dtype=np.int64))]).sum_answers(first_query())
 
 
 def test_an_answer_of_another_type_is_refused() -> None:
     """Floating-point sums depend on their order; only integers keep the promise of one model."""
     query = first_query()
     with pytest.raises(RemoteProtocolError, match="float64"):
-        PlainAggregation([Answering(np.ones(query.length))]).sum_of(query)
+        PlainAggregation([Answering(np.ones(query.length))]).sum_answers(query)
 
 
 def test_a_node_that_lost_a_round_refuses() -> None:

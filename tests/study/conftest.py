@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.codec import Encoded
 from hedgerow.protocol.stream import Standing, read_first
-from hedgerow.study import Applicant, Ends, Guest, Invitation, Notebook, Reception, StudyBook, new_secret
+from hedgerow.study import Applicant, Ends, Guest, Notebook, Reception, StudyBook, StudyInvitation, new_secret
 from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
 
 PLAN = "version = 1"
@@ -23,7 +23,7 @@ class Party:
 
     def __init__(
         self,
-        invitation: Invitation,
+        invitation: StudyInvitation,
         place: Path,
         identity: PrivateIdentity | None = None,
         befalls: Callable[[Notebook], None] = lambda notes: None,
@@ -65,8 +65,10 @@ class Study:
     def answer(self) -> Callable[[bytes], Encoded]:
         return self.reception.answer
 
-    def invite(self, name: str, role: Role = Role.SITE) -> Invitation:
-        invitation = Invitation("wards", name, role, self.identity.public, "127.0.0.1:7443", PLAN, POLICY, new_secret())
+    def invite(self, name: str, role: Role = Role.SITE) -> StudyInvitation:
+        invitation = StudyInvitation(
+            "wards", name, role, self.identity.public, "127.0.0.1:7443", PLAN, POLICY, new_secret()
+        )
         self.book.invite(invitation)
         return invitation
 

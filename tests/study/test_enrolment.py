@@ -29,7 +29,7 @@ from hedgerow.protocol.stream import (
     read_first,
 )
 from hedgerow.server.journal import Journal
-from hedgerow.study import Invitation, Reception, StudyBook, are_same_words, spell_words
+from hedgerow.study import Reception, StudyBook, StudyInvitation, are_same_words, spell_words
 from hedgerow.transport.identities import (
     PinnedRoster,
     Role,
@@ -569,7 +569,7 @@ def test_which_rosters_may_follow_another() -> None:
 
 def test_what_was_said_by_an_invitation_does_not_count_for_the_next(study: Study) -> None:
     """A thief's message that is being answered while its invitation is replaced says nothing in the new one's name."""
-    thief, replaced = study.party("north", "thief"), list[Invitation]()
+    thief, replaced = study.party("north", "thief"), list[StudyInvitation]()
 
     def replace_it(count: int) -> bytes:
         # Between the moment at which the coordinator has looked the guest up and the one at which it writes.

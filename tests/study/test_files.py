@@ -16,7 +16,7 @@ from hedgerow.app.join import _rules
 from hedgerow.app.study import build_policy
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, UsageError
-from hedgerow.study import SUFFIX, Invitation, parse_invitation, read_invitation, write_private
+from hedgerow.study import SUFFIX, StudyInvitation, parse_invitation, read_invitation, write_private
 from hedgerow.transport.identities import public_lines, read_public
 from hedgerow.transport.interface import Address
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conftest import Study
 
 
-def written(study: Study) -> tuple[Invitation, Path]:
+def written(study: Study) -> tuple[StudyInvitation, Path]:
     invitation = study.invitations["north"]
     path = study.folder / f"north{SUFFIX}"
     write_private(path, invitation.to_text())

@@ -18,7 +18,7 @@ from hedgerow.losses.survival import survival_codes
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.survey.curves import SurvivalCurves, curve_of
+from hedgerow.survey.curves import SurvivalCurves, read_curve
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import BAND
@@ -104,7 +104,7 @@ def test_without_noise_it_is_kaplan_meier(site_of: MakeSite) -> None:
     ends = np.sort(np.concatenate([ends, np.round(np.arange(1, 60) / 5 + 0.01, 3)]))
     counts = np.bincount(survival_codes(times, events, ends), minlength=2 * len(ends) + 1)
     assert not ((counts[:-1:2] > 0) & (counts[1::2] > 0)).any()
-    found = curve_of("", counts.astype(float), 0.0)
+    found = read_curve("", counts.astype(float), 0.0)
     steps, chances = reference.kaplan_meier_estimator(events, times)
     places = np.searchsorted(steps, ends[: len(found.survival)], side="right")
     expected = np.append(1.0, chances)[places]
@@ -122,9 +122,9 @@ def test_the_noise_of_a_curve_is_that_of_its_counts() -> None:
     """The part of a band that is noise is the spread of the curve over many draws of noise on the same records."""
     times, events, _ = records()
     counts = np.bincount(survival_codes(times, events, (1, 2, 3, 5, 8)), minlength=11).astype(float)
-    said = [own.deviation for own in curve_of("", counts, 6.0).survival]
+    said = [own.deviation for own in read_curve("", counts, 6.0).survival]
     draws = np.random.default_rng(1).normal(0, 6, (3000, 11))
-    values = [[own.value for own in curve_of("", counts + draw, 6.0).survival] for draw in draws]
+    values = [[own.value for own in read_curve("", counts + draw, 6.0).survival] for draw in draws]
     assert np.std(values, axis=0) == pytest.approx(said, rel=0.08)
 
 
@@ -136,7 +136,7 @@ def test_bands_hold_the_truth_as_often_as_they_say(n: int, deviation: float) -> 
     for _ in range(400):
         times, lost = generator.exponential(1 / 0.15, n), generator.uniform(0, 20, n)
         counts = np.bincount(survival_codes(np.minimum(times, lost), times <= lost, ends), minlength=17)
-        found = curve_of("", counts + generator.normal(0, deviation, 17), deviation)
+        found = read_curve("", counts + generator.normal(0, deviation, 17), deviation)
         own = truth[: len(found.low)]
         inside += int(((np.array(found.low) <= own) & (own <= np.array(found.high))).sum())
         shown += len(own)
@@ -147,7 +147,7 @@ def test_bands_hold_the_truth_as_often_as_they_say(n: int, deviation: float) -> 
 @settings(deadline=None)
 def test_a_curve_never_rises_and_is_a_chance(counts: np.ndarray, deviation: float) -> None:
     """Whatever the noise has made of the counts, a curve falls from 1 to 0 within its band."""
-    found = curve_of("", counts, deviation)
+    found = read_curve("", counts, deviation)
     values = [own.value for own in found.survival]
     for own in (values, found.low, found.high):
         assert all(0 <= after <= before <= 1 for before, after in zip([1.0, *own], own, strict=False))

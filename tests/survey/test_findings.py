@@ -449,7 +449,7 @@ def test_sums_over_sites_are_masked_where_masks_are_asked_for(monkeypatch: pytes
     def seen(*_: Any) -> Any:
         raise AssertionError("a sum was taken in the clear")
 
-    monkeypatch.setattr(PlainAggregation, "sum_of", seen)
+    monkeypatch.setattr(PlainAggregation, "sum_answers", seen)
     X, y = np.column_stack(columns), (columns[0] > 0).astype(int)
     model = DPGBDTClassifier(epsilon=8, n_trees=2, max_depth=2, random_state=1, secure_sums=True)
     assert model.fit(X, y, sites=np.arange(900) % 3).model_.plan.prepared

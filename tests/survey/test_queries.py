@@ -35,10 +35,10 @@ from hedgerow.survey.queries import (
     SurveyQuery,
     ValueCounts,
     ZoomCounts,
-    bucket_of,
-    octaves_of,
+    encode_votes,
+    find_octaves,
+    hash_label,
     spelt,
-    votes_of,
 )
 from hedgerow.survey.questions import Questions
 
@@ -122,9 +122,9 @@ def test_who_holds_which_row_does_not_matter(rows: list[tuple[tuple[float, ...],
 def test_octaves_are_powers_of_two() -> None:
     """Each magnitude is in the octave that begins at or below it, of its sign; only zero counts as zero."""
     cells = np.array([1.0, 1.999, 2.0, -1.0, -2.0, 0.0, -0.0, 5e-324, -1e-60, 2.0**-149, np.inf, -np.inf, 2.0**300])
-    found = (octaves_of(cells) - ZERO).tolist()
+    found = (find_octaves(cells) - ZERO).tolist()
     assert found == [151, 151, 152, -151, -152, 0, 0, 1, -1, 2, 279, -279, 279]
-    assert octaves_of(np.array([-np.inf, np.inf])).tolist() == [0, N_OCTAVES - 1]
+    assert find_octaves(np.array([-np.inf, np.inf])).tolist() == [0, N_OCTAVES - 1]
 
 
 def test_missing_cells_add_nothing() -> None:
@@ -139,8 +139,8 @@ def test_missing_cells_add_nothing() -> None:
 @given(st.text(min_size=1, max_size=N_BYTES + 2))
 def test_texts_are_spelt_by_their_votes(text: str) -> None:
     """What can be shown comes back, and nothing that cannot; no text has more than its part of the sensitivity."""
-    votes, query = votes_of(text), filled(NameVotes)
-    assert 0 <= bucket_of(text) < 512
+    votes, query = encode_votes(text), filled(NameVotes)
+    assert 0 <= hash_label(text) < 512
     if votes is None:
         assert len(text.encode("utf-8", "replace")) > N_BYTES
         return
@@ -155,7 +155,7 @@ def test_texts_are_spelt_by_their_votes(text: str) -> None:
 @pytest.mark.parametrize("n_bytes", range(1, N_BYTES + 1))
 def test_a_texts_votes_use_up_its_norm(n_bytes: int) -> None:
     """Short texts have larger votes: the squared norm is that of all bits, but for what rounding takes."""
-    votes = votes_of("x" * n_bytes)
+    votes = encode_votes("x" * n_bytes)
     assert votes is not None
     norm = int((votes * votes).sum()) / filled(NameVotes).norm_squared()
     assert 1 - 1e-3 < norm <= 1

@@ -36,11 +36,11 @@ from hedgerow.survey.queries import (
     SurveyQuery,
     TextBins,
     TextVotes,
-    octaves_of,
+    find_octaves,
 )
 from hedgerow.survey.questions import SHARES, AskedColumn, Questions
 from hedgerow.survey.requests import OpenTable
-from hedgerow.survey.statistics import counted
+from hedgerow.survey.statistics import show_count
 
 MakeSite = Callable[[Sequence[Sequence[str]]], RawSite]
 BLANK: dict[str, Any] = {
@@ -219,8 +219,8 @@ def test_what_is_found(columns: list[list[str]], site_of: MakeSite) -> None:
 @given(sign=st.sampled_from([-1.0, 1.0]), size=st.integers(-100, -1))
 def test_bounds_of_whole_numbers_hold_them_where_noise_looks_like_fractions(sign: float, size: int) -> None:
     """Zeros and ones stay between the bounds, whatever octave of fractions the noise makes stand out beside them."""
-    counts = np.bincount(octaves_of(np.repeat([0.0, 1.0], [700, 300])), minlength=N_OCTAVES).astype(float)
-    counts[octaves_of(np.array([sign * 2.0**size]))] += 60
+    counts = np.bincount(find_octaves(np.repeat([0.0, 1.0], [700, 300])), minlength=N_OCTAVES).astype(float)
+    counts[find_octaves(np.array([sign * 2.0**size]))] += 60
     assert range_of_octaves(counts, 0.0, 10.0, 1000).bounds == (0, 1)
 
 
@@ -327,9 +327,9 @@ def test_no_release_makes_the_program_fail(label: str) -> None:
 
 def test_small_cells_are_not_shown(columns: list[list[str]], site_of: MakeSite) -> None:
     """A count below ten, or below three standard deviations of its noise, is null, and so is what rests on it."""
-    assert not counted(9.9, 0.0).is_shown
-    assert not counted(59.0, 20.0).is_shown
-    assert counted(60.0, 20.0).is_shown
+    assert not show_count(9.9, 0.0).is_shown
+    assert not show_count(59.0, 20.0).is_shown
+    assert show_count(60.0, 20.0).is_shown
     found = surveyed([own[:60] for own in columns], site_of, epsilon=0.05).statistics.to_dict()
     for column in found["columns"]:
         assert column["missing"] is None

@@ -85,7 +85,7 @@ def format_title(name: str) -> str:
     return _TITLES.get(name, name.replace("_", " "))
 
 
-def to_be_evaluated(model: Model, epsilon: float, delta: float | None, noise: str = "") -> EvaluatedModel:
+def prepare_evaluation(model: Model, epsilon: float, delta: float | None, noise: str = "") -> EvaluatedModel:
     """What the coordinator of an evaluation is given; without a delta, the model's own; `noise` as `EvaluationTask`.
 
     Raises PrivacyError.
@@ -143,7 +143,9 @@ def estimate_text(estimate: Estimate) -> str:
     return text
 
 
-def content_of(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> Mapping[str, Any]:
+def describe_evaluation(
+    found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None
+) -> Mapping[str, Any]:
     """The same, for a program."""
     return {
         "model": str(out),

@@ -38,8 +38,8 @@ from hedgerow.study import (
     ROSTER,
     Applicant,
     Ends,
-    Invitation,
     Notebook,
+    StudyInvitation,
     are_same_words,
 )
 from hedgerow.transport.grpc_hub import ask
@@ -108,12 +108,12 @@ class JoinOptions:
     log_format: str = "text"
     quiet: bool = False
 
-    def party_folder(self, invitation: Invitation) -> Path:
+    def party_folder(self, invitation: StudyInvitation) -> Path:
         """This party's own folder."""
         return Path(self.folder or Path(self.invitation).parent / f"{invitation.study}-{invitation.party}")
 
 
-def join(options: JoinOptions, invitation: Invitation, page: SitePage | None = None) -> NodeOptions:
+def join(options: JoinOptions, invitation: StudyInvitation, page: SitePage | None = None) -> NodeOptions:
     """Agree, enrol, and have the words compared; returns with what the party then takes part, or watches.
 
     Args:
@@ -156,7 +156,7 @@ def join(options: JoinOptions, invitation: Invitation, page: SitePage | None = N
     )
 
 
-def _join(options: JoinOptions, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
+def _join(options: JoinOptions, invitation: StudyInvitation, folder: Path, page: SitePage | None) -> None:
     """From the invitation to the roster."""
     wanted = invitation
     if options.plan is not None:
@@ -178,7 +178,7 @@ def _join(options: JoinOptions, invitation: Invitation, folder: Path, page: Site
             _agree(options, wanted, folder, page)
 
 
-def _make_room(invitation: Invitation, folder: Path) -> None:
+def _make_room(invitation: StudyInvitation, folder: Path) -> None:
     """Set aside what an earlier invitation has left; raises UsageError where it has led to a roster."""
     if not (folder / "enrolment.db").is_file():
         return
@@ -193,7 +193,7 @@ def _make_room(invitation: Invitation, folder: Path) -> None:
     note(f"{folder} belongs to another invitation, which came to nothing. It is set aside as {place}.")
 
 
-def _identity(folder: Path, invitation: Invitation) -> PrivateIdentity:
+def _identity(folder: Path, invitation: StudyInvitation) -> PrivateIdentity:
     """The keys of this party, made where they stay."""
     private = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
     return read_private(private) if private.exists() else create_identity(folder, invitation.party, invitation.role)[0]
@@ -202,7 +202,7 @@ def _identity(folder: Path, invitation: Invitation) -> PrivateIdentity:
 # What the owner agrees to -------------------------------------------------------------------------------------------
 
 
-def _agree(options: JoinOptions, invitation: Invitation, folder: Path, page: SitePage | None) -> None:
+def _agree(options: JoinOptions, invitation: StudyInvitation, folder: Path, page: SitePage | None) -> None:
     """Show what the study asks for, ask once, and write plan and policy.
 
     Raises PolicyRefusal "not-agreed"; LostRowsError where nobody is asked.
@@ -245,7 +245,7 @@ def _agree(options: JoinOptions, invitation: Invitation, folder: Path, page: Sit
 
 
 def _show_site(
-    options: JoinOptions, invitation: Invitation, plan: Plan, folder: Path
+    options: JoinOptions, invitation: StudyInvitation, plan: Plan, folder: Path
 ) -> tuple[Path | None, TableFit]:
     """What concerns a site only; returns where the coordinator's policy is, unless the owner has one, and the fit."""
     from hedgerow.app.cost import show_cost
@@ -386,7 +386,7 @@ def _require_data_set(options: JoinOptions, folder: Path) -> None:
         raise UsageError("data-set-beside-policy", data_set=options.data_set, policy=own, counted=counted)
 
 
-def _require_known(options: JoinOptions, invitation: Invitation, data_set: str) -> None:
+def _require_known(options: JoinOptions, invitation: StudyInvitation, data_set: str) -> None:
     """Raise UsageError "data-set-new" where this party's book counts for other data, and not for a table's name.
 
     A table that was exported again, with its date in the name, holds the same people; its budget would begin again. A
@@ -420,11 +420,11 @@ def _suggest_data_set(table: str) -> str:
 # Enrolment ----------------------------------------------------------------------------------------------------------
 
 
-def _ends(invitation: Invitation, identity: PrivateIdentity) -> Ends:
+def _ends(invitation: StudyInvitation, identity: PrivateIdentity) -> Ends:
     return Ends(invitation.digest(), invitation.secret, invitation.coordinator, identity.public)
 
 
-def confirm(invitation: Invitation, folder: Path, said: str) -> None:
+def confirm(invitation: StudyInvitation, folder: Path, said: str) -> None:
     """Take note that the operator has read these words; raises UsageError."""
     if not (folder / "enrolment.db").is_file():
         raise UsageError("not-enrolled", name=invitation.party)
@@ -441,7 +441,7 @@ def confirm(invitation: Invitation, folder: Path, said: str) -> None:
 
 def _enrol(
     options: JoinOptions,
-    invitation: Invitation,
+    invitation: StudyInvitation,
     folder: Path,
     identity: PrivateIdentity,
     notes: Notebook,
@@ -498,7 +498,7 @@ def _most_rows(options: JoinOptions) -> int:
     return parse_max_rows([f"site={said}"])["site"] if said else 0
 
 
-def _require_company(options: JoinOptions, invitation: Invitation, roster: PinnedRoster, words: str) -> None:
+def _require_company(options: JoinOptions, invitation: StudyInvitation, roster: PinnedRoster, words: str) -> None:
     """Show the owner who else is in the roster, and ask a second time: only people know whose these sites are.
 
     Raises PolicyRefusal "roster-unexpected"; UsageError where nobody can be asked.
@@ -530,7 +530,7 @@ def _require_company(options: JoinOptions, invitation: Invitation, roster: Pinne
         raise PolicyRefusal("roster-unexpected", found=join_names(sorted(found)), why=why)
 
 
-def _compare(options: JoinOptions, invitation: Invitation, notes: Notebook, words: str) -> None:
+def _compare(options: JoinOptions, invitation: StudyInvitation, notes: Notebook, words: str) -> None:
     """Wait until a person says what words the other end has, and they are the same."""
 
     def is_confirmed() -> bool:
@@ -556,7 +556,7 @@ def _compare(options: JoinOptions, invitation: Invitation, notes: Notebook, word
         time.sleep(_SECONDS_BETWEEN_QUESTIONS / 2)
 
 
-def _call(invitation: Invitation) -> str:
+def _call(invitation: StudyInvitation) -> str:
     return f"Call the operator of {invitation.study} at a number that you knew before. Each reads the other the words."
 
 
@@ -567,7 +567,7 @@ class _DoorLine:
         of who asks, once the coordinator may want to see its certificate.
     """
 
-    def __init__(self, invitation: Invitation, address: str, identity: PrivateIdentity | None = None) -> None:
+    def __init__(self, invitation: StudyInvitation, address: str, identity: PrivateIdentity | None = None) -> None:
         self._coordinator, self._address, self._identity = invitation.coordinator, address, identity
         self._said = ""
 
@@ -594,7 +594,7 @@ class _DoorLine:
 # The book ----------------------------------------------------------------------------------------------------------
 
 
-def _choose_book(options: JoinOptions, invitation: Invitation, data_set: str) -> Path:
+def _choose_book(options: JoinOptions, invitation: StudyInvitation, data_set: str) -> Path:
     """Where what these rows cost is counted; raises as `_book`."""
     if options.budget is not None:
         return Path(options.budget)

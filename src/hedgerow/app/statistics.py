@@ -23,7 +23,16 @@ from hedgerow.app.output import print_facts
 from hedgerow.local.survey import TableSurvey
 from hedgerow.models.plots import CLASS_COLOURS
 from hedgerow.survey.curves import Curve, SurvivalCurves
-from hedgerow.survey.statistics import BAND, LEAST_RECORDS, Column, Group, Noisy, TableStatistics, short, two_digits
+from hedgerow.survey.statistics import (
+    BAND,
+    LEAST_RECORDS,
+    ColumnStatistics,
+    Group,
+    Noisy,
+    TableStatistics,
+    short,
+    two_digits,
+)
 
 NOT_SHOWN = "-"
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -115,7 +124,9 @@ def explain_sheets(found: TableStatistics | SurvivalCurves) -> str:
     )
 
 
-def _number_sheet(title: str, columns: list[Column], *, has_odd: bool, has_mean: bool, is_page: bool) -> Sheet:
+def _number_sheet(
+    title: str, columns: list[ColumnStatistics], *, has_odd: bool, has_mean: bool, is_page: bool
+) -> Sheet:
     """Args: has_odd: whether some column has cells that are no numbers, in so many of them that it is shown."""
     shares = list(_QUANTILES) if is_page else [0.05, 0.5, 0.95]
     heads = ["column", "missing", *(["text"] if has_odd else []), *(["bounds"] if is_page else [])]
@@ -140,7 +151,7 @@ def _number_sheet(title: str, columns: list[Column], *, has_odd: bool, has_mean:
     return Sheet(title, tuple(heads), tuple(rows))
 
 
-def build_histogram(column: Column, n_bars: int) -> Bars:
+def build_histogram(column: ColumnStatistics, n_bars: int) -> Bars:
     """Even bins between the bounds, and what lies outside them where it is shown."""
     if column.range is None:
         return Bars(())
@@ -168,7 +179,7 @@ def build_histogram(column: Column, n_bars: int) -> Bars:
     return Bars(tuple(shown), below / top, above / top)
 
 
-def _text_sheet(columns: list[Column], *, is_page: bool) -> Sheet:
+def _text_sheet(columns: list[ColumnStatistics], *, is_page: bool) -> Sheet:
     heads = ("column", "missing", "categories", *(["shares"] if is_page else []))
     rows = []
     for column in columns:
@@ -181,11 +192,11 @@ def _text_sheet(columns: list[Column], *, is_page: bool) -> Sheet:
     return Sheet("Text", heads, tuple(rows))
 
 
-def _by_size(column: Column) -> list[Group]:
+def _by_size(column: ColumnStatistics) -> list[Group]:
     return sorted((group for group in column.groups if group.count.is_shown), key=lambda own: -own.count.value)
 
 
-def _build_shares(column: Column) -> Bars:
+def _build_shares(column: ColumnStatistics) -> Bars:
     """The categories by their counts, the largest first, and those that are not shown."""
     shown = [] if column.is_hashed else _by_size(column)
     if not shown:
@@ -194,7 +205,7 @@ def _build_shares(column: Column) -> Bars:
     return Bars((*heights, *[None] * (len(column.groups) - len(shown))))
 
 
-def categories_text(column: Column, most: int = 6) -> str:
+def categories_text(column: ColumnStatistics, most: int = 6) -> str:
     """The largest categories of a column, with their shares."""
     if column.is_hashed:
         return "no common text was found"
@@ -222,7 +233,7 @@ def _rate_sheet(found: TableStatistics, name: str, *, is_page: bool) -> Sheet:
     return Sheet(f"Share of {found.label} = {name}", heads, tuple(rows))
 
 
-def clearness(column: Column) -> float:
+def clearness(column: ColumnStatistics) -> float:
     """How many standard deviations of the noise the label's shares in a column's bins differ by."""
     shown = [group.rates[-1] for group in column.shown_rates]
     if len(shown) < 2:

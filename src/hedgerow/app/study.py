@@ -30,9 +30,9 @@ from hedgerow.study import (
     ROSTER,
     SUFFIX,
     Guest,
-    Invitation,
     Reception,
     StudyBook,
+    StudyInvitation,
     new_secret,
     write_private,
 )
@@ -221,7 +221,7 @@ def invite(
             place = book.folder / f"{name}{SUFFIX}"
             if place.exists() and not again:
                 raise UsageError("invitation-exists", path=place)
-            invitation = Invitation(
+            invitation = StudyInvitation(
                 book.fact("name"), name, role, identity.public, book.fact("address"),
                 read_text(str(book.folder / PLAN)), policies[name, role], new_secret(),
             )  # fmt: skip
@@ -671,7 +671,7 @@ def evaluate(
         report: is given what was found, and the model's file.
     """
     from hedgerow.app.coordinator import ModelFile, evaluate_over_nodes, hand_out
-    from hedgerow.app.evaluation import journal_file, to_be_evaluated
+    from hedgerow.app.evaluation import journal_file, prepare_evaluation
     from hedgerow.models.model import Model
 
     folder = options.folder
@@ -682,7 +682,7 @@ def evaluate(
         raise UsageError("study-no-run")
     model, coordinator = Model.load(place), options.coordinator()
     file = ModelFile(place, model, Path(journal_file(place, model)), quiet=options.quiet)
-    asked = to_be_evaluated(model, epsilon, None, noise)
+    asked = prepare_evaluation(model, epsilon, None, noise)
     report(*evaluate_over_nodes(coordinator, asked, model, file), place)
     hand_out(coordinator, place)
     _say_who_was_away(folder, number)

@@ -94,7 +94,7 @@ def _check_plain(arguments: argparse.Namespace) -> None:
 
 def _run_federated(arguments: argparse.Namespace) -> None:
     """Evaluate, write the model with the cost on its account, print the scores and what they cost."""
-    from hedgerow.app.evaluation import journal_file, read_sites, to_be_evaluated
+    from hedgerow.app.evaluation import journal_file, prepare_evaluation, read_sites
     from hedgerow.app.progress import status
     from hedgerow.client.node import available_threads, use_threads
     from hedgerow.local.training import evaluate_federated
@@ -129,7 +129,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, evaluate_over_nodes, hand_out
 
     options = read_options(CoordinatorOptions, arguments)
-    asked = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
+    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, arguments.noise or "")
     journal = Path(arguments.journal or journal_file(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     found, sites = evaluate_over_nodes(options, asked, model, file)
@@ -142,13 +142,13 @@ def show(
     found: FederatedEvaluation, sites: list[str], out: Path, picture: Path | None, *, is_seeded: bool, as_json: bool
 ) -> None:
     """Draw the calibration curve, if it is wanted, and print what was found."""
-    from hedgerow.app.evaluation import content_of, print_evaluation
+    from hedgerow.app.evaluation import describe_evaluation, print_evaluation
     from hedgerow.local.training import plot_calibration
 
     if picture is not None:
         plot_calibration(found, picture)
     if as_json:
-        print_json(content_of(found, sites, out, picture))
+        print_json(describe_evaluation(found, sites, out, picture))
         return
     if is_seeded:
         warn_seeded()

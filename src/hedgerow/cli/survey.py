@@ -18,7 +18,7 @@ from hedgerow.plan.plan import Plan
 if TYPE_CHECKING:
     from hedgerow.app.survey import Survey, SurveyOptions
     from hedgerow.local.survey import TableSurvey
-    from hedgerow.survey.statistics import Column
+    from hedgerow.survey.statistics import ColumnStatistics
 
 
 _FEW_RECORDS = 2000.0
@@ -197,7 +197,7 @@ def _say_what_next(options: SurveyOptions, made: Survey, files: dict[str, Path],
         note(f"{both}: {format_command(f'hedgerow {command}')}")
 
 
-def _report_cells(column: Column) -> None:
+def _report_cells(column: ColumnStatistics) -> None:
     """What the releases say of a column that a plan by them would not use as its owner thinks, and what helps."""
     from hedgerow.app.statistics import percent
 
@@ -215,7 +215,7 @@ def _report_cells(column: Column) -> None:
 def _report_label(found: TableSurvey, plan: Plan) -> None:
     """Of classes that were found there may be more; and whole numbers that were taken for classes may be counts."""
     from hedgerow.app.statistics import count_text
-    from hedgerow.survey.statistics import TableStatistics, counted
+    from hedgerow.survey.statistics import TableStatistics, show_count
 
     label, columns = plan.label, found.statistics.columns if isinstance(found.statistics, TableStatistics) else ()
     own = next((column for column in columns if column.name == label.name), None)
@@ -223,7 +223,7 @@ def _report_label(found: TableSurvey, plan: Plan) -> None:
         return
     others = [group.count for group in own.groups if group.name not in label.classes]
     if label.classes and len(own.groups) == len(others) + len(label.classes) and others:
-        rest = counted(sum(each.value for each in others), others[0].deviation, len(others))
+        rest = show_count(sum(each.value for each in others), others[0].deviation, len(others))
         if rest.is_shown:
             warn(
                 f"About {count_text(rest)} rows have other values of {label.name} than {join_names(label.classes)}, "

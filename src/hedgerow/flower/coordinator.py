@@ -27,7 +27,13 @@ import pyarrow.csv as arrow_csv
 
 from hedgerow.app.coordinator import ModelFile, build_model, carry_out, publish, require_masks
 from hedgerow.app.environments import make_keys
-from hedgerow.app.evaluation import conclude_evaluation, content_of, journal_file, print_evaluation, to_be_evaluated
+from hedgerow.app.evaluation import (
+    conclude_evaluation,
+    describe_evaluation,
+    journal_file,
+    prepare_evaluation,
+    print_evaluation,
+)
 from hedgerow.app.inputs import check_can_write, read_plan
 from hedgerow.app.output import end_log, json_text, note, warn
 from hedgerow.app.progress import list_contributors
@@ -452,7 +458,7 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
     out = check_can_write(file.out)
     journal = f"{out}.journal" if model is None else journal_file(out, model)
     place = ModelFile(out, model, check_can_write(file.journal or journal))
-    about = None if model is None else to_be_evaluated(model, file.epsilon, file.delta or None, file.noise)
+    about = None if model is None else prepare_evaluation(model, file.epsilon, file.delta or None, file.noise)
     keys, hubs = (read_private(Path(file.identity)), read_roster(Path(file.roster))), list[FlowerHub]()
     noise: NoiseSource = SystemNoise(os.urandom) if file.seed < 0 else SeededNoise(file.seed)
 
@@ -477,7 +483,7 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
             written = found.model
             print_evaluation(found, sites, out, None)
             if file.scores:
-                content = json_text(content_of(found, sites, out, None))
+                content = json_text(describe_evaluation(found, sites, out, None))
                 check_can_write(file.scores).write_text(content + "\n", encoding="utf-8")
         note(f"Requests to a site: {max(hubs[0].n_requests.values(), default=0)} at most.")
     finally:

@@ -33,7 +33,7 @@ from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.questions import AskedColumn, Questions
 from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declared_column
-from hedgerow.survey.statistics import Column, TableStatistics
+from hedgerow.survey.statistics import ColumnStatistics, TableStatistics
 
 MOST_ROWS = 2**33
 """Rows that all sites together may have at most: masked sums have words for so many."""
@@ -70,7 +70,7 @@ def survey_sites(questions: Questions, sites: Mapping[str, RawSite], noise: Nois
     releaser = Releaser(noise)
     try:
         while True:
-            query = program.send(releaser.release(query, aggregation.sum_of(query)))
+            query = program.send(releaser.release(query, aggregation.sum_answers(query)))
     except StopIteration as finished:
         is_clear = len(nodes) > 1 and isinstance(aggregation, PlainAggregation)
         return Surveyed(finished.value, releaser.ledger, is_clear)
@@ -436,7 +436,7 @@ def _draft_label(statistics: TableStatistics) -> dict[str, Any] | None:
     return {"name": own.name, "type": "regression", "min": low, "max": high, **origin}
 
 
-def _feature(column: Column) -> list[dict[str, Any]]:
+def _feature(column: ColumnStatistics) -> list[dict[str, Any]]:
     """The [[features]] table of a column; none for one of which too little was seen."""
     if column.kind == "number" and column.range is not None:
         low, high = column.range.bounds

@@ -99,8 +99,8 @@ class MaskedAggregation:
         """The seed of the trees' structure that the sites have drawn in this epoch, 0 to 2**63 - 1."""
         return self._epoch.view.public_seed
 
-    def sum_of(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_of`; raises Refusal, OwnMistake or SumAbandoned as the parties do."""
+    def sum_answers(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_answers`; raises Refusal, OwnMistake or SumAbandoned as the parties do."""
         if self._epoch.next_slot >= self._n_slots:
             self._epoch = self._new_epoch()
         epoch = self._epoch

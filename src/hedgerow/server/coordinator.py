@@ -633,8 +633,8 @@ def choose_members(run: CoordinatorRun) -> set[str]:
     if not run.plan.federation.groups:
         return _choose_from(run, members, run.sites.least)
     parts = [{run.sites.name(node) for node in part} for part in run.parts(members)]
-    there = [found for part in parts if len(found := _choose_from(run, part, run.sites.least_of_sum)) == len(part)
-             and len(found) >= run.sites.least_of_sum]
+    there = [found for part in parts if len(found := _choose_from(run, part, run.sites.least_in_sum)) == len(part)
+             and len(found) >= run.sites.least_in_sum]
     is_most = len(there) >= least_groups(run.plan.federation.groups)
     return set[str]().union(*there) if is_most else set()
 

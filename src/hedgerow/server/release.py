@@ -68,7 +68,7 @@ class Aggregation(Protocol):
     def sites(self) -> tuple[str, ...] | None:
         """Whose vectors are in the last sum; None where that is not known."""
 
-    def sum_of(self, query: Query) -> IntVector:
+    def sum_answers(self, query: Query) -> IntVector:
         """Ask every site and add up: int64 [query.length]."""
 
 
@@ -82,8 +82,8 @@ class PlainAggregation:
         self.n_nodes = len(self._nodes)
         self.sites: tuple[str, ...] | None = tuple(node.site for node in self._nodes)
 
-    def sum_of(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_of`; RemoteProtocolError for an answer of another shape or type."""
+    def sum_answers(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_answers`; RemoteProtocolError for an answer of another shape or type."""
         total = np.zeros(query.length, dtype=np.int64)
         for node in self._nodes:
             total += ask_node(node, query)
@@ -112,7 +112,7 @@ class GroupedAggregation:
         """See `Aggregation.sites`."""
         return tuple(site for group in self.groups for site in group.sites or ())
 
-    def sum_of(self, query: Query) -> IntVector:
+    def sum_answers(self, query: Query) -> IntVector:
         """There is no one sum over all groups: raises ValueError."""
         raise ValueError("groups are summed one by one")
 
@@ -398,12 +398,12 @@ def _carry_out(
         while True:
             parts = aggregation.groups if isinstance(aggregation, GroupedAggregation) else ()
             if parts:
-                totals = {group: part.sum_of(query) for group, part in enumerate(parts)}
+                totals = {group: part.sum_answers(query) for group, part in enumerate(parts)}
                 noisy = releaser.release_groups(query, totals, aggregation.cohort)
                 sums = {group: Summed(part.cohort, part.n_nodes, part.sites) for group, part in enumerate(parts)}
                 released = combine(grouped.pack_sums(query, plan, noisy, sums)[0], len(parts))
             else:
-                total = aggregation.sum_of(query)
+                total = aggregation.sum_answers(query)
                 released = releaser.release(query, total, aggregation.cohort)
                 summed = Summed(aggregation.cohort, aggregation.n_nodes, aggregation.sites)
                 require_plausible(checks, query, plan, released, summed)

@@ -387,11 +387,11 @@ class Sites:
     @property
     def least(self) -> int:
         """Sites without which no epoch is set up."""
-        least = self.least_of_sum * least_groups(self._plan.federation.groups)
+        least = self.least_in_sum * least_groups(self._plan.federation.groups)
         return max(least, origin_members(len(self)) if self.draws_seed else 0)
 
     @property
-    def least_of_sum(self) -> int:
+    def least_in_sum(self) -> int:
         """Sites without which there is no sum, of a group where there are any."""
         is_noised = self._plan.privacy.noise == "distributed" and not self._plan.federation.groups
         smallest = SMALLEST_NOISED_COHORT if is_noised else SMALLEST_COHORT

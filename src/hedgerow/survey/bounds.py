@@ -23,7 +23,7 @@ from hedgerow.survey.queries import (
     N_OCTAVES,
     N_ZOOM,
     ZERO,
-    bucket_of,
+    hash_label,
     spelt,
 )
 
@@ -269,7 +269,7 @@ def classes_of_votes(votes: Counts, deviation: float) -> tuple[str, ...]:
     found = []
     for bucket, own in enumerate(votes.reshape(N_BUCKETS, N_BITS)):
         text, strength = spelt(own) or ("", 0.0)
-        if strength > CLEAR_VOTES * deviation and bucket_of(text) == bucket:
+        if strength > CLEAR_VOTES * deviation and hash_label(text) == bucket:
             found.append(text)
     return tuple(sorted(found))
 

@@ -24,7 +24,7 @@ import numpy as np
 from hedgerow.losses.survival import EVENT_WORDS, doubt_times, survival_codes
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.queries import UNIT, OneCount, RawSite, Reals, TextBins, blank
-from hedgerow.survey.statistics import BAND, Noisy, counted
+from hedgerow.survey.statistics import BAND, Noisy, show_count
 
 _EVENT_TEXTS = (*EVENT_WORDS, "false", "true")
 
@@ -158,21 +158,21 @@ class SurvivalCurves:
         }
 
 
-def curves_of_counts(asked: AskedCurves, counts: Reals, deviation: float) -> SurvivalCurves:
+def read_curves(asked: AskedCurves, counts: Reals, deviation: float) -> SurvivalCurves:
     """All curves.
 
     Args:
         counts: float64 [n_groups, 2 K + 1], noisy.
         deviation: of the noise of each.
     """
-    curves = tuple(curve_of(name, own, deviation) for name, own in zip(asked.groups, counts, strict=True))
+    curves = tuple(read_curve(name, own, deviation) for name, own in zip(asked.groups, counts, strict=True))
     time, event, by = asked.names
-    total = counted(float(counts.sum()), deviation, counts.size)
+    total = show_count(float(counts.sum()), deviation, counts.size)
     doubt = doubt_times(counts.sum(axis=0), asked.ends, time) if total.is_shown else ""
     return SurvivalCurves(time, event, by, asked.ends, curves, total, doubt)
 
 
-def curve_of(group: str, counts: Reals, deviation: float) -> Curve:
+def read_curve(group: str, counts: Reals, deviation: float) -> Curve:
     """A group's curve from its noisy counts.
 
     Args:
@@ -187,7 +187,7 @@ def curve_of(group: str, counts: Reals, deviation: float) -> Curve:
     exposed = stays + (codes == 2 * places + 1)
     left, risk = stays @ counts, exposed @ counts
     at_risk = [
-        counted(float(own), deviation * float(np.linalg.norm(row))) for own, row in zip(risk, exposed, strict=True)
+        show_count(float(own), deviation * float(np.linalg.norm(row))) for own, row in zip(risk, exposed, strict=True)
     ]
     hidden = [not own.is_shown for own in at_risk]
     n_shown = hidden.index(True) if True in hidden else n_intervals
@@ -204,7 +204,7 @@ def curve_of(group: str, counts: Reals, deviation: float) -> Curve:
     high = np.maximum.accumulate(np.minimum(survival * np.exp(BAND * error), 1.0)[::-1])[::-1]
     return Curve(
         group,
-        counted(float(counts.sum()), deviation, len(counts)),
+        show_count(float(counts.sum()), deviation, len(counts)),
         (*at_risk[:n_shown], *(replace(own, is_shown=False) for own in at_risk[n_shown:])),
         tuple(Noisy(float(own), float(own * spread)) for own, spread in zip(survival, noise, strict=True)),
         tuple(low.tolist()),

@@ -26,7 +26,7 @@ from hedgerow.survey.bounds import (
     wants_zoom,
     zoomed,
 )
-from hedgerow.survey.curves import SurvivalCurves, curves_of_counts
+from hedgerow.survey.curves import SurvivalCurves, read_curves
 from hedgerow.survey.kinds import ABSENT, DATE, MAX_CLASSES, N_KINDS, NUMBER, TEXT, TRUTH
 from hedgerow.survey.queries import (
     N_BITS,
@@ -47,26 +47,26 @@ from hedgerow.survey.queries import (
     ValueCounts,
     ZoomCounts,
     blank,
-    deviation_of,
     in_records,
+    noise_deviation,
 )
 from hedgerow.survey.questions import N_ZOOMS, Budget, Questions
 from hedgerow.survey.statistics import (
     N_HASHED,
-    Column,
+    ColumnStatistics,
     Density,
     Noisy,
     TableStatistics,
-    column_of_numbers,
-    column_of_texts,
-    counted,
-    dated,
-    density_of_octaves,
-    density_of_zoom,
-    edges_of,
+    choose_edges,
+    compute_rates,
+    describe_numbers,
+    describe_texts,
     holds_most,
-    merged_bins,
-    rates_of,
+    merge_bins,
+    name_by_dates,
+    show_count,
+    spread_octaves,
+    spread_zoom,
 )
 
 LEAST_COUNT = 2.0
@@ -96,7 +96,7 @@ def survey(questions: Questions, excess: float = 1.0) -> SurveyProgram:
     if questions.curves is not None:
         query = budget.ask("curves", questions.curves.query)
         counts = in_records((yield query)).reshape(len(questions.curves.groups), query.n_codes)
-        return curves_of_counts(questions.curves, counts, budget.reported_deviation(query))
+        return read_curves(questions.curves, counts, budget.reported_deviation(query))
     made = _Survey(questions, budget)
     if questions.about == "plan":
         return (yield from made.of_plan())
@@ -134,12 +134,12 @@ class _Survey:
             query = self._budget.ask("records", blank(RecordCount))
             found = float(in_records((yield query))[0])
             # Never far too small: the checks of releases allow for a few times as many.
-            self._n_records = max(found, LEAST_COUNT * deviation_of(query))
+            self._n_records = max(found, LEAST_COUNT * noise_deviation(query))
         if asked.unknown:
             kinds = self._budget.ask("kinds", blank(KindCounts, columns=asked.unknown))
             counts = in_records((yield kinds)).reshape(-1, N_KINDS)
             for index, own in zip(asked.unknown, counts, strict=True):
-                self._kinds[index] = kind_of_counts(own, deviation_of(kinds))
+                self._kinds[index] = kind_of_counts(own, noise_deviation(kinds))
         yield from self._bounds([index for index in asked.surveyed if self._kinds[index] in (NUMBER, DATE)])
         if asked.label is not None and not asked.has_bounds:
             yield from self._classes_of_plan(asked.label)
@@ -158,10 +158,10 @@ class _Survey:
         kind = TEXT if self._asked.columns[label].kind == "text" else self._kinds[label]
         if kind == NUMBER:
             values = self._budget.ask("classes", blank(ValueCounts, column=label))
-            self._classes = classes_of_values(in_records((yield values)), deviation_of(values))
+            self._classes = classes_of_values(in_records((yield values)), noise_deviation(values))
         elif kind == TEXT:
             votes = self._budget.ask("classes", blank(NameVotes))
-            self._classes = classes_of_votes(in_records((yield votes)), deviation_of(votes))
+            self._classes = classes_of_votes(in_records((yield votes)), noise_deviation(votes))
         elif kind == TRUTH:
             self._classes = BOOLEANS
 
@@ -173,7 +173,7 @@ class _Survey:
         if asked.label is None:
             budget.skip("values", "rates")
         query = budget.ask("records", blank(RecordCount))
-        n_records = counted(float(in_records((yield query))[0]), budget.reported_deviation(query))
+        n_records = show_count(float(in_records((yield query))[0]), budget.reported_deviation(query))
         self._n_records = n_records.value
         yield from self._kinds_of_table()
         wanted = []
@@ -191,7 +191,7 @@ class _Survey:
         if self._classes:
             yield from self._rates(columns)
         columns = [
-            dated(column, own.layout) if own.is_date or self._kinds[index] == DATE else column
+            name_by_dates(column, own.layout) if own.is_date or self._kinds[index] == DATE else column
             for index, (column, own) in enumerate(zip(columns, asked.columns, strict=True))
         ]
         label = "" if asked.label is None else asked.columns[asked.label].name
@@ -204,22 +204,22 @@ class _Survey:
         counts = in_records((yield query)).reshape(-1, N_KINDS)
         # What is neither a number nor missing are three counts.
         spread = math.sqrt(N_KINDS - 2)
-        deviation, said = deviation_of(query), budget.reported_deviation(query)
+        deviation, said = noise_deviation(query), budget.reported_deviation(query)
         total = max(self._n_records, 1.0)
         for index, (column, own) in enumerate(zip(columns, counts, strict=True)):
             is_date = column.is_date or (column.kind == "" and kind_of_counts(own, deviation) == DATE)
             numbers, missing = float(own[DATE if is_date else NUMBER]), float(own[ABSENT])
             texts = float(own.sum()) - numbers - missing
             is_text = texts > numbers
-            if not counted(max(numbers, texts), deviation * (spread if is_text else 1)).is_shown:
+            if not show_count(max(numbers, texts), deviation * (spread if is_text else 1)).is_shown:
                 self._kinds[index] = UNKNOWN
             elif column.kind == "text" or (not column.kind and is_text):
                 self._kinds[index] = TEXT
             elif is_date and not column.is_date and not is_text:
                 self._kinds[index] = DATE
-            self._odd.append(counted(texts, said * spread).over(total))
+            self._odd.append(show_count(texts, said * spread).over(total))
             self._present.append(numbers)
-            self._missing.append(counted(missing, said).over(total))
+            self._missing.append(show_count(missing, said).over(total))
 
     def _names(self) -> _Step:
         """The common texts of the columns of text, where they are not declared."""
@@ -232,7 +232,7 @@ class _Survey:
         query = self._budget.ask("names", blank(TextVotes, columns=tuple(wanted)))
         votes = in_records((yield query)).reshape(len(wanted), N_BUCKETS * N_BITS)
         for index, own in zip(wanted, votes, strict=True):
-            self._categories[index] = classes_of_votes(own, deviation_of(query))
+            self._categories[index] = classes_of_votes(own, noise_deviation(query))
 
     def _classes_of_table(self) -> _Step:
         """The label's classes, if it has few."""
@@ -243,17 +243,17 @@ class _Survey:
         own = self._ranges.get(label)
         if self._kinds[label] == NUMBER and own is not None and own.is_whole:
             query = budget.ask("values", blank(ValueCounts, column=label))
-            classes = classes_of_values(in_records((yield query)), deviation_of(query))
+            classes = classes_of_values(in_records((yield query)), noise_deviation(query))
         self._classes = classes if 2 <= len(classes) <= MAX_CLASSES else ()
         budget.skip("values")
         if not self._classes:
             budget.skip("rates")
 
-    def _cells(self) -> Generator[SurveyQuery, IntVector, list[Column]]:
+    def _cells(self) -> Generator[SurveyQuery, IntVector, list[ColumnStatistics]]:
         """A histogram, or the shares of categories, of every column of which something is known."""
         for index in self._of_numbers():
             if index in self._ranges:
-                self._bins[index] = NumberBins(edges_of(self._ranges[index], self._densities.get(index)))
+                self._bins[index] = NumberBins(choose_edges(self._ranges[index], self._densities.get(index)))
         for index, names in self._categories.items():
             self._bins[index] = TextBins(names, 1 if names else N_HASHED)
         order = sorted(self._bins)
@@ -269,22 +269,22 @@ class _Survey:
             own_bins = self._bins.get(index)
             about = (asked.name, self._missing[index])
             if isinstance(own_bins, NumberBins):
-                column = column_of_numbers(*about, self._ranges[index], own_bins, *found[index])
+                column = describe_numbers(*about, self._ranges[index], own_bins, *found[index])
                 column = replace(column, odd=self._odd[index])
             elif own_bins is not None:
-                column = column_of_texts(*about, own_bins, *found[index])
+                column = describe_texts(*about, own_bins, *found[index])
             else:
-                column = Column(*about, range=self._ranges.get(index))
+                column = ColumnStatistics(*about, range=self._ranges.get(index))
             columns.append(replace(column, is_declared=asked.bounds is not None or asked.categories != ()))
         return columns
 
-    def _rates(self, columns: list[Column]) -> _Step:
+    def _rates(self, columns: list[ColumnStatistics]) -> _Step:
         """The shares of the label's classes by bin, put into the columns."""
         label = self._asked.label or 0
         bins: dict[int, Bins] = {}
         for index, own in self._bins.items():
             if index != label and isinstance(own, NumberBins):
-                bins[index] = merged_bins(own, columns[index])
+                bins[index] = merge_bins(own, columns[index])
             elif index != label and isinstance(own, TextBins) and own.categories:
                 bins[index] = own
         order = sorted(bins)
@@ -303,7 +303,7 @@ class _Survey:
         counts = query.by_column(in_records((yield query)))
         deviation = self._budget.reported_deviation(query)
         for index, table in zip(order, counts, strict=True):
-            columns[index] = replace(columns[index], rates=rates_of(bins[index], table, deviation))
+            columns[index] = replace(columns[index], rates=compute_rates(bins[index], table, deviation))
 
     # Bounds, of both -------------------------------------------------------------------------------------------------
 
@@ -314,13 +314,13 @@ class _Survey:
             budget.skip("octaves", *(f"zoom {number}" for number in range(N_ZOOMS)))
             return
         query = budget.ask("octaves", blank(OctaveCounts, columns=tuple(map(self._place, wanted))))
-        counts, deviation = in_records((yield query)).reshape(-1, N_OCTAVES + 1), deviation_of(query)
+        counts, deviation = in_records((yield query)).reshape(-1, N_OCTAVES + 1), noise_deviation(query)
         for index, own in zip(wanted, counts, strict=True):
             # What stands beside the octaves of a column is in halves of a unit.
             found = range_of_octaves(own[:N_OCTAVES], 2 * float(own[N_OCTAVES]), deviation, self._n_records)
             self._ranges[index] = found
             if is_table:
-                self._densities[index] = density_of_octaves(own[:N_OCTAVES], found, deviation)
+                self._densities[index] = spread_octaves(own[:N_OCTAVES], found, deviation)
                 self._kinds[index] = self._kinds[index] if found.is_seen else UNKNOWN
         # A label's bounds scale the noise: they are zoomed into in any case.
         seen_labels = [index for index in wanted if self._is_bounded_label(index) and self._ranges[index].is_seen]
@@ -332,7 +332,7 @@ class _Survey:
             bounds = tuple((own.low, own.high) for own in before)
             zoom = blank(ZoomCounts, columns=tuple(map(self._place, wanted)), ranges=bounds)
             zoom = budget.ask(f"zoom {number}", zoom)
-            counts, deviation = in_records((yield zoom)).reshape(-1, N_ZOOM), deviation_of(zoom)
+            counts, deviation = in_records((yield zoom)).reshape(-1, N_ZOOM), noise_deviation(zoom)
             again = []
             for index, old, seen in zip(wanted, before, counts, strict=True):
                 after = zoomed(old, seen, deviation)
@@ -352,5 +352,5 @@ class _Survey:
             return self._is_bounded_label(index) or wants_zoom(before, after)
         if after == before or not holds_most(before, after, counts, deviation, self._present[index]):
             return False
-        self._densities[index] = density_of_zoom(before, counts, after, deviation)
+        self._densities[index] = spread_zoom(before, counts, after, deviation)
         return True

@@ -230,7 +230,7 @@ class OctaveCounts(ColumnCounts):
         parts = []
         for index in self.columns:
             cells = site.column(index)
-            parts.append(np.bincount(octaves_of(cells), minlength=N_OCTAVES) * UNIT)
+            parts.append(np.bincount(find_octaves(cells), minlength=N_OCTAVES) * UNIT)
             parts.append(np.array([np.count_nonzero(cells != np.floor(cells)) * HALF_UNIT]))
         return np.concatenate(parts).astype(np.int64)
 
@@ -311,9 +311,9 @@ class NameVotes(SurveyQuery):
         """See `Query.answer`."""
         votes = np.zeros((N_BUCKETS, N_BITS), dtype=np.int64)
         for text, count in site.text_counts(-1):
-            own = votes_of(text)
+            own = encode_votes(text)
             if own is not None:
-                votes[bucket_of(text)] += own * count
+                votes[hash_label(text)] += own * count
         return votes.ravel()
 
     def norm_squared(self) -> int:
@@ -338,7 +338,7 @@ class NameVotes(SurveyQuery):
             yield "a vote is larger than the rows allow"
 
 
-def octaves_of(cells: Reals) -> NDArray[np.int64]:
+def find_octaves(cells: Reals) -> NDArray[np.int64]:
     """The signed octave of each number, 0 to N_OCTAVES - 1: int64 [n]; infinities are in the highest ones.
 
     Args:
@@ -349,14 +349,14 @@ def octaves_of(cells: Reals) -> NDArray[np.int64]:
     return np.asarray(ZERO + np.sign(cells) * (exponents - LOWEST_OCTAVE + 1), dtype=np.int64)
 
 
-def bucket_of(text: str) -> int:
+def hash_label(text: str) -> int:
     """The public bucket of a label's text: 0 to N_BUCKETS - 1."""
-    return int.from_bytes(hashlib.sha256(_NAME_DOMAIN + _encoded(text)).digest()[:8], "big") % N_BUCKETS
+    return int.from_bytes(hashlib.sha256(_NAME_DOMAIN + _encode(text)).digest()[:8], "big") % N_BUCKETS
 
 
-def votes_of(text: str) -> NDArray[np.int64] | None:
+def encode_votes(text: str) -> NDArray[np.int64] | None:
     """What a record with this text adds in its bucket: int64 [N_BITS]; None for a text that is too long, or empty."""
-    content = _encoded(text)
+    content = _encode(text)
     if not 0 < len(content) <= N_BYTES:
         return None
     bits = np.unpackbits(np.frombuffer(content.ljust(N_BYTES, b"\0"), dtype=np.uint8)).astype(np.int64)
@@ -394,7 +394,7 @@ def spelt(votes: Reals) -> tuple[str, float] | None:
     return text, float(np.abs(votes[: _n_voted(len(content))]).mean())
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
@@ -452,7 +452,7 @@ class TextBins:
         return np.asarray(np.array([*table, -1], dtype=np.intp)[site.own(codes)])
 
     def _other(self, text: str) -> int:
-        return len(self.categories) + bucket_of(text) % self.n_others if self.n_others else -1
+        return len(self.categories) + hash_label(text) % self.n_others if self.n_others else -1
 
 
 Bins = NumberBins | TextBins
@@ -477,9 +477,9 @@ class TextVotes(NameVotes):
         votes = np.zeros((len(self.columns), N_BUCKETS, N_BITS), dtype=np.int64)
         for own, index in zip(votes, self.columns, strict=True):
             for text, count in site.text_counts(index):
-                votes_of_one = votes_of(text)
+                votes_of_one = encode_votes(text)
                 if votes_of_one is not None:
-                    own[bucket_of(text)] += votes_of_one * count
+                    own[hash_label(text)] += votes_of_one * count
         return votes.ravel()
 
     def norm_squared(self) -> int:
@@ -579,7 +579,7 @@ def blank(kind: type[Kind], **about: Any) -> Kind:
     return kind(**blank, **about)
 
 
-def deviation_of(query: SurveyQuery) -> float:
+def noise_deviation(query: SurveyQuery) -> float:
     """Standard deviation of the noise of one count, in records."""
     if not query.noise_multiplier:
         return 0.0

@@ -40,7 +40,7 @@ from hedgerow.survey.queries import (
     ValueCounts,
     ZoomCounts,
     blank,
-    deviation_of,
+    noise_deviation,
 )
 
 N_ZOOMS = 3
@@ -230,7 +230,7 @@ class Budget:
 
     def reported_deviation(self, query: SurveyQuery) -> float:
         """The deviation of the noise of one count in what is said of it; what is asked next does not follow from it."""
-        return self._excess * deviation_of(query)
+        return self._excess * noise_deviation(query)
 
     def skip(self, *stages: str) -> None:
         """These stages will not come: their weights go to the others."""

@@ -74,7 +74,7 @@ class Noisy:
         return {"value": self.value, "deviation": self.deviation} if self.is_shown else None
 
 
-def counted(value: float, deviation: float, n_counts: int = 1) -> Noisy:
+def show_count(value: float, deviation: float, n_counts: int = 1) -> Noisy:
     """A sum of so many counts of one deviation each, shown if it is large enough."""
     deviation *= math.sqrt(n_counts)
     return Noisy(value, deviation, value >= max(LEAST_RECORDS, CLEAR * deviation))
@@ -119,7 +119,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnStatistics:
     """What was found of one column.
 
     Attributes:
@@ -155,7 +155,7 @@ class Column:
 
     def format(self, value: float) -> str:
         """One of its numbers for a person."""
-        return date_of(value) if self.is_date else short(value)
+        return clamp_to_date(value) if self.is_date else short(value)
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ class TableStatistics:
     """
 
     n_records: Noisy
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnStatistics, ...]
     label: str = ""
     classes: tuple[str, ...] = field(default=())
 
@@ -226,7 +226,7 @@ class Density:
     mass: Counts
 
 
-def density_of_octaves(counts: Counts, found: Range, deviation: float) -> Density:
+def spread_octaves(counts: Counts, found: Range, deviation: float) -> Density:
     """Where values lie by their octaves, within the range that was found; what the noise may have made counts nothing.
 
     Args:
@@ -237,7 +237,7 @@ def density_of_octaves(counts: Counts, found: Range, deviation: float) -> Densit
     return _within(edges, counts, found, deviation)
 
 
-def density_of_zoom(before: Range, counts: Counts, found: Range, deviation: float) -> Density:
+def spread_zoom(before: Range, counts: Counts, found: Range, deviation: float) -> Density:
     """The same by the even bins of a zoom into a range.
 
     Args:
@@ -271,7 +271,7 @@ def _within(edges: NDArray[np.float64], counts: Counts, found: Range, deviation:
     return Density(cut[first : last + 2], mass[first : last + 1])
 
 
-def edges_of(found: Range, density: Density | None) -> tuple[float, ...]:
+def choose_edges(found: Range, density: Density | None) -> tuple[float, ...]:
     """Public edges of a column's bins: one for each of few whole numbers, else of about equal weight.
 
     Args:
@@ -311,16 +311,16 @@ def _even_weights(density: Density) -> NDArray[np.float64]:
 # What the bins say ---------------------------------------------------------------------------------------------------
 
 
-def column_of_numbers(
+def describe_numbers(
     name: str, missing: Noisy, found: Range, bins: NumberBins, counts: Counts, deviation: float
-) -> Column:
+) -> ColumnStatistics:
     """A column of numbers by its bins.
 
     Args:
         counts: float64 [bins.n_bins].
     """
-    own = Column(name, missing, "number", found, counted(float(counts.sum()), deviation, len(counts)))
-    own = replace(own, groups=_groups_of_numbers(bins, counts, deviation, found.is_whole))
+    own = ColumnStatistics(name, missing, "number", found, show_count(float(counts.sum()), deviation, len(counts)))
+    own = replace(own, groups=_group_numbers(bins, counts, deviation, found.is_whole))
     if not own.present.is_shown:
         return own
     beyond = sum(group.count.value for group in (own.groups[0], own.groups[-1]) if group.count.is_shown)
@@ -329,38 +329,42 @@ def column_of_numbers(
     return replace(own, mean=mean, quantiles=_quantiles(bins, counts, deviation, own))
 
 
-def column_of_texts(name: str, missing: Noisy, bins: TextBins, counts: Counts, deviation: float) -> Column:
+def describe_texts(name: str, missing: Noisy, bins: TextBins, counts: Counts, deviation: float) -> ColumnStatistics:
     """A column of texts by its categories; `counts` as above."""
-    names = [*bins.categories, *_names_of_others(bins)]
-    groups = tuple(Group(own, count=counted(float(count), deviation)) for own, count in zip(names, counts, strict=True))
-    present = counted(float(counts.sum()), deviation, len(counts))
-    return Column(name, missing, "text", present=present, groups=groups, is_hashed=not bins.categories)
+    names = [*bins.categories, *_name_others(bins)]
+    groups = tuple(
+        Group(own, count=show_count(float(count), deviation)) for own, count in zip(names, counts, strict=True)
+    )
+    present = show_count(float(counts.sum()), deviation, len(counts))
+    return ColumnStatistics(name, missing, "text", present=present, groups=groups, is_hashed=not bins.categories)
 
 
-def _names_of_others(bins: TextBins) -> list[str]:
+def _name_others(bins: TextBins) -> list[str]:
     if bins.categories:
         return ["other"] * bins.n_others
     return [f"bucket {number}" for number in range(bins.n_others)]
 
 
-def _groups_of_numbers(bins: NumberBins, counts: Counts, deviation: float, is_whole: bool) -> tuple[Group, ...]:
+def _group_numbers(bins: NumberBins, counts: Counts, deviation: float, is_whole: bool) -> tuple[Group, ...]:
     ends = [-math.inf, *bins.edges, math.inf]
     return tuple(
-        Group(name_of_range(low, high, is_whole), low, high, counted(float(count), deviation))
+        Group(name_range(low, high, is_whole), low, high, show_count(float(count), deviation))
         for low, high, count in zip(ends[:-1], ends[1:], counts, strict=True)
     )
 
 
-def dated(column: Column, layout: str | None) -> Column:
+def name_by_dates(column: ColumnStatistics, layout: str | None) -> ColumnStatistics:
     """A column of days since 1970-01-01, whose bins are called by their dates."""
 
     def called(group: Group) -> Group:
         first, last = math.ceil(max(group.low, FIRST_DAY)), math.ceil(min(group.high, LAST_DAY)) - 1
         if group.low == -math.inf:
-            return replace(group, name=f"before {date_of(last + 1)}")
+            return replace(group, name=f"before {clamp_to_date(last + 1)}")
         if group.high == math.inf:
-            return replace(group, name=f"from {date_of(first)}")
-        return replace(group, name=date_of(first) if first >= last else f"{date_of(first)} to {date_of(last)}")
+            return replace(group, name=f"from {clamp_to_date(first)}")
+        return replace(
+            group, name=clamp_to_date(first) if first >= last else f"{clamp_to_date(first)} to {clamp_to_date(last)}"
+        )
 
     if column.kind != "number":
         return column
@@ -368,12 +372,12 @@ def dated(column: Column, layout: str | None) -> Column:
     return replace(column, is_date=True, layout=layout, groups=groups, rates=rates)
 
 
-def date_of(days: float) -> str:
+def clamp_to_date(days: float) -> str:
     """The date of a number of days since 1970-01-01; the first or last that has a text, beyond them."""
     return format_day(math.floor(min(max(days, FIRST_DAY), LAST_DAY)))
 
 
-def name_of_range(low: float, high: float, is_whole: bool) -> str:
+def name_range(low: float, high: float, is_whole: bool) -> str:
     """A bin for a person."""
     if low == -math.inf:
         return f"below {short(math.ceil(high) if is_whole else high)}"
@@ -410,7 +414,7 @@ def _mean(bins: NumberBins, counts: Counts, deviation: float, found: Range) -> N
     return Noisy(min(max(mean, low), high), spread)
 
 
-def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: Column) -> tuple[Quantile, ...]:
+def _quantiles(bins: NumberBins, counts: Counts, deviation: float, own: ColumnStatistics) -> tuple[Quantile, ...]:
     """Those of `QUANTILES` that have enough records on either side, and are not outside all edges."""
     found, groups = own.range, own.groups
     if found is None:
@@ -459,7 +463,7 @@ def _at(share: float, curve: NDArray[np.float64], bins: NumberBins, found: Range
 # The label by bin ----------------------------------------------------------------------------------------------------
 
 
-def merged_bins(bins: NumberBins, column: Column) -> NumberBins:
+def merge_bins(bins: NumberBins, column: ColumnStatistics) -> NumberBins:
     """Coarser bins of about equal weight, by the counts that were released."""
     if bins.n_bins <= N_GROUPS + 2:
         return bins
@@ -472,7 +476,7 @@ def merged_bins(bins: NumberBins, column: Column) -> NumberBins:
     return NumberBins(tuple(bins.edges[place] for place in sorted({0, *chosen, len(below) - 1})))
 
 
-def rates_of(bins: Bins, table: NDArray[np.float64], deviation: float) -> tuple[Group, ...]:
+def compute_rates(bins: Bins, table: NDArray[np.float64], deviation: float) -> tuple[Group, ...]:
     """The shares of the label's classes in each bin.
 
     Args:
@@ -481,15 +485,15 @@ def rates_of(bins: Bins, table: NDArray[np.float64], deviation: float) -> tuple[
     """
     if isinstance(bins, NumberBins):
         is_whole = all(edge % 1 == 0.5 for edge in bins.edges)
-        groups: Sequence[Group] = _groups_of_numbers(bins, table.sum(axis=1), 0.0, is_whole)
+        groups: Sequence[Group] = _group_numbers(bins, table.sum(axis=1), 0.0, is_whole)
     else:
-        groups = [Group(name) for name in (*bins.categories, *_names_of_others(bins))]
+        groups = [Group(name) for name in (*bins.categories, *_name_others(bins))]
     return tuple(_with_rates(group, own, deviation) for group, own in zip(groups, table, strict=True))
 
 
 def _with_rates(group: Group, counts: Counts, deviation: float) -> Group:
     n_classes = len(counts)
-    count = counted(float(counts.sum()), deviation, n_classes)
+    count = show_count(float(counts.sum()), deviation, n_classes)
     if not count.is_shown:
         return replace(group, count=count, rates=(Noisy(0.0, 0.0, is_shown=False),) * n_classes)
     rates = np.clip(counts / count.value, 0.0, 1.0)

@@ -237,7 +237,7 @@ def find_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def model_of(preset: Preset, n_features: int) -> dict[str, Any]:
+def build_model_section(preset: Preset, n_features: int) -> dict[str, Any]:
     """The [model] section of a preset for a plan of so many features."""
     own = {"n_trees": preset.trees_per_feature * n_features} if preset.trees_per_feature else {}
     return {**preset.model, **own}
@@ -251,7 +251,7 @@ def apply_preset(preset: Preset, plan: Plan) -> Plan:
     """
     table = plan.to_dict()
     kept = {name: getattr(plan.model, name) for name in ("structure_seed", "interaction_constraints")}
-    table["model"] = {**model_of(preset, len(plan.features)), **kept}
+    table["model"] = {**build_model_section(preset, len(plan.features)), **kept}
     table["privacy"] = {**table["privacy"], "accountant": preset.accountant, **preset.privacy}
     for section in sections():
         # Options of the algorithm that the preset replaces.
