@@ -118,7 +118,7 @@ def sites(model: Model, folder: Path) -> Iterator[tuple[str, Page]]:
             page.say(phase="Your answer is awaited", mood="waits", question=asked, rounds=None)
         elif name == "refused":
             page.say(phase="Stopped", mood="bad", can_stop=False)
-            page.fail(PolicyRefusal("policy-label", label=MARKUP))
+            page.fail(PolicyRefusal("policy", code="policy-label", asked=f"predictions of {MARKUP!r}"))
         elif name == "finished":
             model.save(folder / "model-0123456789ab.json")
             page.show_models(folder)

@@ -181,7 +181,7 @@ def test_the_words_of_a_node_that_waits(page: SitePage, tmp_path: Path) -> None:
     assert state(page)["waiting"] == "Call the operator." and state(page)["study"] == "wards"
     page.tell("WARNING", "<script>alert(1)</script>")
     assert state(page)["events"][0]["text"] == "<script>alert(1)</script>"
-    page.fail(PolicyRefusal("policy-label", label="<b>ill</b>"))
+    page.fail(PolicyRefusal("policy", code="policy-label", asked="predictions of <b>ill</b>"))
     assert "<b>ill</b>" in state(page)["error"]["what"] and state(page)["error"]["code"] == "policy-label"
     page.show_models(tmp_path)
     assert state(page)["models"] == [] and "report" not in state(page)

@@ -23,7 +23,7 @@ BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader of the output has gone."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The disk is full, or what an account may use of it."""
-_SECONDS_UNTIL_IT_COMES_AGAIN = 0.1
+_RESEND_SECONDS = 0.1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,37 +76,36 @@ def _is_interruption(error: BaseException | None) -> bool:
 
 @contextmanager
 def _no_interrupt_dropped() -> Iterator[None]:
-    """Let Ctrl-C come again where it would be lost.
+    """Send Ctrl-C again where it would be lost.
 
     While numba compiles, llvmlite calls back from C. Python only prints what is raised there, so the command would go
     on, and under systemd a node that was stopped in its first minute would take part in a run.
     """
-    usual = sys.unraisablehook
-    coming: list[threading.Timer] = []
+    previous = sys.unraisablehook
+    timers: list[threading.Timer] = []
 
-    def hook(dropped: sys.UnraisableHookArgs) -> None:
-        if issubclass(dropped.exc_type, KeyboardInterrupt):
-            main = threading.main_thread().ident
-            # Not at once: the callback has not returned yet.
-            again = threading.Timer(_SECONDS_UNTIL_IT_COMES_AGAIN, signal.pthread_kill, (main, signal.SIGINT))
-            again.daemon = True
-            again.start()
-            coming.append(again)
-        else:
-            usual(dropped)
+    def resend(dropped: sys.UnraisableHookArgs) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            previous(dropped)
+            return
+        # Not at once: the callback has not returned yet.
+        timer = threading.Timer(_RESEND_SECONDS, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+        timers.append(timer)
 
-    sys.unraisablehook = hook
+    sys.unraisablehook = resend
     try:
         yield
     except Exception as error:
         # Numba stumbles over what a callback was kept from noting.
-        if coming:
+        if timers:
             raise KeyboardInterrupt from error
         raise
     finally:
-        sys.unraisablehook = usual
-        for again in coming:
-            again.cancel()
+        sys.unraisablehook = previous
+        for timer in timers:
+            timer.cancel()
 
 
 def _report_interrupt() -> int:
