@@ -199,7 +199,7 @@ def test_privacy_forecasts_what_training_spends(study: Path, model: Path, hedger
     """Exchanges, epsilon and settings before a run are those after it; both accountants are told."""
     forecast = hedgerow("privacy", study / "plan.toml", "--json")
     trained = Model.load(model)
-    assert forecast["exchanges"] == len(trained.ledger) == 30
+    assert forecast["rounds"] == len(trained.ledger) == 30
     assert forecast["numbers_per_node"] == sum(release.length for release in trained.ledger)
     assert forecast["epsilon_gdp"] == pytest.approx(trained.report.epsilon_gdp, rel=1e-4)
     assert forecast["epsilon_gdp"] <= 4 < forecast["epsilon_rdp"]

@@ -62,7 +62,7 @@ def test_the_cost_of_every_method_is_said(study: Path, tmp_path: Path, hedgerow:
     file = tmp_path / "plan.toml"
     file.write_text(plan_toml(Plan.from_dict(table)))
     said = hedgerow("privacy", file, "--json")
-    assert said["exchanges"] >= 1 and "exchanges" in hedgerow("privacy", file)
+    assert said["rounds"] >= 1 and "rounds" in hedgerow("privacy", file)
 
 
 @pytest.mark.parametrize("noise", _NOISES)

@@ -67,7 +67,7 @@ def test_the_cost_of_a_plan_is_known_beforehand(
     plan = str(tmp_path / "plan.toml")
     assert main(["privacy", plan, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["exchanges"] == 10 and 0.99 < told["epsilon_gdp"] <= 1
+    assert told["rounds"] == 10 and 0.99 < told["epsilon_gdp"] <= 1
     assert {"kind": "SampledLeafSums", "count": 9, "length": 8} in told["queries"]
     assert main(["train", plan, *sites, "--out", str(tmp_path / "m.json")]) == 0
     report = json.loads((tmp_path / "m.json").read_bytes())["report"]
