@@ -195,13 +195,14 @@ def test_when_no_run_is_due(stays: bool, has_met: bool, run: bytes, earlier: lis
     ("fault", "level"),
     [
         (PolicyRefusal("run-closed", status="finished"), "INFO"),
-        (PolicyRefusal("policy-no-held-out"), "INFO"),
+        (PolicyRefusal("policy-no-rows", code="policy-no-held-out", task="a", option="b"), "INFO"),
         (
             PolicyRefusal("policy-over-budget", data_set="a", total=2.0, delta=1e-6, epsilon=1.0, spent=1.0),
             "WARNING",
         ),
         (AggregationError("coordinator-silent", limit=60.0), "WARNING"),
-        *((PolicyRefusal(code), "WARNING") for code in ("policy-survey", "policy-clear-sums", "policy-unnoised")),
+        (PolicyRefusal("policy-survey"), "WARNING"),
+        *((PolicyRefusal("policy", code=f"policy-{own}", asked=own), "WARNING") for own in ("clear-sums", "unnoised")),
         (PolicyRefusal("plan-changed", offered="a", own="b"), "WARNING"),
         *(
             (WireRefusal(code), "WARNING")
