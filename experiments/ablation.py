@@ -138,9 +138,9 @@ PARTS: Mapping[str, Part] = {
     "filter by feature": Part(("multiclass",), change=_fixed(filters_by_features=False)),
     "long exploring": Part(("regression",), change=_fixed(interaction_share=0.5)),
     "deeper trees": Part(("regression",), change=_fixed(max_depth=4)),
-    "own clip": Part(("regression", "count", "multiclass", "survival"), change=_USUAL_CLIP),
+    "own clip": Part(("regression", "count", "multiclass"), change=_USUAL_CLIP),
     "own trees": Part(
-        ("regression", "multiclass", "survival"), patches=tuple(
+        ("regression", "survival"), patches=tuple(
             (settings, name, replaced)
             for name, replaced in {
                 "_trees_of_numbers": lambda signal, m: max(2 * m, _usual_trees(signal)),
@@ -485,10 +485,13 @@ def _report(found: Found, kind: str, parts: Sequence[str]) -> list[str]:
         most, where = max(((_earned(found, kind, [task], part, 0)[0], task) for task in made), default=(math.nan, ""),
                           key=lambda own: -math.inf if math.isnan(own[0]) else own[0])  # fmt: skip
         other, doubt, _ = _earned(found, kind, natural, part, 1)
+        measured = [task for task in natural if found.get((kind, task, part, EPSILONS[0]))]
         stays = mean >= max(LEAST_EARNED, 2 * error) or most >= LEAST_EARNED_MADE
+        remark = "" if stays or part in CONSTANTS else "earns less than asked"
+        remark = remark if len(measured) == len(natural) else f"{len(measured)} of {len(natural)} natural sets"
         rows.append([part, *cells, _cell(mean, error), *([_cell(other, doubt)] if second else []),
                      "" if math.isnan(most) else f"{most:+.4f} {where.removeprefix('made: ')}", str(n_splits),
-                     "" if stays else "earns less than asked"])  # fmt: skip
+                     remark])  # fmt: skip
         single.append([part, *(_short(_earned(found, kind, [task], part)[0]) for task in (*natural, *made))])
     at = [f"epsilon {epsilon:g}" for epsilon in EPSILONS]
     head = ["less", *at, "all natural sets", *([second] if second else []), "most on a made set", "splits", ""]
