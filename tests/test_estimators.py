@@ -349,7 +349,7 @@ CLASSES: dict[str, Any] = {
 def test_a_fit_warns_once_of_too_little_signal(n_records: int, n_warnings: int) -> None:
     """Where everything is declared there is no survey that could warn of it."""
     X = np.random.default_rng(0).random((200, 2))
-    private = DPGBDTClassifier(1.0, bounds=[(0, 1)] * 2, classes=[0, 1], n_records=n_records, n_trees=2)
+    private = DPGBDTClassifier(epsilon=1.0, bounds=[(0, 1)] * 2, classes=[0, 1], n_records=n_records, n_trees=2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         private.fit(X, (X[:, 0] > 0.5).astype(int))
