@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 SITES = tuple(f"site-{number}" for number in range(4))
 N_TREES, FILES, N_CONNECTIONS = 20, 1024, 1500
-SCRIPT = Path(__file__).with_name("knocking.py")
+SCRIPT = Path(__file__).with_name("strange_clients.py")
 
 
 @contextlib.contextmanager

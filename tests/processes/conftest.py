@@ -30,13 +30,13 @@ Strike = dict[str, Any]
 _ONE_AT_A_TIME = threading.Lock()
 
 
-class Nursery:
-    """The process from which all others are forked; see nursery.py."""
+class Forker:
+    """The process from which all others are forked; see forked_commands.py."""
 
     def __init__(self) -> None:
         root = Path(__file__).resolve().parents[2] / "src"
         environment = {**os.environ, "PYTHONPATH": str(root), "NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        script = str(Path(__file__).with_name("nursery.py"))
+        script = str(Path(__file__).with_name("forked_commands.py"))
         self._process = subprocess.Popen(
             [sys.executable, script], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -67,14 +67,14 @@ class Process:
     """A command in a process of its own."""
 
     def __init__(
-        self, nursery: Nursery, folder: Path, name: str, arguments: Sequence[str], **more: Strike | int | None
+        self, forker: Forker, folder: Path, name: str, arguments: Sequence[str], **more: Strike | int | None
     ) -> None:
-        self._nursery, self.name = nursery, name
+        self._forker, self.name = forker, name
         pipes = [folder / f"{name}.{stream}" for stream in ("out", "err")]
         for pipe in pipes:
             os.mkfifo(pipe)
         # A pipe, not a file: a process whose disk is full can still say so.
-        self.pid: int = nursery.ask(
+        self.pid: int = forker.ask(
             arguments=list(arguments), out=str(pipes[0]), err=str(pipes[1]), folder=str(folder), **more
         )
         self.out: list[str] = []
@@ -96,7 +96,7 @@ class Process:
     @property
     def code(self) -> int | None:
         """The exit code, below 0 for a signal; None while it runs."""
-        code: int | None = self._nursery.ask(poll=self.pid)
+        code: int | None = self._forker.ask(poll=self.pid)
         return code
 
     @property
@@ -142,8 +142,8 @@ def wait_until(is_so: Callable[[], bool], *processes: Process) -> None:
 class Scene:
     """One federation: a folder with everything that its parties have, and their processes."""
 
-    def __init__(self, nursery: Nursery, folder: Path, n_trees: int = 6) -> None:
-        self.folder, self._nursery = folder, nursery
+    def __init__(self, forker: Forker, folder: Path, n_trees: int = 6) -> None:
+        self.folder, self._forker = folder, forker
         self.processes: list[Process] = []
         self.nodes: dict[str, Process] = {}
         self.plan: Plan = self.change_plan("n_trees = 6", f"n_trees = {n_trees}")
@@ -163,7 +163,7 @@ class Scene:
     def start(self, name: str, *arguments: str, strike: Strike | None = None, files: int | None = None) -> Process:
         """A command in this folder; it may open so many files."""
         whole_name = f"{name}.{len(self.processes)}"
-        process = Process(self._nursery, self.folder, whole_name, arguments, strike=strike, files=files)
+        process = Process(self._forker, self.folder, whole_name, arguments, strike=strike, files=files)
         self.processes.append(process)
         return process
 
@@ -237,13 +237,13 @@ class Theatre:
     However many workers and theatres there are, each story is played once: by whoever makes its folder first.
 
     Args:
-        nursery: where processes come from.
+        forker: where processes come from.
         own: a new folder of this theatre.
         shared: the folder of all theatres of these tests.
     """
 
-    def __init__(self, nursery: Nursery, own: Path, shared: Path) -> None:
-        self._nursery, self._shared = nursery, shared
+    def __init__(self, forker: Forker, own: Path, shared: Path) -> None:
+        self._forker, self._shared = forker, shared
         self._pool = ThreadPoolExecutor(4)
         self._template = own / "template"
         self._template.mkdir()
@@ -268,7 +268,7 @@ class Theatre:
         what_failed = ""
         try:
             shutil.copytree(self._template, folder, dirs_exist_ok=True)
-            scene = Scene(self._nursery, folder, n_trees)
+            scene = Scene(self._forker, folder, n_trees)
             try:
                 story(scene)
             finally:
@@ -294,15 +294,15 @@ class Theatre:
 @pytest.fixture(scope="session")
 def theatre(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Theatre]:
     """Where stories are played: all that the chosen tests ask for begin as soon as there is room."""
-    nursery = Nursery()
+    forker = Forker()
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "stories"
     shared.mkdir(exist_ok=True)
-    built = Theatre(nursery, tmp_path_factory.mktemp("theatre"), shared)
+    built = Theatre(forker, tmp_path_factory.mktemp("theatre"), shared)
     for item in request.session.items:
         name = getattr(getattr(item, "callspec", None), "params", {}).get("story")
         if name is not None and isinstance(item, pytest.Function):
             built.announce(name, *item.module.STORIES[name])
     yield built
     built.close()
-    nursery.close()
+    forker.close()

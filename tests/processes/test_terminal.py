@@ -40,8 +40,8 @@ class Terminal:
         self._scene = scene
         self._master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (24, COLUMNS))
-        self._nursery = scene._nursery
-        self._pid: int = self._nursery.ask(
+        self._forker = scene._forker
+        self._pid: int = self._forker.ask(
             arguments=list(arguments), terminal=os.ttyname(slave), folder=str(scene.folder)
         )
         os.close(slave)
@@ -95,7 +95,7 @@ class Terminal:
     @property
     def code(self) -> int | None:
         """The exit code; None while it runs."""
-        code: int | None = self._nursery.ask(poll=self._pid)
+        code: int | None = self._forker.ask(poll=self._pid)
         return code
 
     def close(self) -> None:

@@ -138,7 +138,7 @@ def sit_down_at(terminal: int) -> None:
     for stream in range(3):
         os.dup2(terminal, stream)
     os.close(terminal)
-    # What the nursery has read ahead of its own input is nothing that a person has typed here.
+    # What this process has read ahead of its own input is nothing that a person has typed here.
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(stream, mode, buffering=1, closefd=False) for stream, mode in enumerate(("r", "w", "w"))
     )

@@ -1,6 +1,6 @@
 """A party without a certificate of the roster, or with a monitor's: it holds as many connections as it may.
 
-    knocking.py HOST:PORT COUNT idle|half|greeting|monitor [FOLDER]
+    strange_clients.py HOST:PORT COUNT idle|half|greeting|monitor [FOLDER]
 
 It opens connections, replaces those that are ended, one at a time, and goes on until its stdin is closed or nobody has
 listened for a while. `idle` says nothing, `half` a part of a TLS greeting, `greeting` a whole one and nothing more;
