@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +19,12 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.tasks import Task
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import FederationSection, Plan, Privacy
 from hedgerow.plan.registry import rules_by_method
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.protocol.queries import FittedTrees, Purpose, TreeBatch
+from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query, TreeBatch
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
 from hedgerow.trees.binning import N_PLACES, build_grid
 from hedgerow.trees.leaf_sums import LeafSums, SiteRecords, leaf_sums
@@ -286,3 +287,17 @@ def digest_of(content: Any) -> str:
         return float(f"{content:.9g}") if isinstance(content, float) else content
 
     return hashlib.sha256(json.dumps(rounded(content), sort_keys=True).encode()).hexdigest()[:24]
+
+
+def queries_of(task: Task, seed: int = 0, most: int = 0) -> tuple[list[Query], object]:
+    """What a run asks when its releases are numbers of up to `most`, or some choice; and what it finds."""
+    random, queries = np.random.default_rng(seed), list[Query]()
+    program: Generator[Query, IntVector, object] = task.with_structure_seed(seed).program()
+    try:
+        query = next(program)
+        while True:
+            queries.append(query)
+            low, high = (0, 8 if most else 0) if query.is_choice else (-most, most)
+            query = program.send(random.integers(low, high + 1, query.release_length))
+    except StopIteration as finished:
+        return queries, finished.value

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from experiments.lumberjack import Lumberjack
-from experiments.lumberjack.forest import MOST_ASKED, UNIT, look, rounds_of
-from hedgerow.methods.line import LINE_LENGTH, asks_for_line, line_demands, line_share
+from experiments.lumberjack.forest import MOST_ASKED, UNIT, LeafCounts, NodeCounts, look, rounds_of
+from hedgerow.methods.line import asks_for_line, line_exchanges, line_share, line_weights
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
-from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
+from hedgerow.privacy.calibration import calibrate_sigmas, multipliers_of
 from hedgerow.privacy.ledger import read_prepared_events
-from hedgerow.training.settings import ROUNDING, Settings, decided
+from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.training.settings import Settings, decided
 from hedgerow.trees.ensemble import MAX_DEPTH
 
 DEFAULT_TREES = 25
@@ -50,28 +50,8 @@ class LumberjackSettings(Settings):
         """Whether a last release calibrates the scores of numbers (`hedgerow.methods.line`)."""
         return self.line_share > 0
 
-    def largest_length(self, plan: Plan) -> int:
-        """See `Settings.largest_length`: a later look, or the leaves, at most."""
-        return max(MOST_ASKED, most_leaves(plan) * n_statistics(plan))
-
-    def n_exchanges(self, plan: Plan) -> int:
-        """See `Settings.n_exchanges`: the rounds of the search, the leaves, and the last release."""
-        return rounds_of(self.height) + 1 + 2 * self.has_line
-
-    def n_released(self, plan: Plan) -> int:
-        """See `Settings.n_released`: what the search asks for at most, then all statistics of every leaf."""
-        return MOST_ASKED + most_leaves(plan) * n_statistics(plan) + (1 + LINE_LENGTH if self.has_line else 0)
-
-    def planned_releases(self, plan: Plan) -> list[Event]:
-        if self.noise_multiplier == 0:
-            return [UnnoisedEvent()]
-        releases: list[Event] = []
-        multipliers = self.search_multiplier, self.noise_multiplier, *(self.line_multipliers if self.has_line else ())
-        for multiplier, demand in zip(multipliers, _demands(plan, self), strict=True):
-            sigma = math.floor(multiplier * math.sqrt(demand.sensitivity_squared))
-            event = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, demand.length, demand.count)
-            releases.append(event)
-        return releases
+    def schedule(self, plan: Plan) -> Schedule:
+        return Schedule(tuple(_exchanges(plan, self)))
 
 
 def n_statistics(plan: Plan) -> int:
@@ -112,22 +92,36 @@ def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
     if asks_for_line(plan):
         share = line_share(privacy.n_records * mu_of(privacy.epsilon, privacy.delta))
         settings = replace(settings, line_share=share)
-    demands = _demands(plan, settings)
+    left = 1 - settings.line_share
+    share, last = Lumberjack.of(plan).search_share * left, line_weights(settings.line_share)
+    weights = share / rounds_of(settings.height), left - share, *(last if settings.has_line else ())
+    demands = [alike.demand(weight) for alike, weight in zip(_exchanges(plan, settings), weights, strict=True)]
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, read_prepared_events(plan))
-    search, leaves, *line = (
-        sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
-        for sigma, demand in zip(sigmas, demands, strict=True)
-    )
-    last = (line[0], line[1]) if line else (0.0, 0.0)
-    return replace(settings, search_multiplier=search, noise_multiplier=leaves, line_multipliers=last)
+    search, leaves, *line = multipliers_of(sigmas, demands)
+    found = (line[0], line[1]) if line else (0.0, 0.0)
+    return replace(settings, search_multiplier=search, noise_multiplier=leaves, line_multipliers=found)
 
 
-def _demands(plan: Plan, settings: LumberjackSettings) -> tuple[NoiseDemand, ...]:
+def _exchanges(plan: Plan, settings: LumberjackSettings) -> list[Exchanges]:
+    """The rounds of the search, the statistics of every leaf, and the last release."""
     search, leaves = sensitivities_squared(plan, settings.n_trees)
-    n_rounds, left = rounds_of(settings.height), 1 - settings.line_share
-    share = Lumberjack.of(plan).search_share * left
-    return (
-        NoiseDemand(search, MOST_ASKED, count=n_rounds, weight=share / n_rounds),
-        NoiseDemand(leaves, MOST_ASKED * n_statistics(plan), weight=left - share),
-        *(line_demands(plan, settings.line_share) if settings.has_line else []),
-    )
+    n_entries = n_statistics(plan)
+    return [
+        Exchanges.of(
+            NodeCounts,
+            length=MOST_ASKED,
+            bound=UNIT,
+            sensitivity_squared=search,
+            noise_multiplier=settings.search_multiplier,
+            count=rounds_of(settings.height),
+        ),
+        Exchanges.of(
+            LeafCounts,
+            length=most_leaves(plan) * n_entries,
+            grid_length=MOST_ASKED * n_entries,
+            bound=UNIT,
+            sensitivity_squared=leaves,
+            noise_multiplier=settings.noise_multiplier,
+        ),
+        *(line_exchanges(plan, settings.line_multipliers) if settings.has_line else []),
+    ]

@@ -151,7 +151,7 @@ def _write_node(folder: Path, plan: Plan, model: str) -> dict[str, Any]:
         f'plans = ["{plan.digest}"]\nnoise = ["distributed", "server"]\nask = "always"\n', encoding="utf-8",
     )  # fmt: skip
     task, runs = TrainingTask(plan), [bytes([number]) * 32 for number in (1, 2)]
-    events = task.planned_releases()
+    events = task.schedule.events
     with closing(NodeStore(folder / "state")) as store, closing(BudgetBook(folder / "north-budget.db")) as book:
         store.note_site("north")
         book.serve("north", "state")

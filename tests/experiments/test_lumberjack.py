@@ -230,8 +230,8 @@ def test_any_plan_keeps_its_promise_over_any_sites(data: st.DataObject, seed: in
     together = builders.train(plan, [take(records, np.flatnonzero(owner == site)) for site in range(5)])
     assert alone.ensemble.fitted.values.tobytes() == together.ensemble.fitted.values.tobytes()
     assert alone.ledger.to_json() == together.ledger.to_json()
-    assert len(alone.ledger) <= resolve(plan).n_exchanges(plan)
-    judge, planned = get_accountant(plan.privacy.accountant), resolve(plan).planned_releases(plan)
+    assert len(alone.ledger) <= resolve(plan).schedule(plan).n_exchanges
+    judge, planned = get_accountant(plan.privacy.accountant), resolve(plan).schedule(plan).events
     assert judge.epsilon(planned, plan.privacy.delta) <= plan.privacy.epsilon * (1 + 1e-9)
     assert alone.report.epsilon <= plan.privacy.epsilon
 
@@ -340,29 +340,29 @@ def test_releases_are_no_longer_than_planned_whatever_they_say(label: str, n_tre
     """A site that lies until every node is heavy makes no vector longer than the account, or a node, reckons with."""
     plan = jack_plan(label, n_trees=n_trees)
     own = resolve_lumberjack(plan)
-    program, planned, lengths = lumberjack(plan, own), own.planned_releases(plan), []
+    program, planned, lengths = lumberjack(plan, own), own.schedule(plan).events, []
     query = next(program)
     while not isinstance(query, grown.LeafCounts):
         lengths.append(query.length)
         assert query.length <= planned[0].length
         query = program.send(np.full(query.length, 2**40, dtype=np.int64))
     assert query.length <= planned[1].length
-    assert max(*lengths, query.length) <= own.largest_length(plan) <= 2**22
-    assert sum(lengths) + query.length <= own.n_released(plan)
+    assert max(*lengths, query.length) <= own.schedule(plan).longest <= 2**22
+    assert sum(lengths) + query.length <= own.schedule(plan).n_released
 
 
 def test_noise_is_drawn_as_planned() -> None:
     """Every release of a run has the integer noise that was planned for it, on the sensitivity that is charged."""
     plan = jack_plan(epsilon=0.5)
     own = resolve_lumberjack(plan)
-    search, leaves = own.planned_releases(plan)
+    search, leaves = own.schedule(plan).events
     queries, _, _ = adaptive_run(
         plan, [make_data(plan, 80, 2)],
         lambda query, answers: answers[0] + SeededNoise(1).sample(noise_of(query).central_sigma, query.length, "x"),
     )  # fmt: skip
     for query in queries[:-1]:
         assert noise_of(query).event.sigma >= search.sigma and query.length <= search.length
-    assert noise_of(queries[-1]).event.sigma >= leaves.sigma and len(queries) <= own.n_exchanges(plan)
+    assert noise_of(queries[-1]).event.sigma >= leaves.sigma and len(queries) <= own.schedule(plan).n_exchanges
 
 
 @pytest.mark.parametrize("label", GOLDEN)
@@ -386,7 +386,7 @@ def test_a_line_follows_unless_the_plan_says_none(n_lines: int) -> None:
     plan = Plan.from_dict({**table, "model": {**table["model"], "calibration": "auto" if n_lines else "none"}})
     model = train(plan, {"one": make_data(plan, 60, 1)}, noise=SeededNoise(1, exact=False))
     assert [release.kind for release in model.ledger.releases].count("LineSums") == n_lines
-    assert len(model.ledger) <= resolve(plan).n_exchanges(plan)
+    assert len(model.ledger) <= resolve(plan).schedule(plan).n_exchanges
 
 
 def test_a_search_shows_single_records_before_there_are_leaves() -> None:

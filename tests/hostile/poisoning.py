@@ -183,7 +183,7 @@ def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], s
         node, beside = Node(name, rows, plan, settings), None
         if lie.is_added:
             beside = Node(name, data.only(own), plan, settings)
-        nodes.append(node if lie == LIES[0] else Liar(node, lie, settings.n_exchanges(plan), beside))
+        nodes.append(node if lie == LIES[0] else Liar(node, lie, settings.schedule(plan).n_exchanges, beside))
     return nodes
 
 
@@ -258,7 +258,7 @@ def carried_out(
         checks_of(task),
         GroupedChecks(lambda: checks_of(task)),
     )
-    n_rounds = count_drawing_rounds(task.n_exchanges) if case.is_drawn else 0
+    n_rounds = count_drawing_rounds(task.schedule.n_exchanges) if case.is_drawn else 0
     lineup, out_of_line, told_in = LineUp(n_sites, max(1, n_groups), n_rounds), set[int](), 0
     keys, declared, liar = (
         [node.site.encode() for node in nodes],

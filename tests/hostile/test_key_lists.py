@@ -13,7 +13,6 @@ import pytest
 from experiments import secagg_cost
 from hedgerow.crypto import KEY_BYTES, SHARE_BYTES
 from hedgerow.errors import ModelError, PlanError
-from hedgerow.methods.replica import dry_run
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.messages import MessageKind, RoundRequest, encode
@@ -32,7 +31,7 @@ from hedgerow.server.coordinator import (
     slots_for,
 )
 from hedgerow.transport.grpc_link import DEFAULTS
-from tests.builders import make_plan
+from tests.builders import make_plan, queries_of
 from tests.secagg.lab import set_up
 from tests.secagg.setup_sizes import setup_sizes
 from tests.tiers import all_but
@@ -48,7 +47,7 @@ ORIGIN = "the epoch that drew the seed"
 def test_every_message_of_the_largest_roster_fits_into_one(n_sites: int) -> None:
     """No site is sent the keys of all. The coordinator holds them, so a federation of 4,096 has shorter epochs."""
     task = TrainingTask(make_plan(model={"n_trees": 100_000, "batch_size": 1}))
-    n_slots = slots_for(task.n_exchanges, n_sites)
+    n_slots = slots_for(task.schedule.n_exchanges, n_sites)
     assert n_slots == most_slots(n_sites) and 200 < n_slots <= MAX_SLOTS
     assert KEY_BYTES * n_slots * n_sites <= SLOT_KEYS_BYTES
     sizes = setup_sizes(n_sites, n_slots)
@@ -182,7 +181,7 @@ def test_all_releases_of_a_plan_that_may_be_run_fit_one_message(
     task = TrainingTask(plan)
     check_releases(task, n_sites)
     releases = []
-    for query in dry_run(task):
+    for query in queries_of(task)[0]:
         group = n_sites - 1 if plan.privacy.noise == "distributed" else None
         largest = release_bound(query, plan, noise_of(query, group).variance, n_sites)
         releases.append(np.full(query.release_length, -largest))

@@ -15,8 +15,8 @@ from hedgerow.methods import Method, Parts
 from hedgerow.plan.fields import define_field, number, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
-from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas, integer_sigma
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
+from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
+from hedgerow.privacy.schedule import Exchanges, Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Run, empty_ensemble
@@ -57,16 +57,11 @@ class ToySettings(Settings):
     def loss(self, plan: Plan) -> Loss:
         return build_loss(plan)
 
-    def n_exchanges(self, plan: Plan) -> int:
-        return 1
-
-    def largest_length(self, plan: Plan) -> int:
-        return 2
-
-    def planned_releases(self, plan: Plan) -> list[Event]:
-        if not self.noise_multiplier:
-            return [UnnoisedEvent()]
-        return [DiscreteGaussianEvent.from_integers(integer_sigma(self.noise_multiplier, UNIT**2), UNIT**2, 2)]
+    def schedule(self, plan: Plan) -> Schedule:
+        asked = Exchanges.of(
+            ClassCounts, length=2, bound=UNIT, sensitivity_squared=UNIT**2, noise_multiplier=self.noise_multiplier
+        )
+        return Schedule((asked,))
 
 
 def resolve(plan: Plan) -> ToySettings:

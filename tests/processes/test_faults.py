@@ -62,7 +62,7 @@ def test_a_book_with_less_than_what_left_is_noticed(
     if n_charged is not None:
         with closing(BudgetBook(play.folder / f"{site}-budget.db")) as book:
             book.serve(site, play.folder / f"{site}-state")
-            (event,) = TrainingTask(plan).planned_releases()
+            (event,) = TrainingTask(plan).schedule.events
             book.reserve(bytes.fromhex(RUN), "experiment", plan, [event], (100.0, 1e-6))
             assert isinstance(event, DiscreteGaussianEvent)
             book.settle(bytes.fromhex(RUN), ([dataclasses.replace(event, count=1)] * n_charged, {}), LEFT)

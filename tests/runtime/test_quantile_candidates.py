@@ -80,11 +80,11 @@ def test_counts_are_asked_for_once(method: str) -> None:
     queries = asked(plan)
     assert [isinstance(query, Histogram) for query in queries] == [True] + [False] * (len(queries) - 1)
     assert [query.noise_multiplier == 0 for query in queries] == [True] + [False] * (len(queries) - 1)
-    assert len(queries) == resolve(plan).n_exchanges(plan)
-    assert queries[0].length <= resolve(plan).largest_length(plan)
+    assert len(queries) == resolve(plan).schedule(plan).n_exchanges
+    assert queries[0].length <= resolve(plan).schedule(plan).longest
     uniform = make_plan(model={**model, "split_candidates": "uniform"})
     assert resolve(plan).noise_multiplier == pytest.approx(resolve(uniform).noise_multiplier, rel=1e-5)
-    assert get_accountant("gdp").epsilon(resolve(plan).planned_releases(plan), 1e-5) == math.inf
+    assert get_accountant("gdp").epsilon(resolve(plan).schedule(plan).events, 1e-5) == math.inf
 
 
 def test_the_report_says_what_happened() -> None:

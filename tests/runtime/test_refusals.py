@@ -15,7 +15,7 @@ import pytest
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy, parse_policy, require_moderate
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
-from hedgerow.methods.registry import resolve
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.secagg.messages import EpochParameters
 from hedgerow.server.coordinator import build_parameters
@@ -94,10 +94,10 @@ def test_a_plan_that_would_fill_the_memory_is_refused_before_it_begins() -> None
     """A coordinator may stop a run, but not a node's machine: the trees of this plan's one batch take gigabytes."""
     plan = make_plan(model={"n_trees": 100_000, "max_depth": 8, "batch_size": "all"})
     with pytest.raises(PolicyRefusal) as caught:
-        require_moderate(plan, resolve(plan), POLICY.secure_sums.max_length)
+        require_moderate(TrainingTask(plan), POLICY.secure_sums.max_length)
     assert caught.value.code == "plan-too-large"
     largest = make_plan(model={"n_trees": 8192, "max_depth": 8, "batch_size": "all"})
-    require_moderate(largest, resolve(largest), POLICY.secure_sums.max_length)
+    require_moderate(TrainingTask(largest), POLICY.secure_sums.max_length)
 
 
 def test_a_small_cohort_is_refused(federate: Builder) -> None:

@@ -192,7 +192,7 @@ def test_a_run_that_cost_nothing_fixes_no_unit_of_privacy(tmp_path: Any) -> None
     book = BudgetBook(tmp_path / "budget.db")
     plan = make_plan()
     patients = make_plan(privacy={"unit": "patient", "max_rows_per_unit": 2})
-    events = TrainingTask(plan).planned_releases()
+    events = TrainingTask(plan).schedule.events
     book.reserve(b"1" * 32, "d", plan, events, (9.0, 1e-5))
     book.settle(b"1" * 32, ([], {}), LEFT)
     book.reserve(b"2" * 32, "d", patients, events, (9.0, 1e-5))

@@ -320,7 +320,7 @@ def test_a_training_reserves_nothing_that_its_survey_has_been_charged_for(federa
     """
     federation = begin(federate, asked())
     plan = parse_plan(plan_found(federation, run(federation)))
-    whole = [*read_prepared_events(plan), *TrainingTask(plan).settings.planned_releases(plan)]
+    whole = [*read_prepared_events(plan), *TrainingTask(plan).schedule.events]
     room = get_accountant("gdp").epsilon(whole, POLICY.delta) * (1 + 1e-9)
     assert room < get_accountant("gdp").epsilon([*read_prepared_events(plan), *whole], POLICY.delta)
     for party in federation.parties.values():
@@ -627,8 +627,8 @@ def test_statistics_are_as_long_as_is_said_before(federate: Builder) -> None:
     outcome = run(federation)
     asked = statistics()
     lengths = [release.length for release in outcome.ledger]
-    assert max(lengths) <= asked.largest_length and sum(lengths) <= asked.n_released
-    assert len(lengths) <= asked.n_exchanges
+    assert max(lengths) <= asked.questions.schedule.longest and sum(lengths) <= asked.questions.schedule.n_released
+    assert len(lengths) <= asked.questions.schedule.n_exchanges
 
 
 def test_a_plan_without_gaps_is_no_survey() -> None:

@@ -200,7 +200,7 @@ def test_a_planned_survey_names_every_release() -> None:
             assert integer_sigma(query.noise_multiplier, query.sensitivity_squared) > UNIT
             query = program.send(np.zeros(query.length, dtype=np.int64))
     assert [type(query) for query in asked] == [RecordCount, OctaveCounts, ValueCounts]
-    assert len(questions.planned_releases()) == 6
+    assert len(questions.schedule.events) == 6
 
 
 def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_contents(
@@ -240,6 +240,6 @@ def test_a_survey_asks_no_more_than_it_plans(
     cells = st.sampled_from([1, 2.5, 1e6, "a", "2020-01-01", True, None])
     columns = [RawColumn([[data.draw(cells)] * 40], Place("rows", "x")) for _ in questions.columns]
     made = survey_sites(questions, {"site": RawSite(columns, None, 40)}, SeededNoise(1))
-    planned = questions.planned_releases()
-    assert len(made.ledger) <= len(planned) == questions.n_exchanges
+    planned = questions.schedule.events
+    assert len(made.ledger) <= len(planned) == questions.schedule.n_exchanges
     assert compose_cost(list(made.ledger.events())).gdp_weight <= compose_cost(planned).gdp_weight * (1 + 1e-9)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.adassp.linear import LinearBasis
+from hedgerow.methods.adassp.linear import GRAM_SHIFT, LinearBasis
 from hedgerow.methods.adassp.program import LEAST_RIDGE, boost_adassp, correct_gram
-from hedgerow.methods.adassp.settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
+from hedgerow.methods.adassp.settings import AdasspSettings, resolve_adassp
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
@@ -69,9 +69,9 @@ def test_any_plan_keeps_its_promise_over_any_sites(data: st.DataObject, seed: in
     assert alone.ensemble.fitted.values.tobytes() == together.ensemble.fitted.values.tobytes()
     assert alone.ledger.to_json() == together.ledger.to_json()
     own = resolve(plan)
-    assert len(alone.ledger) == own.n_exchanges(plan)
+    assert len(alone.ledger) == own.schedule(plan).n_exchanges
     judge = get_accountant(plan.privacy.accountant)
-    planned = judge.epsilon(own.planned_releases(plan), plan.privacy.delta)
+    planned = judge.epsilon(own.schedule(plan).events, plan.privacy.delta)
     assert alone.report.epsilon <= planned * (1 + 1e-9) and planned <= plan.privacy.epsilon * (1 + 1e-9)
 
 

@@ -24,7 +24,7 @@ from hedgerow.evaluation.estimates import (
     ratio,
     regression_estimates,
 )
-from hedgerow.evaluation.program import UNIT, EvaluationProgram, evaluate_ensemble, planned_evaluation
+from hedgerow.evaluation.program import UNIT, EvaluationProgram, evaluate_ensemble, schedule_of_evaluation
 from hedgerow.evaluation.sums import ERROR_EDGES, LARGEST_ERROR, ErrorMoments, ScoreHistogram, positions
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, train
 from hedgerow.losses import censored as measures
@@ -447,7 +447,7 @@ def histogram_of(errors: NDArray[np.float64], noise: float, random: np.random.Ge
 def test_intervals_cover_what_they_say(shape: str, coverage: float) -> None:
     """Epsilon 1 and 4,000 held-out rows, 300 seeds, wherever the bins lie: within 1.5 points, never far below."""
     plan = make_plan("regression", privacy={"epsilon": 1.0, "n_records": 4000})
-    event = planned_evaluation(plan, 1.0, 1e-6)[0]
+    event = schedule_of_evaluation(plan, 1.0, 1e-6).events[0]
     assert isinstance(event, DiscreteGaussianEvent)
     random = np.random.default_rng(7)
     found = []

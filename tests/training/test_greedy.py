@@ -187,7 +187,7 @@ def test_the_ledger_holds_the_counts_of_table_1(
     # kappa_w = 0 for greedy splits of several features and all histograms: no query is about leaves.
     asks_leaves = any(isinstance(query, LeafSums) for query in queries)
     assert asks_leaves == (method == "totally_random" or (method == "partially_random" and k == 1))
-    assert len(queries) == declared.n_exchanges(plan)
+    assert len(queries) == declared.schedule(plan).n_exchanges
 
 
 @settings(max_examples=40, deadline=None)
@@ -201,7 +201,7 @@ def test_the_promise_is_kept_and_used(data: st.DataObject, seed: int, accountant
     outcome = train(plan, [make_data(plan, 30, seed)])
     judge, delta = get_accountant(accountant), plan.privacy.delta
     spent = judge.epsilon(outcome.ledger.events(), delta)
-    announced = judge.epsilon(resolve(plan).planned_releases(plan), delta)
+    announced = judge.epsilon(resolve(plan).schedule(plan).events, delta)
     assert 0.99 * plan.privacy.epsilon <= spent <= announced * (1 + 1e-9)
     assert announced <= plan.privacy.epsilon
     purposes = [release.purpose for release in outcome.ledger]

@@ -15,6 +15,7 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM
+from hedgerow.methods.boosting.schedule import weight_of_trees
 from hedgerow.methods.boosting.settings import BoostingSettings
 from hedgerow.methods.line import ODDS_BINS, ODDS_LENGTH, ODDS_PRIOR, ODDS_SENSITIVITY_SQUARED, OddsCounts, fit_odds
 from hedgerow.methods.registry import resolve
@@ -203,9 +204,9 @@ def test_who_has_it_and_what_it_costs() -> None:
     plan = make_plan("binary", {"calibration": "auto"})
     own = odds_settings(plan)
     assert own.calibration_share == 0.03
-    assert own.n_exchanges(plan) == own.n_trees + 1 and own.n_start_trees(plan) == 1
-    last = own.planned_releases(plan)[-1]
-    whole = own.weight(plan) / own.noise_multiplier**2
+    assert own.schedule(plan).n_exchanges == own.n_trees + 1 and own.n_start_trees(plan) == 1
+    last = own.schedule(plan).events[-1]
+    whole = weight_of_trees(plan, own) / (1 - own.calibration_share) / own.noise_multiplier**2
     assert 1 / last.noise_multiplier**2 / whole == pytest.approx(0.03, rel=1e-6)  # type: ignore[union-attr]
     mended = {"calibration": "auto"}
     others = [make_plan("binary", {**mended, "interaction": "cyclical"}), make_plan("multiclass")]

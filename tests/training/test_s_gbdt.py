@@ -134,10 +134,10 @@ def test_a_run_keeps_the_promise_and_wastes_little(
     assert 0.995 * epsilon < report.epsilon_gdp <= epsilon
     # Without samples the account is exact, and Renyi's is the second opinion.
     assert (report.epsilon_rdp > report.epsilon_gdp) if ratio == 1 else (report.epsilon_rdp == report.epsilon_gdp)
-    planned = get_accountant("gdp").epsilon(resolve(plan).planned_releases(plan), delta)
+    planned = get_accountant("gdp").epsilon(resolve(plan).schedule(plan).events, delta)
     assert report.epsilon_gdp * (1 - 1e-9) <= planned <= epsilon
     kind = FilteredGaussianEvent if kept else SampledGaussianEvent
-    assert sum(type(event) is kind for event in resolve(plan).planned_releases(plan)) == 1
+    assert sum(type(event) is kind for event in resolve(plan).schedule(plan).events) == 1
 
 
 def test_the_report_names_the_account() -> None:
@@ -156,12 +156,12 @@ def test_extra_rounds_cost_nothing_under_a_filter(closing: int, ratio: float) ->
     decided = [resolve(plan) for plan in (few, many)]
     assert decided[0].noise_multiplier == decided[1].noise_multiplier
     costs = [
-        get_accountant("gdp").epsilon(chosen.planned_releases(plan), plan.privacy.delta)
+        get_accountant("gdp").epsilon(chosen.schedule(plan).events, plan.privacy.delta)
         for plan, chosen in zip((few, many), decided, strict=True)
     ]
     # Regular rounds are calibrated with a margin of 1e-7 that the budget does not use.
     assert costs[0] == pytest.approx(costs[1], rel=1e-6) and max(costs) <= few.privacy.epsilon
-    assert decided[1].n_exchanges(many) == decided[0].n_exchanges(few) + 10 == 16
+    assert decided[1].schedule(many).n_exchanges == decided[0].schedule(few).n_exchanges + 10 == 16
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -191,7 +191,7 @@ def test_samples_are_composed_exactly_on_request_where_the_filter_cannot_act() -
     assert 0.88 < exact.noise_multiplier / renyi.noise_multiplier < 0.95
     assert acting.noise_multiplier == renyi.noise_multiplier
     plan = five_trees("binary", {"n_trees": 40}, {**privacy, "accountant": "pld"})
-    assert 0.49 < get_accountant("pld").epsilon(exact.planned_releases(plan), 1e-5) <= 0.5
+    assert 0.49 < get_accountant("pld").epsilon(exact.schedule(plan).events, 1e-5) <= 0.5
 
 
 def test_the_general_bound_needs_more_noise() -> None:

@@ -19,7 +19,7 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix, LinearBasis
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
-from hedgerow.methods.start import ROUNDS, SHARES, LabelSums, LinearStart, start_multipliers
+from hedgerow.methods.start import ROUNDS, SHARES, LabelSums, start_multipliers
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
@@ -73,9 +73,9 @@ def test_it_asks_for_two_matrices_and_three_steps(label: str) -> None:
     kinds = [type(query) for query in queries]
     mean = int(label == "regression")
     assert kinds == [LabelSums] * mean + [GramMatrix] * 2 + [CrossProducts] * ROUNDS + [SampledLeafSums] * 4
-    assert len(queries) == decided.n_exchanges(plan) == mean + LinearStart.n_exchanges + 4
+    assert len(queries) == decided.schedule(plan).n_exchanges == mean + 2 + ROUNDS + 4
     assert [query.purpose.round for query in queries] == list(range(len(queries)))
-    assert max(query.length for query in queries) <= decided.largest_length(plan)
+    assert max(query.length for query in queries) <= decided.schedule(plan).longest
     m = len(plan.features)
     held = [0, mean, mean + m, mean + 2 * m, mean + 3 * m, mean + 3 * m + 1, mean + 3 * m + 2]
     assert [query.ensemble_size for query in queries[mean + 2 :]] == held
@@ -105,7 +105,7 @@ def test_a_run_keeps_the_promise(
     sites = {site: make_data(plan, 20, seed) for seed, site in enumerate("abcd")}
     report = train(plan, sites, noise=SeededNoise(1, exact=False)).report
     assert report.epsilon <= epsilon and report.epsilon > 0.97 * epsilon
-    planned = get_accountant("gdp").epsilon(resolve(plan).planned_releases(plan), plan.privacy.delta)
+    planned = get_accountant("gdp").epsilon(resolve(plan).schedule(plan).events, plan.privacy.delta)
     assert report.epsilon * (1 - 1e-9) <= planned <= epsilon
 
 

@@ -7,17 +7,16 @@ import math
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import PlanError
-from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
-from hedgerow.protocol.queries import Query
-from tests.builders import make_plan, plans
+from tests.builders import make_plan, plans, queries_of
 
 
 @settings(max_examples=60)
@@ -146,36 +145,6 @@ def test_contradictory_scales_are_refused_before_training() -> None:
         resolve(plan)
 
 
-def queries_of(plan: Plan, seed: int) -> list[Query]:
-    """What a run asks when its releases are noise alone."""
-    random, queries = np.random.default_rng(seed), list[Query]()
-    program = program_for(plan.with_structure_seed(0))
-    try:
-        query = next(program)
-        while True:
-            queries.append(query)
-            n = 0 if query.is_choice else 2000
-            query = program.send(random.integers(-n, n + 1, query.release_length))
-    except StopIteration:
-        return queries
-
-
-def lengths_of_releases(plan: Plan, seed: int) -> list[int]:
-    """How long the releases of a run are, when they are noise alone."""
-    return [query.release_length for query in queries_of(plan, seed)]
-
-
-@settings(max_examples=60)
-@given(data=st.data(), seed=st.integers(0, 9))
-def test_no_run_releases_more_numbers_than_its_settings_say(data: st.DataObject, seed: int) -> None:
-    """A message has to have room for all of them."""
-    plan = data.draw(plans())
-    queries, decided = queries_of(plan, seed), resolve(plan)
-    assert sum(query.release_length for query in queries) <= decided.n_released(plan)
-    # A node refuses a plan whose rounds it could not hold before the first one, and not in the middle.
-    assert max(query.length for query in queries) <= decided.largest_length(plan)
-
-
 TREES = {"n_trees": 4, "max_depth": 3}
 METHODS: list[dict[str, Any]] = [
     {"model": {**TREES, "split_candidates": "quantile"}},
@@ -194,7 +163,9 @@ METHODS: list[dict[str, Any]] = [
 def test_what_a_method_says_of_its_releases_is_near_the_truth(parts: dict[str, Any]) -> None:
     """A bound far above them would refuse plans that can be run."""
     plan = Plan.from_dict({**make_plan().to_dict(), **parts})
-    found, most = sum(lengths_of_releases(plan, 1)), resolve(plan).n_released(plan)
-    assert found <= most <= 2 * found
-    longest = max(query.length for query in queries_of(plan, 1))
-    assert longest <= resolve(plan).largest_length(plan) <= 2 * longest
+    task = TrainingTask(plan)
+    queries, _ = queries_of(task, 1, 2_000)
+    found = sum(query.release_length for query in queries)
+    assert found <= task.schedule.n_released <= 2 * found
+    longest = max(query.length for query in queries)
+    assert longest <= task.schedule.longest <= 2 * longest

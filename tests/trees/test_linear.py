@@ -16,6 +16,8 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.adassp.linear import (
+    CROSS_SHIFT,
+    GRAM_SHIFT,
     CrossProducts,
     GramMatrix,
     LinearBasis,
@@ -25,8 +27,8 @@ from hedgerow.methods.adassp.linear import (
     lower_inverse,
     solve,
 )
-from hedgerow.methods.adassp.program import CROSS_SHIFT, correct_gram, cross_query, gram_query
-from hedgerow.methods.adassp.settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
+from hedgerow.methods.adassp.program import correct_gram, cross_query, gram_query
+from hedgerow.methods.adassp.settings import AdasspSettings, resolve_adassp
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.training.steps import Run

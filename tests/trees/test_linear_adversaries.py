@@ -23,11 +23,12 @@ from hedgerow.methods.adassp.linear import (
     LinearRows,
     cholesky,
     cross_products,
+    cross_question,
     gram_matrix,
+    gram_question,
     lower_inverse,
     solve,
 )
-from hedgerow.methods.adassp.program import cross_question, gram_question
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.s_gbdt.settings import start_of
@@ -229,5 +230,5 @@ def test_the_smallest_clips_leave_one_integer(clip: float) -> None:
     plan = linear_start("regression", 20.0, gradient_clip=clip)
     loss = start_of(plan).loss
     assert loss.clip**2 == loss.norm_squared == max(1, math.floor(clip * 2**14)) ** 2
-    assert resolve(plan).planned_releases(plan)
+    assert resolve(plan).schedule(plan).events
     assert worst_share(plan) <= 1

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.adassp.linear import (
+    CROSS_SHIFT,
+    GRAM_SHIFT,
     LinearBasis,
     cholesky,
     cross_products,
+    cross_question,
     gram_matrix,
+    gram_question,
     linear_loss,
     lower_inverse,
 )
-from hedgerow.methods.adassp.program import CROSS_SHIFT, cross_question, gram_question
-from hedgerow.methods.adassp.settings import GRAM_SHIFT
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, Purpose
 from hedgerow.trees.binning import build_grid

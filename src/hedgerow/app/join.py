@@ -320,7 +320,7 @@ def _spending(place: Path, plan: Plan | None, policy: Policy) -> list[tuple[str,
     from hedgerow.client.budget import RESERVED, BudgetBook, compose_epsilon
     from hedgerow.methods.tasks import TrainingTask
 
-    events = [] if plan is None else TrainingTask(plan).planned_releases()
+    events = [] if plan is None else TrainingTask(plan).schedule.events
     spent, total, is_reserved = 0.0, compose_epsilon(events, policy.delta), False
     # Who only looks begins no book.
     if place.is_file():

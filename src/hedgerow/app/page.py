@@ -393,9 +393,7 @@ def budget_facts(past: Sequence[PastRun], plan: Plan) -> list[list[str]]:
     for surveyed in surveys.values():
         before += read_prepared_events(surveyed)
     gdp, delta = get_accountant("gdp"), plan.privacy.delta
-    own = TrainingTask(plan).planned_releases() + (
-        [] if _identify_survey(plan) in surveys else read_prepared_events(plan)
-    )
+    own = TrainingTask(plan).schedule.events + ([] if _identify_survey(plan) in surveys else read_prepared_events(plan))
     whole = gdp.epsilon([*before, *own], delta)
     return [
         ["before this run", f"epsilon {number(gdp.epsilon(before, delta))}"],
@@ -716,7 +714,7 @@ class _Look:
         plan = self._session.plan
         self._after = []
         if plan is not None and not any(line.status == RESERVED for line in lines):
-            whole = gdp.epsilon([*events, *TrainingTask(plan).planned_releases()], delta)
+            whole = gdp.epsilon([*events, *TrainingTask(plan).schedule.events], delta)
             self._after = [["after one more run by this plan", f"epsilon {number(whole)}, at most"]]
 
     def _note_spent(self, lines: Sequence[BudgetLine], start: int) -> None:

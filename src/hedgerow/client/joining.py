@@ -181,7 +181,7 @@ def reserve(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> Qu
     # Whatever else is reserved for this node will not go on: a node is in one run at a time.
     left = {old: files.charge(old) for old in book.list_reserved() if old != run_id}
     limit = (policy.max_epsilon, policy.delta)
-    wanted = (run_id, policy.data_set, task.plan, task.planned_releases(), limit, left)
+    wanted = (run_id, policy.data_set, task.plan, task.schedule.events, limit, left)
     if policy.asks:
         question = _open_question(store, setup, run_id, task, book.reserve(*wanted, is_kept=False))
         if question is not None:

@@ -432,7 +432,7 @@ def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
     plan = (plan or Plan.from_dict(_USUAL)).with_structure_seed(0)
     try:
         task = TrainingTask(plan)
-        task.planned_releases()
+        _ = task.schedule
         columns = tuple(np.zeros(1, np.int32 if feature.is_categorical else np.float32) for feature in plan.features)
         grid = build_grid(plan)
         codes = grid.encode(columns)

@@ -26,7 +26,6 @@ from hedgerow.data.fit import TableFit
 from hedgerow.data.raw_cells import digest_raw_rows
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError, UsageError
-from hedgerow.methods.replica import dry_run
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, survey_task
 from hedgerow.plan.fields import (
     MOST_VALUES,
@@ -51,7 +50,6 @@ from hedgerow.secagg.messages import NodePolicy, Roster
 from hedgerow.secagg.transitions import Entropy
 from hedgerow.survey.queries import Column, RawSite, SurveyNode
 from hedgerow.survey.requests import Asked
-from hedgerow.training.settings import Settings
 from hedgerow.transport.identities import format_spoken
 
 POLICY_VERSION = 1
@@ -245,18 +243,18 @@ class Policy:
         Asked before anything is reserved. What a survey asks more, by what it finds, `check_query` alone refuses.
         """
         if self.query_kinds:
-            for query in dry_run(task):
-                self._require_kind(query)
+            for kind in task.schedule.kinds:
+                self._require_kind(kind)
 
     def check_query(self, query: Query) -> None:
         """Raise PolicyRefusal: policy-query-kind or policy-unnoised."""
-        self._require_kind(query)
+        self._require_kind(query.purpose.kind)
         if query.noise_multiplier == 0 and not math.isinf(self.max_epsilon):
             raise PolicyRefusal("policy", code="policy-unnoised", asked="a sum without noise")
 
-    def _require_kind(self, query: Query) -> None:
-        if _beyond([query.purpose.kind], self.query_kinds):
-            raise PolicyRefusal("policy", code="policy-query-kind", asked=f"queries of the kind {query.purpose.kind}")
+    def _require_kind(self, kind: str) -> None:
+        if _beyond([kind], self.query_kinds):
+            raise PolicyRefusal("policy", code="policy-query-kind", asked=f"queries of the kind {kind}")
 
 
 def parse_policy(toml_text: str) -> Policy:
@@ -437,11 +435,7 @@ def check_task(task: Task, setup: NodeSetup) -> None:
     setup.policy.check_roster(setup.roster)
     evaluation_noise = task.noise if isinstance(task, EvaluationTask) else None
     setup.policy.check_plan(task.plan, task.promise[0], evaluation_noise)
-    max_length = setup.policy.secure_sums.max_length
-    if isinstance(task, TrainingTask):
-        require_moderate(task.plan, task.settings, max_length)
-    elif isinstance(task, SurveyTask) and task.asked.largest_length > max_length:
-        raise PolicyRefusal("plan-too-large", length=task.asked.largest_length, max_length=max_length)
+    require_moderate(task, setup.policy.secure_sums.max_length)
 
 
 def require_pinned(task: Task, setup: NodeSetup) -> None:
@@ -473,14 +467,13 @@ def _require_listed(plan: Plan, digests: Collection[str], *, is_model: bool = Fa
         raise PolicyRefusal("policy-plan", name=plan.name, digest=plan.digest[:12])
 
 
-def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
+def require_moderate(task: Task, max_length: int) -> None:
     """Raise PolicyRefusal (code "plan-too-large") when one round would ask for more entries than a node holds.
 
     Asked before the program begins: the trees of one batch alone could fill the machine's memory.
     """
-    length = settings.largest_length(plan)
-    if length > max_length:
-        raise PolicyRefusal("plan-too-large", length=length, max_length=max_length)
+    if task.schedule.longest > max_length:
+        raise PolicyRefusal("plan-too-large", length=task.schedule.longest, max_length=max_length)
 
 
 def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:

@@ -57,8 +57,8 @@ from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.survival import survival_curves
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas, integer_sigma
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
+from hedgerow.privacy.calibration import calibrate_sigmas, integer_sigma
+from hedgerow.privacy.schedule import Exchanges, Schedule
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import Ensemble
 
@@ -67,8 +67,6 @@ EvaluationProgram = Generator[Query, IntVector, Evaluation]
 
 UNIT = RECORD_NORM
 """What one record adds to one cell: so fine that noise on the grid costs nothing to speak of."""
-N_EXCHANGES = 2
-"""An outline, then its detail."""
 OUTLINE_SHARE = 0.2
 """Share of mu**2 that places the bins."""
 
@@ -152,21 +150,13 @@ def evaluate_ensemble(
     return (yield from _PROGRAMS[plan.label.kind.position](exchange))
 
 
-def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
-    """What an evaluation releases, at its most expensive; the un-noised event for an infinite epsilon.
+def schedule_of_evaluation(plan: Plan, epsilon: float, delta: float) -> Schedule:
+    """What an evaluation asks for and what it costs, at most.
 
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta).
     """
-    multipliers = _noise_multipliers(plan, epsilon, delta)
-    if not all(multipliers):
-        return [UnnoisedEvent()]
-    return [
-        DiscreteGaussianEvent.from_integers(
-            integer_sigma(multiplier, demand.sensitivity_squared), demand.sensitivity_squared, demand.length
-        )
-        for multiplier, demand in zip(multipliers, _demands(plan), strict=True)
-    ]
+    return Schedule(_exchanges(plan, _noise_multipliers(plan, epsilon, delta)))
 
 
 def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
@@ -174,25 +164,35 @@ def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
     return ErrorMoments if loss_kind(plan).deviance is None else DevianceMoments
 
 
-def _demands(plan: Plan) -> list[NoiseDemand]:
-    """Both releases, the second one at its longest."""
+def _exchanges(plan: Plan, multipliers: tuple[float, float]) -> tuple[Exchanges, Exchanges]:
+    """An outline, and its detail at its longest."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
+    kinds: tuple[type[Query], type[Query]] = ScoreHistogram, ScoreHistogram
     if plan.label.kind.position == "residual":
-        n_moments = _choose_moments(plan).n_statistics
+        kinds, n_moments = (ScoreHistogram, _choose_moments(plan)), _choose_moments(plan).n_statistics
         norms, lengths = (1, n_moments), (len(ERROR_EDGES) + 1, n_moments)
     else:
         norms = n_curves, n_curves + (n_curves > 1)
         lengths = n_curves * N_OUTLINE, count_label_rows(plan.label) * n_curves * MAX_BINS + 2
-    return [
-        NoiseDemand(norm * UNIT * UNIT * rows * rows, length, weight=weight)
-        for norm, length, weight in zip(norms, lengths, (OUTLINE_SHARE, 1 - OUTLINE_SHARE), strict=True)
-    ]
+    outline, detail = (
+        Exchanges.of(
+            kind,
+            length=length,
+            bound=UNIT,
+            sensitivity_squared=norm * UNIT * UNIT * rows * rows,
+            noise_multiplier=multiplier,
+            is_exact=True,
+        )
+        for kind, length, norm, multiplier in zip(kinds, lengths, norms, multipliers, strict=True)
+    )
+    return outline, detail
 
 
 def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float, float]:
     if math.isinf(epsilon):
         return 0.0, 0.0
-    demands = _demands(plan)
+    outline, detail = _exchanges(plan, (0.0, 0.0))
+    demands = outline.demand(OUTLINE_SHARE), detail.demand(1 - OUTLINE_SHARE)
     # Noise here is Gaussian, also where the plan's own releases are of pure differential privacy.
     accountant = "gdp" if plan.privacy.accountant == "pure" else plan.privacy.accountant
     sigmas = calibrate_sigmas(epsilon, delta, demands, accountant)

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hedgerow.errors import PlanError
-from hedgerow.methods.registry import method_of, resolve
-from hedgerow.methods.replica import dry_run
+from hedgerow.methods.registry import method_of
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant
@@ -88,28 +87,20 @@ class Forecast:
 
 
 def forecast(plan: Plan) -> Forecast:
-    """Run the plan's program on sums of nothing and count what it asks.
-
-    What a program asks depends on the answers (candidates follow the released sums), but how often it asks does not,
-    and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates.
-    """
-    settings = resolve(plan)
-    queries = list(dry_run(TrainingTask(plan)))
-    is_local = plan.privacy.noise == "local"
-    widths = [width_of(query, plan) for query in queries]
-    events = [*read_prepared_events(plan), *(noise_of(query, is_local=is_local).event for query in queries)]
-    lengths: dict[str, list[int]] = {}
-    for query in queries:
-        lengths.setdefault(query.purpose.kind, []).append(query.length)
+    """What the plan's schedule says: how much is asked for at most, and what that costs at its most expensive."""
+    task = TrainingTask(plan)
+    schedule, events = task.schedule, [*read_prepared_events(plan), *task.schedule.events]
+    widths = [width_of(alike.query, plan) for alike in schedule.exchanges]
+    numbers = [alike.count * alike.query.length for alike in schedule.exchanges]
     accountant, delta = plan.privacy.accountant, plan.privacy.delta
     counts = [count for count in ROWS_OF_ONE_PERSON if count > 1] if plan.privacy.unit == "record" else []
     return Forecast(
-        settings=settings,
-        n_exchanges=len(queries),
-        numbers_per_node=sum(query.length for query in queries),
+        settings=task.settings,
+        n_exchanges=schedule.n_exchanges,
+        numbers_per_node=sum(numbers),
         bits_per_number=max(widths),
-        bytes_per_node=sum(query.length * width // 8 for query, width in zip(queries, widths, strict=True)),
-        queries=tuple((kind, len(own), max(own)) for kind, own in lengths.items()),
+        bytes_per_node=sum(own * width // 8 for own, width in zip(numbers, widths, strict=True)),
+        queries=tuple((kind, count, length) for kind, (count, length) in schedule.kinds.items()),
         epsilon_gdp=get_accountant("gdp").epsilon(events, delta),
         epsilon_rdp=get_accountant("rdp").epsilon(events, delta),
         epsilon_promised=get_accountant(accountant).epsilon(events, delta),

@@ -22,8 +22,8 @@ from hedgerow.client.node import EvaluationNode, Node, SamplingSource
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import CalibrationCurve, Evaluation
-from hedgerow.evaluation.program import N_EXCHANGES, evaluate_ensemble
-from hedgerow.methods.registry import method_of, program_for, resolve
+from hedgerow.evaluation.program import evaluate_ensemble, schedule_of_evaluation
+from hedgerow.methods.registry import method_of, program_for
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.models.plots import CLASS_COLOURS, MUTED, add_titles, pyplot_module, save_figure, style
@@ -170,15 +170,16 @@ def train(
         AggregationError: code "sum-out-of-range"; far more rows than the plan declares.
     """
     check_sites(plan, len(sites))
-    settings = resolve(plan)
-    check_words(TrainingTask(plan), len(sites))
+    task = TrainingTask(plan)
+    settings = task.settings
+    check_words(task, len(sites))
     check_sampling(plan, noise, sampling, arrivals)
     sources = sampling or {}
     nodes = {
         name: Node(name, sites[name], plan, settings, n_threads, sources.get(name), noise) for name in sorted(sites)
     }
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
-    aggregation = build_aggregation(plan, answering, settings.n_exchanges(plan), noise)
+    aggregation = build_aggregation(plan, answering, task.schedule.n_exchanges, noise)
     # The seed that the sites have drawn; without masks there is no one to draw it with but this process.
     drawing = aggregation.groups[0] if isinstance(aggregation, GroupedAggregation) else aggregation
     seed = drawing.public_seed if isinstance(drawing, MaskedAggregation) else secrets.randbits(63)
@@ -312,7 +313,7 @@ def evaluate_federated(
     nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise) for name in sorted(sites)]
     context = evaluation_context(plan, epsilon, delta, noise)
     program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=model.next_round)
-    aggregation = build_aggregation(plan, nodes, N_EXCHANGES, noise)
+    aggregation = build_aggregation(plan, nodes, schedule_of_evaluation(plan, epsilon, delta).n_exchanges, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
     report = build_report(outcome.ledger, model.report.with_evaluation(outcome.cost))
     return FederatedEvaluation(

@@ -35,7 +35,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,30 +42,25 @@ from numpy.typing import NDArray
 from hedgerow.losses.survival import BASELINE_LIMIT, Baseline, linear_hazard_loss
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic
 from hedgerow.methods.adassp.linear import (
+    CROSS_SHIFT,
     CrossProducts,
     LinearBasis,
     LinearRows,
     Matrix,
     cholesky,
+    cross_exchanges,
     cross_products,
+    cross_question,
+    gram_question,
     least_eigenvalue,
     solve,
 )
-from hedgerow.methods.adassp.program import (
-    CROSS_SHIFT,
-    cross_question,
-    gram_question,
-    gram_sigma,
-    real_cross,
-    real_gram,
-)
-from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
+from hedgerow.methods.adassp.program import gram_sigma, real_cross, real_gram
 from hedgerow.methods.line import ODDS_BINS, ODDS_REACH, ODDS_STEP, ODDS_SURE
 from hedgerow.methods.start import WIDEST, Start
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.settings import planned_event
 from hedgerow.training.steps import Run, grow_score_bound
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
@@ -339,8 +333,6 @@ class HazardStart:
 
     plan: Plan
 
-    n_exchanges: ClassVar[int] = 2 + ROUNDS
-
     @cached_property
     def basis(self) -> LinearBasis:
         """The rows before they are centred: numbers in [-1, 1], and a column for each category."""
@@ -358,12 +350,6 @@ class HazardStart:
     def n_trees(self) -> int:
         """What nodes add to their scores: one tree per feature and round."""
         return ROUNDS * len(self.plan.features)
-
-    @property
-    def length(self) -> int:
-        """The longest vector of the start."""
-        p = self.basis.rows.n_columns
-        return max(p * (p + 1) // 2, p + len(self._numeric))
 
     @cached_property
     def _numeric(self) -> tuple[int, ...]:
@@ -387,18 +373,14 @@ class HazardStart:
         moments, gram, each = (whole / math.sqrt(share) for share in SHARES)
         return moments, gram, each
 
-    def releases(self, whole: float) -> list[Event]:
-        """What the start releases."""
-        rows, p = self.plan.privacy.rows_per_unit, self.basis.rows.n_columns
-        centred = self.basis.transform(np.eye(p))
-        planned = (
-            (self._moments_squared * rows * rows, p + len(self._numeric), 1),
-            (gram_sensitivity_squared(centred, rows), p * (p + 1) // 2, 1),
-            (cross_sensitivity_squared(centred, self.loss.norm_squared, rows), p, ROUNDS),
-        )
+    def exchanges(self, whole: float) -> list[Exchanges]:
+        """What the start asks, with a noise multiplier as if it were one release."""
+        rows, noises = self.plan.privacy.rows_per_unit, self.multipliers(whole)
+        centred = self.basis.transform(np.eye(self.basis.rows.n_columns))
         return [
-            planned_event(z, squared, length, count)
-            for z, (squared, length, count) in zip(self.multipliers(whole), planned, strict=True)
+            Exchanges(self._moments_question(0, noises[0])),
+            Exchanges(gram_question(1, "any", centred, noises[1], rows)),
+            cross_exchanges(HazardProducts, centred, self.loss, (noises[2], rows), ROUNDS),
         ]
 
     def ask(self, run: Run, whole: float, largest: int, first: int, baseline: Baseline) -> Start:

@@ -32,10 +32,8 @@ from hedgerow.losses.poisson import logarithm
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, exponentials, logistic
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.calibration import NoiseDemand
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.settings import planned_event
 from hedgerow.training.steps import Grown
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
@@ -172,19 +170,17 @@ def line_question(plan: Plan, exchange: int, noise_multiplier: float, centre: in
     )
 
 
-def line_releases(plan: Plan, multipliers: tuple[float, float]) -> list[Event]:
-    """What `calibrate_by_spread` releases."""
-    asked = zip(multipliers, line_demands(plan, 1.0), strict=True)
-    return [planned_event(multiplier, demand.sensitivity_squared, demand.length) for multiplier, demand in asked]
-
-
-def line_demands(plan: Plan, share: float) -> list[NoiseDemand]:
-    """The same for methods whose releases have each a part of mu^2."""
-    rows = plan.privacy.rows_per_unit
+def line_exchanges(plan: Plan, multipliers: tuple[float, float]) -> list[Exchanges]:
+    """What `calibrate_by_spread` asks."""
     return [
-        NoiseDemand((RECORD_NORM * rows) ** 2, 1, weight=SPREAD_SHARE * share),
-        NoiseDemand(LINE_SENSITIVITY_SQUARED * rows**2, LINE_LENGTH, weight=(1 - SPREAD_SHARE) * share),
+        Exchanges(spread_question(plan, 0, multipliers[0], None)),
+        Exchanges(line_question(plan, 1, multipliers[1], centre=0)),
     ]
+
+
+def line_weights(share: float) -> tuple[float, float]:
+    """The parts of these two in a share of mu^2."""
+    return SPREAD_SHARE * share, (1 - SPREAD_SHARE) * share
 
 
 def line_multipliers(whole: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Replica:
         self.n_groups = task.run_plan.federation.groups
         # Exact sums over other groups of the same rows would show single sites'; noisy ones are each a release.
         is_drawn = self.n_groups and task.run_plan.privacy.noise == "distributed" and task.plan.has_joint_structure
-        self.n_rounds = count_drawing_rounds(task.n_exchanges) if is_drawn else 0
+        self.n_rounds = count_drawing_rounds(task.schedule.n_exchanges) if is_drawn else 0
         self._program: Program | EvaluationProgram | SurveyProgram | None = None
         self._origin = b""
         self._result: Ensemble | Evaluation | Found | None = None
@@ -167,12 +167,12 @@ class Replica:
     @property
     def n_drawings_left(self) -> int:
         """How often they are dealt anew after it."""
-        return -(-self._task.n_exchanges // self.n_rounds) - 1 - self.n_drawings if self.n_rounds else 0
+        return -(-self._task.schedule.n_exchanges // self.n_rounds) - 1 - self.n_drawings if self.n_rounds else 0
 
     @property
     def n_left_of_drawing(self) -> int:
         """Rounds for which the groups stay as they are now, or the run if they do."""
-        n_left = self._task.n_exchanges - self.n_releases
+        n_left = self._task.schedule.n_exchanges - self.n_releases
         return min(n_left, self.n_rounds - self.n_releases % self.n_rounds) if self.n_rounds else n_left
 
     @property
@@ -257,23 +257,6 @@ def _zeros(replica: Replica) -> IntVector:
     return zeros
 
 
-def dry_run(task: Task) -> Iterator[Query]:
-    """The queries of a whole task when every answer is zero.
-
-    Of a training or an evaluation, their kinds and their number are the same for any answers; a survey may ask more,
-    about what it finds. Nothing here depends on the seed of the trees but which features a query names, so a seed that
-    the sites are still to draw is taken to be 0.
-    """
-    program = task.with_structure_seed(0).program()
-    try:
-        query = next(program)
-        while True:
-            yield query
-            query = program.send(np.zeros(query.release_length, dtype=np.int64))
-    except StopIteration:
-        return
-
-
 def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:
     """Carry out the first exchanges of a task with sums of zero, so that its code is loaded; nothing of it is kept.
 
@@ -284,7 +267,7 @@ def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None)
         answer: what this party does with each query.
     """
     try:
-        if isinstance(task, TrainingTask) and task.settings.largest_length(task.plan) > _LARGEST_REHEARSED:
+        if task.schedule.longest > _LARGEST_REHEARSED:
             return
         replica = Replica(task)
         try:

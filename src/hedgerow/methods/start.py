@@ -22,25 +22,25 @@ import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, Loss
-from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, Matrix, linear_loss, lower_inverse, solve
-from hedgerow.methods.adassp.program import (
+from hedgerow.methods.adassp.linear import (
+    CrossProducts,
+    LinearBasis,
+    Matrix,
+    cross_exchanges,
     cross_question,
     gram_question,
-    gram_sigma,
-    real_cross,
-    real_gram,
-    shifted_factor,
+    linear_loss,
+    lower_inverse,
+    solve,
 )
-from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
+from hedgerow.methods.adassp.program import gram_sigma, real_cross, real_gram, shifted_factor
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event
+from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
-from hedgerow.training.settings import ROUNDING
 from hedgerow.training.steps import Run, grow_score_bound
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
@@ -203,18 +203,10 @@ class LinearStart:
     gradient_clip: float
     scale: str = "grid"
 
-    n_exchanges: ClassVar[int] = 2 + ROUNDS
-
     @property
     def n_trees(self) -> int:
         """What nodes add to their scores: one tree per feature and round."""
         return ROUNDS * len(self.plan.features)
-
-    @property
-    def length(self) -> int:
-        """The longest vector of the start."""
-        p = 1 + sum(not feature.is_categorical for feature in self.plan.features)
-        return p * (p + 1) // 2
 
     @property
     def loss(self) -> Loss:
@@ -227,19 +219,14 @@ class LinearStart:
         """The rows before they are made round."""
         return LinearBasis.of(self.plan, build_grid(self.plan), ROW_NORM, self.scale, numeric_only=True)
 
-    def releases(self, whole: float) -> list[Event]:
-        """What the start releases at its smallest sensitivities."""
-        basis, rows = self.basis, self.plan.privacy.rows_per_unit
+    def exchanges(self, whole: float) -> list[Exchanges]:
+        """What the start asks, with a noise multiplier as if it were one release."""
+        basis, rows, noises = self.basis, self.plan.privacy.rows_per_unit, start_multipliers(whole)
         round_rows = basis.transform(np.eye(basis.rows.n_columns))
-        smallest = cross_sensitivity_squared(round_rows, self.loss.sensitivity_squared(0), rows)
-        planned = (
-            (gram_sensitivity_squared(basis, rows), self.length, 1),
-            (gram_sensitivity_squared(round_rows, rows), self.length, 1),
-            (smallest, basis.rows.n_columns, ROUNDS),
-        )
         return [
-            DiscreteGaussianEvent(z * (1 - ROUNDING), max(1, math.floor(z * math.sqrt(squared))), length, count)
-            for z, (squared, length, count) in zip(start_multipliers(whole), planned, strict=True)
+            Exchanges(gram_question(0, "any", basis, noises[0], rows)),
+            Exchanges(gram_question(1, "any", round_rows, noises[1], rows)),
+            cross_exchanges(CrossProducts, round_rows, self.loss, (noises[2], rows), ROUNDS),
         ]
 
     def ask(

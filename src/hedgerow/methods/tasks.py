@@ -18,12 +18,12 @@ from functools import cached_property
 from typing import Any
 
 from hedgerow.errors import PlanError, PrivacyError, RemoteProtocolError
-from hedgerow.evaluation.program import N_EXCHANGES, EvaluationProgram, evaluate_ensemble, planned_evaluation
+from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble, schedule_of_evaluation
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.fields import MOST_VALUES, read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.schedule import Schedule
 from hedgerow.survey.program import SurveyProgram
 from hedgerow.survey.requests import Asked, OpenPlan, OpenTable
 from hedgerow.training.settings import Settings
@@ -62,10 +62,13 @@ class TrainingTask:
         privacy = self.plan.privacy
         return math.inf if self.plan.reads_quantiles else privacy.epsilon, privacy.delta
 
-    @property
-    def n_exchanges(self) -> int:
-        """Releases of a whole run, at most."""
-        return self.settings.n_exchanges(self.plan)
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What a whole run asks for, at most, and what it costs at its most expensive.
+
+        The plan's [[prepared]] releases are not in it: who answered those was charged for them then.
+        """
+        return self.settings.schedule(self.plan)
 
     def with_structure_seed(self, seed: int) -> TrainingTask:
         """The task as it is run, see `Plan.with_structure_seed`; the settings do not depend on the seed."""
@@ -76,13 +79,6 @@ class TrainingTask:
     def program(self) -> Program:
         """A fresh program."""
         return program_for(self.plan, self.settings)
-
-    def planned_releases(self) -> list[Event]:
-        """What a whole run releases, at its most expensive.
-
-        The plan's [[prepared]] releases are not among them: who answered those was charged for them then.
-        """
-        return self.settings.planned_releases(self.plan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,10 +164,10 @@ class EvaluationTask:
         """What the evaluation may cost by itself: epsilon and delta."""
         return self.epsilon, self.delta
 
-    @property
-    def n_exchanges(self) -> int:
-        """An outline of the scores, then their detail."""
-        return N_EXCHANGES
+    @cached_property
+    def schedule(self) -> Schedule:
+        """See `TrainingTask.schedule`: an outline of the scores, then their detail."""
+        return schedule_of_evaluation(self.plan, self.epsilon, self.delta)
 
     def with_structure_seed(self, _: int) -> EvaluationTask:
         """Itself: the trees are there already."""
@@ -180,10 +176,6 @@ class EvaluationTask:
     def program(self) -> EvaluationProgram:
         """A fresh program."""
         return evaluate_ensemble(self.plan, self.ensemble, self.epsilon, self.delta, self.first_round)
-
-    def planned_releases(self) -> list[Event]:
-        """What its releases cost together."""
-        return planned_evaluation(self.plan, self.epsilon, self.delta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,10 +209,10 @@ class SurveyTask:
         """What the survey may cost by itself, which is part of the promise of a plan that is made of it."""
         return self.asked.epsilon, self.plan.privacy.delta
 
-    @property
-    def n_exchanges(self) -> int:
-        """Releases, at most."""
-        return self.asked.n_exchanges
+    @cached_property
+    def schedule(self) -> Schedule:
+        """See `TrainingTask.schedule`."""
+        return self.asked.questions.schedule
 
     def with_structure_seed(self, _: int) -> SurveyTask:
         """Itself: there are no trees."""
@@ -229,10 +221,6 @@ class SurveyTask:
     def program(self) -> SurveyProgram:
         """A fresh program."""
         return self.asked.program()
-
-    def planned_releases(self) -> list[Event]:
-        """What its releases cost together, at most."""
-        return self.asked.planned_releases()
 
 
 SURVEYS: dict[str, type[Asked]] = {OpenPlan.KIND: OpenPlan, OpenTable.KIND: OpenTable}

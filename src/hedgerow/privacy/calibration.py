@@ -28,6 +28,8 @@ from hedgerow.privacy.events import (
 )
 from hedgerow.protocol.queries import PureNoise, PureQuery, Query, SampledQuery
 
+ROUNDING = 1e-12
+"""Relative error, at most, of the few products and roots between a noise multiplier and its event."""
 # The relative precision to which the noise multiplier is the smallest one.
 _PRECISION = 1e-14
 # Searches for the smallest one begin with a leap of about this size: most fall short of the promise by more.
@@ -132,6 +134,14 @@ def calibrate_sigmas(
     if not keeps(noise_multiplier):
         raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, judge=f"the accountant {judge.name!r}")
     return sigmas_of(noise_multiplier)
+
+
+def multipliers_of(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> list[float]:
+    """The noise multipliers that give sigmas like these, or a little more, at every sensitivity."""
+    return [
+        sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
+        for sigma, demand in zip(sigmas, demands, strict=True)
+    ]
 
 
 def list_releases(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> tuple[Event, ...]:

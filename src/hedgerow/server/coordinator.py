@@ -42,7 +42,7 @@ from hedgerow.errors import (
     RemoteProtocolError,
 )
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.methods.replica import Replica, dry_run
+from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, checks_of
 from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.calibration import noise_of
@@ -115,7 +115,6 @@ from hedgerow.server.sites import (
     Sites,
 )
 from hedgerow.survey.program import Found
-from hedgerow.training.settings import Settings
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import no_trees
@@ -146,10 +145,10 @@ def check_rounds(task: Task, n_sites: int) -> None:
     Asked before anyone is invited: found out in the middle, what was released until then would be for nothing.
     """
     most = MAX_ATTEMPTS * most_slots(n_sites)
-    if task.n_exchanges > most:
+    if task.schedule.n_exchanges > most:
         raise PlanError(
             "plan-too-many-rounds",
-            n_rounds=task.n_exchanges,
+            n_rounds=task.schedule.n_exchanges,
             n_sites=n_sites,
             most=most,
             n_epochs=MAX_ATTEMPTS,
@@ -184,64 +183,47 @@ def check_words(task: Task, n_sites: int) -> None:
     if count_possible_rows(plan) * n_sites < _SURELY_FEW:
         return
     is_local = plan.privacy.noise == "local"
-    for query in dry_run(task):
-        require_words(query, plan, noise_of(query, is_local=is_local).variance, n_sites)
+    for alike in task.schedule.exchanges:
+        require_words(alike.query, plan, noise_of(alike.query, is_local=is_local).variance, n_sites)
 
 
 def check_releases(task: Task, n_sites: int) -> None:
-    """Raise an error when all releases of a training, or the model of an evaluation, might not fit one message.
+    """Raise an error when all releases of a run, or the model of an evaluation, might not fit one message.
 
     A site that holds no release, for it came late or has lost its state, is sent all at once. Asked before anyone is
     invited, as `check_words`.
 
     Raises:
         PlanError: code "plan-releases-too-long".
-        ModelError: code "model-too-long-to-send". An evaluation itself has two releases, of a few curves.
+        ModelError: code "model-too-long-to-send".
     """
-    if isinstance(task, SurveyTask):
-        _require_sendable(task.asked.n_released, WIDTHS[-1] // 8, task.n_exchanges)
-        return
-    if not isinstance(task, TrainingTask):
-        if len(task.model) > RELEASES_BYTES:
-            raise ModelError("model-too-long-to-send", megabytes=-(-len(task.model) >> 20), most=RELEASES_BYTES >> 20)
-        return
-    plan, settings = task.plan, task.settings
-    copies = max(1, plan.federation.groups)
-    entries, n_bytes = copies * (settings.n_released(plan) + task.n_exchanges), WIDTHS[-1] // 8
-    if plan.model.algorithm == "boosting":
-        n_bytes = min(n_bytes, _bytes_of_an_entry(plan, settings, n_sites))
-    _require_sendable(entries, n_bytes, task.n_exchanges)
-
-
-def _require_sendable(entries: int, n_bytes: int, n_exchanges: int) -> None:
-    """Raise PlanError (code "plan-releases-too-long") for more entries of so many bytes than a message holds."""
-    size = entries * n_bytes + RELEASE_HEAD_BYTES * n_exchanges
+    if isinstance(task, EvaluationTask) and len(task.model) > RELEASES_BYTES:
+        raise ModelError("model-too-long-to-send", megabytes=-(-len(task.model) >> 20), most=RELEASES_BYTES >> 20)
+    plan = task.run_plan
+    copies, entries, n_bytes = max(1, plan.federation.groups), 0, 0
+    for alike in task.schedule.exchanges:
+        # Of each sum its weight besides.
+        own = copies * alike.count * (alike.release_length + 1)
+        entries, n_bytes = entries + own, n_bytes + own * _bytes_of_an_entry(alike.query, plan, n_sites)
+    size = n_bytes + RELEASE_HEAD_BYTES * task.schedule.n_exchanges
     if size > RELEASES_BYTES:
         raise PlanError(
             "plan-releases-too-long",
             entries=entries,
-            n_bytes=n_bytes,
+            n_bytes=-(-n_bytes // entries),
             megabytes=-(-size >> 20),
             most=RELEASES_BYTES >> 20,
         )
 
 
-def _bytes_of_an_entry(plan: Plan, settings: Settings, n_sites: int) -> int:
-    """What no entry of a release of boosted trees exceeds, for it would be refused as out of range, in bytes.
-
-    Records have the largest norm there, and so the most noise.
-    """
-    loss, rows = settings.loss(plan), plan.privacy.rows_per_unit
-    widest = Query(
-        purpose=Query.purpose_of(0, "any"),
-        length=1,
-        bound=loss.bound(),
-        sensitivity_squared=loss.norm_squared * rows * rows,
-        noise_multiplier=settings.noise_multiplier,
-    )
-    noise = noise_of(widest, is_local=plan.privacy.noise == "local")
+def _bytes_of_an_entry(query: Query, plan: Plan, n_sites: int) -> int:
+    """What no entry of a query's release exceeds, for it would be refused as out of range, in bytes."""
+    widest = WIDTHS[-1] // 8
+    if query.is_pure:
+        return widest
+    noise = noise_of(query, is_local=plan.privacy.noise == "local")
     # Twice as much, for every share of the sites' noise is rounded up.
-    return 1 + (2 * release_bound(widest, plan, noise.variance, n_sites)).bit_length() // 8
+    return min(widest, 1 + (2 * release_bound(query, plan, noise.variance, n_sites)).bit_length() // 8)
 
 
 def find_noise_cohort(plan: Plan, view: EpochView) -> NoiseCohort | None:
@@ -1149,7 +1131,7 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
     # Where several sites say that they have answered what this journal does not know of, its ledger would say less
     # than was released. What may be salvaged is the model of a program that has ended, if there is one.
     if may_salvage and not run.sites.is_journal_doubted and run.replica.end_early():
-        run.salvaged = Salvage(fault.code, n_released, run.task.n_exchanges)
+        run.salvaged = Salvage(fault.code, n_released, run.task.schedule.n_exchanges)
         with suppress(PrivacyError):
             digest = _result_digest(run)
             run.journal.commit(unused, None, digest, run.salvaged)
@@ -1608,7 +1590,7 @@ def _pause(session: RunSession, hub: Hub) -> AggregationError:
     for site in run.sites:
         if site.is_connected:
             hub.send(site.name, encode(Paused()))
-    return AggregationError("run-paused", n_released=len(run.releases), n_rounds=run.task.n_exchanges)
+    return AggregationError("run-paused", n_released=len(run.releases), n_rounds=run.task.schedule.n_exchanges)
 
 
 def tell_end(

@@ -24,24 +24,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hedgerow.errors import PrivacyError
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas, noise_of
 from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
+from hedgerow.privacy.schedule import Exchanges, Schedule
 from hedgerow.protocol.queries import Purpose
 from hedgerow.survey.curves import AskedCurves
+from hedgerow.survey.kinds import MAX_CLASSES
 from hedgerow.survey.queries import (
+    N_BUCKETS,
+    CellCounts,
+    JointCounts,
     Kind,
     KindCounts,
     NameVotes,
     OctaveCounts,
     RecordCount,
     SurveyQuery,
+    TextBins,
+    TextVotes,
     ValueCounts,
     ZoomCounts,
     blank,
     noise_deviation,
 )
+from hedgerow.survey.statistics import MOST_VALUES
 
 N_ZOOMS = 3
 BOUNDS_SHARE = 0.05
@@ -167,43 +176,77 @@ class Questions:
         """Whether nothing is asked for."""
         return not self.columns and self.n_records is not None
 
-    @property
-    def n_exchanges(self) -> int:
-        """Releases, at most."""
-        return len(self._most_expensive) if self.about == "plan" else len(SHARES[self.about])
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What a survey asks for and what it costs, at most.
 
-    @property
-    def _most_expensive(self) -> list[tuple[str, SurveyQuery]]:
-        """All queries of a plan's gaps, as large as they may be."""
-        queries: list[tuple[str, SurveyQuery]] = []
-        if self.n_records is None:
-            queries.append(("records", blank(RecordCount)))
-        if self.unknown:
-            queries.append(("kinds", blank(KindCounts, columns=self.unknown)))
-        if places := self.surveyed:
-            queries.append(("octaves", blank(OctaveCounts, columns=places)))
-            zoom = blank(ZoomCounts, columns=places, ranges=((0.0, 1.0),) * len(places))
-            queries += [(f"zoom {number}", zoom) for number in range(N_ZOOMS)]
-        if self.label is not None and not self.has_bounds:
-            are_values = self.columns[self.label].kind == "number"
-            queries.append(("classes", blank(ValueCounts, column=0) if are_values else blank(NameVotes)))
-        return queries
-
-    def planned_releases(self) -> list[Event]:
-        """What a survey releases, at its most expensive; of a table, one release that costs what all may together: how
-        they share it depends on what they find.
+        How a table's questions share what it may cost depends on what they find, so that is one release. A stage that
+        has nothing to ask here is reserved all the same: all parties count as many exchanges.
 
         Raises:
             PrivacyError: epsilon or delta out of range.
         """
+        budget, largest = Budget(self), self._largest
+        reserved = [] if self.about == "plan" else [stage for stage in SHARES[self.about] if stage not in largest]
+        budget.skip(*reserved)
+        asked = [Exchanges(budget.ask(stage, query), is_exact=True) for stage, query in largest.items()]
+        asked += [Exchanges(blank(RecordCount))] * len(reserved)
+        if self.about == "plan":
+            return Schedule(tuple(asked))
         if math.isinf(self.epsilon):
-            return [UnnoisedEvent()]
-        if self.about != "plan":
-            return [GaussianEvent(calibrate_noise_multiplier(self.epsilon, self.delta, 1.0, self.accountant))]
-        budget = Budget(self)
-        for stage, query in self._most_expensive:
-            budget.ask(stage, query)
-        return budget.spent
+            return Schedule(tuple(asked), (UnnoisedEvent(),))
+        whole = calibrate_noise_multiplier(self.epsilon, self.delta, 1.0, self.accountant)
+        return Schedule(tuple(asked), (GaussianEvent(whole),))
+
+    @property
+    def _largest(self) -> dict[str, SurveyQuery]:
+        """By stage the query, as large as it may be."""
+        if self.curves is not None:
+            return {"curves": self.curves.query}
+        if self.about == "table":
+            return self._largest_of_table()
+        queries: dict[str, SurveyQuery] = {}
+        if self.n_records is None:
+            queries["records"] = blank(RecordCount)
+        if self.unknown:
+            queries["kinds"] = blank(KindCounts, columns=self.unknown)
+        if self.surveyed:
+            queries |= _bounds_of(self.surveyed)
+        if self.label is not None and not self.has_bounds:
+            are_values = self.columns[self.label].kind == "number"
+            queries["classes"] = blank(ValueCounts, column=0) if are_values else blank(NameVotes)
+        return queries
+
+    def _largest_of_table(self) -> dict[str, SurveyQuery]:
+        columns = tuple(range(len(self.columns)))
+        texts = [index for index in columns if self.columns[index].kind != "number"]
+        unnamed = tuple(index for index in texts if not self.columns[index].categories)
+        queries: dict[str, SurveyQuery] = {"records": blank(RecordCount)}
+        if columns:
+            queries |= {"kinds": blank(KindCounts, columns=columns), **_bounds_of(columns)}
+        if unnamed:
+            queries["names"] = blank(TextVotes, columns=unnamed)
+        if self.label is not None:
+            queries["values"] = blank(ValueCounts, column=self.label)
+        if columns:
+            # Of a column of which nothing is known, the texts that may be found are most.
+            most = [len(own.categories or range(N_BUCKETS)) for own in self.columns]
+            bins = tuple(
+                TextBins(("",) * (2 * MOST_VALUES - 1 if own.kind == "number" else n_texts), 1)
+                for own, n_texts in zip(self.columns, most, strict=True)
+            )
+            queries["cells"] = blank(CellCounts, columns=columns, bins=bins)
+            if self.label is not None:
+                classes = TextBins(("",) * MAX_CLASSES, 0)
+                joint = blank(JointCounts, columns=columns, bins=bins, label=self.label, classes=classes)
+                queries["rates"] = joint
+        return queries
+
+
+def _bounds_of(columns: tuple[int, ...]) -> dict[str, SurveyQuery]:
+    """By stage the queries for the bounds of columns, as large as they may be."""
+    zoom = blank(ZoomCounts, columns=columns, ranges=((0.0, 1.0),) * len(columns))
+    return {"octaves": blank(OctaveCounts, columns=columns), **{f"zoom {number}": zoom for number in range(N_ZOOMS)}}
 
 
 class Budget:

@@ -27,16 +27,13 @@ from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse,
 from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
 from hedgerow.privacy.accountants import compute_account
-from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.bounds import Findings
 from hedgerow.survey.curves import AskedCurves, SurvivalCurves
-from hedgerow.survey.kinds import MAX_CLASSES, N_KINDS
 from hedgerow.survey.program import SurveyProgram, survey
-from hedgerow.survey.queries import N_BITS, N_BUCKETS, N_OCTAVES, N_VALUES, N_ZOOM
-from hedgerow.survey.questions import N_ZOOMS, AskedColumn, Questions
-from hedgerow.survey.statistics import MOST_VALUES, TableStatistics
+from hedgerow.survey.questions import AskedColumn, Questions
+from hedgerow.survey.statistics import TableStatistics
 
 MOST_RECORDS = 10**9
 """The records that there may be where a survey is to find how many: words are made for so many, and nothing wraps."""
@@ -63,18 +60,9 @@ class _Request(ABC):
     def questions(self) -> Questions:
         """The program's; PrivacyError (code "survey-pure") where there can be none."""
 
-    @property
-    def n_exchanges(self) -> int:
-        """Releases, at most."""
-        return self.questions.n_exchanges
-
     def program(self, excess: float = 1.0) -> SurveyProgram:
         """A fresh program; `excess` and errors as of `survey`."""
         return survey(self.questions, excess)
-
-    def planned_releases(self) -> list[Event]:
-        """What it releases, at its most expensive; raises as `program`."""
-        return self.questions.planned_releases()
 
     def to_bytes(self) -> bytes:
         """Canonical JSON: equal requests give equal bytes."""
@@ -173,18 +161,7 @@ class OpenPlan(_Request):
     def epsilon(self) -> float:
         """What it costs by itself at the plan's delta, at its most expensive."""
         privacy = self.trial.privacy
-        return float(compute_account(privacy.accountant, self.planned_releases(), privacy.delta).epsilon)
-
-    @property
-    def largest_length(self) -> int:
-        """Entries of the longest release, at most."""
-        of_columns = len(self.questions.surveyed) * (max(N_OCTAVES, N_ZOOM) + 1)
-        return max(of_columns, 2**16 if self.label_asked == "texts" else 2**11)
-
-    @property
-    def n_released(self) -> int:
-        """Entries of all releases, at most."""
-        return self.n_exchanges * self.largest_length
+        return float(compute_account(privacy.accountant, self.questions.schedule.events, privacy.delta).epsilon)
 
     def filled(self, findings: Findings, ledger: Ledger, run: bytes = b"") -> Plan:
         """The plan, with what was found in the gaps and the releases that it came from, of a run over nodes if any.
@@ -398,26 +375,6 @@ class OpenTable(_Request):
         """What the statistics may cost at the promise's delta."""
         return self.questions.epsilon
 
-    @property
-    def largest_length(self) -> int:
-        """Entries of the longest release, at most."""
-        return max(self._lengths)
-
-    @property
-    def n_released(self) -> int:
-        """Entries of all releases, at most."""
-        return sum(self._lengths)
-
-    @property
-    def _lengths(self) -> tuple[int, ...]:
-        if self.questions.curves is not None:
-            return (self.questions.curves.query.expected_length(),)
-        n_columns, votes = len(self.columns), N_BUCKETS * N_BITS
-        n_texts = sum(column.kind != "number" and not column.categories for column in self.columns)
-        n_bins = sum(_most_bins(column) for column in self.columns)
-        before = (1, n_columns * N_KINDS, n_columns * (N_OCTAVES + 1), *(n_columns * N_ZOOM,) * N_ZOOMS)
-        return (*before, n_texts * votes, N_VALUES, n_bins, n_bins * MAX_CLASSES if self.label else 0)
-
     def statistics(self, releases: Sequence[IntVector], ledger: Ledger) -> TableStatistics | SurvivalCurves:
         """What releases say, with the noise that is in them: where sites added it, the shares of all of them.
 
@@ -438,12 +395,6 @@ class OpenTable(_Request):
 
 Asked = OpenPlan | OpenTable
 """What a survey may be about."""
-
-
-def _most_bins(column: AskedColumn) -> int:
-    if column.kind == "number":
-        return 2 * MOST_VALUES
-    return len(column.categories or range(N_BUCKETS)) + 1
 
 
 def declared_column(feature: Feature) -> AskedColumn:

@@ -20,9 +20,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic, zoomed
+from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic, zoomed
 from hedgerow.plan.plan import Feature, Plan
-from hedgerow.protocol.queries import IntVector, Query, TreeBatch
+from hedgerow.privacy.schedule import Exchanges
+from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query, TreeBatch
 from hedgerow.trees.binning import MAX_BYTE_CODES, FeatureGrid, Grid
 from hedgerow.trees.constraints import Directions
 from hedgerow.trees.leaf_sums import SiteRecords, TrainingSite, apply_update, sum_in_threads
@@ -37,6 +38,10 @@ ENTRY_LIMIT = 2**24
 MAX_TRANSFORMED = 2**14
 """Most entries of a transformed row: the squares of so many largest ones add up to 2**62. A sum beyond 64 bits would be
 negative, and the row would stay as long as it is."""
+
+GRAM_SHIFT = 7
+"""Products of two entries keep 2**7 times the precision of their sum's noise at a multiplier of 1 and more."""
+CROSS_SHIFT = RECORD_NORM.bit_length() - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -500,6 +505,79 @@ def cross_sums(  # type: ignore[no-untyped-def]
         for index in range(n_entries):
             sums[places[index]] += _towards_zero(gradient * values[index], shift)
     return sums
+
+
+def gram_sensitivity_squared(basis: LinearBasis, rows_per_unit: int) -> int:
+    """Squared sensitivity of X^T X's upper triangle, rounded up: see `GramMatrix`."""
+    largest = basis.norm_squared * (basis.norm_squared + basis.largest_entry**2)
+    return -(-largest * rows_per_unit**2 // (2 << 2 * GRAM_SHIFT))
+
+
+def cross_sensitivity_squared(basis: LinearBasis, gradient_squared: int, rows_per_unit: int) -> int:
+    """Squared sensitivity of X^T g, rounded up: see `CrossProducts`; products are shortened by the bits of a norm."""
+    return -(-basis.norm_squared * gradient_squared * rows_per_unit**2 // RECORD_NORM**2)
+
+
+def gram_question(
+    round_number: int, what: str, basis: LinearBasis, noise_multiplier: float, rows: int, known: int = 0
+) -> GramMatrix:
+    """The question for X^T X; `rows` is the largest number of rows of one unit, `known` the trees that nodes hold."""
+    p = basis.rows.n_columns
+    return GramMatrix(
+        purpose=GramMatrix.purpose_of(round_number, what),
+        length=p * (p + 1) // 2,
+        bound=basis.largest_entry**2 >> GRAM_SHIFT,
+        sensitivity_squared=gram_sensitivity_squared(basis, rows),
+        noise_multiplier=noise_multiplier,
+        ensemble_size=known,
+        rows=basis.rows,
+        shift=GRAM_SHIFT,
+    )
+
+
+def cross_question(
+    purpose: Purpose,
+    basis: LinearBasis,
+    loss: Loss,
+    noise: tuple[float, int],
+    update: tuple[FittedTrees | None, int],
+    score_bound: int,
+    zoom: int = 0,
+) -> CrossProducts:
+    """The question for X^T g.
+
+    Args:
+        purpose: of the release.
+        basis: the rows X.
+        loss: whose negative gradients are g.
+        noise: the noise multiplier, and the largest number of rows of one unit.
+        update: trees that scores do not know yet, and how many they know.
+        score_bound: a public bound on every score, in units of 2**-16.
+        zoom: of the gradients, see `hedgerow.losses.tables.zoomed`.
+    """
+    gradient_squared = loss.sensitivity_squared(score_bound)
+    return CrossProducts(
+        purpose=purpose,
+        length=basis.rows.n_columns,
+        bound=max(1, math.isqrt(gradient_squared) * basis.largest_entry >> CROSS_SHIFT),
+        sensitivity_squared=cross_sensitivity_squared(basis, gradient_squared, noise[1]),
+        noise_multiplier=noise[0],
+        update=update[0],
+        ensemble_size=update[1],
+        rows=basis.rows,
+        shift=CROSS_SHIFT,
+        score_bound=score_bound,
+        zoom=zoom,
+    )
+
+
+def cross_exchanges(
+    kind: type[Query], basis: LinearBasis, loss: Loss, noise: tuple[float, int], count: int
+) -> Exchanges:
+    """All rounds that ask for X^T g by queries of this kind; as `cross_question` for the rest."""
+    purpose = kind.purpose_of(0, "any")
+    most, least = (cross_question(purpose, basis, loss, noise, (None, 0), bound) for bound in (SCORE_LIMIT, 0))
+    return Exchanges(most, count, least.sensitivity_squared)
 
 
 def linear_loss(kind: str, is_regression: bool, clip: float) -> Loss:

@@ -24,89 +24,34 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, Loss
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.methods.adassp import Adassp
 from hedgerow.methods.adassp.linear import (
+    CROSS_SHIFT,
+    GRAM_SHIFT,
     CrossProducts,
     GramMatrix,
     LinearBasis,
     Matrix,
     cholesky,
+    cross_question,
+    gram_question,
     least_eigenvalue,
     lower_inverse,
     solve,
 )
-from hedgerow.methods.adassp.settings import (
-    GRAM_SHIFT,
-    AdasspSettings,
-    cross_sensitivity_squared,
-    gram_sensitivity_squared,
-)
+from hedgerow.methods.adassp.settings import AdasspSettings
 from hedgerow.methods.line import calibrate_by_spread
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Grown, Program, Run, grow_by, grow_score_bound
 
-CROSS_SHIFT = RECORD_NORM.bit_length() - 1
 LEAST_RIDGE = 1.0
 """Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
 CHANCE_DEVIATIONS = 1.0
 """Slopes are shrunk by what noise alone would make of them, and by so many of its standard deviations."""
 SPAN = 8.0
 """Eigenvalues are looked for within so many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
-
-
-def gram_question(
-    round_number: int, what: str, basis: LinearBasis, noise_multiplier: float, rows: int, known: int = 0
-) -> GramMatrix:
-    """The question for X^T X; `rows` is the largest number of rows of one unit, `known` the trees that nodes hold."""
-    p = basis.rows.n_columns
-    return GramMatrix(
-        purpose=GramMatrix.purpose_of(round_number, what),
-        length=p * (p + 1) // 2,
-        bound=basis.largest_entry**2 >> GRAM_SHIFT,
-        sensitivity_squared=gram_sensitivity_squared(basis, rows),
-        noise_multiplier=noise_multiplier,
-        ensemble_size=known,
-        rows=basis.rows,
-        shift=GRAM_SHIFT,
-    )
-
-
-def cross_question(
-    purpose: Purpose,
-    basis: LinearBasis,
-    loss: Loss,
-    noise: tuple[float, int],
-    update: tuple[FittedTrees | None, int],
-    score_bound: int,
-    zoom: int = 0,
-) -> CrossProducts:
-    """The question for X^T g.
-
-    Args:
-        purpose: of the release.
-        basis: the rows X.
-        loss: whose negative gradients are g.
-        noise: the noise multiplier, and the largest number of rows of one unit.
-        update: trees that scores do not know yet, and how many they know.
-        score_bound: a public bound on every score, in units of 2**-16.
-        zoom: of the gradients, see `hedgerow.losses.tables.zoomed`.
-    """
-    gradient_squared = loss.sensitivity_squared(score_bound)
-    return CrossProducts(
-        purpose=purpose,
-        length=basis.rows.n_columns,
-        bound=max(1, math.isqrt(gradient_squared) * basis.largest_entry >> CROSS_SHIFT),
-        sensitivity_squared=cross_sensitivity_squared(basis, gradient_squared, noise[1]),
-        noise_multiplier=noise[0],
-        update=update[0],
-        ensemble_size=update[1],
-        rows=basis.rows,
-        shift=CROSS_SHIFT,
-        score_bound=score_bound,
-        zoom=zoom,
-    )
 
 
 def real_gram(release: IntVector, basis: LinearBasis) -> Matrix:

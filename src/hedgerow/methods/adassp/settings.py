@@ -6,20 +6,18 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hedgerow.losses.tables import RECORD_NORM, Loss
+from hedgerow.losses.tables import Loss
 from hedgerow.methods.adassp import Adassp
-from hedgerow.methods.adassp.linear import LinearBasis, linear_loss
-from hedgerow.methods.line import LINE_LENGTH, asks_for_line, line_demands, line_share
+from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, cross_exchanges, gram_question, linear_loss
+from hedgerow.methods.line import asks_for_line, line_exchanges, line_share, line_weights
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
-from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
+from hedgerow.privacy.calibration import calibrate_sigmas, multipliers_of
 from hedgerow.privacy.ledger import read_prepared_events
-from hedgerow.training.settings import ROUNDING, Settings, decided
+from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.training.settings import Settings, decided
 from hedgerow.trees.binning import build_grid
 
-GRAM_SHIFT = 7
-"""Products of two entries keep 2**7 times the precision of their sum's noise at a multiplier of 1 and more."""
 MAX_ROUNDS, MAX_ROUNDS_OF_NUMBERS = 10, 2
 SIGNAL_PER_ROUND = 16.0
 
@@ -59,49 +57,8 @@ class AdasspSettings(Settings):
         """Whether a last release calibrates the scores of numbers (`hedgerow.methods.line`)."""
         return self.line_share > 0
 
-    def largest_length(self, plan: Plan) -> int:
-        """See `Settings.largest_length`: X^T X."""
-        return max(self.gram_length(plan), LINE_LENGTH if self.has_line else 0)
-
-    def gram_length(self, plan: Plan) -> int:
-        """Entries of X^T X's upper triangle."""
-        p = n_columns(plan)
-        return p * (p + 1) // 2
-
-    def n_exchanges(self, plan: Plan) -> int:
-        return 1 + self.rounds + 2 * self.has_line
-
-    def n_released(self, plan: Plan) -> int:
-        """See `Settings.n_released`: X^T X, X^T g of every round, and the last release."""
-        last = 1 + LINE_LENGTH if self.has_line else 0
-        return self.gram_length(plan) + self.rounds * n_columns(plan) + last
-
-    def planned_releases(self, plan: Plan) -> list[Event]:
-        if self.noise_multiplier == 0:
-            return [UnnoisedEvent()]
-        releases: list[Event] = []
-        multipliers = self.gram_multiplier, self.noise_multiplier, *(self.line_multipliers if self.has_line else ())
-        for multiplier, demand in zip(multipliers, _demands(plan, self), strict=True):
-            sigma = math.floor(multiplier * math.sqrt(demand.sensitivity_squared))
-            event = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, demand.length, demand.count)
-            releases.append(event)
-        return releases
-
-
-def n_columns(plan: Plan) -> int:
-    """p: the constant, one column per numeric feature, and one per category and for all else of a categorical one."""
-    return 1 + sum(len(feature.categories) + 1 if feature.is_categorical else 1 for feature in plan.features)
-
-
-def gram_sensitivity_squared(basis: LinearBasis, rows_per_unit: int) -> int:
-    """Squared sensitivity of X^T X's upper triangle, rounded up: see `GramMatrix`."""
-    largest = basis.norm_squared * (basis.norm_squared + basis.largest_entry**2)
-    return -(-largest * rows_per_unit**2 // (2 << 2 * GRAM_SHIFT))
-
-
-def cross_sensitivity_squared(basis: LinearBasis, gradient_squared: int, rows_per_unit: int) -> int:
-    """Squared sensitivity of X^T g, rounded up: see `CrossProducts`; products are shortened by the bits of a norm."""
-    return -(-basis.norm_squared * gradient_squared * rows_per_unit**2 // RECORD_NORM**2)
+    def schedule(self, plan: Plan) -> Schedule:
+        return Schedule(tuple(_exchanges(plan, self)))
 
 
 def resolve_adassp(plan: Plan) -> AdasspSettings:
@@ -142,31 +99,24 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
 
 
 def _calibrate(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
-    demands = _demands(plan, settings)
-    privacy = plan.privacy
+    privacy, left = plan.privacy, 1 - settings.line_share
+    share = Adassp.of(plan).gram_share * left
+    weights = share, (left - share) / settings.rounds, *(line_weights(settings.line_share) if settings.has_line else ())
+    demands = [alike.demand(weight) for alike, weight in zip(_exchanges(plan, settings), weights, strict=True)]
     spent = read_prepared_events(plan)
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, spent)
-    gram, cross, *line = (
-        sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
-        for sigma, demand in zip(sigmas, demands, strict=True)
-    )
+    gram, cross, *line = multipliers_of(sigmas, demands)
     last = (line[0], line[1]) if line else (0.0, 0.0)
     return replace(settings, gram_multiplier=gram, noise_multiplier=cross, line_multipliers=last)
 
 
-def _demands(plan: Plan, settings: AdasspSettings) -> tuple[NoiseDemand, ...]:
-    """X^T X once and X^T g in every round, each at its smallest sensitivity, so on its coarsest grid; the last one."""
+def _exchanges(plan: Plan, settings: AdasspSettings) -> list[Exchanges]:
+    """X^T X once, X^T g in every round, and the last release."""
     basis = LinearBasis.of(plan, build_grid(plan), settings.row_norm, Adassp.of(plan).scale)
-    rows, left = plan.privacy.rows_per_unit, 1 - settings.line_share
-    share = Adassp.of(plan).gram_share * left
-    smallest = settings.loss(plan).sensitivity_squared(0)
-    return (
-        NoiseDemand(gram_sensitivity_squared(basis, rows), settings.gram_length(plan), weight=share),
-        NoiseDemand(
-            cross_sensitivity_squared(basis, smallest, rows),
-            basis.rows.n_columns,
-            count=settings.rounds,
-            weight=(left - share) / settings.rounds,
-        ),
-        *(line_demands(plan, settings.line_share) if settings.has_line else []),
-    )
+    rows = plan.privacy.rows_per_unit
+    noise = settings.noise_multiplier, rows
+    return [
+        Exchanges(gram_question(0, "any", basis, settings.gram_multiplier, rows)),
+        cross_exchanges(CrossProducts, basis, settings.loss(plan), noise, settings.rounds),
+        *(line_exchanges(plan, settings.line_multipliers) if settings.has_line else []),
+    ]

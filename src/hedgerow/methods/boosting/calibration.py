@@ -39,9 +39,8 @@ from hedgerow.methods.start import (
     constant_trees,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.settings import planned_event
 from hedgerow.training.steps import Grown, largest_value
 
 Steps = Generator[Query, IntVector, None]
@@ -73,25 +72,22 @@ class Calibration:
     n_trees: ClassVar[int] = 0
 
     @property
-    def sensitivity_squared(self) -> int:
-        """Of one unit of privacy."""
-        return self.record_squared * self.plan.privacy.rows_per_unit**2
+    def exchanges(self) -> tuple[Exchanges, ...]:
+        """What it asks, if anything."""
+        return (Exchanges.of(self.kind, **self._numbers),) if self.length else ()
 
     @property
-    def releases(self) -> list[Event]:
-        """What it costs."""
-        return [planned_event(self.noise_multiplier, self.sensitivity_squared, self.length)] if self.length else []
+    def _numbers(self) -> dict[str, Any]:
+        return {
+            "length": self.length,
+            "bound": RECORD_NORM,
+            "sensitivity_squared": self.record_squared * self.plan.privacy.rows_per_unit**2,
+            "noise_multiplier": self.noise_multiplier,
+        }
 
     def question(self, exchange: int, **details: Any) -> Any:
         """The question, of `kind`, in the exchange of that number; `details` are of scores and of the ensemble."""
-        return self.kind(
-            purpose=self.kind.purpose_of(exchange, "calibration"),
-            length=self.length,
-            bound=RECORD_NORM,
-            sensitivity_squared=self.sensitivity_squared,
-            noise_multiplier=self.noise_multiplier,
-            **details,
-        )
+        return self.kind(purpose=self.kind.purpose_of(exchange, "calibration"), **self._numbers, **details)
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         """Ask, and give the model what the answer tells.

@@ -10,11 +10,8 @@
             split every node where it scores best
         values = rule(noisy sums);   candidates, order of features = what the sums say
 
-kappa_w and kappa_s are what leaf sums and splits of a whole run cost, in multiples of one release's mu^2 (CCS'22, Table
-1). The sums of greedy leaves are those of the sides of the last level's splits, so kappa_w = 0; one record adds to one
-bin of each feature on each level, so kappa_s = T k d. Histograms of a single feature (k = 1) are asked
-for once per tree, at the root: a node's bins are some of the root's, and kappa_s = T. Candidates by iterative Hessians
-read the root's histograms.
+Candidates by iterative Hessians read the root's histograms. What all of it costs is in
+`hedgerow.methods.boosting.schedule`.
 
 Everything after a release is post-processing. The generator is deterministic: any party that holds the plan and the
 releases computes the same queries and the same model, so a node can check that it is asked what the plan says.
@@ -34,6 +31,7 @@ from hedgerow.losses.tables import Loss, zoomed
 from hedgerow.methods.boosting.settings import BoostingSettings, filters_classes
 from hedgerow.methods.boosting.start import Start, StartResult, Weighed
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
@@ -105,7 +103,7 @@ class _Position:
     def start_from(self, begun: StartResult, start: Start) -> None:
         """A start is complete."""
         self.begun, self.update, self.score_bound = begun, begun.update, begun.score_bound
-        self.exchange, self.n_known = start.n_exchanges, start.n_trees
+        self.exchange, self.n_known = Schedule(start.exchanges).n_exchanges, start.n_trees
         for fitted, _ in begun.trees:
             self.ordered.add(fitted.trees, fitted.values)
 

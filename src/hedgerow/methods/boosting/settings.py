@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.boosting.calibration import CALIBRATIONS, Calibration
+from hedgerow.methods.boosting.schedule import exchanges_of_trees, weight_of_trees
 from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS, STARTS, Start
 from hedgerow.methods.hazards import HazardStart
 from hedgerow.methods.line import asks_for_line, line_share
 from hedgerow.methods.start import WIDEST, LinearStart
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.schedule import Schedule
 from hedgerow.training.settings import INTERACTION_SHARE, Settings, calibrate_noise, decided
 
 
@@ -43,46 +44,33 @@ class BoostingSettings(Settings):
     start_share: float = 0.0
     calibration_share: float = 0.0
 
-    def start_of(self, plan: Plan, noise_multiplier: float | None = None) -> Start:
-        """All about what the trees begin with: with the noise of these settings, or with another."""
-        whole = self._multiplier(plan, self.start_share, noise_multiplier)
-        return STARTS[self.start](plan, self.start_share, whole, self.calibration != "none")
+    def start_of(self, plan: Plan) -> Start:
+        """All about what the trees begin with."""
+        return STARTS[self.start](
+            plan, self.start_share, self._multiplier(plan, self.start_share), self.calibration != "none"
+        )
 
-    def calibration_of(self, plan: Plan, noise_multiplier: float | None = None) -> Calibration:
-        """All about the last release, in the same way."""
-        whole = self._multiplier(plan, self.calibration_share, noise_multiplier)
-        return CALIBRATIONS[self.calibration](plan, whole)
+    def calibration_of(self, plan: Plan) -> Calibration:
+        """All about the last release."""
+        return CALIBRATIONS[self.calibration](plan, self._multiplier(plan, self.calibration_share))
 
-    def _multiplier(self, plan: Plan, share: float, noise_multiplier: float | None) -> float:
-        """The noise multiplier of what has this share of mu^2, where a tree has this one; 0 without privacy."""
-        own = self.noise_multiplier if noise_multiplier is None else noise_multiplier
+    def _multiplier(self, plan: Plan, share: float) -> float:
+        """The noise multiplier of what has this share of mu^2; 0 without privacy."""
+        if not self.noise_multiplier or not share:
+            return 0.0
         left = 1 - self.start_share - self.calibration_share
-        return own * math.sqrt(left / (share * super().weight(plan))) if own and share else 0.0
+        return self.noise_multiplier * math.sqrt(left / (share * weight_of_trees(plan, self)))
 
     def linear_loss(self, plan: Plan) -> Loss:
         model = self.start_of(plan).model
         return model.loss if isinstance(model, LinearStart) else super().linear_loss(plan)
 
-    def largest_length(self, plan: Plan) -> int:
-        return max(self.start_of(plan).longest, self.calibration_of(plan).length, super().largest_length(plan))
-
-    def n_exchanges(self, plan: Plan) -> int:
-        of_trees = super().n_exchanges(plan)
-        return self.start_of(plan).n_exchanges + of_trees + (self.calibration_of(plan).length > 0)
-
-    def n_released(self, plan: Plan) -> int:
-        start = self.start_of(plan)
-        return start.n_exchanges * start.longest + super().n_released(plan) + self.calibration_of(plan).length
+    def schedule(self, plan: Plan) -> Schedule:
+        start, calibration = self.start_of(plan).exchanges, self.calibration_of(plan).exchanges
+        return Schedule((*start, *exchanges_of_trees(plan, self), *calibration))
 
     def n_start_trees(self, plan: Plan) -> int:
         return self.start_of(plan).n_trees + self.calibration_of(plan).n_trees
-
-    def weight(self, plan: Plan) -> float:
-        return super().weight(plan) / (1 - self.start_share - self.calibration_share)
-
-    def releases_at(self, plan: Plan, noise_multiplier: float) -> list[Event]:
-        start, calibration = self.start_of(plan, noise_multiplier), self.calibration_of(plan, noise_multiplier)
-        return [*start.releases, *super().releases_at(plan, noise_multiplier), *calibration.releases]
 
 
 def resolve_boosting(plan: Plan) -> BoostingSettings:
@@ -104,7 +92,8 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     settings = _with_spread(plan, of_unit, replace(settings, central_subsets=is_random and is_enough))
     if not is_private:
         return replace(settings, start_share=0.0, calibration_share=0.0)
-    return replace(settings, noise_multiplier=calibrate_noise(plan, settings))
+    weight = weight_of_trees(plan, settings) / (1 - settings.start_share - settings.calibration_share)
+    return replace(settings, noise_multiplier=calibrate_noise(plan, settings, weight))
 
 
 MIN_TREES, MAX_TREES = 100, 300

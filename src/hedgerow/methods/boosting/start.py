@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -35,9 +36,8 @@ from hedgerow.methods.start import (
     read_mean,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.settings import planned_event
 from hedgerow.training.steps import Grown, Run, grow_score_bound, largest_value
 
 Weighed = tuple[FittedTrees, NDArray[np.int64]]
@@ -114,7 +114,7 @@ class Start:
         """What is asked first, in this order; an update that depends on answers is left open."""
         return ()
 
-    @property
+    @cached_property
     def model(self) -> LinearStart | HazardStart | None:
         """The linear model that is asked for after `questions`."""
         return None
@@ -125,25 +125,15 @@ class Start:
         return StartResult()
 
     @property
-    def n_exchanges(self) -> int:
-        """How often it asks."""
-        return len(self.questions()) + (self.model.n_exchanges if self.model else 0)
-
-    @property
     def n_trees(self) -> int:
         """Trees that nodes add to their scores."""
         return self.n_constants + (self.model.n_trees if self.model else 0)
 
     @property
-    def longest(self) -> int:
-        """Entries of the longest answer."""
-        return max(self.model.length if self.model else 0, *(question.length for question in self.questions()), 0)
-
-    @property
-    def releases(self) -> list[Event]:
-        """What it costs, in the order in which it asks."""
-        first = [planned_event(own.noise_multiplier, own.sensitivity_squared, own.length) for own in self.questions()]
-        return first + (self.model.releases(self.multipliers[-1]) if self.model else [])
+    def exchanges(self) -> tuple[Exchanges, ...]:
+        """What it asks, in this order."""
+        linear = self.model.exchanges(self.multipliers[-1]) if self.model else []
+        return *map(Exchanges, self.questions()), *linear
 
 
 class MeanStart(Start):
@@ -177,7 +167,7 @@ class LinearAfterMean(MeanStart):
 
     parts = MEAN_PART, SPREAD_PART, LINEAR_PART
 
-    @property
+    @cached_property
     def model(self) -> LinearStart:
         return LinearStart(self.plan, START_CLIP)
 
@@ -242,7 +232,7 @@ class LinearAfterBaseline(BaselineStart):
         part = BASELINE_SHARE / (self.share or 1.0)
         return self.noise_multiplier / math.sqrt(part), self.noise_multiplier / math.sqrt(1 - part)
 
-    @property
+    @cached_property
     def model(self) -> HazardStart:
         return HazardStart(self.plan)
 

@@ -10,13 +10,22 @@ from typing import ClassVar
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import RECORD_NORM, Loss
 from hedgerow.methods.dp_xgboost import DpXgboost
-from hedgerow.methods.dp_xgboost.trees import SCORE_UNIT_OF_GAIN, dp_xgboost_loss, l1_sensitivity, score_range
+from hedgerow.methods.dp_xgboost.trees import (
+    SCORE_UNIT_OF_GAIN,
+    PureHistogram,
+    PureLeafSums,
+    PureNodeHistograms,
+    PureSpreadSums,
+    SplitSelection,
+    dp_xgboost_loss,
+    l1_sensitivity,
+    score_range,
+)
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.calibration import pure_event
+from hedgerow.privacy.accountants import bisect, get_accountant
 from hedgerow.privacy.cost import amplify_epsilon
-from hedgerow.privacy.events import Event, UnnoisedEvent
-from hedgerow.protocol.queries import SAMPLING_STEPS, PureNoise
+from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.protocol.queries import SAMPLING_STEPS, Choice, PureNoise, PureQuery
 from hedgerow.training.settings import Settings, decided, most_bins
 
 DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE = 20, 4, 0.3
@@ -24,7 +33,6 @@ NOISE_RIDGE, NOISE_RIDGE_OF_NUMBERS = 1.0, 12.0
 """An empty leaf gets its noise over a ridge of as much: too long a step for a number, whose scores have no link."""
 SPREAD_SHARE = 0.2
 """Of the start's, for the spread of labels about their mean."""
-_HALVINGS = 60
 _PRECISION = 1e-6
 """Of the sum of epsilons; integer scales are coarser."""
 _LARGEST_SCALE = 2**53
@@ -61,35 +69,12 @@ class DpXgboostSettings(Settings):
         own = DpXgboost.of(plan)
         return dp_xgboost_loss(plan.label.kind.is_number, own.gradient == "filter", own.count_weight)
 
-    def largest_length(self, plan: Plan) -> int:
-        """See `Settings.largest_length`: the histograms of the last level's nodes, with all bins there can be."""
-        bins = [max(len(feature.categories), plan.model.n_candidates) + 2 for feature in plan.features]
-        length: int = 2 * max(sum(bins) * 2 ** (self.max_depth - 1), 2**self.max_depth)
-        return length
-
-    def n_exchanges(self, plan: Plan) -> int:
-        n_starts, n_sketches, n_levels, n_trees = _counts(plan, self)
-        return 2 * n_starts + n_sketches + n_levels + n_trees
+    def schedule(self, plan: Plan) -> Schedule:
+        return Schedule(_exchanges(plan, self, self.scales))
 
     def n_start_trees(self, plan: Plan) -> int:
         """See `Settings.n_start_trees`: the mean."""
         return int(DpXgboost.of(plan).starts_with_mean(plan))
-
-    def n_released(self, plan: Plan) -> int:
-        """See `Settings.n_released`: a choice per node, or the bins of each, then two statistics a leaf."""
-        n_bins = sum(most_bins(plan))
-        n_leaves: int = 2**self.max_depth
-        per_node = 1 if DpXgboost.of(plan).splits == "exponential" else 2 * n_bins
-        n_starts, n_sketches, _, n_trees = _counts(plan, self)
-        return (
-            n_starts * (2 * n_leaves + 1) + n_sketches * n_bins + n_trees * ((n_leaves - 1) * per_node + 2 * n_leaves)
-        )
-
-    def planned_releases(self, plan: Plan) -> list[Event]:
-        """See `Settings.planned_releases`; exactly what is released."""
-        if self.noise_multiplier == 0:
-            return [UnnoisedEvent()]
-        return _events(plan, self, self.scales)
 
 
 @dataclass(frozen=True)
@@ -177,22 +162,38 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
     )
 
 
-def _counts(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int, int]:
-    """How often there is a start, of two releases, a sketch, a level of splits, and leaves."""
-    n_trees = settings.n_trees
-    n_sketches = min(DpXgboost.of(plan).sketch_rounds, n_trees)
-    return settings.n_start_trees(plan), n_sketches, n_trees * settings.max_depth, n_trees
+def _exchanges(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -> tuple[Exchanges, ...]:
+    """The mean and the spread about it, sketches, every tree's levels of splits, and its leaves, with these scales."""
+    loss, bins, n_trees = settings.loss(plan), sum(most_bins(plan)), settings.n_trees
+    chooses, levels = DpXgboost.of(plan).splits == "exponential", range(settings.max_depth)
+    of_start, of_spread, of_sketch, of_splits, of_leaves = zip(sensitivities(plan, loss), scales, strict=True)
+    n_starts, n_sketches = settings.n_start_trees(plan), min(DpXgboost.of(plan).sketch_rounds, n_trees)
+    n_leaves: int = 2**settings.max_depth
 
+    def alike(
+        kind: type[PureQuery], length: int, bound: int, of: tuple[Sensitivity, int], count: int, n_choices: int = 0
+    ) -> Exchanges:
+        changed, scale = of
+        query = (Choice if changed.is_choice else PureQuery)(
+            purpose=kind.purpose_of(0, "any"),
+            length=length,
+            bound=bound,
+            sensitivity_squared=changed.squared,
+            noise_multiplier=scale / changed.size,
+            pure=changed.noise(scale, sampling_threshold(plan)),
+        )
+        return Exchanges(query, count, n_choices=n_choices)
 
-def _events(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -> list[Event]:
-    threshold = sampling_threshold(plan)
-    starts, *counts = _counts(plan, settings)
-    parts = zip(sensitivities(plan, settings.loss(plan)), scales, (starts, starts, *counts), strict=True)
-    return [
-        pure_event(changed.noise(scale, threshold), None if changed.is_choice else changed.squared, count)
-        for changed, scale, count in parts
-        if count
+    found = [
+        alike(PureLeafSums, 2 * n_leaves, loss.bound(), of_start, n_starts),
+        alike(PureSpreadSums, 1, RECORD_NORM, of_spread, n_starts),
+        alike(PureHistogram, bins, loss.largest_statistic(1), of_sketch, n_sketches),
     ]
+    for level in levels:
+        kind, n_choices = (SplitSelection, 2**level) if chooses else (PureNodeHistograms, 0)
+        found.append(alike(kind, 2 * 2**level * bins, loss.bound(), of_splits, n_trees, n_choices))
+    found.append(alike(PureLeafSums, 2 * n_leaves, loss.bound(), of_leaves, n_trees))
+    return tuple(own for own in found if own.count)
 
 
 def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
@@ -203,8 +204,9 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
     start_shares = (1 - SPREAD_SHARE) * start_share, SPREAD_SHARE * start_share
     shares = *start_shares, own.sketch_share, own.split_share, 1 - own.sketch_share - own.split_share - start_share
     rate = sampling_threshold(plan) / SAMPLING_STEPS
-    starts, *others = _counts(plan, settings)
-    sensitivity, counts = sensitivities(plan, settings.loss(plan)), (starts, starts, *others)
+    n_starts, n_trees = settings.n_start_trees(plan), settings.n_trees
+    counts = n_starts, n_starts, min(own.sketch_rounds, n_trees), n_trees * settings.max_depth, n_trees
+    sensitivity = sensitivities(plan, settings.loss(plan))
 
     def scales_of(total: float) -> list[int]:
         found = []
@@ -214,7 +216,8 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
         return found
 
     def keeps(total: float) -> bool:
-        return judge.epsilon(_events(plan, settings, scales_of(total)), privacy.delta) <= privacy.epsilon
+        events = Schedule(_exchanges(plan, settings, scales_of(total))).events
+        return judge.epsilon(events, privacy.delta) <= privacy.epsilon
 
     low, high = privacy.epsilon * 1e-6, privacy.epsilon
     if not is_pure:
@@ -227,12 +230,7 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
     # Accountants that use delta may allow a far larger sum.
     while high < 1e6 and keeps(high):
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-        if high - low <= _PRECISION * high:
-            break
-    return scales_of(low)
+    return scales_of(bisect(keeps, high, low, _PRECISION))
 
 
 def undo_amplification(epsilon: float, rate: float) -> float:

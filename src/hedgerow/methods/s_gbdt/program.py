@@ -27,10 +27,18 @@ from numpy.typing import NDArray
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
 from hedgerow.methods.line import calibrate_by_spread, line_multipliers
 from hedgerow.methods.s_gbdt import SGbdt
-from hedgerow.methods.s_gbdt.settings import SGbdtSettings, SGbdtTerms, round_filter, start_of, statistics_of
+from hedgerow.methods.s_gbdt.settings import (
+    SGbdtSettings,
+    SGbdtTerms,
+    round_filter,
+    start_exchanges,
+    start_of,
+    statistics_of,
+)
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
 from hedgerow.methods.start import constant_trees, label_question, read_mean
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
@@ -66,6 +74,7 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     update: FittedTrees | None = None
     known = 0
     mean_noise, linear_noise, line_noise = terms.multipliers
+    n_before = Schedule(tuple(start_exchanges(plan, terms))).n_exchanges
     if terms.has_mean:
         released = yield label_question(statistics_of(plan), mean_noise, 1)
         update = _initial_score(run, released)
@@ -80,7 +89,20 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
         known = first + start_of(plan).n_trees - update.trees.n_trees
     for number in range(terms.n_rounds):
         trees = source.draw(number)
-        query = _round_query(run, terms, (number, trees), known, update)
+        query = SampledLeafSums(
+            purpose=SampledLeafSums.purpose_of(n_before + number, f"tree {number}"),
+            length=2 * trees.n_leaves,
+            bound=run.loss.bound(),
+            # Not the sensitivity of the scores so far: the filter's budget stands for one ratio of noise to norm.
+            sensitivity_squared=run.loss.norm_squared,
+            noise_multiplier=run.settings.noise_multiplier,
+            update=update,
+            ensemble_size=known,
+            trees=trees,
+            score_bound=0,
+            sampling_threshold=terms.sampling_threshold,
+            filter=round_filter(plan, terms, run.settings.noise_multiplier, number),
+        )
         sums = yield query
         support = np.maximum(sums.reshape(1, -1, 2)[:, :, 1:], 0)
         weights = support / run.loss.scales[1] + plan.model.leaf_ridge
@@ -90,7 +112,7 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
         known += 0 if update is None else update.trees.n_trees
         update = fitted
     if terms.has_line:
-        exchange, centre = terms.n_start_exchanges + terms.n_rounds, int(grown.batches[0].values[0, 0, 0])
+        exchange, centre = n_before + terms.n_rounds, int(grown.batches[0].values[0, 0, 0])
         yield from calibrate_by_spread(grown, exchange, centre, line_multipliers(line_noise), update, known)
 
 
@@ -124,27 +146,6 @@ class _Structures:
         """Let the candidates follow the released supports."""
         if self._is_cyclical:
             self._candidates.take_leaves(trees, sums.reshape(1, -1, 2)[:, :, 1], sigma)
-
-
-def _round_query(
-    run: Run, terms: SGbdtTerms, drawn: tuple[int, TreeBatch], known: int, update: FittedTrees | None
-) -> SampledLeafSums:
-    """The question of a round, `drawn` its number and its tree; `known` are the trees that scores hold already."""
-    number, trees = drawn
-    return SampledLeafSums(
-        purpose=SampledLeafSums.purpose_of(terms.n_start_exchanges + number, f"tree {number}"),
-        length=2 * trees.n_leaves,
-        bound=run.loss.bound(),
-        # Not the sensitivity of the scores so far: the filter's budget stands for one ratio of noise to norm.
-        sensitivity_squared=run.loss.norm_squared,
-        noise_multiplier=run.settings.noise_multiplier,
-        update=update,
-        ensemble_size=known,
-        trees=trees,
-        score_bound=0,
-        sampling_threshold=terms.sampling_threshold,
-        filter=round_filter(run.plan, terms, run.settings.noise_multiplier, number),
-    )
 
 
 def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArray[np.int32]:

@@ -16,11 +16,13 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import Loss
-from hedgerow.methods.line import LINE_LENGTH, asks_for_line, line_multipliers, line_releases
+from hedgerow.methods.line import asks_for_line, line_exchanges, line_multipliers
 from hedgerow.methods.s_gbdt import SGbdt
-from hedgerow.methods.s_gbdt.trees import filter_terms, s_gbdt_loss
+from hedgerow.methods.s_gbdt.trees import SampledLeafSums, filter_terms, s_gbdt_loss
 from hedgerow.methods.start import LinearStart, label_question, label_statistics
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import (
@@ -31,16 +33,11 @@ from hedgerow.privacy.accountants import (
     get_accountant,
     paper_divergence,
 )
-from hedgerow.privacy.calibration import integer_sigma, smallest
-from hedgerow.privacy.events import (
-    Event,
-    FilteredGaussianEvent,
-    GaussianEvent,
-    SampledGaussianEvent,
-    UnnoisedEvent,
-)
-from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms
-from hedgerow.training.settings import ROUNDING, Settings, decided, planned_event
+from hedgerow.privacy.calibration import smallest
+from hedgerow.privacy.events import GaussianEvent, SampledGaussianEvent
+from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms, SampledQuery
+from hedgerow.training.settings import Settings, decided
 
 DEFAULT_ROUNDS = 100
 MEAN_SHARE = 0.1
@@ -81,11 +78,6 @@ class SGbdtTerms:
     n_closing_rounds: int = 0
     is_exact: bool = False
     has_line: bool = False
-
-    @property
-    def n_start_exchanges(self) -> int:
-        """Exchanges before the first round."""
-        return (LinearStart.n_exchanges if self.is_linear else 0) + int(self.has_mean)
 
     @property
     def multipliers(self) -> tuple[float, float, float]:
@@ -188,7 +180,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
         judge, depth = get_accountant(privacy.accountant), _depth(plan)
 
         def keeps(final: float) -> bool:
-            events = s_gbdt_releases(plan, terms_of_noise(final), final, depth)
+            events = s_gbdt_schedule(plan, terms_of_noise(final), final, depth).events
             return judge.epsilon(events, privacy.delta) <= privacy.epsilon
 
         final = smallest(keeps, start=final, precision=MARGIN)
@@ -254,22 +246,29 @@ def statistics_of(plan: Plan) -> tuple[int, int, int]:
     return label_statistics(SGbdt.of(plan).label_clip if plan.label.kind.is_number else 0.5)
 
 
-def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> list[Event]:
-    """What a whole run releases."""
-    multiplier = noise_multiplier * (1 - ROUNDING)
-    sigma = integer_sigma(multiplier, s_gbdt_loss(plan).norm_squared)
-    noise = (multiplier, terms.sampling_rate, sigma, 1, 2 * 2**depth, terms.n_rounds)
-    rounds: Event = SampledGaussianEvent(*noise)
-    if terms.order:
-        rounds = FilteredGaussianEvent(*noise, order=terms.order, budget=terms.budget)
-    mean, linear, line = terms.multipliers
-    start: list[Event] = []
-    if terms.has_mean:
-        question = label_question(statistics_of(plan), mean, 1)
-        start.append(planned_event(mean, question.sensitivity_squared, question.length))
-    if terms.is_linear:
-        start += start_of(plan).releases(linear)
-    return [*start, rounds, *(line_releases(plan, line_multipliers(line)) if terms.has_line else [])]
+def start_exchanges(plan: Plan, terms: SGbdtTerms) -> list[Exchanges]:
+    """What is asked before the first round."""
+    mean, linear, _ = terms.multipliers
+    first = [Exchanges(label_question(statistics_of(plan), mean, 1))] if terms.has_mean else []
+    return first + (start_of(plan).exchanges(linear) if terms.is_linear else [])
+
+
+def s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> Schedule:
+    """What a whole run asks for."""
+    loss, n_leaves = s_gbdt_loss(plan), 2**depth
+    # What a round charges each record follows from its number; what all of them may cost does not.
+    no_costs = np.zeros(0, dtype=np.int64)
+    of_round = SampledQuery(
+        purpose=SampledLeafSums.purpose_of(0, "any"),
+        length=2 * n_leaves,
+        bound=loss.bound(),
+        sensitivity_squared=loss.norm_squared,
+        noise_multiplier=noise_multiplier,
+        sampling_threshold=terms.sampling_threshold,
+        filter=FilterTerms(terms.order, terms.budget, no_costs, 0) if terms.order else None,
+    )
+    last = line_exchanges(plan, line_multipliers(terms.multipliers[2])) if terms.has_line else []
+    return Schedule((*start_exchanges(plan, terms), Exchanges(of_round, terms.n_rounds), *last))
 
 
 def start_of(plan: Plan) -> LinearStart:
@@ -299,29 +298,11 @@ class SGbdtSettings(Settings):
         """See `Settings.loss`: a leaf's support and its sum of clipped gradients."""
         return s_gbdt_loss(plan)
 
-    def n_exchanges(self, plan: Plan) -> int:
-        return self.s_gbdt.n_start_exchanges + self.s_gbdt.n_rounds + 2 * self.s_gbdt.has_line
-
     def linear_loss(self, plan: Plan) -> Loss:
         return start_of(plan).loss
 
-    def largest_length(self, plan: Plan) -> int:
-        """See `Settings.largest_length`: of a leaf, two statistics, or of a linear start's X^T X."""
-        length: int = 2 * 2**self.max_depth
-        last = LINE_LENGTH if self.s_gbdt.has_line else 0
-        return max(length, start_of(plan).length if self.s_gbdt.is_linear else 0, last)
-
-    def n_released(self, plan: Plan) -> int:
-        """See `Settings.n_released`: the start, two statistics of every leaf, and the last release."""
-        start = LinearStart.n_exchanges * start_of(plan).length if self.s_gbdt.is_linear else 0
-        start += 2 if self.s_gbdt.has_mean else 0
-        n_leaves: int = 2**self.max_depth
-        return start + self.s_gbdt.n_rounds * 2 * n_leaves + (1 + LINE_LENGTH if self.s_gbdt.has_line else 0)
-
-    def planned_releases(self, plan: Plan) -> list[Event]:
-        if self.noise_multiplier == 0:
-            return [UnnoisedEvent()]
-        return s_gbdt_releases(plan, self.s_gbdt, self.noise_multiplier, self.max_depth)
+    def schedule(self, plan: Plan) -> Schedule:
+        return s_gbdt_schedule(plan, self.s_gbdt, self.noise_multiplier, self.max_depth)
 
 
 def resolve_s_gbdt(plan: Plan) -> SGbdtSettings:
