@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import builders, federation_files
 from tests.kernels import compile_once
 
 # Compiling a kernel takes longer than any deadline that would mean something.
@@ -41,15 +39,3 @@ def pytest_configure(config: pytest.Config) -> None:
     does_nothing_itself = getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
     if not does_nothing_itself:
         compile_once()
-
-
-@pytest.fixture(scope="session")
-def factory() -> ModuleType:
-    """The functions of tests/builders.py, which tests import."""
-    return builders
-
-
-@pytest.fixture(scope="session")
-def wards() -> ModuleType:
-    """The functions of tests/federation_files.py, which tests import."""
-    return federation_files
