@@ -191,7 +191,7 @@ def test_regressor_keeps_within_the_labels_bounds(numbers: tuple[np.ndarray, np.
     y = 3 * X[:, 0] + 10
     found = DPGBDTRegressor(bounds=[(-1, 1)] * 4, epsilon=20, n_trees=40).fit(X, y)
     low, high = found.model_.plan.label.bounds
-    assert 4 <= low <= 7.5 and 12.5 <= high <= 16
+    assert 0 <= low <= 7 and 13 <= high <= 128
     assert found.privacy_report_.guarantee == "holds" and found.privacy_report_.epsilon <= 20
     model = DPGBDTRegressor(bounds=[(-1, 1)] * 4, label_bounds=(7, 13), n_records=2000, epsilon=5, n_trees=40).fit(X, y)
     assert model.score(X, y) > 0.5

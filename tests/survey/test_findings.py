@@ -26,7 +26,7 @@ from hedgerow.privacy.ledger import read_prepared_ledger, write_prepared_tables
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.report import PrivacyContext, build_report, check_claims
 from hedgerow.server.release import PlainAggregation
-from hedgerow.survey.bounds import STANDS_OUT_FAR, WINDOWS, Findings, Range, _octave_thresholds
+from hedgerow.survey.bounds import STANDS_OUT_FAR, WINDOWS, _octave_thresholds
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import Questions
 from tests.builders import coded
@@ -78,14 +78,15 @@ def test_bounds_are_found_wherever_single_precision_reaches(
     sizes = (away + draw.random(N)) / (away + 1) * 10.0**digits
     values = sizes * (draw.choice([-1.0, 1.0], N) if both else sign)
     found = surveyed([values, values], seed, epsilon=8.0, n_columns=1, n_records=N, label="bounds").findings
-    for own in (*found.ranges, found.label):
-        assert own is not None and own.is_seen and not own.doubt
+    assert found.label is not None
+    for own, share, most in ((found.ranges[0], 0.97, 4), (found.label, 0.9999, 32)):
+        assert own.is_seen and not own.doubt
         low, high = own.bounds
         held = (values >= low) & (values <= high)
-        # The zoom of a label, and of a column far from zero, keeps nearly all by its noisy counts.
-        assert held.mean() > 0.97
-        assert max(abs(low), abs(high)) <= max(4 * np.abs(values).max(), 2.0**-147)
-        if away == 30 and not both:
+        # The zoom of a column far from zero keeps nearly all by its noisy counts, and a label's range is rather wide.
+        assert held.mean() > share
+        assert max(abs(low), abs(high)) <= max(most * np.abs(values).max(), 2.0**-147)
+        if away == 30 and not both and own is not found.label:
             assert high - low < 0.1 * 10.0**digits + 2.0**-147
 
 
@@ -160,7 +161,7 @@ def test_a_fit_without_any_declaration_keeps_its_promise() -> None:
     assert model.classes_.tolist() == ["no", "yes"]
     assert model.score(rows, y) > 0.75
     kinds = [release.kind for release in model.ledger_]
-    assert kinds[:3] == ["RecordCount", "KindCounts", "OctaveCounts"] and kinds.count("NameVotes") == 1
+    assert kinds[:4] == ["RecordCount", "CellCounts", "KindCounts", "OctaveCounts"] and "NameVotes" not in kinds
     assert len(model.model_.plan.prepared) == len(kinds) - 41
     features = {feature.name: feature for feature in model.model_.plan.features}
     assert features["colour"].is_hashed and features["open"].categories == ("false", "true")
@@ -231,13 +232,6 @@ def test_a_model_file_keeps_what_it_was_prepared_by(tmp_path: Any) -> None:
     assert Plan.from_dict({**loaded.plan.to_dict(), "prepared": tables}, is_stored=True) == loaded.plan
 
 
-def test_few_records_are_warned_of() -> None:
-    """By what was released only, and by a category that can be filtered."""
-    X = np.random.default_rng(2).normal(size=(300, 2))
-    with pytest.warns(FewRecordsWarning, match="bounds="):
-        DPGBDTRegressor(epsilon=1, n_trees=5, random_state=0).fit(X, X[:, 0])
-
-
 def few_records_warning(estimator: Any, y: Any) -> str:
     """What fitting 60 rows of ten columns at a tiny epsilon warns of."""
     X = np.random.default_rng(2).normal(size=(60, 10))
@@ -247,42 +241,15 @@ def few_records_warning(estimator: Any, y: Any) -> str:
 
 
 def test_a_warning_of_few_records_hides_no_guess_and_advises_what_there_is() -> None:
-    """The label, whose bounds are those of all predictions, stands first; columns beyond the eighth are counted."""
+    """By what was released only, and by a category that can be filtered; columns beyond the eighth are counted."""
     y = np.random.default_rng(3).normal(size=60)
-    of_number = few_records_warning(DPGBDTRegressor(n_trees=2), y)
-    assert re.search(r"in the label, (x\d, ){6}x\d and [123] more; the bounds", of_number)
+    of_number = few_records_warning(DPGBDTRegressor(n_trees=2, label_bounds=(-3, 3)), y)
+    assert re.search(r"in (x\d, ){7}x\d and [12] more; the bounds", of_number)
     assert re.search(r"Give bounds=\{'x\d': \(min, max\), \.\.\.\} or label_bounds by", of_number)
     of_class = few_records_warning(DPGBDTClassifier(n_trees=2, classes=[0, 1]), (y > 0).astype(int))
     assert re.search(r"\(min, max\), \.\.\.\} or classes by", of_class)
     of_time = few_records_warning(DPGBDTSurvival(n_trees=2, intervals=[1, 2]), np.column_stack([y > 0, np.abs(y)]))
     assert re.search(r"\(min, max\), \.\.\.\} by", of_time)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_what_found_bounds_cut_off_a_label_is_told(seed: int) -> None:
-    """About how much lies beyond them, read off the same counts: within three deviations of what truly does."""
-    label = np.random.default_rng(seed).lognormal(3, 1, N)
-    found = surveyed([np.zeros(N)] * 9 + [label], seed, n_columns=9, n_records=N, label="bounds").findings
-    assert found.label is not None
-    share, deviation = found.label.share_beyond
-    truly = float(np.mean((label < found.label.low) | (label > found.label.high)))
-    if deviation:
-        assert share == pytest.approx(truly, abs=3 * deviation + 0.01) and 0 < deviation < 0.1
-        told = f"about {share:.1%} (± {deviation:.1%}) of it lies beyond"
-        assert told in dict(survey_facts(found, ("x",) * 9))["label"]
-    else:  # No zoom was believed: the bounds are those of the octaves, which hold nearly all.
-        assert truly < 0.01
-
-
-def test_a_label_that_is_cut_short_is_warned_of() -> None:
-    """In much noise the shortest window that seems to hold nearly all leaves a fourth of an exponential label out."""
-    low, high = 0.0, 11.0
-    cut = Range(low, high, mass=5000.0, cut=1400.0, cut_deviation=650.0)
-    questions = Questions.of_plan(epsilon=1.0, delta=1e-6, label="bounds")
-    with pytest.warns(FewRecordsWarning, match=r"About 28% \(± 13%\) of the label lies beyond .* 0 to 11, and counts"):
-        warn_of_few_records(questions, Findings(5000, (), cut), {}, ("label_bounds",))
-    for own in (replace(cut, cut=200.0), replace(cut, cut_deviation=1500.0), Range(low, high)):
-        warn_of_few_records(questions, Findings(5000, (), own), {}, ())
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -98,10 +98,10 @@ GOLDEN: dict[str, tuple[Asked, str]] = {
 
 
 UNKNOWN = {
-    "ill": "b70579ee5726b6f249465b79",
-    "visits": "8e1aee48d489470c4fcad220",
-    "flag": "c5c8b260a48ca88428e59605",
-    "code": "03a3ace3f5bd67173fb51b32",
+    "ill": "53f3fa858063d4d368c929ff",
+    "visits": "4249bf08173f8c7c9247f8af",
+    "flag": "58515b2c81c594af9e1d429f",
+    "code": "21daaf219f514b985241731b",
 }
 
 

@@ -28,6 +28,7 @@ from hedgerow.survey.queries import (
     N_OCTAVES,
     UNIT,
     ZERO,
+    CellCounts,
     NameVotes,
     OctaveCounts,
     RawSite,
@@ -199,8 +200,8 @@ def test_a_planned_survey_names_every_release() -> None:
             assert query.sensitivity_squared == query.norm_squared() * 9
             assert integer_sigma(query.noise_multiplier, query.sensitivity_squared) > UNIT
             query = program.send(np.zeros(query.length, dtype=np.int64))
-    assert [type(query) for query in asked] == [RecordCount, OctaveCounts, ValueCounts]
-    assert len(questions.schedule.events) == 6
+    assert [type(query) for query in asked] == [RecordCount, CellCounts, OctaveCounts, ValueCounts]
+    assert len(questions.schedule.events) == 7
 
 
 def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_contents(
@@ -226,7 +227,7 @@ def test_a_site_with_more_rows_than_it_declares_asks_as_many_of_them_by_their_co
 @settings(max_examples=40, deadline=None)
 @given(
     n_columns=st.integers(0, 2), n_unknown=st.integers(0, 3), n_records=st.sampled_from([None, 40]), data=st.data(),
-    label=st.sampled_from(["", "bounds", "values", "texts", "classes"]), epsilon=st.sampled_from([0.5, 40.0]),
+    label=st.sampled_from(["", "bounds", "counts", "values", "texts", "classes"]), epsilon=st.sampled_from([0.5, 40.0]),
 )  # fmt: skip
 def test_a_survey_asks_no_more_than_it_plans(
     n_columns: int, n_unknown: int, n_records: int | None, label: str, epsilon: float, data: st.DataObject

@@ -61,10 +61,8 @@ def survey_facts(findings: Findings, names: tuple[str, ...]) -> list[tuple[str, 
         low, high = own.bounds
         facts.append((name, f"{number(low)} to {number(high)}" + (f" ({own.doubt})" if own.doubt else "")))
     if findings.label is not None:
-        (low, high), (share, deviation) = findings.label.bounds, findings.label.share_beyond
-        cut = f"; about {share:.1%} (± {deviation:.1%}) of it lies beyond" if deviation else ""
-        doubt = f" ({findings.label.doubt})" if findings.label.doubt else ""
-        facts.append(("label", f"{number(low)} to {number(high)}{cut}{doubt}"))
+        low, high = findings.label.bounds
+        facts.append(("label", f"{number(low)} to {number(high)}" if findings.label.is_seen else "no range stands out"))
     if findings.classes:
         facts.append(("classes", join_names([str(own) for own in findings.classes])))
     return facts

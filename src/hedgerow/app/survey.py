@@ -136,19 +136,19 @@ class Survey:
         if self.plan is not None or not label:
             return
         if len(getattr(self.found.statistics, "classes", ())) < 2:
-            raise no_classes(label, self.found.report.epsilon, kept)
+            raise no_label(label, self.found.report.epsilon, kept)
         missing = "no column stands out of the noise but the label"
         raise NothingFoundError("survey-no-plan", missing=missing, spent=self.found.report.epsilon, kept="")
 
 
-def no_classes(label: str, spent: float, kept: Path | None) -> NothingFoundError:
-    """That a label's classes were not found.
+def no_label(label: str, spent: float, kept: Path | None) -> NothingFoundError:
+    """That neither a label's classes nor its range was found.
 
     Args:
         kept: the plan that waits for them.
     """
-    missing = f"fewer than two classes of the label {label!r} stand out of the noise, and it is no quantity"
-    said = f"Write the classes into {kept}: all else there is paid for, and trains. " if kept is not None else ""
+    missing = f"neither two classes nor a range of the label {label!r} stand out of the noise"
+    said = f"Write what it lacks into {kept}: all else there is paid for, and trains. " if kept is not None else ""
     return NothingFoundError("survey-no-plan", missing=missing, spent=spent, kept=said)
 
 

@@ -194,11 +194,11 @@ def init_federated(arguments: argparse.Namespace) -> None:
     """Ask the sites, write the plan, say what was found and what it cost."""
     # Extras: only a party that dials or listens needs grpc, only one that reads tables needs pyarrow.
     from hedgerow.app.coordinator import CoordinatorOptions, serve
-    from hedgerow.app.survey import PlanFile, no_classes, save_plan
+    from hedgerow.app.survey import PlanFile, no_label, save_plan
     from hedgerow.local.forecast import proposed_groups
     from hedgerow.methods.tasks import SurveyTask
-    from hedgerow.plan.toml import plan_toml, toml_without_classes
-    from hedgerow.survey.bounds import Findings
+    from hedgerow.plan.toml import plan_toml, toml_without_label
+    from hedgerow.survey.bounds import Findings, Range
 
     _check(arguments)
     asked = read_open_plan(arguments)
@@ -209,26 +209,27 @@ def init_federated(arguments: argparse.Namespace) -> None:
     journal = Path(arguments.journal or f"{out}.survey.journal")
 
     def conclude(outcome: Outcome, session: RunSession) -> tuple[Plan, bool]:
-        """The plan, and whether the classes of its label were not found."""
-        found, lacks_classes = outcome.findings, False
-        if asked.label_asked in ("values", "texts") and isinstance(found, Findings) and len(found.classes) < 2:
-            lacks_classes, outcome = True, replace(outcome, findings=replace(found, classes=(0, 1)))
+        """The plan, and whether the classes or the range of its label were not found."""
+        found, lacks_label = outcome.findings, False
+        if asked.label_asked and isinstance(found, Findings) and found.lacks_label:
+            trial = replace(found, classes=(0, 1), label=None if found.label is None else Range(0.0, 1.0))
+            lacks_label, outcome = True, replace(outcome, findings=trial)
         plan = plan_found_by(asked, outcome, session.run.run_id)
         if "groups" not in asked.table.get("federation", {}):
             plan = proposed_groups(plan, len(session.run.sites)) or plan
-        return plan, lacks_classes
+        return plan, lacks_label
 
     def write(outcome: Outcome, session: RunSession) -> None:
-        plan, lacks_classes = conclude(outcome, session)
-        save_plan(out, toml_without_classes(plan) if lacks_classes else plan_toml(plan))
+        plan, lacks_label = conclude(outcome, session)
+        save_plan(out, toml_without_label(plan) if lacks_label else plan_toml(plan))
 
     file = PlanFile(out, journal, write, arguments.new_run, arguments.json)
     outcome, session = serve(read_options(CoordinatorOptions, arguments), task.plan, file, task)
-    plan, lacks_classes = conclude(outcome, session)
-    if not (lacks_classes and arguments.json):
+    plan, lacks_label = conclude(outcome, session)
+    if not (lacks_label and arguments.json):
         _print_survey(arguments, plan, outcome, session, asked)
-    if lacks_classes:
-        raise no_classes(plan.label.name, outcome.report.epsilon, out)
+    if lacks_label:
+        raise no_label(plan.label.name, outcome.report.epsilon, out)
 
 
 def plan_found_by(asked: OpenPlan, outcome: Outcome, run: bytes) -> Plan:
@@ -317,9 +318,4 @@ def _print_survey(
     facts.append(("groups of sites", groups_text(plan, len(session.run.sites))))
     print_facts([*facts, ("plan", f"written to {arguments.out}, with the survey's releases on its account")])
     print(f"\n  The survey alone cost epsilon {number(cost, 6)} at delta {plan.privacy.delta:.3g}.")
-    of_label = outcome.findings.label if isinstance(outcome.findings, Findings) else None
-    least = None if of_label is None else plan.label.kind.columns(plan.label)[0].least
-    if of_label is not None and least is not None and of_label.low < least:
-        said = f"below {least:g} is no {plan.label.type}, and such rows are left out"
-        warn(f"{plan.label.name} has values down to {of_label.low:g}: {said}.")
     note(f"Now see what a run of the plan costs with it: {format_command(f'hedgerow privacy {arguments.out}')}")

@@ -42,6 +42,7 @@ from hedgerow.models.model import FEWEST_TO_WARN, Explanation, Model
 from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.fields import days_between, format_day, parse_day
 from hedgerow.plan.plan import DECLARED, FOUND, LARGEST_BOUND, MAX_CATEGORIES, PLAN_VERSION, READ_OFF, TYPED, Plan
+from hedgerow.privacy.accountants import compute_account
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.outlook import LEAST_BUCKETS, doubt_of, with_buckets
@@ -439,18 +440,14 @@ FEW_RECORDS = 2000.0
 """Below so many records times epsilon, bounds that are found by noise have cost accuracy (docs/privacy.md)."""
 
 
-MOST_BEYOND = 0.05
-"""A larger share of the label beyond the bounds that were found is worth a warning."""
-
-
 class FewRecordsWarning(UserWarning):
-    """There are few records at this epsilon, for a model or for what a survey was asked, or it cut much off."""
+    """There are few records at this epsilon, for a model or for what a survey was asked."""
 
 
 def warn_of_few_records(
     questions: Questions, findings: Findings, found: Mapping[str, tuple[int, Range | None]], parameters: Collection[str]
 ) -> None:
-    """Warn by what was released: few records for epsilon, a column of which nothing stood out, a label cut short.
+    """Warn by what was released: few records for epsilon, or a column of which nothing stood out.
 
     Args:
         found: by name, kinds and ranges of the columns that were asked for.
@@ -458,8 +455,6 @@ def warn_of_few_records(
     """
     ranges = {name: own for name, (_, own) in found.items() if own is not None}
     unseen = [name for name, own in ranges.items() if not own.is_seen]
-    if findings.label is not None and not findings.label.is_seen:
-        unseen.insert(0, "the label")  # Its bounds bound all predictions, so it is named however many columns follow.
     reasons = []
     if (questions.surveyed or questions.label) and findings.n_records * questions.epsilon < FEW_RECORDS:
         reasons.append(
@@ -470,15 +465,7 @@ def warn_of_few_records(
         rest = f" and {len(unseen) - 8} more" if len(unseen) > 8 else ""
         named = ", ".join(unseen[:8]) + rest
         reasons.append(f"Nothing stands out of the noise in {named}; the bounds there are a guess.")
-    about = [*ranges.items(), *([] if findings.label is None else [("the label", findings.label)])]
-    reasons += [f"In {name}: {own.doubt}." for name, own in about if own.unheld]
-    share, deviation = (0.0, 0.0) if findings.label is None else findings.label.share_beyond
-    if findings.label is not None and share > max(MOST_BEYOND, deviation):
-        low, high = findings.label.bounds
-        reasons.append(
-            f"About {share:.0%} (± {deviation:.0%}) of the label lies beyond the bounds that were found for it, "
-            f"{low:g} to {high:g}, and counts as the bound."
-        )
+    reasons += [f"In {name}: {own.doubt}." for name, own in ranges.items() if own.unheld]
     if reasons:
         of_label = "".join(f" or {name}" for name in ("classes", "label_bounds") if name in parameters)
         named = next((name for name in unseen if name in ranges), "NAME")
@@ -667,6 +654,9 @@ class PrivateTrees(BaseEstimator):
         surveyed = survey_sites(questions, {name: RawSite(raw, own, n_all) for name, own in start.rows.items()}, noise)
         findings = surveyed.findings
         found = dict(zip(private, findings.unknown or [(NUMBER, own) for own in findings.ranges], strict=True))
+        if asked and findings.lacks_label and findings.label_kind != DATE:
+            account = compute_account(questions.accountant, surveyed.ledger.events(), questions.delta)
+            findings.require_label(account.epsilon)
         warn_of_few_records(questions, findings, found, self.get_params())
         return replace(start, findings=findings, ledger=surveyed.ledger, found=found, n_records=findings.n_records)
 

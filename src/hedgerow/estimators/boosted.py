@@ -54,13 +54,11 @@ from hedgerow.estimators.base import (
 )
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.censored import concordance
-from hedgerow.losses.poisson import LARGEST_COUNT
 from hedgerow.losses.survival import doubt_times, survival_codes
 from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import label_kinds
-from hedgerow.privacy.accountants import compute_account
 from hedgerow.survey.kinds import DATE, TRUTH
 
 
@@ -83,8 +81,9 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             one of them or for all, **takes as public** those that a column's type lists (pandas' `category`, polars'
             `Enum`): only for types from a code book, for `astype("category")` lists what stands in the rows. Text
             without categories is hashed into public buckets, 32 or as many as the signal carries.
-        classes: the public list of classes; None finds whole numbers from -128 to 1023, or texts of up to 16 bytes,
-            by noisy counts, for 2 % of the budget. Rows of a class that is not found are left out.
+        classes: the public list of classes; None finds a usual pair such as 0 and 1, false and true, or no and yes, by
+            noisy counts, for 2 % of the budget, or else whole numbers from -128 to 1023, or texts of up to 16 bytes,
+            for 2 % more. Rows of a class that is not found are left out.
         n_records: the public or declared number of records; None counts them, with noise.
         monotonic_cst: what is known of how the chance of classes_[1] (or the number) goes with features: 1 where it
             never falls with a feature, -1 where it never rises, 0 where nothing is said. One per feature in order, or
@@ -212,9 +211,6 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         found = start.findings
         if found.label_kind == DATE:
             raise UsageError("classes-missing", kind="date")
-        if len(found.classes) < 2:
-            spent = compute_account(self.accountant, start.ledger.events(), self._delta).epsilon
-            raise DataError("data-one-class-private", n_classes=len(found.classes), spent=spent)
         return np.array([False, True]) if found.label_kind == TRUTH else np.array(found.classes)
 
     def _declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
@@ -260,8 +256,9 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
 
     Parameters are those of `DPGBDTClassifier`, but for `classes`:
         loss: "squared_error", or "poisson" for counts from 0 to a maximum: it models the logarithm of their mean.
-        label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None finds it as
-            bounds are found, which leaves out few large values: predictions of such a label are too low in the mean.
+        label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None finds it by
+            noisy counts, rather too wide than too narrow, for 4 % of the budget, or refuses where too few records are
+            seen.
     """
 
     _y_is_numeric = True
@@ -310,7 +307,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         if getattr(self, "loss", "") == "poisson" and (values < 0).any():
             raise DataError("data-label-negative", place="y", value=f"{values.min():g}")
         is_known = self.label_bounds is not None or self._reads_data
-        start = self._begin(table, len(values), holders, "" if is_known else "bounds", values)
+        asked = "" if is_known else "counts" if getattr(self, "loss", "") == "poisson" else "bounds"
+        start = self._begin(table, len(values), holders, asked, values)
         label = {**self._label(values, start), "origin": self._origin_of_label(self.label_bounds)}
         return Ready(table, values, label, start)
 
@@ -319,12 +317,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         low, high = self._known_label_bounds(y, start)
         loss = getattr(self, "loss", "squared_error")
         if loss == "poisson":
-            if self.label_bounds is not None:
-                return {"type": "count", "min": low, "max": float(math.ceil(high))}
-            if not 1 <= math.ceil(high) <= LARGEST_COUNT:
-                raise DataError("data-count-private", high=high, most=LARGEST_COUNT)
             # Read off the labels, the least of them is not the least that counts.
-            return {"type": "count", "min": 0.0, "max": float(math.ceil(high))}
+            return {"type": "count", "min": 0.0 if self.label_bounds is None else low, "max": float(math.ceil(high))}
         if loss != "squared_error" and loss not in label_kinds():
             expected = '"squared_error", or "poisson" for counts'
             raise UsageError("argument", code="loss", name="loss", value=loss, expected=expected)

@@ -20,7 +20,7 @@ from hedgerow.plan.draft import Entry
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
 from hedgerow.plan.plan import DECLARED, FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
-from hedgerow.plan.toml import plan_toml, toml_without_classes
+from hedgerow.plan.toml import plan_toml, toml_without_label
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.outlook import with_buckets
@@ -413,7 +413,7 @@ def open_plan_text(survey: TableSurvey, n_sites: int, epsilon: float | None = No
     plan = draft_plan(survey, n_sites, epsilon, trial)
     if plan is None:
         return ""
-    return _PREAMBLE + toml_without_classes(plan)
+    return _PREAMBLE + toml_without_label(plan)
 
 
 def _draft_label(statistics: TableStatistics) -> dict[str, Any] | None:

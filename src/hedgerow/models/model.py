@@ -43,7 +43,6 @@ from hedgerow.privacy.ledger import EVALUATION_KINDS, Ledger, read_prepared_ledg
 from hedgerow.privacy.outlook import outlook_facts, outlook_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_lazy_report, check_claims
 from hedgerow.protocol.stream import Salvage
-from hedgerow.survey.queries import OctaveCounts, ZoomCounts
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.importances import contributions
@@ -59,8 +58,6 @@ _GAUSSIAN = (
 )  # fmt: skip
 """What releases of any method can cost, evaluations among them."""
 
-_FIND_BOUNDS = {OctaveCounts.__name__, ZoomCounts.__name__}
-"""The kinds of releases before a run that bounds are read off."""
 
 # JSON has no infinity, and a plan without privacy has an infinite epsilon.
 _INFINITE = "infinite"
@@ -145,11 +142,7 @@ class Model:
         label = self.plan.label
         if not label.kind.is_number:
             return ""
-        text = f"{label.kind.describe(label)}; labels beyond counted as the bound, and no prediction is beyond"
-        if any(release.kind in _FIND_BOUNDS for release in self.plan.prepared):
-            text += ". Bounds, where noisy counts found them, cut the outermost labels off, a long tail most of all: "
-            text += "give the label's bounds where you know them"
-        return text
+        return f"{label.kind.describe(label)}; labels beyond counted as the bound, and no prediction is beyond"
 
     def __repr__(self) -> str:
         """What it is and what it promises, in a few lines."""

@@ -12,6 +12,7 @@ from typing import Any
 from hedgerow.plan.plan import DECLARED, Plan
 
 OPEN_CLASSES = "# classes =   # FILL IN, the positive class last, such as [0, 1]"
+_OPEN_BOUNDS = {name: f"# {name} =   # FILL IN, rather too wide than too narrow" for name in ("min", "max")}
 
 
 def plan_toml(plan: Plan) -> str:
@@ -25,10 +26,14 @@ def plan_toml(plan: Plan) -> str:
     return "\n".join(parts)
 
 
-def toml_without_classes(plan: Plan) -> str:
-    """`plan_toml` but for the label's classes, which are yet to be written in."""
+def toml_without_label(plan: Plan) -> str:
+    """`plan_toml` but for the label's classes, or its bounds, which are yet to be written in."""
     text = plan_toml(replace(plan, label=replace(plan.label, origin=DECLARED)))
-    return text.replace(f"\nclasses = {toml_value(plan.label.classes)}", f"\n{OPEN_CLASSES}", 1)
+    # [label] stands before all [[features]].
+    for name, line in {"classes": OPEN_CLASSES, **_OPEN_BOUNDS}.items():
+        if getattr(plan.label, name) not in (None, ()):
+            text = text.replace(f"\n{name} = {toml_value(getattr(plan.label, name))}", f"\n{line}", 1)
+    return text
 
 
 def toml_section(name: str, values: Mapping[str, Any], *, commented: bool = False) -> str:

@@ -2,18 +2,32 @@
 
 All numbers here are in records. A count is believed where it stands above its noise by several standard deviations, by
 itself or together with its neighbours; the numbers are those that the measurements of docs/privacy.md found best.
+
+**A label's range** bounds all predictions and scales all noise, so it has rules of its own (`range_of_label`):
+
+- Too wide costs little: training zooms in on what is left of labels, and loses next to nothing as long as the width is
+  below a twentieth of spread times signal (the records, in standard deviations of a training's noise). A tail that is
+  cut off is a bias of all predictions, which no budget takes back. So the range reaches beyond what is seen: by two
+  times in any case, and as far as that costs nothing.
+- A range is refused (`is_seen`) where records do not stand out by far, or may spread over a small part of it only: then
+  noise would be all that a model is made of. What is refused is declared by a person; there is no guess.
+- Signs do not matter, nor do units but for powers of two that a value may just reach; and with less noise no less of
+  the tail is seen.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.errors import DataError
+from hedgerow.losses.poisson import LARGEST_COUNT
 from hedgerow.plan.plan import LARGEST_BOUND
-from hedgerow.survey.kinds import ABSENT, NUMBER
+from hedgerow.survey.kinds import ABSENT, NUMBER, USUAL_CLASSES
 from hedgerow.survey.queries import (
     HIGHEST_OCTAVE,
     LOWEST_OCTAVE,
@@ -43,8 +57,8 @@ USUAL_OCTAVES = range(-8, 20)
 WINDOWS = (1, 2, 4)
 """Bins are believed one by one first, then in windows of two and four."""
 NOTHING_SEEN = (0.0, 2.0**17)
-NARROW = 3
-"""Octaves that the values of a column span at most for its bounds to leave zero out."""
+NARROW, NARROW_LABEL = 3, 2
+"""Octaves that the values of a column, or of a label, span at most for its bounds to leave zero out."""
 FEW_PARTS, MANY_RECORDS = 3.0, 8.0
 """A column is of whole numbers where fewer than the first many standard deviations of the noise are not whole, and the
 records are more than the second many."""
@@ -56,6 +70,29 @@ ZOOMS_ON = 0.25
 """Another zoom is worth it where the last one left less than this share of the range."""
 NEARLY_ALL = 0.98
 """Share of the records of a column that a zoom has to keep between its bounds."""
+NEAR, STANDS_OUT_NEAR, STANDS_OUT_SIDE = 3, 3.5, 2.5
+"""Octaves up to so many from the largest that a label is seen in hold records above so many standard deviations, and
+those of one sign up to it, together, above so many."""
+CLEAR_LABEL = 20.0
+"""A label's range is believed where so many standard deviations of records are seen. One that is held back then leaves
+fewer than a fifth in any octave; what is cut off with them, squared, is at most that share of the label's variance."""
+MARGINS, WIDTH_OF_SPREAD = (8.0, 4.0, 2.0), 0.5
+"""How far beyond the octaves seen a label's range reaches: the most that keeps it below this share of the records seen,
+in standard deviations of their noise, times their spread."""
+ZOOM_MARGINS = (3, 2, 1)
+"""The same of a label far from zero, in widths of what is seen."""
+COUNT_MARGIN, LEAST_OF_COUNTS = 8.0, 1024.0
+"""How far beyond the octaves seen counts may go, and how far in any case: their model starts at their own level."""
+FEW_BINS = 4
+"""Of a label whose values lie in fewer bins of a zoom it is not known how far they spread."""
+FEW_VALUES = 64
+"""Bounds of whole numbers are not zoomed into where there are fewer."""
+RAREST = 0.005
+"""Of a usual pair, the rarer class has at least this share, for all that is known before."""
+HELD = 0.85
+"""Share of a label's records that a zoom has to keep, for all that the noise lets see."""
+ZOOM_WINDOWS, STANDS_OUT_ZOOM = (1, 2, 4, 8, 16, 32), 4.5
+"""As `WINDOWS`, of the even bins of a label that lies far from zero."""
 CLEAR_MASS = 40.0
 """A zoom is believed where a column has at least so many standard deviations of its noise in records."""
 NARROWEST = 2.0**-20
@@ -82,7 +119,6 @@ class Range:
         is_whole: whether its values are whole numbers.
         is_seen: whether any value stood out of the noise.
         mass: about how many records were seen before zooms narrowed the bounds.
-        cut, cut_deviation: about how many of them lie beyond the bounds, and the standard deviation of its noise.
         unheld: about how many single precision does not hold: too large, or too small where all but zeros are so.
     """
 
@@ -91,8 +127,6 @@ class Range:
     is_whole: bool = False
     is_seen: bool = True
     mass: float = 0.0
-    cut: float = 0.0
-    cut_deviation: float = 0.0
     unheld: float = 0.0
 
     @property
@@ -107,16 +141,6 @@ class Range:
         )
 
     @property
-    def share_beyond(self) -> tuple[float, float]:
-        """About what share of what was seen lies beyond the bounds, 0 to 1, and its standard deviation; 0, 0 if none.
-
-        Rather too little: of windows alike, that one was taken of which the noise made most.
-        """
-        if not self.cut_deviation:
-            return 0.0, 0.0
-        return min(max(self.cut / self.mass, 0.0), 1.0), self.cut_deviation / self.mass
-
-    @property
     def bounds(self) -> tuple[float, float]:
         """Both bounds; those of whole numbers are whole."""
         if not self.is_whole:
@@ -125,16 +149,17 @@ class Range:
         return (float(low), float(high)) if low < high else (self.low, self.high)
 
 
-def marked(counts: Counts, deviation: float, above: Counts) -> Marks:
+def marked(counts: Counts, deviation: float, above: Counts, windows: tuple[int, ...] = WINDOWS) -> Marks:
     """Which bins hold records, for all that the noise lets see: bool [n].
 
     Args:
         counts: float64 [n], noisy counts.
         deviation: of the noise of each; 0 without noise.
         above: float64 [n], the standard deviations that a bin has to stand out by; the most of a window counts.
+        windows: in bins, the narrowest first.
     """
     kept = np.zeros(len(counts), dtype=np.bool_)
-    for width in WINDOWS:
+    for width in windows:
         while (found := _best_window(counts, kept, width, deviation, above)) is not None:
             own = found & (counts > deviation)
             kept |= own if own.any() else found & (counts == counts[found].max())
@@ -158,6 +183,7 @@ def _best_window(counts: Counts, kept: Marks, width: int, deviation: float, abov
 
 _OCTAVES = np.abs(np.arange(N_OCTAVES) - ZERO) - 1 + LOWEST_OCTAVE
 """The octave of each bin; below the lowest for that of zero."""
+_SIGNS = np.sign(np.arange(N_OCTAVES) - ZERO)
 
 
 def _octave_thresholds() -> Counts:
@@ -176,16 +202,24 @@ def range_of_octaves(counts: Counts, n_parts: float, deviation: float, n_records
         n_records: public or noisy.
     """
     marks = marked(counts, deviation, _octave_thresholds())
+    return _octave_range(counts, marks, n_parts, deviation, n_records)
+
+
+def _octave_range(
+    counts: Counts, marks: Marks, n_parts: float, deviation: float, n_records: float, narrow: int = NARROW
+) -> Range:
     large, small = marks & (_OCTAVES == HIGHEST_OCTAVE), marks & (_OCTAVES == LOWEST_OCTAVE)
     held = marks & ~large & ~small
     unheld = large if held[_OCTAVES > LOWEST_OCTAVE].any() else large | small
     held[ZERO] |= small.any()
     mass = float(counts[held | small].sum())
-    found = _range_of(np.flatnonzero(held), mass, n_parts, deviation, n_records)
+    found = _range_of(np.flatnonzero(held), mass, n_parts, deviation, n_records, narrow)
     return replace(found, unheld=float(counts[unheld].sum()))
 
 
-def _range_of(seen: NDArray[np.intp], mass: float, n_parts: float, deviation: float, n_records: float) -> Range:
+def _range_of(
+    seen: NDArray[np.intp], mass: float, n_parts: float, deviation: float, n_records: float, narrow: int
+) -> Range:
     is_whole = n_parts < FEW_PARTS * 2 * deviation + 0.5 and n_records > MANY_RECORDS * 2 * deviation
     if is_whole:
         # No whole number lies between 0 and 1 in size: what seems to be there is noise.
@@ -198,7 +232,7 @@ def _range_of(seen: NDArray[np.intp], mass: float, n_parts: float, deviation: fl
         is_sure = deviations * deviation < share * n_records
         return Range(0.0, 2.0 if is_whole else 1.0, is_whole) if is_sure else Range(*NOTHING_SEEN, is_seen=False)
     has_zero = first <= 0 <= last
-    is_narrow = not has_zero and last - first < NARROW
+    is_narrow = not has_zero and last - first < narrow
     low = _edge(first, outer=first < 0) if first < 0 or is_narrow else 0.0
     high = _edge(last, outer=last > 0) if last > 0 or is_narrow else 0.0
     if is_whole:
@@ -239,9 +273,7 @@ def zoomed(found: Range, counts: Counts, deviation: float) -> Range:
             size = (found.high - found.low) / N_ZOOM
             start, end = max(0, first - 1), min(N_ZOOM, first + width + 1)
             low, high = found.low + size * start, found.low + size * end
-            cut = found.cut + float(sums[start] + sums[-1] - sums[end])
-            noise = math.hypot(found.cut_deviation, math.sqrt(start + N_ZOOM - end) * deviation)
-            return replace(found, low=low, high=high, cut=cut, cut_deviation=noise) if low < high else found
+            return replace(found, low=low, high=high) if low < high else found
     return found
 
 
@@ -249,6 +281,112 @@ def wants_zoom(before: Range, after: Range) -> bool:
     """Whether another zoom may say more."""
     width = after.high - after.low
     return NARROWEST * max(abs(after.low), abs(after.high)) < width < ZOOMS_ON * (before.high - before.low)
+
+
+def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: float, *, is_count: bool) -> Range:
+    """The range of a label by its octaves: those that are seen, and a margin. `is_seen` is false where there is none.
+
+    Args:
+        counts, n_parts, deviation, n_records: as in `range_of_octaves`.
+        is_count: whether it is a count, whose range begins at zero and is at most `LARGEST_COUNT`.
+    """
+    everywhere = np.full(len(counts), STANDS_OUT_FAR)
+    marks = marked(counts, deviation, everywhere)
+    largest = _OCTAVES[marks].max(initial=LOWEST_OCTAVE)
+    # Next to what stands out by itself less is enough, on both sides of zero.
+    marks = marked(counts, deviation, np.where(np.abs(_OCTAVES - largest) <= NEAR, STANDS_OUT_NEAR, everywhere))
+    for sign in (-1, 1):
+        # A half of the labels that spreads over octaves, none of which is seen, is seen in their sum.
+        side = (sign == _SIGNS) & (largest - NEAR <= _OCTAVES) & (largest >= _OCTAVES)
+        is_there = counts[side].sum() > STANDS_OUT_SIDE * deviation * math.sqrt(side.sum())
+        marks |= side & (largest == _OCTAVES) & bool(is_there and marks.any())
+    found = _octave_range(counts, marks, n_parts, deviation, n_records, NARROW_LABEL)
+    seen = np.where(marks, np.maximum(counts, 0.0), 0.0)
+    mass = float(seen.sum())
+    bins = np.flatnonzero(marks) - ZERO
+    is_clear = mass > CLEAR_LABEL * deviation and not found.unheld and (is_count or bins.any())
+    if not is_clear or (is_count and (bins[0] < 0 or 2.0**largest > LARGEST_COUNT)):
+        return replace(found, is_seen=False, mass=mass)
+    if is_count:
+        high = min(max(COUNT_MARGIN * 2.0 ** (largest + 1), LEAST_OF_COUNTS), float(LARGEST_COUNT))
+        return Range(0.0, high, mass=mass)
+    # Of an octave the middle, and the spread within it.
+    sizes = np.where(_OCTAVES < LOWEST_OCTAVE, 0.0, np.ldexp(1.5, _OCTAVES)) * _SIGNS
+    spread = math.sqrt(np.average(((sizes - np.average(sizes, weights=seen)) ** 2 + sizes**2 / 27), weights=seen))
+    wider = [_widened(found, margin) for margin in (MARGINS[1:] if is_away_from_zero(found) else MARGINS)]
+    is_fine = (own for own in wider if not _is_too_wide(own.high - own.low, spread, mass, deviation))
+    return next(is_fine, wider[-1])
+
+
+def _is_too_wide(width: float, spread: float, mass: float, deviation: float) -> bool:
+    """Whether a label's range costs accuracy, for the spread of so many records, in so much noise."""
+    return width * deviation > WIDTH_OF_SPREAD * mass * spread
+
+
+def _widened(found: Range, margin: float) -> Range:
+    """The ends away from zero by so many times; those towards zero, of a label far from it, halfway."""
+    low, high = (
+        bound * (margin if bound * side > 0 else 0.5) for bound, side in ((found.low, -1.0), (found.high, 1.0))
+    )
+    return replace(found, low=max(low, -LARGEST_BOUND), high=min(high, LARGEST_BOUND))
+
+
+def zoomed_label(found: Range, counts: Counts, deviation: float) -> Range:
+    """The bins that are seen of a label far from zero, and at least as much on either side; the same if it may stay.
+
+    It may where no bins stand out, for then values lie in many of them, or where those that do are so many that the
+    range is by far not too wide. Where they are fewer, they have to hold nearly all records: else no range is found.
+
+    Args: counts, deviation: as in `zoomed`.
+    """
+    seen = np.flatnonzero(marked(counts, deviation, np.full(N_ZOOM, STANDS_OUT_ZOOM), ZOOM_WINDOWS))
+    if not len(seen):
+        return found
+    first, end = int(seen[0]), int(seen[-1]) + 1
+    width, noise = end - first, deviation * math.sqrt(end - first)
+    # Values that lie evenly between two ends spread by a bit more than a fourth of the distance.
+    if not _is_too_wide(2 * N_ZOOM, width / 4, found.mass, deviation):
+        return found
+    if counts[first:end].sum() - 2 * noise < HELD * found.mass:
+        return replace(found, is_seen=False)
+    size = (found.high - found.low) / N_ZOOM
+    margins = ZOOM_MARGINS if width >= FEW_BINS else ZOOM_MARGINS[-1:]
+    is_fine = (n for n in margins if not _is_too_wide((2 * n + 1) * width, width / 4, found.mass, deviation))
+    beside = next(is_fine, ZOOM_MARGINS[-1]) * width
+    low, high = found.low + size * max(0, first - beside), found.low + size * min(N_ZOOM, end + beside)
+    return replace(found, low=low, high=high) if low < high else replace(found, is_seen=False)
+
+
+def wants_label_zoom(found: Range, before: Range | None = None) -> bool:
+    """Whether values may lie in a tiny part of a label's bounds, which are far from zero.
+
+    Args: before: what the last zoom was into; None where there was none.
+    """
+    if not is_away_from_zero(found) or (found.is_whole and found.high - found.low < FEW_VALUES):
+        return False
+    return before is None or N_ZOOM * (found.high - found.low) < 3 * FEW_BINS * (before.high - before.low)
+
+
+def usual_classes(counts: Mapping[str, float], deviation: float) -> tuple[str, ...]:
+    """The usual pair that a label's classes are; () where its classes may be others.
+
+    A pair is likely before any count, so it is believed where both together stand out, from any other pair as well, and
+    nothing else does. That one of the two is too rare to be seen says nothing against it, unless there is so little
+    noise that it would be seen.
+
+    Args:
+        counts: noisy, of each class of `USUAL_CLASSES`, and as "" of all others.
+        deviation: of the noise of each.
+    """
+    totals = sorted((sum(counts[name] for name in pair), pair) for pair in USUAL_CLASSES)
+    (second, _), (total, pair) = totals[-2:]
+    rarer = min(counts[name] for name in pair)
+    others = max(count for name, count in counts.items() if name not in pair)
+    # Two pairs may share the common class, as 0 and 1 do with 1 and 2.
+    stands_out = min(total, total - second) > STANDS_OUT * math.sqrt(2) * deviation
+    is_alone = others <= min(STANDS_OUT_NEAR * deviation, total / 3)
+    is_absent = rarer <= STANDS_OUT * deviation and rarer + 2 * deviation < RAREST * total
+    return pair if stands_out and is_alone and not is_absent else ()
 
 
 def classes_of_values(counts: Counts, deviation: float) -> tuple[int, ...]:
@@ -281,7 +419,7 @@ class Findings:
     Attributes:
         n_records: as declared, or about: at least 1, and rather too many than far too few.
         ranges: per column of numbers, in the order of the questions.
-        label: of a label's bounds.
+        label: the range of a label that is a number; a guess where it is not seen.
         classes: whole numbers or texts, sorted.
         unknown: per column of which nothing was known its kind, `NUMBER` to `TEXT`, and the range of numbers and dates.
         label_kind: of classes, where it was asked for.
@@ -293,3 +431,23 @@ class Findings:
     classes: tuple[int, ...] | tuple[str, ...] = ()
     unknown: tuple[tuple[int, Range | None], ...] = ()
     label_kind: int = NUMBER
+
+    @property
+    def lacks_label(self) -> bool:
+        """Whether neither the range nor two classes of a label that was asked for stand out of the noise."""
+        return len(self.classes) < 2 if self.label is None else not self.label.is_seen
+
+    def require_label(self, spent: float) -> None:
+        """Refuse to go on with a guess. Args: spent: the epsilon that the search has cost.
+
+        Raises:
+            DataError: code "data-range" or "data-one-class".
+        """
+        if not self.lacks_label:
+            return
+        if self.label is None:
+            seen = f"Of its values {self.classes[0]} alone stands" if self.classes else "None of its values stands"
+            raise DataError("data-one-class-private", seen=seen, spent=spent)
+        about = f"About {self.label.mass:,.0f} records, between {self.label.low:g} and {self.label.high:g}, stand"
+        seen = about if self.label.mass else "Nothing stands"
+        raise DataError("data-range-private", seen=seen, spent=spent)

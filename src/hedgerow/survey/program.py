@@ -22,9 +22,13 @@ from hedgerow.survey.bounds import (
     classes_of_votes,
     is_away_from_zero,
     kind_of_counts,
+    range_of_label,
     range_of_octaves,
+    usual_classes,
+    wants_label_zoom,
     wants_zoom,
     zoomed,
+    zoomed_label,
 )
 from hedgerow.survey.curves import SurvivalCurves, read_curves
 from hedgerow.survey.kinds import ABSENT, DATE, MAX_CLASSES, N_KINDS, NUMBER, TEXT, TRUTH
@@ -50,7 +54,7 @@ from hedgerow.survey.queries import (
     in_records,
     noise_deviation,
 )
-from hedgerow.survey.questions import N_ZOOMS, Budget, Questions
+from hedgerow.survey.questions import N_ZOOMS, USUAL_BINS, Budget, Questions
 from hedgerow.survey.statistics import (
     N_HASHED,
     ColumnStatistics,
@@ -135,23 +139,59 @@ class _Survey:
             found = float(in_records((yield query))[0])
             # Never far too small: the checks of releases allow for a few times as many.
             self._n_records = max(found, LEAST_COUNT * noise_deviation(query))
-        if asked.unknown:
-            kinds = self._budget.ask("kinds", blank(KindCounts, columns=asked.unknown))
+        label_range = None
+        if asked.label is not None and not asked.has_bounds:
+            yield from self._usual_classes(asked.label)
+        unknown = tuple(index for index in asked.unknown if index != asked.label or not self._classes)
+        if unknown:
+            kinds = self._budget.ask("kinds", blank(KindCounts, columns=unknown))
             counts = in_records((yield kinds)).reshape(-1, N_KINDS)
-            for index, own in zip(asked.unknown, counts, strict=True):
+            for index, own in zip(unknown, counts, strict=True):
                 self._kinds[index] = kind_of_counts(own, noise_deviation(kinds))
         yield from self._bounds([index for index in asked.surveyed if self._kinds[index] in (NUMBER, DATE)])
-        if asked.label is not None and not asked.has_bounds:
+        if asked.label is not None and asked.has_bounds:
+            label_range = yield from self._range_of_label(asked.label)
+        elif asked.label is not None and not self._classes:
             yield from self._classes_of_plan(asked.label)
         features = [(index, own) for index, own in enumerate(asked.columns) if index != asked.label]
         return Findings(
             n_records=max(1, round(self._n_records)),
             ranges=tuple(self._ranges[index] for index, own in features if own.kind),
-            label=self._ranges[asked.label] if asked.label is not None and asked.has_bounds else None,
+            label=label_range,
             classes=self._classes,
             unknown=tuple((self._kinds[index], self._ranges.get(index)) for index, own in features if not own.kind),
             label_kind=NUMBER if asked.label is None else self._kinds[asked.label],
         )
+
+    def _usual_classes(self, label: int) -> _Step:
+        """The classes of a label where they are a pair that labels commonly have: few records tell it."""
+        query = self._budget.ask("pairs", blank(CellCounts, columns=(label,), bins=(USUAL_BINS,)))
+        counts = in_records((yield query))
+        pair = usual_classes(dict(zip((*USUAL_BINS.categories, ""), counts.tolist(), strict=True)), noise_deviation(query))
+        if pair == BOOLEANS:
+            self._kinds[label], self._classes = TRUTH, pair
+        elif pair and pair[1].isdigit():
+            self._kinds[label], self._classes = NUMBER, tuple(map(int, pair))
+        elif pair:
+            self._kinds[label], self._classes = TEXT, pair
+
+    def _range_of_label(self, label: int) -> Generator[SurveyQuery, IntVector, Range]:
+        """Its bounds scale all noise, so they are asked for by themselves, however many columns there are."""
+        query = self._budget.ask("label octaves", blank(OctaveCounts, columns=(label,)))
+        counts, deviation = in_records((yield query)), noise_deviation(query)
+        parts, is_count = 2 * float(counts[N_OCTAVES]), self._asked.is_count
+        found = range_of_label(counts[:N_OCTAVES], parts, deviation, self._n_records, is_count=is_count)
+        before = None
+        for number in range(N_ZOOMS):
+            if not wants_label_zoom(found, before):
+                return found
+            zoom = blank(ZoomCounts, columns=(label,), ranges=((found.low, found.high),))
+            zoom = self._budget.ask(f"label zoom {number}", zoom)
+            before, found = found, zoomed_label(found, in_records((yield zoom)), noise_deviation(zoom))
+        if not wants_label_zoom(found, before):
+            return found
+        # How far within these bounds the values spread is not known, and it may be a tiny part.
+        return replace(found, is_seen=False)
 
     def _classes_of_plan(self, label: int) -> _Step:
         """The classes of a label; none of a label of dates."""
@@ -322,9 +362,7 @@ class _Survey:
             if is_table:
                 self._densities[index] = spread_octaves(own[:N_OCTAVES], found, deviation)
                 self._kinds[index] = self._kinds[index] if found.is_seen else UNKNOWN
-        # A label's bounds scale the noise: they are zoomed into in any case.
-        seen_labels = [index for index in wanted if self._is_bounded_label(index) and self._ranges[index].is_seen]
-        wanted = [index for index in wanted if index in seen_labels or is_away_from_zero(self._ranges[index])]
+        wanted = [index for index in wanted if is_away_from_zero(self._ranges[index])]
         for number in range(N_ZOOMS):
             if not wanted:
                 return
@@ -342,14 +380,11 @@ class _Survey:
                         again.append(index)
             wanted = again
 
-    def _is_bounded_label(self, index: int) -> bool:
-        return index == self._asked.label and self._asked.has_bounds
-
     def _takes(self, index: int, before: Range, after: Range, counts: Counts, deviation: float) -> bool:
         """Whether a column has what a zoom into it has found from now on."""
         if self._asked.about == "plan":
             # A feature's bounds may be wide, but not narrow.
-            return self._is_bounded_label(index) or wants_zoom(before, after)
+            return wants_zoom(before, after)
         if after == before or not holds_most(before, after, counts, deviation, self._present[index]):
             return False
         self._densities[index] = spread_zoom(before, counts, after, deviation)

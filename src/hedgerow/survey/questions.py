@@ -5,6 +5,9 @@
     kinds    KindCounts       what columns are of which that is not declared; missing cells 0.01     0.05
     octaves  OctaveCounts     bounds of numbers and dates                                   0.0335   0.14
     zoom     ZoomCounts       up to three times, of columns that lie far from zero          0.0047   0.02 each
+    label octaves  OctaveCounts  the range of a label that is a number                      0.04
+    label zoom  ZoomCounts    up to three times, of a label that lies far from zero         0.02 each
+    pairs    CellCounts       whether a label's classes are a usual pair, such as 0 and 1   0.02
     names    TextVotes        common texts                                                           0.24
     values   ValueCounts      classes of a label that is a whole number                              0.02
     classes  ValueCounts      classes of a label that are whole numbers, or NameVotes       0.02
@@ -32,7 +35,7 @@ from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.schedule import Exchanges, Schedule
 from hedgerow.protocol.queries import Purpose
 from hedgerow.survey.curves import AskedCurves
-from hedgerow.survey.kinds import MAX_CLASSES
+from hedgerow.survey.kinds import MAX_CLASSES, USUAL_CLASSES
 from hedgerow.survey.queries import (
     N_BUCKETS,
     CellCounts,
@@ -52,21 +55,27 @@ from hedgerow.survey.queries import (
 )
 from hedgerow.survey.statistics import MOST_VALUES
 
+USUAL_BINS = TextBins(tuple(dict.fromkeys(own for pair in USUAL_CLASSES for own in pair)))
+"""One for each class of a usual pair, and one for all others."""
 N_ZOOMS = 3
 BOUNDS_SHARE = 0.05
 """Share of mu**2 for the number of records and all bounds together."""
 COUNT_SHARE = 0.05 * BOUNDS_SHARE
 OCTAVES_SHARE = 0.67 * BOUNDS_SHARE
 ZOOM_SHARE = (BOUNDS_SHARE - COUNT_SHARE - OCTAVES_SHARE) / N_ZOOMS
+LABEL_SHARE, LABEL_ZOOM_SHARE = 0.04, 0.02
+"""Shares of mu**2 for the range of a label, beside that of bounds, and for each zoom into it."""
 CLASSES_SHARE = 0.02
-"""Share of mu**2 for the classes of a label, beside that of bounds."""
+"""Share of mu**2 for the classes of a label, beside that of bounds: for those that are usual, and again for others."""
 KINDS_SHARE = 0.01
 """Share of mu**2 for what columns are. With d columns some 170 sqrt(d) / epsilon records of a kind are enough (at a
 delta of 1e-6), about as many as bounds need; the noise of the training grows by half a hundredth."""
 SHARES = {
     "plan": {
         "records": COUNT_SHARE, "kinds": KINDS_SHARE, "octaves": OCTAVES_SHARE,
-        **{f"zoom {number}": ZOOM_SHARE for number in range(N_ZOOMS)}, "classes": CLASSES_SHARE,
+        **{f"zoom {number}": ZOOM_SHARE for number in range(N_ZOOMS)}, "label octaves": LABEL_SHARE,
+        **{f"label zoom {number}": LABEL_ZOOM_SHARE for number in range(N_ZOOMS)},
+        "pairs": CLASSES_SHARE, "classes": CLASSES_SHARE,
     },
     "table": {
         "records": 0.01, "kinds": 0.05, "octaves": 0.14, "zoom 0": 0.02, "zoom 1": 0.02, "zoom 2": 0.02, "names": 0.24,
@@ -117,6 +126,7 @@ class Questions:
             none. A plan's is the last column.
         n_records: the declared number, of a plan; None asks for it.
         has_bounds: whether a plan's label is a number, of which bounds are asked for in place of classes.
+        is_count: whether that number is a count.
         curves: what is asked for of curves.
 
     Raises:
@@ -133,6 +143,7 @@ class Questions:
     label: int | None = None
     n_records: int | None = None
     has_bounds: bool = False
+    is_count: bool = False
     curves: AskedCurves | None = None
 
     def __post_init__(self) -> None:
@@ -150,15 +161,16 @@ class Questions:
             n_columns: columns of numbers whose bounds are asked for: the first ones.
             n_unknown: columns after them of which nothing is known: their kind is asked for, then bounds of numbers and
                 dates.
-            label: of the column after the others: "" for nothing; "bounds" of a number; "values" for classes that are
-                whole numbers, "texts" for texts; "classes" for what they are first.
+            label: of the column after the others: "" for nothing; "bounds" of a number, "counts" of one that counts;
+                "values" for classes that are whole numbers, "texts" for texts; "classes" for what they are first.
         """
         known = [AskedColumn("", "number")] * n_columns + [AskedColumn("")] * n_unknown
         kind = {"texts": "text", "classes": ""}.get(label, "number")
         columns = (*known, *([AskedColumn("", kind)] if label else []))
         return cls(
             columns=columns, epsilon=epsilon, delta=delta, accountant=accountant, rows_per_unit=rows_per_unit,
-            label=len(known) if label else None, n_records=n_records, has_bounds=label == "bounds",
+            label=len(known) if label else None, n_records=n_records, has_bounds=label in ("bounds", "counts"),
+            is_count=label == "counts",
         )  # fmt: skip
 
     @property
@@ -168,8 +180,8 @@ class Questions:
 
     @property
     def surveyed(self) -> tuple[int, ...]:
-        """The columns of a plan whose bounds are asked for, at most, the label's among them."""
-        return tuple(index for index in range(len(self.columns)) if index != self.label or self.has_bounds)
+        """The features of a plan whose bounds are asked for, at most."""
+        return tuple(index for index in range(len(self.columns)) if index != self.label)
 
     @property
     def is_empty(self) -> bool:
@@ -212,7 +224,10 @@ class Questions:
             queries["kinds"] = blank(KindCounts, columns=self.unknown)
         if self.surveyed:
             queries |= _bounds_of(self.surveyed)
-        if self.label is not None and not self.has_bounds:
+        if self.label is not None and self.has_bounds:
+            queries |= {f"label {stage}": query for stage, query in _bounds_of((self.label,)).items()}
+        elif self.label is not None:
+            queries["pairs"] = blank(CellCounts, columns=(self.label,), bins=(USUAL_BINS,))
             are_values = self.columns[self.label].kind == "number"
             queries["classes"] = blank(ValueCounts, column=0) if are_values else blank(NameVotes)
         return queries

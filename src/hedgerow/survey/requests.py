@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from hedgerow.errors import DataError, PlanError, PrivacyError
+from hedgerow.errors import PlanError, PrivacyError
 from hedgerow.plan.fields import MOST_VALUES as MOST_PLAIN
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse, require_plain
 from hedgerow.plan.plan import FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
@@ -110,7 +110,8 @@ class OpenPlan(_Request):
         """What is asked for of the label, as `Questions.label`."""
         label = self.table.get("label", {})
         if self.trial.label.kind.is_number:
-            return "bounds" if label.get("min") is None and label.get("max") is None else ""
+            is_open = label.get("min") is None and label.get("max") is None
+            return ("counts" if label.get("type") == "count" else "bounds") if is_open else ""
         return WORDS_FOR_CLASSES.get(label.get("classes") or "texts", "") if _lacks_classes(label) else ""
 
     @property
@@ -167,7 +168,7 @@ class OpenPlan(_Request):
         """The plan, with what was found in the gaps and the releases that it came from, of a run over nodes if any.
 
         Raises:
-            DataError: code "data-one-class": fewer than two classes stand out of the noise.
+            DataError: code "data-one-class" or "data-range": neither two classes nor a range of the label stand out.
             PlanError: what was found makes no plan.
         """
         table, ranges = _copy(self.table), dict(zip(self.columns, findings.ranges, strict=True))
@@ -180,14 +181,12 @@ class OpenPlan(_Request):
                 item["origin"] = FOUND
         label, privacy = table["label"], self.trial.privacy
         if self.label_asked:
+            findings.require_label(compute_account(privacy.accountant, ledger.events(), privacy.delta).epsilon)
             label["origin"] = FOUND
         if findings.label is not None:
             low, high = findings.label.bounds
-            label.update({"max": max(high, 1.0)} if label["type"] == "count" else {"min": low, "max": high})
+            label.update({"max": high} if label["type"] == "count" else {"min": low, "max": high})
         elif self.label_asked:
-            if len(findings.classes) < 2:
-                spent = compute_account(privacy.accountant, ledger.events(), privacy.delta).epsilon
-                raise DataError("data-one-class-private", n_classes=len(findings.classes), spent=spent)
             label["classes"] = [str(own) for own in findings.classes]
             label["type"] = "binary" if len(findings.classes) == 2 else "multiclass"
         table["privacy"]["n_records"] = findings.n_records
