@@ -20,12 +20,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import d2_tweedie_score, r2_score, roc_auc_score
 
 from experiments import harness
 from experiments.datasets import BINARY_NAMES, folder_of, load
 from experiments.harness import mean_and_error
-from hedgerow import DPGBDTClassifier
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import DataError
@@ -129,6 +129,108 @@ SETS: dict[str, Callable[[str | None], Frame]] = {
     "abalone": _file("abalone.csv.gz", "Rings", 9),
     "digits": _digits,
 }
+
+
+# The range of a number -----------------------------------------------------------------------------------------------
+
+SIZES = ((1279, 0.17), (1250, 0.5), (3000, 1.0), (1000, 3.0), (17_650, 0.17), (20_000, 1.0))
+"""Training rows and epsilon: n epsilon is 217 and 625, three times 3,000, and 20,000."""
+FEWEST_LEFT, MOST_LEFT = 300, 8000
+Drawn = tuple[pd.DataFrame, NDArray[np.float64]]
+
+
+def main_ranges(argv: list[str]) -> int:
+    """What it costs to find the range of a label: a range found beside one declared twice as wide as all labels.
+
+    R2, of counts the share of deviance explained, on rows that were not trained on; the mean prediction over the mean
+    label; and how many fits were refused, as no range stood out of the noise. Differences are over the other fits.
+    """
+    options = harness.options_of(argv, main_ranges, splits=(5, "random splits per cell"))
+    head = ["label", "n", "epsilon", "declared", "found", "found - declared", "least found", "mean / truth", "refused"]
+    print("\n".join(harness.table(head, [])), flush=True)
+    for name, (is_count, draw) in NUMBERS.items():
+        for n, epsilon in SIZES:
+            scores, means, n_refused = list[tuple[float, float]](), list[float](), 0
+            for seed in range(options.splits):
+                rows, label = draw(options.data, seed)
+                if len(label) < n + FEWEST_LEFT:
+                    continue
+                low, high = float(label.min()), float(label.max())
+                bounds = (0.0, 2 * high) if is_count else (low - (high - low) / 2, high + (high - low) / 2)
+                declared = _ranged(rows, label, n, is_count, epsilon=epsilon, random_state=seed, label_bounds=bounds)
+                found = _ranged(rows, label, n, is_count, epsilon=epsilon, random_state=seed)
+                if declared is None or found is None:
+                    n_refused += 1
+                    continue
+                scores.append((declared[0], found[0]))
+                means.append(found[1])
+            cells = ["-"] * 5
+            if scores:
+                both = np.array(scores)
+                gap = mean_and_error(both[:, 1] - both[:, 0], digits=3, sign="+")
+                cells = [*(f"{own:.3f}" for own in both.mean(axis=0)), gap]
+                cells += [f"{both[:, 1].min():.3f}", f"{np.mean(means):.2f}"]
+            if scores or n_refused:
+                print(harness.row([name, f"{n:,}", f"{epsilon:g}", *cells, f"{n_refused}"]), flush=True)
+    return 0
+
+
+def _ranged(
+    rows: pd.DataFrame, label: NDArray[np.float64], n: int, is_count: bool, **settings: Any
+) -> tuple[float, float] | None:
+    """R2 or deviance explained of a model of the first n rows on others, and its mean prediction over their mean."""
+    words = {name: sorted(rows[name].unique()) for name in rows if rows[name].dtype.kind not in "iufb"}
+    loss = "poisson" if is_count else "squared_error"
+    model = DPGBDTRegressor(loss=loss, categories=words, **settings)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(rows[:n], label[:n])
+    except DataError as fault:
+        if fault.code != "data-range":
+            raise
+        return None
+    truth, predicted = label[n : n + MOST_LEFT], model.predict(rows[n : n + MOST_LEFT])
+    score = d2_tweedie_score(truth, predicted, power=1) if is_count else r2_score(truth, predicted)
+    return float(score), float(predicted.mean() / truth.mean())
+
+
+def _table(file: str, label: str, *dropped: str) -> Callable[[str | None, int], Drawn]:
+    def draw(folder: str | None, seed: int) -> Drawn:
+        rows = pd.read_csv(folder_of(folder) / file).sample(frac=1, random_state=seed, ignore_index=True)
+        rows = rows[rows[label].notna()].reset_index(drop=True)
+        full = [name for name in rows if name not in (label, *dropped) and rows[name].notna().mean() > 0.9]
+        return rows[full], rows[label].to_numpy(np.float64)
+
+    return draw
+
+
+def _drawn(make: Callable[[Any, Any], Any]) -> Callable[[str | None, int], Drawn]:
+    """Eight normal columns, and a label of a smooth effect f of them."""
+
+    def draw(_: str | None, seed: int) -> Drawn:
+        noise = np.random.default_rng(seed)
+        x = noise.normal(size=(30_000, 8))
+        effect = (x[:, 0] + 0.7 * np.sin(2 * x[:, 1]) + 0.5 * x[:, 2] * x[:, 3]) / 1.5
+        return pd.DataFrame(x, columns=list("abcdefgh")), np.asarray(make(effect, noise), dtype=np.float64)
+
+    return draw
+
+
+NUMBERS: dict[str, tuple[bool, Callable[[str | None, int], Drawn]]] = {
+    "abalone": (False, _table("abalone.csv.gz", "Rings")),
+    "bike": (False, _table("bike.csv.gz", "count", "date", "casual", "registered")),
+    "diamonds": (False, _table("diamonds.csv.gz", "price")),
+    "nhefs": (False, _table("nhefs.csv.gz", "wt82_71", "wt82", "seqn")),
+    "visits": (True, _table("rwm5yr.csv.gz", "docvis", "id", "rownames", "hospvis")),
+    "log-normal": (False, _drawn(lambda f, draw: 20 * np.exp(0.8 * f + 0.5 * draw.normal(size=len(f))))),
+    "Pareto": (False, _drawn(lambda f, draw: 10 * np.exp(0.5 * f) * (1 + draw.pareto(3.5, len(f))))),
+    "years": (False, _drawn(lambda f, draw: np.rint(2005 + 5 * f + 3 * draw.normal(size=len(f))).clip(1990, 2020))),
+    "below 0": (False, _drawn(lambda f, draw: -(200 + 60 * f + 40 * draw.normal(size=len(f))).clip(1, None))),
+    "both signs": (False, _drawn(lambda f, draw: 1e-4 * (3 * f + 2 * draw.normal(size=len(f)) + 1))),
+    "many zeros": (True, _drawn(lambda f, draw: np.where(draw.random(len(f)) < 0.7, 0, draw.poisson(4 * np.exp(f))))),
+}
+"""Whether it counts, and the rows of a seed in random order."""
 
 
 # Names of texts -----------------------------------------------------------------------------------------------------

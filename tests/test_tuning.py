@@ -53,7 +53,7 @@ def test_what_is_found_is_found_and_paid_for_once(rows: Any) -> None:
     X, y = rows
     tuned = tune(DPGBDTClassifier(epsilon=5, n_trees=40, max_depth=2), SETTINGS[:2], X, y, sites=np.arange(N) % 3)
     kinds = [release.kind for release in tuned.ledger_]
-    assert kinds.count("RecordCount") == kinds.count("OctaveCounts") == kinds.count("ValueCounts") == 1
+    assert kinds.count("RecordCount") == kinds.count("OctaveCounts") == kinds.count("CellCounts") == 1
     assert 4.9 < tuned.privacy_report_.epsilon <= 5
     assert tuned.score(X, y) > 0.7
 

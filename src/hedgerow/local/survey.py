@@ -27,6 +27,7 @@ from hedgerow.privacy.outlook import with_buckets
 from hedgerow.privacy.public import PublicColumn, PublicInputs, list_units
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
 from hedgerow.server.release import Answering, PlainAggregation, Releaser, check_cost
+from hedgerow.survey.bounds import is_away_from_zero
 from hedgerow.survey.curves import SurvivalCurves
 from hedgerow.survey.kinds import MAX_CLASSES
 from hedgerow.survey.program import survey
@@ -432,8 +433,17 @@ def _draft_label(statistics: TableStatistics) -> dict[str, Any] | None:
     if own.range.is_whole and high - low < MAX_CLASSES and not own.is_declared:
         # Of few whole numbers, hardly a quantity: classes, of which too few records are there to be seen.
         return None
-    origin = {} if own.is_declared else {"origin": FOUND}
-    return {"name": own.name, "type": "regression", "min": low, "max": high, **origin}
+    if own.is_declared:
+        return {"name": own.name, "type": "regression", "min": low, "max": high}
+    found = statistics.label_range
+    if found is None or not found.is_seen:
+        return None
+    if not is_away_from_zero(found):
+        low, high = found.bounds
+    else:
+        # What zooms have found of the column, and as much again on either side.
+        low, high = low - (high - low), high + (high - low)
+    return {"name": own.name, "type": "regression", "min": low, "max": high, "origin": FOUND}
 
 
 def _feature(column: ColumnStatistics) -> list[dict[str, Any]]:

@@ -79,7 +79,7 @@ fewer than a fifth in any octave; what is cut off with them, squared, is at most
 MARGINS, WIDTH_OF_SPREAD = (8.0, 4.0, 2.0), 0.5
 """How far beyond the octaves seen a label's range reaches: the most that keeps it below this share of the records seen,
 in standard deviations of their noise, times their spread."""
-ZOOM_MARGINS = (3, 2, 1)
+ZOOM_MARGINS = (2, 1)
 """The same of a label far from zero, in widths of what is seen."""
 COUNT_MARGIN, LEAST_OF_COUNTS = 8.0, 1024.0
 """How far beyond the octaves seen counts may go, and how far in any case: their model starts at their own level."""

@@ -115,6 +115,7 @@ class _Survey:
         self._kinds = [NUMBER] * len(questions.columns)
         self._n_records = float(questions.n_records or 0)
         self._ranges: dict[int, Range] = {}
+        self._label_range: Range | None = None
         self._densities: dict[int, Density] = {}
         self._categories: dict[int, tuple[str, ...]] = {}
         self._classes: tuple[int, ...] | tuple[str, ...] = ()
@@ -235,7 +236,8 @@ class _Survey:
             for index, (column, own) in enumerate(zip(columns, asked.columns, strict=True))
         ]
         label = "" if asked.label is None else asked.columns[asked.label].name
-        return TableStatistics(n_records, tuple(columns), label, tuple(map(str, self._classes)))
+        classes = tuple(map(str, self._classes))
+        return TableStatistics(n_records, tuple(columns), label, classes, self._label_range)
 
     def _kinds_of_table(self) -> _Step:
         """What kind each column is, and how much of it is missing."""
@@ -357,8 +359,10 @@ class _Survey:
         counts, deviation = in_records((yield query)).reshape(-1, N_OCTAVES + 1), noise_deviation(query)
         for index, own in zip(wanted, counts, strict=True):
             # What stands beside the octaves of a column is in halves of a unit.
-            found = range_of_octaves(own[:N_OCTAVES], 2 * float(own[N_OCTAVES]), deviation, self._n_records)
-            self._ranges[index] = found
+            released = own[:N_OCTAVES], 2 * float(own[N_OCTAVES]), deviation, self._n_records
+            self._ranges[index] = found = range_of_octaves(*released)
+            if is_table and index == self._asked.label:
+                self._label_range = range_of_label(*released, is_count=False)
             if is_table:
                 self._densities[index] = spread_octaves(own[:N_OCTAVES], found, deviation)
                 self._kinds[index] = self._kinds[index] if found.is_seen else UNKNOWN

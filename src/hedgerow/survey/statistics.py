@@ -198,12 +198,14 @@ class TableStatistics:
         n_records: about how many records.
         columns: all of them, in order.
         label, classes: of the label, and its classes if it has few.
+        label_range: for a plan, of a label that is a number and not declared; its column has the one to be shown.
     """
 
     n_records: Noisy
     columns: tuple[ColumnStatistics, ...]
     label: str = ""
     classes: tuple[str, ...] = field(default=())
+    label_range: Range | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
