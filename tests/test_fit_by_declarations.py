@@ -144,7 +144,7 @@ def test_one_row_changes_neither_what_is_asked_nor_what_the_plan_says(
             found.append(outcome(DPGBDTClassifier(epsilon=50.0, random_state=1), X, labels, played))
     assert found[0] == found[1]
     kinds = [asked["kind"] for asked in found[0][0]]
-    assert kinds[:3] == ["RecordCount", "KindCounts", "OctaveCounts"]
+    assert kinds[:4] == ["RecordCount", "CellCounts", "KindCounts", "OctaveCounts"]
 
 
 @given(cells=st.lists(st.one_of(ODD, st.integers(), st.floats(), st.booleans(), st.dates()), max_size=6), cell=ODD)

@@ -76,7 +76,7 @@ those of one sign up to it, together, above so many."""
 CLEAR_LABEL = 20.0
 """A label's range is believed where so many standard deviations of records are seen. One that is held back then leaves
 fewer than a fifth in any octave; what is cut off with them, squared, is at most that share of the label's variance."""
-MARGINS, WIDTH_OF_SPREAD = (8.0, 4.0, 2.0), 0.5
+MARGINS, WIDTH_OF_SPREAD = (8.0, 4.0, 2.0), 0.25
 """How far beyond the octaves seen a label's range reaches: the most that keeps it below this share of the records seen,
 in standard deviations of their noise, times their spread."""
 ZOOM_MARGINS = (2, 1)
@@ -345,7 +345,7 @@ def zoomed_label(found: Range, counts: Counts, deviation: float) -> Range:
     first, end = int(seen[0]), int(seen[-1]) + 1
     width, noise = end - first, deviation * math.sqrt(end - first)
     # Values that lie evenly between two ends spread by a bit more than a fourth of the distance.
-    if not _is_too_wide(2 * N_ZOOM, width / 4, found.mass, deviation):
+    if not _is_too_wide(N_ZOOM, width / 4, found.mass, deviation):
         return found
     if counts[first:end].sum() - 2 * noise < HELD * found.mass:
         return replace(found, is_seen=False)
