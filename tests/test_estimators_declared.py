@@ -70,7 +70,7 @@ def test_noise_grows_with_the_rows_of_a_unit(rows: Any) -> None:
         return model.fit(X, y, units=units).ledger_.releases
 
     one, four = releases(1), releases(4)
-    survey = [release for release in one if release.kind in ("RecordCount", "OctaveCounts", "ValueCounts")]
+    survey = [release for release in one if release.kind in ("RecordCount", "CellCounts", "OctaveCounts")]
     assert len(survey) == 3
     for first, other in zip(one[:2], four[:2], strict=True):
         assert other.kind == first.kind
