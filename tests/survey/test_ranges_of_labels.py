@@ -20,7 +20,7 @@ from hedgerow.errors import DataError
 from hedgerow.losses.poisson import LARGEST_COUNT
 from hedgerow.survey.bounds import Range, range_of_label, usual_classes
 from hedgerow.survey.kinds import USUAL_CLASSES
-from hedgerow.survey.queries import N_OCTAVES, OctaveCounts, blank, noise_deviation, octaves_of
+from hedgerow.survey.queries import N_OCTAVES, OctaveCounts, blank, find_octaves, noise_deviation
 from hedgerow.survey.questions import USUAL_BINS, Budget, Questions
 
 Labels = NDArray[np.float64]
@@ -34,7 +34,7 @@ def noise_of(stage: str, query: Any, epsilon: float) -> float:
 def searched(labels: Labels, epsilon: float, seed: int, *, is_count: bool = False) -> Range:
     """The range by the octaves alone."""
     deviation = noise_of("label octaves", blank(OctaveCounts, columns=(0,)), epsilon)
-    counts = np.bincount(octaves_of(labels), minlength=N_OCTAVES).astype(np.float64)
+    counts = np.bincount(find_octaves(labels), minlength=N_OCTAVES).astype(np.float64)
     if math.isfinite(epsilon):
         counts += np.random.default_rng(seed).normal(0, deviation, N_OCTAVES)
     n_parts = float(np.count_nonzero(labels % 1))

@@ -167,8 +167,8 @@ class _Survey:
     def _usual_classes(self, label: int) -> _Step:
         """The classes of a label where they are a pair that labels commonly have: few records tell it."""
         query = self._budget.ask("pairs", blank(CellCounts, columns=(label,), bins=(USUAL_BINS,)))
-        counts = in_records((yield query))
-        pair = usual_classes(dict(zip((*USUAL_BINS.categories, ""), counts.tolist(), strict=True)), noise_deviation(query))
+        counts = in_records((yield query)).tolist()
+        pair = usual_classes(dict(zip((*USUAL_BINS.categories, ""), counts, strict=True)), noise_deviation(query))
         if pair == BOOLEANS:
             self._kinds[label], self._classes = TRUTH, pair
         elif pair and pair[1].isdigit():
