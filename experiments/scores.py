@@ -499,8 +499,9 @@ def main_bounds(argv: list[str]) -> int:
     than the rows above, below or on both sides: the difference from the declared bounds on the same splits and seeds,
     and its standard error. Last the same by the number of rows that are trained on.
     """
-    counts = {"splits": (3, "random splits per width"), "wide_splits": (4, "random splits per way")}
-    parser = harness.arguments(main_bounds.__name__.removeprefix("main_"), main_bounds.__doc__, **counts)
+    parser = harness.arguments(
+        "bounds", main_bounds.__doc__, splits=(3, "random splits per width"), wide_splits=(4, "random splits per way")
+    )
     parser.add_argument("--only-by-rows", action="store_true", help="print the last table alone")
     options = parser.parse_args(argv)
     if not options.only_by_rows:
