@@ -336,6 +336,7 @@ def test_a_site_is_not_named_by_the_password_in_its_url() -> None:
     assert list(parse_sites(urls)) == ["database", "north", "south"]
 
 
+@pytest.mark.slow
 def test_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
