@@ -79,8 +79,6 @@ fewer than a fifth in any octave; what is cut off with them, squared, is at most
 MARGINS, WIDTH_OF_SPREAD = (8.0, 4.0, 2.0), 0.25
 """How far beyond the octaves seen a label's range reaches: the most that keeps it below this share of the records seen,
 in standard deviations of their noise, times their spread."""
-ZOOM_MARGINS = (2, 1)
-"""The same of a label far from zero, in widths of what is seen."""
 COUNT_MARGIN, LEAST_OF_COUNTS = 8.0, 1024.0
 """How far beyond the octaves seen counts may go, and how far in any case: their model starts at their own level."""
 FEW_BINS = 4
@@ -331,29 +329,30 @@ def _widened(found: Range, margin: float) -> Range:
     return replace(found, low=max(low, -LARGEST_BOUND), high=min(high, LARGEST_BOUND))
 
 
-def zoomed_label(found: Range, counts: Counts, deviation: float) -> Range:
-    """The bins that are seen of a label far from zero, and at least as much on either side; the same if it may stay.
+def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bool) -> Range:
+    """The bins that are seen of a label far from zero, and as much again on either side; the same if it may stay.
 
     It may where no bins stand out, for then values lie in many of them, or where those that do are so many that the
-    range is by far not too wide. Where they are fewer, they have to hold nearly all records: else no range is found.
+    range is not too wide. Where they are fewer, they have to hold nearly all records: else the same range stays, unless
+    it is too wide by far, and none is found.
 
-    Args: counts, deviation: as in `zoomed`.
+    Args:
+        counts, deviation: as in `zoomed`.
+        is_again: whether it was zoomed into before, so that no tail is left to lose: it may be half as wide then.
     """
     seen = np.flatnonzero(marked(counts, deviation, np.full(N_ZOOM, STANDS_OUT_ZOOM), ZOOM_WINDOWS))
     if not len(seen):
         return found
     first, end = int(seen[0]), int(seen[-1]) + 1
     width, noise = end - first, deviation * math.sqrt(end - first)
-    # Values that lie evenly between two ends spread by a bit more than a fourth of the distance.
-    if not _is_too_wide(N_ZOOM, width / 4, found.mass, deviation):
+    # Values that lie evenly between two ends spread by a bit more than a fourth of the distance; in few bins, by less.
+    spread = width / 4 if width >= FEW_BINS else 0.0
+    if not _is_too_wide(2 * N_ZOOM if is_again else N_ZOOM, spread, found.mass, deviation):
         return found
     if counts[first:end].sum() - 2 * noise < HELD * found.mass:
-        return replace(found, is_seen=False)
+        return replace(found, is_seen=not _is_too_wide(N_ZOOM / 4, spread, found.mass, deviation))
     size = (found.high - found.low) / N_ZOOM
-    margins = ZOOM_MARGINS if width >= FEW_BINS else ZOOM_MARGINS[-1:]
-    is_fine = (n for n in margins if not _is_too_wide((2 * n + 1) * width, width / 4, found.mass, deviation))
-    beside = next(is_fine, ZOOM_MARGINS[-1]) * width
-    low, high = found.low + size * max(0, first - beside), found.low + size * min(N_ZOOM, end + beside)
+    low, high = found.low + size * max(0, first - width), found.low + size * min(N_ZOOM, end + width)
     return replace(found, low=low, high=high) if low < high else replace(found, is_seen=False)
 
 

@@ -188,7 +188,8 @@ class _Survey:
                 return found
             zoom = blank(ZoomCounts, columns=(label,), ranges=((found.low, found.high),))
             zoom = self._budget.ask(f"label zoom {number}", zoom)
-            before, found = found, zoomed_label(found, in_records((yield zoom)), noise_deviation(zoom))
+            seen = in_records((yield zoom))
+            before, found = found, zoomed_label(found, seen, noise_deviation(zoom), is_again=number > 0)
         if not wants_label_zoom(found, before):
             return found
         # How far within these bounds the values spread is not known, and it may be a tiny part.
