@@ -17,8 +17,7 @@ from hedgerow.local.forecast import (
     proposed_groups,
     share_noise_factor,
 )
-from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
-from hedgerow.methods.registry import resolve
+from hedgerow.methods.registry import method_of, resolve
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
@@ -155,7 +154,7 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
     """What noise of the sites costs."""
     if math.isinf(plan.privacy.epsilon) or plan.privacy.noise == "local":
         return []
-    if isinstance(expected.settings, DpXgboostSettings):
+    if method_of(plan).is_pure:
         return [("of the sites", "this algorithm has no noise of the sites")]
     cost, n_groups = compare_distributed_noise(plan, n_sites), plan.federation.groups
     groups = []

@@ -43,12 +43,12 @@ def run(arguments: argparse.Namespace) -> None:
 def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
     from hedgerow.app.cost import compare_distributed_noise, model_facts, warnings
     from hedgerow.local.forecast import expected_singles
-    from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
+    from hedgerow.methods.registry import method_of
     from hedgerow.privacy.outlook import outlook_of
     from hedgerow.transport.identities import format_spoken
 
     is_private = not math.isinf(plan.privacy.epsilon)
-    can_share = plan.privacy.noise != "local" and not isinstance(expected.settings, DpXgboostSettings)
+    can_share = plan.privacy.noise != "local" and not method_of(plan).is_pure
     return {
         "plan": plan.name,
         "digest": plan.digest,
