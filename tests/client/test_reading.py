@@ -39,7 +39,7 @@ def read(path: Path, plan: Plan, **options: Any) -> Records:
 def assert_good(records: Records) -> None:
     assert records.n_records == 4
     age, sex = records.features
-    assert age.dtype == np.float32 and sex.dtype == np.int16
+    assert age.dtype == np.float32 and sex.dtype == np.int32
     np.testing.assert_array_equal(age, np.array([40, np.nan, 61.5, 30], dtype=np.float32))
     assert sex.tolist() == [0, 1, UNKNOWN_CATEGORY, MISSING_CATEGORY]
     assert records.label is not None and records.label.dtype == np.int32

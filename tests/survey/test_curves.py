@@ -22,6 +22,7 @@ from hedgerow.survey.curves import SurvivalCurves, read_curve
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.requests import OpenTable
 from hedgerow.survey.statistics import BAND
+from tests.builders import coded
 
 MakeSite = Callable[[Sequence[Sequence[str]]], RawSite]
 PART = """
@@ -194,7 +195,7 @@ def test_what_does_not_fit_counts_nowhere(site_of: MakeSite) -> None:
 
 def test_refusals() -> None:
     """Groups that nobody declared, another label, and a promise that has no Gaussian noise are refused by name."""
-    with pytest.raises(UsageError, match="called 'ward'"):
+    with pytest.raises(UsageError, check=coded("survey-by")):
         asked("ward")
     with pytest.raises(PlanError, match=r"label\.type"):
         ask_curves('[label]\nname = "y"\ntype = "binary"\nclasses = ["0", "1"]\n', None, {"epsilon": 1, "delta": 1e-6})
