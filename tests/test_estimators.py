@@ -391,7 +391,7 @@ def test_what_is_wrong_with_labels_is_said(numbers: tuple[np.ndarray, np.ndarray
     X, _ = numbers
     X = X[:6]
     declared: dict[str, Any] = {"bounds": [(-3, 3)] * X.shape[1], "n_records": 6, "random_state": 1}
-    with pytest.raises(DataError, match="NaN") as missing:
+    with pytest.raises(DataError, check=coded("data-label-missing")) as missing:
         DPGBDTClassifier(classes=["a", "b"], **declared).fit(X, np.array(["a", "b", NAN] * 2, dtype=object))
     assert missing.value.code == "data-label-missing"
     with pytest.raises(DataError, match="int, str") as mixed:
