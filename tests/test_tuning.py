@@ -66,7 +66,8 @@ def test_the_better_setting_is_chosen(rows: Any) -> None:
     # Of so large a promise no more than this is used: beyond, what the grid of the noise costs would tip it over.
     assert 17 < model.privacy_report_.epsilon <= 18
     assert {own.measure for own in model.tuning_} == {"auc"}
-    number: Any = tune(DPGBDTRegressor(bounds=(-1, 1), n_trees=60, epsilon=50), settings, X, X[:, 0])
+    regressor = DPGBDTRegressor(bounds=(-1, 1), label_bounds=(-1, 1), n_trees=60, epsilon=50)
+    number: Any = tune(regressor, settings, X, X[:, 0])
     assert {own.measure for own in number.tuning_} == {"rmse"}
     assert number.learning_rate == 0.5
 
