@@ -90,8 +90,8 @@ def test_units_are_bounded_and_divided_whole(rows: Any, monkeypatch: pytest.Monk
     X, y = rows
     units = np.arange(N) // 4
     seen: list[Any] = []
-    real = tuning._drawn
-    monkeypatch.setattr(tuning, "_drawn", lambda *given: seen.append(real(*given)) or seen[-1])
+    real = tuning._draw_held_out
+    monkeypatch.setattr(tuning, "_draw_held_out", lambda *given: seen.append(real(*given)) or seen[-1])
     tuned = tune(DPGBDTClassifier(**DECLARED, max_rows_per_unit=2), [{}], X, y, units=units)
     assert (seen[0].reshape(-1, 4).min(axis=1) == seen[0].reshape(-1, 4).max(axis=1)).all()
     assert (tuned.privacy_report_.unit, tuned.privacy_report_.max_rows_per_unit) == ("unit", 2)

@@ -14,7 +14,7 @@ from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import calibrate_sigmas, multipliers_of
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.schedule import Exchanges, Schedule
-from hedgerow.training.settings import Settings, decided
+from hedgerow.training.settings import Settings, value_or
 from hedgerow.trees.ensemble import MAX_DEPTH
 
 DEFAULT_TREES = 25
@@ -81,7 +81,7 @@ def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
     Raises:
         PrivacyError: when no noise keeps the promise.
     """
-    n_trees: int = decided(plan.model.n_trees, DEFAULT_TREES)
+    n_trees: int = value_or(plan.model.n_trees, DEFAULT_TREES)
     settings = LumberjackSettings(
         n_trees=n_trees, max_depth=MAX_DEPTH, batch_size=n_trees, learning_rate=1.0, noise_ridge=0.0,
         height=Lumberjack.of(plan).height,

@@ -23,7 +23,7 @@ from hedgerow.client.state import NodeStore, Question
 from hedgerow.codec import VERSION
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
-from hedgerow.methods.tasks import TrainingTask, digest_of_model
+from hedgerow.methods.tasks import TrainingTask, digest_model
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
@@ -97,7 +97,7 @@ def _write_models(folder: Path) -> dict[str, Any]:
         model.save(folder / f"model-{label}.json")
         facts[label] = {
             "plan": plan.digest, "scores": scores_of(model), "epsilon": model.report.epsilon,
-            "model": digest_of_model(model.ensemble).hex(),
+            "model": digest_model(model.ensemble).hex(),
         }  # fmt: skip
     return facts
 

@@ -18,7 +18,7 @@ from hedgerow.client.policy import parse_policy
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import VERSION, layout
 from hedgerow.errors import EnvironmentFault
-from hedgerow.methods.tasks import digest_of_model
+from hedgerow.methods.tasks import digest_model
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import parse_plan
 from hedgerow.secagg.messages import HASHES, KEYS, SIGNED_HEADER_BYTES
@@ -59,7 +59,7 @@ def test_models_and_plans_say_what_they_said(files: tuple[Path, dict[str, Any]])
         assert parse_plan((folder / f"plan-{label}.toml").read_text()).digest == said["plan"] == model.plan.digest
         assert scores_of(model) == pytest.approx(said["scores"], rel=1e-12)
         assert model.report.epsilon == said["epsilon"]
-        assert digest_of_model(model.ensemble).hex() == said["model"]
+        assert digest_model(model.ensemble).hex() == said["model"]
 
 
 def test_studies_go_on(files: tuple[Path, dict[str, Any]]) -> None:

@@ -24,7 +24,7 @@ from experiments.lumberjack.settings import resolve_lumberjack
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
-from hedgerow.local.forecast import expected_singles
+from hedgerow.local.forecast import expect_singles
 from hedgerow.local.training import train
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import METHODS, resolve
@@ -392,7 +392,7 @@ def test_a_line_follows_unless_the_plan_says_none(n_lines: int) -> None:
 def test_a_search_shows_single_records_before_there_are_leaves() -> None:
     """Lumberjack first asks for a thousand nodes of each tree: their exact sums are what a coordinator sees."""
     plan = jack_plan(n_trees=25, n_records=5000)
-    even, crowded = expected_singles(plan, resolve(plan))  # type: ignore[misc]
+    even, crowded = expect_singles(plan, resolve(plan))  # type: ignore[misc]
     draws = np.random.default_rng(1).multinomial(5000, np.full(1024, 1 / 1024), size=400)
     assert even == pytest.approx(25 * (draws == 1).sum(axis=1).mean(), rel=0.05)
     assert even <= crowded <= 25 * 1024

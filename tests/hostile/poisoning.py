@@ -26,7 +26,7 @@ from hedgerow.client.node_session import WORSE_TREES
 from hedgerow.data.site_data import SiteData
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import TrainingTask, checks_of
+from hedgerow.methods.tasks import TrainingTask, build_checks
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.groups import LineUp, count_drawing_rounds, derive_drawing
@@ -255,8 +255,8 @@ def carried_out(
     releaser, run, checks, grouped = (
         Releaser(noise),
         Replica(task),
-        checks_of(task),
-        GroupedChecks(lambda: checks_of(task)),
+        build_checks(task),
+        GroupedChecks(lambda: build_checks(task)),
     )
     n_rounds = count_drawing_rounds(task.schedule.n_exchanges) if case.is_drawn else 0
     lineup, out_of_line, told_in = LineUp(n_sites, max(1, n_groups), n_rounds), set[int](), 0

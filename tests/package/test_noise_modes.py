@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.local.forecast import MEASURED_LOSSES, expected_singles, measured_case, measured_loss, share_noise_factor
+from hedgerow.local.forecast import (
+    MEASURED_LOSSES,
+    expect_singles,
+    find_measured_case,
+    find_measured_loss,
+    share_noise_factor,
+)
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from tests.builders import make_plan
@@ -40,21 +46,21 @@ def test_the_measured_losses_are_the_recorded_ones() -> None:
             factor, loss = float(words[-4]), float(words[-1])
             found.setdefault((float(words[1]), factor), {})[words[0]] = loss
     assert {case[:2]: {"adult": case[2], "bank": case[3]} for case in MEASURED_LOSSES} == found
-    assert measured_loss(0.12, 2.0) == (0.0185, 0.0469)
+    assert find_measured_loss(0.12, 2.0) == (0.0185, 0.0469)
     # Few sites add little more than the coordinator would, whose own noise is no measurement of theirs.
-    assert measured_case(1.0, 1.1)[:2] == (1.0, 1.414) and min(measured_loss(1.0, 1.1)) > 0
+    assert find_measured_case(1.0, 1.1)[:2] == (1.0, 1.414) and min(find_measured_loss(1.0, 1.1)) > 0
 
 
 def test_single_records_are_counted_as_they_fall() -> None:
     """The number that is printed for records that are spread evenly is the one that throwing them at leaves gives."""
     table = make_plan(model={"n_trees": 3, "max_depth": 6}, privacy={"n_records": 100}).to_dict()
     plan = Plan.from_dict(table)
-    even, crowded = expected_singles(plan, resolve(plan))  # type: ignore[misc]
+    even, crowded = expect_singles(plan, resolve(plan))  # type: ignore[misc]
     draws = np.random.default_rng(1).multinomial(100, np.full(64, 1 / 64), size=4000)
     assert even == pytest.approx(3 * (draws == 1).sum(axis=1).mean(), rel=0.02)
     assert even <= crowded <= 3 * 64
     many = Plan.from_dict({**table, "privacy": {**table["privacy"], "n_records": 10**6}})
-    at_least, at_worst = expected_singles(many, resolve(many))  # type: ignore[misc]
+    at_least, at_worst = expect_singles(many, resolve(many))  # type: ignore[misc]
     assert at_least < 1e-9 and at_worst == pytest.approx(3 * 63 / math.e, rel=0.02)
 
 

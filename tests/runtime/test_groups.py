@@ -18,7 +18,7 @@ from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeRun
 from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError, PlanError, PolicyRefusal, RemoteProtocolError
-from hedgerow.local.forecast import proposed_groups
+from hedgerow.local.forecast import propose_groups
 from hedgerow.local.training import build_aggregation, train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.replica import Replica
@@ -756,16 +756,16 @@ def test_groups_are_proposed_where_enough_sites_are_expected_and_they_cost_littl
         return Plan.from_dict({**table, "federation": {**table["federation"], **federation}})
 
     many = plan(50_000, min_sites=9)
-    proposed = proposed_groups(many, 9)
+    proposed = propose_groups(many, 9)
     assert proposed is not None
     assert (proposed.federation.groups, proposed.federation.min_sites) == (3, 3)
-    assert [proposed_groups(*each) for each in ((many, 8), (plan(5_000), 9), (proposed, 9))] == [None] * 3
+    assert [propose_groups(*each) for each in ((many, 8), (plan(5_000), 9), (proposed, 9))] == [None] * 3
     linear = dataclasses.replace(many, model=dataclasses.replace(many.model, algorithm="adassp"))
-    assert proposed_groups(linear, 9) is None
+    assert propose_groups(linear, 9) is None
     # Noise of the sites leaves less, in a group of three.
-    least = next(n for n in range(1_000, 10**6, 500) if proposed_groups(plan(n), 9) is not None)
-    assert proposed_groups(plan(least, "distributed"), 9) is None
-    assert proposed_groups(plan(2 * least, "distributed"), 9) is not None
+    least = next(n for n in range(1_000, 10**6, 500) if propose_groups(plan(n), 9) is not None)
+    assert propose_groups(plan(least, "distributed"), 9) is None
+    assert propose_groups(plan(2 * least, "distributed"), 9) is not None
 
 
 def test_signal_is_that_of_the_middle_of_groups() -> None:

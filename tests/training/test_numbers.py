@@ -16,10 +16,10 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.local.training import train
-from hedgerow.losses.tables import LARGEST_UNIT, zoomed
-from hedgerow.methods.adassp.program import centred_step
+from hedgerow.losses.tables import LARGEST_UNIT, rescale_residuals
+from hedgerow.methods.adassp.program import solve_centred
 from hedgerow.methods.boosting.settings import BoostingSettings
-from hedgerow.methods.line import MOST_ZOOM, CalibrationSums, SpreadSums, zoom_of
+from hedgerow.methods.line import MOST_ZOOM, CalibrationSums, SpreadSums, choose_zoom
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.start import LabelSums
 from hedgerow.plan.plan import Plan
@@ -101,7 +101,7 @@ def test_a_zoomed_residual_is_clipped_as_any_other(label: int, score: int, zoom:
     size = min(abs(residual) * int(loss.scales[0]) // 2**16, loss.clip)
     assert answer == [size if residual >= 0 else -size, loss.constant]
     assert answer[0] ** 2 + answer[1] ** 2 <= query.sensitivity_squared == loss.norm_squared
-    assert zoomed(loss, zoom).norm_squared == loss.norm_squared
+    assert rescale_residuals(loss, zoom).norm_squared == loss.norm_squared
 
 
 def queries_of(plan: Plan, seed: int = 0) -> list[Query]:
@@ -130,9 +130,9 @@ def test_a_run_begins_with_a_start_and_ends_with_a_calibration() -> None:
 def test_noise_that_hides_the_spread_is_not_taken_for_a_small_one() -> None:
     """A spread below its noise zooms no further than the noise allows, and no unit leaves what kernels hold."""
     loss = resolve(make_plan("regression")).loss(make_plan("regression"))
-    assert [zoom_of(spread, loss) for spread in (1.0, 0.2, 0.15, 0.08, 0.07, 0.0)] == [0, 0, 1, 1, 2, MOST_ZOOM]
+    assert [choose_zoom(spread, loss) for spread in (1.0, 0.2, 0.15, 0.08, 0.07, 0.0)] == [0, 0, 1, 1, 2, MOST_ZOOM]
     wide = dataclasses.replace(loss, scales=np.array([LARGEST_UNIT / 3, 1.0]))
-    assert zoom_of(0.0, wide) == 1
+    assert choose_zoom(0.0, wide) == 1
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, math.inf])
@@ -212,8 +212,8 @@ def test_a_centred_step_is_least_squares_without_noise() -> None:
     label = -0.9 + 0.02 * rows[:, 1] - 0.03 * rows[:, 3] + 0.01 * random.normal(size=4000)
     gram, cross = rows.T @ rows, rows.T @ label
     exact = np.linalg.lstsq(rows, label, rcond=None)[0]
-    np.testing.assert_allclose(centred_step(gram, cross, (0.0, 0.0), 0.0, 1.0), exact, atol=1e-4)
-    buried = centred_step(gram, cross, (0.0, 200.0), 0.0, 1.0)
+    np.testing.assert_allclose(solve_centred(gram, cross, (0.0, 0.0), 0.0, 1.0), exact, atol=1e-4)
+    buried = solve_centred(gram, cross, (0.0, 200.0), 0.0, 1.0)
     assert not buried[1:].any() and buried[0] == pytest.approx(label.mean(), abs=1e-9)
 
 

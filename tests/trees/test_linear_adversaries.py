@@ -31,7 +31,7 @@ from hedgerow.methods.adassp.linear import (
 )
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.s_gbdt.settings import start_of
+from hedgerow.methods.s_gbdt.settings import build_start
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import Purpose
@@ -78,7 +78,7 @@ def questions(plan: Plan) -> Questions:
         found.append(gram_question(1, "test", one, 1.0, 1))
         for score_bound in (0, SCORE_LIMIT):
             purpose = Purpose(2, "CrossProducts", "test")
-            found.append(cross_question(purpose, one, start_of(plan).loss, (1.0, 1), (None, 0), score_bound))
+            found.append(cross_question(purpose, one, build_start(plan).loss, (1.0, 1), (None, 0), score_bound))
     return found
 
 
@@ -97,7 +97,7 @@ def answer_of(plan: Plan, query: GramMatrix | CrossProducts, data: SiteData, sco
     records = SiteRecords(data.codes, data.labels, np.full((1, data.n_records), score, dtype=np.int32))
     if isinstance(query, GramMatrix):
         return gram_matrix(records, query).tolist()
-    return cross_products(records, query, start_of(plan).loss).tolist()
+    return cross_products(records, query, build_start(plan).loss).tolist()
 
 
 def worst_share(plan: Plan, fault: Callable[[LinearRows], LinearRows] = lambda rows: rows) -> float:
@@ -228,7 +228,7 @@ def test_a_round_is_bound_to_its_transform() -> None:
 def test_the_smallest_clips_leave_one_integer(clip: float) -> None:
     """A clip of gradients below one integer is one integer, for the kernel and for the noise, and the plan resolves."""
     plan = linear_start("regression", 20.0, gradient_clip=clip)
-    loss = start_of(plan).loss
+    loss = build_start(plan).loss
     assert loss.clip**2 == loss.norm_squared == max(1, math.floor(clip * 2**14)) ** 2
     assert resolve(plan).schedule(plan).events
     assert worst_share(plan) <= 1

@@ -20,7 +20,7 @@ from hedgerow.losses.tables import SCORE_LIMIT, bound_statistics
 from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import TrainingTask, checks_of
+from hedgerow.methods.tasks import TrainingTask, build_checks
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
@@ -118,7 +118,7 @@ def test_what_honest_nodes_clip_is_allowed_for() -> None:
 def dialogue(plan: Plan, data: SiteData, lie: Callable[[Query, IntVector], IntVector]) -> list[tuple[Query, str]]:
     """What the checks say of each release of a run whose only lie is made of the true sum."""
     task = TrainingTask(plan.with_structure_seed(5) if plan.has_joint_structure else plan)
-    replica, checks, node = Replica(task), checks_of(task), Node("one", data, task.plan, task.settings)
+    replica, checks, node = Replica(task), build_checks(task), Node("one", data, task.plan, task.settings)
     noise, said = SeededNoise(3), []
     while (query := replica.query) is not None:
         exact, own = node.answer(query), noise_of(query)

@@ -22,7 +22,15 @@ from hedgerow.errors import DataError, PlanError, UsageError
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.poisson import LARGEST_COUNT, LogMean, compute_score
 from hedgerow.losses.registry import build_loss, loss_kind
-from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS, zoomed
+from hedgerow.losses.tables import (
+    LARGEST_UNIT,
+    RECORD_NORM,
+    SCORE_LIMIT,
+    SCORE_UNIT,
+    STEP_BITS,
+    STEPS,
+    rescale_residuals,
+)
 from hedgerow.methods.boosting.settings import BoostingSettings
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.start import read_level
@@ -101,7 +109,7 @@ def test_no_record_exceeds_the_sensitivity(
         assert "joint_clip" in error.what
         return
     if update == "newton" and loss.scales[0] * 2**zoom <= LARGEST_UNIT:
-        loss = zoomed(loss, zoom)
+        loss = rescale_residuals(loss, zoom)
     random = np.random.default_rng(seed)
     labels = random.choice([-SCORE_UNIT, SCORE_UNIT, 0, 777], 256)
     scores = random.choice([-size, size, 0, size // 2], (1, 256))
@@ -121,7 +129,7 @@ def test_statistics_are_cut_off_as_one_vector(largest: int, zoom: int, seed: int
     clip = c = 0.5
     loss = build_loss(plan, clip)
     units = loss.scales
-    loss = zoomed(loss, zoom)
+    loss = rescale_residuals(loss, zoom)
     random = np.random.default_rng(seed)
     counts, scores = random.integers(0, largest + 1, 200), random.integers(-(2**19), 2**19, (1, 200))
     own = contributions(loss, plan.label.kind.encode(counts, plan.label), scores)

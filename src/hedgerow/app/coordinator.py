@@ -20,7 +20,7 @@ from hedgerow.app.watch import EVENT_WORDS
 from hedgerow.errors import UsageError
 from hedgerow.local.training import FederatedEvaluation
 from hedgerow.methods.replica import rehearse
-from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_of_model
+from hedgerow.methods.tasks import SurveyTask, TrainingTask, digest_model
 from hedgerow.models.model import Model, require_room, save_unless_kept, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -488,7 +488,7 @@ def hand_out(options: CoordinatorOptions, model: Path, *, only_late: bool = Fals
     roster, identity = read_roster(Path(options.roster)), read_private(Path(options.identity))
     sites, took = {site.name for site in roster.sites}, set[str]()
     awaited = late(model, roster) if only_late else sites
-    digest = digest_of_model(Model.load(model).ensemble)
+    digest = digest_model(Model.load(model).ensemble)
     before = set(_read_record(model, digest).get("sites", ()))
 
     def answer(message: bytes) -> bytes:
@@ -519,7 +519,7 @@ def late(model: Path, roster: PinnedRoster) -> set[str]:
 
     No one where the roster is another one by now, with which the run cannot be taken up. Raises ModelError.
     """
-    digest = digest_of_model(Model.load(model).ensemble)
+    digest = digest_model(Model.load(model).ensemble)
     noted = _read_record(model, digest)
     is_known = not noted or noted["roster"] == roster.fingerprint()
     return {site.name for site in roster.sites} - set(noted.get("sites", ())) if is_known else set()

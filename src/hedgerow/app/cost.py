@@ -11,10 +11,10 @@ from hedgerow.local.forecast import (
     SMALLEST_GROUP,
     USUAL_GROUPS,
     Forecast,
-    expected_singles,
-    measured_case,
-    measured_loss,
-    proposed_groups,
+    expect_singles,
+    find_measured_case,
+    find_measured_loss,
+    propose_groups,
     share_noise_factor,
 )
 from hedgerow.methods.registry import method_of, resolve
@@ -136,7 +136,7 @@ def describe_visibility(plan: Plan, expected: Forecast) -> list[tuple[str, str]]
     is_unnoised = math.isinf(plan.privacy.epsilon)
     seen = "there is no noise: the coordinator sees exact totals" if is_unnoised else who_sees(plan.privacy.noise)
     facts = [("who sees what", seen)]
-    singles = expected_singles(plan, expected.settings)
+    singles = expect_singles(plan, expected.settings)
     if singles is not None and plan.privacy.noise != "local" and not is_unnoised:
         n_leaves = expected.settings.n_trees * expected.settings.leaves_of_tree
         seen, mended = "noisy totals are of", ""
@@ -168,7 +168,7 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
         groups = [("groups of sites", f"{said}. One hostile site spoils one of them (docs/poisoning.md)")]
     measured = ""
     if is_measured(plan):
-        epsilon, factor, adult, bank = measured_case(plan.privacy.epsilon, cost["factor"])
+        epsilon, factor, adult, bank = find_measured_case(plan.privacy.epsilon, cost["factor"])
         measured = (
             f"The nearest that was measured, {factor:.2f} times at epsilon {epsilon:g}, cost {adult:.3f} (Adult) and "
             f"{bank:.3f} (Bank) of AUC (docs/runs/noise_modes.txt). "
@@ -187,7 +187,7 @@ def groups_text(plan: Plan, n_sites: int) -> str:
     """The groups of sites that a plan has, or could have with so many sites, for who draws it up."""
     if plan.federation.groups:
         return f"{plan.federation.groups}; what they cost says `hedgerow privacy`"
-    if proposed_groups(plan, n_sites) is None:
+    if propose_groups(plan, n_sites) is None:
         return "none: one site that lies may turn the model (docs/poisoning.md)"
     return (
         f"none, and {USUAL_GROUPS} are proposed for {USUAL_GROUPS * SMALLEST_GROUP} sites or more: with groups = "
@@ -209,7 +209,7 @@ def compare_distributed_noise(plan: Plan, n_sites: int) -> dict[str, Any]:
         "factor": factor,
         "factor_without_echo": share_noise_factor(n_sites, has_echo=False, min_survivors=least),
         "like_server_epsilon": epsilon_of_mu(mu_of(privacy.epsilon, privacy.delta) / factor, privacy.delta),
-        "auc_loss": list(measured_loss(privacy.epsilon, factor)) if is_measured(plan) else None,
+        "auc_loss": list(find_measured_loss(privacy.epsilon, factor)) if is_measured(plan) else None,
     }
 
 

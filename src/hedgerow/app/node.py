@@ -40,7 +40,7 @@ from hedgerow.errors import (
     UsageError,
 )
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.methods.tasks import digest_of_model
+from hedgerow.methods.tasks import digest_model
 from hedgerow.models.model import Model, write_atomically, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
@@ -225,7 +225,7 @@ def make_setup(
         load_held_out = read(options.held_out or "", options.held_out_query, "held-out")
     if options.data is not None or options.query is not None:
         load = read(options.data or "", options.query, "rows")
-    models = frozenset(digest_of_model(Model.load(path).ensemble) for path in options.models)
+    models = frozenset(digest_model(Model.load(path).ensemble) for path in options.models)
     return NodeSetup(
         identity.public.name, signing_key(identity), signing_roster(roster), policy, os.urandom,
         SystemNoise(os.urandom), load, plan, n_threads, load_held_out, models, tell=tell,
@@ -547,8 +547,8 @@ def _keep_model(options: NodeOptions, result: Ensemble | Evaluation) -> None:
     name = identity.public.name
     with closing(NodeStore(options.state_folder(name))) as store:
         own = set(store.models())
-    own |= {digest_of_model(result)} if isinstance(result, Ensemble) else set()
-    own |= {digest_of_model(Model.load(path).ensemble) for path in options.models}
+    own |= {digest_model(result)} if isinstance(result, Ensemble) else set()
+    own |= {digest_model(Model.load(path).ensemble) for path in options.models}
     folder = options.models_folder(name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline = time.monotonic() + _SECONDS_FOR_A_MODEL
@@ -565,7 +565,7 @@ def _keep_model(options: NodeOptions, result: Ensemble | Evaluation) -> None:
     write_atomically(received, answer.model)
     try:
         model = Model.load(received)
-        digest = digest_of_model(model.ensemble)
+        digest = digest_model(model.ensemble)
         if digest not in own:
             raise ModelError("model-of-others")
     finally:

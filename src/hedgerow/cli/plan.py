@@ -195,7 +195,7 @@ def init_federated(arguments: argparse.Namespace) -> None:
     # Extras: only a party that dials or listens needs grpc, only one that reads tables needs pyarrow.
     from hedgerow.app.coordinator import CoordinatorOptions, serve
     from hedgerow.app.survey import PlanFile, no_label, save_plan
-    from hedgerow.local.forecast import proposed_groups
+    from hedgerow.local.forecast import propose_groups
     from hedgerow.methods.tasks import SurveyTask
     from hedgerow.plan.toml import plan_toml, toml_without_label
     from hedgerow.survey.bounds import Findings, Range
@@ -216,7 +216,7 @@ def init_federated(arguments: argparse.Namespace) -> None:
             lacks_label, outcome = True, replace(outcome, findings=trial)
         plan = plan_found_by(asked, outcome, session.run.run_id)
         if "groups" not in asked.table.get("federation", {}):
-            plan = proposed_groups(plan, len(session.run.sites)) or plan
+            plan = propose_groups(plan, len(session.run.sites)) or plan
         return plan, lacks_label
 
     def write(outcome: Outcome, session: RunSession) -> None:

@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
     from hedgerow.app.cost import compare_distributed_noise, model_facts, warnings
-    from hedgerow.local.forecast import expected_singles
-    from hedgerow.methods.registry import method_of
+    from hedgerow.local.forecast import expect_singles
+    from hedgerow.methods.registry import find_method
     from hedgerow.privacy.outlook import outlook_of
     from hedgerow.transport.identities import format_spoken
 
@@ -66,6 +66,6 @@ def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
         "numbers_per_node": expected.numbers_per_node,
         "bits_per_number": expected.bits_per_number,
         "bytes_per_node": expected.bytes_per_node,
-        "single_record_leaves": expected_singles(plan, expected.settings),
+        "single_record_leaves": expect_singles(plan, expected.settings),
         "distributed_noise": compare_distributed_noise(plan, n_sites) if is_private and can_share else None,
     }

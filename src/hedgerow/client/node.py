@@ -27,7 +27,7 @@ from hedgerow.data.units import GOLDEN_RATIO, mix_words
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.sums import EvaluationQuery
 from hedgerow.losses.registry import loss_kind
-from hedgerow.methods.registry import method_of
+from hedgerow.methods.registry import find_method
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
@@ -300,7 +300,7 @@ class Node:
             self._ensemble_size += query.update.trees.n_trees
             is_worse = is_worse_than_constant(self.held.plan, self.held.records)
             self.n_worse = self.n_worse + query.update.trees.n_trees if is_worse else 0
-            if method_of(self.held.plan).keeps_accounts:
+            if find_method(self.held.plan).keeps_accounts:
                 self._fitted.append(query.update)
 
     def _expect_ensemble(self, query: Query) -> None:
@@ -472,7 +472,7 @@ class ArrivalFolder:
 
     def check(self, plan: Plan) -> None:
         """Raise UsageError (code "stream-unsupported") for a plan whose rows cannot come one after the other."""
-        if method_of(plan).keeps_accounts and plan.privacy.unit == "record":
+        if find_method(plan).keeps_accounts and plan.privacy.unit == "record":
             return
         raise UsageError("stream-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
 

@@ -28,7 +28,7 @@ from hedgerow.codec import digest
 from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import SurveyTask, Task, checks_of, digest_of_model
+from hedgerow.methods.tasks import SurveyTask, Task, build_checks, digest_model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
@@ -338,7 +338,7 @@ class NodeSession:
             self.ensemble = run.replica.result
             if self._store.has_masked(run.run_id):
                 # Where no vector of this node is in any release, the coordinator may have made them all up.
-                self._store.keep_model(digest_of_model(run.replica.result))
+                self._store.keep_model(digest_model(run.replica.result))
         self._close_run(FINISHED)
         return [Done(message.result_digest)]
 
@@ -918,10 +918,10 @@ class NodeRun:
         """
         roster = self._setup.roster
         groups = self._parts()
-        for number, row in enumerate(self.replica.rows_of(release)):
+        for number, row in enumerate(self.replica.read_sums(release)):
             # A group that sat out has none.
             if len(groups) == 1 or row.any():
-                checks = self._checks.setdefault(number, checks_of(self.task))
+                checks = self._checks.setdefault(number, build_checks(self.task))
                 self._require_sum(query, row, checks, [roster.sites[node].max_rows for node in groups[number]])
 
     def _require_sum(self, query: Query, release: IntVector, checks: ReleaseChecks, declared: list[int]) -> None:

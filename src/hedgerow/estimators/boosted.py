@@ -170,13 +170,13 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
 
     def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
         y = _one_column(y, X)
-        cells = _values_of(y)
+        cells = _read_values(y)
         if self._finds_classes and cells is not None:
             # What the labels are is found as of a feature: one of them may have decided the type of all.
             table = self._table(X, cells)
             labels = RawColumn([to_arrow(cells, "y", "y")], Place("y", "y", 0))
             start = self._begin(table, len(cells), holders, "classes", labels)
-            self.classes_ = self._found_classes(start)
+            self.classes_ = self._read_found_classes(start)
             own = labels.chunks[0]
             if self.classes_.dtype.kind == "i" and isinstance(own, pa.Array) and is_text(own.type):
                 warn_caller(_NUMBERS_AS_TEXT, DataConversionWarning)
@@ -187,7 +187,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             if kind == "number":
                 _finite(numbers_of(y, Place("y", "y", 0)))
             check_classification_targets(y)
-            self.classes_ = self._declared_classes(y, kind)
+            self.classes_ = self._read_declared_classes(y, kind)
             start = self._begin(table, len(y), holders)
         texts = [as_text(value) for value in self.classes_.tolist()]
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
@@ -206,14 +206,14 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     def _finds_classes(self) -> bool:
         return self.classes is None and not self._reads_data
 
-    def _found_classes(self, start: Start) -> NDArray[Any]:
+    def _read_found_classes(self, start: Start) -> NDArray[Any]:
         """The classes that were found, sorted; their type follows from what was found as well, never from that of y."""
         found = start.findings
         if found.label_kind == DATE:
             raise UsageError("classes-missing", kind="date")
         return np.array([False, True]) if found.label_kind == TRUTH else np.array(found.classes)
 
-    def _declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
+    def _read_declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
         if self.classes is None:
             classes = np.unique(y)
         else:
@@ -571,7 +571,7 @@ def _read_labels(y: Any) -> tuple[Any, str]:
     Raises:
         DataError: a value is missing, or values are of several types, or of one that no label can have.
     """
-    values = _values_of(y)
+    values = _read_values(y)
     if values is None or not len(values):
         return y, ""
     if isinstance(values, np.ndarray):
@@ -579,7 +579,7 @@ def _read_labels(y: Any) -> tuple[Any, str]:
         kinds: dict[str | None, Any] = {_PLAIN[values.dtype.kind]: values[0]}
     else:
         missing = np.flatnonzero([is_missing(value) for value in values])
-        kinds = {_kind_of(value): value for value in values}
+        kinds = {_classify_value(value): value for value in values}
     if len(missing):
         raise DataError("data-label-missing", place=f"y[{missing[0]}]")
     if len(kinds) > 1 or None in kinds:
@@ -591,7 +591,7 @@ def _read_labels(y: Any) -> tuple[Any, str]:
 def _read_classes(classes: Any) -> tuple[NDArray[Any], str]:
     """The declared classes, sorted, each once, and what they are: see `_read_labels`; raises UsageError."""
     values = None if isinstance(classes, str | bytes) or not isinstance(classes, Iterable) else list(classes)
-    kinds = {_kind_of(value) for value in values or [None]}
+    kinds = {_classify_value(value) for value in values or [None]}
     kind = kinds.pop()
     if values is None or kinds or kind is None or any(is_missing(value) for value in values):
         expected = 'the list of all classes that may occur, of one kind and none missing, such as ["no", "yes"]'
@@ -599,7 +599,7 @@ def _read_classes(classes: Any) -> tuple[NDArray[Any], str]:
     return np.unique(np.asarray(values)), kind
 
 
-def _values_of(y: Any) -> NDArray[Any] | list[Any] | None:
+def _read_values(y: Any) -> NDArray[Any] | list[Any] | None:
     """The labels: an array of one plain type, or one by one, before numpy makes one type of several; None for none."""
     if isinstance(y, list | tuple):
         return list(y)
@@ -612,7 +612,7 @@ def _values_of(y: Any) -> NDArray[Any] | list[Any] | None:
     return array if array.dtype.kind in _PLAIN else list(array)
 
 
-def _kind_of(value: Any) -> str | None:
+def _classify_value(value: Any) -> str | None:
     """ "number", "text" or "date"; None for what no label can be."""
     if isinstance(value, str):
         return "text"

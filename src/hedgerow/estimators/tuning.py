@@ -111,10 +111,10 @@ def tune(
         PrivacyError: code "budget-exceeded"; the promise cannot be kept.
     """
     _check(estimator, settings, held_out)
-    lead = clone(estimator).set_params(epsilon=_capped(estimator.epsilon))
+    lead = clone(estimator).set_params(epsilon=_cap(estimator.epsilon))
     ready = lead._ready(X, y, Holders(sites, units))
     start = ready.start
-    is_held = _drawn(len(ready.y), units, held_out, start.structure_seed if start.noise.seeded else None)
+    is_held = _draw_held_out(len(ready.y), units, held_out, start.structure_seed if start.noise.seeded else None)
     n_fitted = max(1, round(start.n_records * (1 - held_out)))
     fitted = replace(ready, start=replace(start, rows=only_rows(start.rows, ~is_held), n_records=n_fitted))
     rows, budget = only_rows(start.rows, is_held), _budget(lead, start.ledger, len(settings))
@@ -135,7 +135,7 @@ def tune(
         measure = next(name for name in ("auc", "concordance", "rmse", "mae") if name in found.evaluation.scores)
         scores.append(TunedSetting(dict(setting), measure, found.evaluation.scores[measure]))
     best = max(range(len(tried)), key=lambda number: _merit(scores[number]))
-    return _kept(tried, best, estimator, tuple(scores))
+    return _merge_accounts(tried, best, estimator, tuple(scores))
 
 
 def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
@@ -155,13 +155,13 @@ def _check(estimator: PrivateTrees, settings: Any, held_out: Any) -> None:
         raise UsageError("argument", code="tune-settings", name="accountant", value=value, expected=expected)
 
 
-def _capped(epsilon: Any) -> Any:
+def _cap(epsilon: Any) -> Any:
     """What of an epsilon is spent; anything that is not an epsilon is left for the plan to refuse."""
     is_larger = isinstance(epsilon, Real) and _LARGEST_EPSILON < float(epsilon) < math.inf
     return _LARGEST_EPSILON if is_larger else epsilon
 
 
-def _drawn(n_rows: int, units: Any, share: float, seed: int | None) -> NDArray[np.bool_]:
+def _draw_held_out(n_rows: int, units: Any, share: float, seed: int | None) -> NDArray[np.bool_]:
     """Which rows are held out: bool [n]. Each row's or unit's draw is its own, so one more changes no other's."""
     draws = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
     if units is None:
@@ -197,7 +197,9 @@ def _merit(tuned: TunedSetting) -> float:
     return value if tuned.measure in ("auc", "concordance") else -value
 
 
-def _kept(tried: Sequence[Estimator], best: int, asked: Estimator, scores: tuple[TunedSetting, ...]) -> Estimator:
+def _merge_accounts(
+    tried: Sequence[Estimator], best: int, asked: Estimator, scores: tuple[TunedSetting, ...]
+) -> Estimator:
     """The best one, with all that the others have released on its account."""
     chosen = tried[best]
     ledger = chosen.model_.ledger

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hedgerow.errors import PlanError
-from hedgerow.methods.registry import method_of
+from hedgerow.methods.registry import find_method
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import epsilon_of_rows, get_accountant
@@ -39,7 +39,7 @@ SIGNAL_OF_GROUPS = 3_000.0
 (docs/poisoning.md)."""
 
 
-def proposed_groups(plan: Plan, n_sites: int) -> Plan | None:
+def propose_groups(plan: Plan, n_sites: int) -> Plan | None:
     """The plan with groups of sites, where so many are expected and the price is small; None where it is not, where
     the plan has groups, and where it can have none.
     """
@@ -90,7 +90,7 @@ def forecast(plan: Plan) -> Forecast:
     """What the plan's schedule says: how much is asked for at most, and what that costs at its most expensive."""
     task = TrainingTask(plan)
     schedule, events = task.schedule, [*read_prepared_events(plan), *task.schedule.events]
-    widths = [width_of(alike.query, plan) for alike in schedule.exchanges]
+    widths = [count_bits(alike.query, plan) for alike in schedule.exchanges]
     numbers = [alike.count * alike.query.length for alike in schedule.exchanges]
     accountant, delta = plan.privacy.accountant, plan.privacy.delta
     counts = [count for count in ROWS_OF_ONE_PERSON if count > 1] if plan.privacy.unit == "record" else []
@@ -128,7 +128,7 @@ def share_noise_factor(n_sites: int, *, has_echo: bool, min_survivors: int = 0) 
     return math.sqrt(n_sites / noise_guarantees(n_sites, has_echo=has_echo, min_survivors=min_survivors).honest_group)
 
 
-def measured_case(epsilon: float, factor: float) -> tuple[float, float, float, float]:
+def find_measured_case(epsilon: float, factor: float) -> tuple[float, float, float, float]:
     """Of `MEASURED_LOSSES` the case of noise of the sites that is nearest to an epsilon and a factor of the noise.
 
     A factor of 1 is the coordinator's own noise, which the others were measured against: no loss was measured there.
@@ -140,13 +140,13 @@ def measured_case(epsilon: float, factor: float) -> tuple[float, float, float, f
     return min((case for case in MEASURED_LOSSES if case[1] > 1), key=distance)
 
 
-def measured_loss(epsilon: float, factor: float) -> tuple[float, float]:
-    """The losses of AUC (of Adult, of Bank) in the case of `measured_case`."""
-    *_, adult, bank = measured_case(epsilon, factor)
+def find_measured_loss(epsilon: float, factor: float) -> tuple[float, float]:
+    """The losses of AUC (of Adult, of Bank) in the case of `find_measured_case`."""
+    *_, adult, bank = find_measured_case(epsilon, factor)
     return adult, bank
 
 
-def expected_singles(plan: Plan, settings: Settings) -> tuple[float, float] | None:
+def expect_singles(plan: Plan, settings: Settings) -> tuple[float, float] | None:
     """Leaves with a single record that are expected in a whole run, from public numbers: at least, and at worst.
 
     The first number is for records that are spread evenly: each falls into one of the L leaves of a tree with the
@@ -156,7 +156,7 @@ def expected_singles(plan: Plan, settings: Settings) -> tuple[float, float] | No
 
     Returns None for an algorithm without leaves.
     """
-    if not method_of(plan).has_leaves:
+    if not find_method(plan).has_leaves:
         return None
     trees, n_records, n_leaves = settings.n_trees, plan.privacy.n_records, settings.leaves_of_tree
     even = _single(n_records, n_leaves)
@@ -172,7 +172,7 @@ def _single(n_records: int, n_leaves: int) -> float:
     return n_records * math.exp((n_records - 1) * math.log1p(-1 / n_leaves))
 
 
-def width_of(query: Query, plan: Plan) -> int:
+def count_bits(query: Query, plan: Plan) -> int:
     """The bits of one number of a masked vector, for as many sites as the plan asks for at least.
 
     Raises:

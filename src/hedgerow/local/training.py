@@ -23,7 +23,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import CalibrationCurve, Evaluation
 from hedgerow.evaluation.program import evaluate_ensemble, schedule_of_evaluation
-from hedgerow.methods.registry import method_of, program_for
+from hedgerow.methods.registry import find_method, program_for
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.models.plots import CLASS_COLOURS, MUTED, add_titles, pyplot_module, save_figure, style
@@ -212,7 +212,7 @@ def check_sampling(
     """Raise UsageError for seeded samples under noise that claims a guarantee, or a stream for another algorithm."""
     if sampling and any(source.seeded for source in sampling.values()) and not noise.seeded:
         raise UsageError("sampling-seeded")
-    if arrivals and not method_of(plan).keeps_accounts:
+    if arrivals and not find_method(plan).keeps_accounts:
         raise UsageError("stream-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
 
 

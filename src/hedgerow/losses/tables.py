@@ -180,7 +180,7 @@ def bound_statistics(loss: Loss, score_bound: int) -> Statistics:
 
 
 @lru_cache(maxsize=8)
-def zoomed(loss: Loss, zoom: int) -> Loss:
+def rescale_residuals(loss: Loss, zoom: int) -> Loss:
     """The loss of residuals that are multiplied by 2**zoom before they are clipped: the same largest norm.
 
     Of a curve, the last statistic is what the prediction is: it is multiplied as well, and cut off at its largest.

@@ -161,7 +161,7 @@ class _Bin:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _HazardLine:
     """What a slope says: the baseline, and of each bin its expected events and their information."""
 
     baseline: Baseline
@@ -197,7 +197,7 @@ def fit_hazards(table: LifeTable, released: IntVector, sigma: float) -> tuple[Ba
     return _line(table, bins, low).baseline, low
 
 
-def _pull(line: _Line, bins: list[_Bin], slope: float, noise: float) -> float:
+def _pull(line: _HazardLine, bins: list[_Bin], slope: float, noise: float) -> float:
     """Above 0 where a larger slope is likelier: the score equation, and a prior as in `fit_odds`.
 
     How many events there are in all is the baseline's, so only how middles differ from their mean counts.
@@ -216,14 +216,14 @@ def _pull(line: _Line, bins: list[_Bin], slope: float, noise: float) -> float:
     return score - (1 + covered / max(known, 1e-9)) * (slope - SLOPE) / SLOPE_DOUBT**2
 
 
-def _line(table: LifeTable, bins: list[_Bin], slope: float) -> _Line:
+def _line(table: LifeTable, bins: list[_Bin], slope: float) -> _HazardLine:
     """See the module's text."""
     without, baseline = [1.0] * len(bins), []
     events: list[list[float]] = [[] for _ in bins]
     information: list[list[float]] = [[] for _ in bins]
     for chance, followed in zip(table.chances, table.followed, strict=True):
         weights = [own.n_records * share for own, share in zip(bins, without, strict=True)]
-        place = _place_of_mean(bins, weights, slope, chance)
+        place = _fit_baseline(bins, weights, slope, chance)
         baseline.append(place)
         for number, own in enumerate(bins):
             hazard = _chance(place + slope * own.middle)
@@ -231,10 +231,10 @@ def _line(table: LifeTable, bins: list[_Bin], slope: float) -> _Line:
             events[number].append(at_risk * hazard)
             information[number].append(at_risk * hazard * (1 - hazard))
             without[number] *= 1 - hazard
-    return _Line(tuple(baseline), tuple(map(math.fsum, events)), tuple(map(math.fsum, information)))
+    return _HazardLine(tuple(baseline), tuple(map(math.fsum, events)), tuple(map(math.fsum, information)))
 
 
-def _place_of_mean(bins: list[_Bin], weights: list[float], slope: float, chance: float) -> int:
+def _fit_baseline(bins: list[_Bin], weights: list[float], slope: float, chance: float) -> int:
     """The baseline with which the weighted mean of the bins' hazards is `chance`: by halving, in steps of 1/256."""
     low, high = -BASELINE_LIMIT, BASELINE_LIMIT
     wanted = chance * math.fsum(weights)

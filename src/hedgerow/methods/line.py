@@ -104,7 +104,7 @@ class LineSums(Query):
         # The exponent of a double is the length of a whole number below 2**53, exactly.
         octaves = np.clip(np.frexp(np.abs(distances).astype(np.float64))[1], FIRST_OCTAVE, FIRST_OCTAVE + N_OCTAVES - 1)
         sizes = np.minimum((np.abs(distances) * RECORD_NORM) >> octaves, RECORD_NORM)
-        labels = shortened(site.records.labels.astype(np.int64) - self.centre, self.zoom)
+        labels = shorten(site.records.labels.astype(np.int64) - self.centre, self.zoom)
         signs = np.where(distances < 0, -1, 1)
         products = signs * np.sign(labels) * (np.abs(labels) * sizes // RECORD_NORM)
         sums = np.zeros((3, N_OCTAVES), dtype=np.int64)
@@ -121,7 +121,7 @@ class LineSums(Query):
             yield "a sum of the last release is out of range"
 
 
-def zoom_of(spread: float, loss: Loss | None = None, widest: float = WIDEST_ZOOMED) -> int:
+def choose_zoom(spread: float, loss: Loss | None = None, widest: float = WIDEST_ZOOMED) -> int:
     """How many times residuals are doubled so that their spread stays within `widest`; kernels hold no more."""
     most = MOST_ZOOM
     if loss is not None:
@@ -129,7 +129,7 @@ def zoom_of(spread: float, loss: Loss | None = None, widest: float = WIDEST_ZOOM
     return sum(spread * 2**doublings <= widest for doublings in range(1, most + 1))
 
 
-def shortened(distances: IntVector, zoom: int) -> IntVector:
+def shorten(distances: IntVector, zoom: int) -> IntVector:
     """Distances in units of 2**-16, doubled `zoom` times, in units of 2**-14, cut off at +-1.0: int64 [n]."""
     sizes = np.minimum((np.abs(distances) << zoom) * RECORD_NORM // SCORE_UNIT, RECORD_NORM)
     return np.asarray(np.where(distances < 0, -sizes, sizes))
@@ -209,7 +209,7 @@ def calibrate_by_spread(
     question = replace(spread_question(plan, exchange, multipliers[0], update), ensemble_size=known, centre=centre)
     spread = float((yield question)[0]) + grown.run.sigma(question)
     known += 0 if update is None else update.trees.n_trees
-    zoom = line_zoom(zoom_of(spread / RECORD_NORM / plan.privacy.n_records))
+    zoom = line_zoom(choose_zoom(spread / RECORD_NORM / plan.privacy.n_records))
     query = line_question(plan, exchange + 1, multipliers[1], centre, zoom)
     yield from calibrate_by_line(grown, replace(query, ensemble_size=known))
 
@@ -296,8 +296,8 @@ class CalibrationSums(Query):
         """See `Query.answer`."""
         site.take_in(self.update)
         scores = site.records.scores[0].astype(np.int64)
-        residuals = shortened(site.records.labels - scores, self.zoom)
-        places = shortened(scores - self.centre, self.zoom)
+        residuals = shorten(site.records.labels - scores, self.zoom)
+        places = shorten(scores - self.centre, self.zoom)
         squares = places * places // RECORD_NORM
         products = np.sign(residuals * places) * (np.abs(residuals * places) // RECORD_NORM)
         return np.array([int(residuals.sum()), int(products.sum()), int(squares.sum())], dtype=np.int64)

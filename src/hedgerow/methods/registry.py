@@ -28,7 +28,7 @@ add_method("s-gbdt", s_gbdt.METHOD)
 add_method("dp-xgboost", dp_xgboost.METHOD)
 
 
-def method_of(plan: Plan) -> Method:
+def find_method(plan: Plan) -> Method:
     """The method of a plan."""
     return METHODS[plan.model.algorithm]
 
@@ -39,7 +39,7 @@ def resolve(plan: Plan) -> Settings:
     Raises:
         PrivacyError: when no noise keeps the promise.
     """
-    settings: Settings = method_of(plan).parts().resolve(plan)
+    settings: Settings = find_method(plan).parts().resolve(plan)
     return settings
 
 
@@ -50,5 +50,5 @@ def program_for(plan: Plan, settings: Settings | None = None) -> Program:
         plan: the plan; its `model.algorithm` decides.
         settings: its resolved settings, or None to resolve them here.
     """
-    program: Program = method_of(plan).parts().program(plan, settings or resolve(plan))
+    program: Program = find_method(plan).parts().program(plan, settings or resolve(plan))
     return program

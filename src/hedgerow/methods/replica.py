@@ -117,7 +117,7 @@ class Replica:
         survey found follows from its releases.
         """
         if isinstance(self.result, Ensemble):
-            self._result_digest = self._result_digest or _digest_of(self.history, self.result)
+            self._result_digest = self._result_digest or _digest_state(self.history, self.result)
             return self._result_digest
         return self.history
 
@@ -139,7 +139,7 @@ class Replica:
         fits = query is not None and release.shape == (self.release_length,) and release.dtype == np.int64
         if self._program is None or query is None or not fits:
             raise RemoteProtocolError("release-unfit", why="one came that nothing was asked for, or of another length")
-        rows = self.rows_of(release)
+        rows = self.read_sums(release)
         largest = max(int(rows.max()), -int(rows.min()))
         # The noise is worked out only for a release that is beyond any sum without it.
         if largest > self._limit(query, 0.0) and largest > self._limit(query, noise_of(query).sigma):
@@ -180,7 +180,7 @@ class Replica:
         """Entries of the release that it waits for; 0 once it has finished."""
         return 0 if self.query is None else count_entries(self.query, self.n_groups)
 
-    def rows_of(self, release: IntVector) -> IntVector:
+    def read_sums(self, release: IntVector) -> IntVector:
         """The sums in a release: int64 [n, length], one or one for each group, 0 for a group that sat out.
 
         Raises:
@@ -223,7 +223,7 @@ class Replica:
         return _BEYOND * (query.bound * rows + int(sigma * math.sqrt(n_draws)) * 64 + 1)
 
 
-def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
+def _digest_state(history: bytes, ensemble: Ensemble) -> bytes:
     """Of the arrays as they are: text of a model takes many times as long.
 
     The plan's grid, the link and the number of outputs follow from the plan, which `history` begins with.

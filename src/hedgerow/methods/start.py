@@ -37,7 +37,7 @@ from hedgerow.methods.adassp.linear import (
     lower_inverse,
     solve,
 )
-from hedgerow.methods.adassp.program import gram_sigma, real_cross, real_gram, shifted_factor
+from hedgerow.methods.adassp.program import factor_shifted, gram_sigma, real_cross, real_gram
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
@@ -115,7 +115,7 @@ class CountOctaves(Query):
             yield "the number of records of a size of counts is out of range"
 
 
-def octaves_of(plan: Plan) -> int:
+def count_octaves(plan: Plan) -> int:
     """Entries of `CountOctaves`."""
     return 1 + int(plan.label.bounds[1]).bit_length()
 
@@ -246,7 +246,7 @@ class LinearStart:
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
             largest: the largest magnitude of a tree's value, in units of 2**-16.
             first, known: exchanges before it, and trees that nodes hold already.
-            zoom: of the gradients, see `hedgerow.losses.tables.zoomed`.
+            zoom: of the gradients, see `hedgerow.losses.tables.rescale_residuals`.
             update: trees before it that nodes do not hold yet.
 
         Returns:
@@ -259,12 +259,12 @@ class LinearStart:
         query = gram_question(first, "linear start, X^T X", basis, noises[0], rows, known)
         gram = real_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
-        factor = shifted_factor(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
+        factor = factor_shifted(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
         basis = basis.transform(_rounding_matrix(gram, factor))
         query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows, known)
         gram = real_gram((yield query), basis)
         sigma = gram_sigma(run.sigma(query), basis)
-        factor = shifted_factor(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
+        factor = factor_shifted(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
         step = 1.0 if self.plan.label.kind.is_number else CLASS_STEP
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
         reached = np.zeros(p)

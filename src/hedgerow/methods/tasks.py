@@ -239,7 +239,7 @@ def survey_task(about: str, content: bytes) -> SurveyTask:
 Task = TrainingTask | EvaluationTask | SurveyTask
 
 
-def checks_of(task: Task) -> ReleaseChecks:
+def build_checks(task: Task) -> ReleaseChecks:
     """What a run for this task asks of its releases."""
     if isinstance(task, TrainingTask):
         return ReleaseChecks(lambda: task.settings.loss(task.plan))
@@ -252,7 +252,7 @@ def ensemble_bytes(ensemble: Ensemble) -> bytes:
     return content.encode("ascii")
 
 
-def digest_of_model(ensemble: Ensemble) -> bytes:
+def digest_model(ensemble: Ensemble) -> bytes:
     """32 bytes by which a node knows a model again when it is asked to evaluate it: `EvaluationTask.model_digest`."""
     return hashlib.sha256(ensemble_bytes(ensemble)).digest()
 

@@ -27,7 +27,7 @@ from hedgerow import __version__
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError, warn_caller
 from hedgerow.evaluation.estimates import ErrorHistogram
-from hedgerow.methods.registry import method_of
+from hedgerow.methods.registry import find_method
 from hedgerow.models.exports import to_xgboost
 from hedgerow.models.formats import FORMATS
 from hedgerow.plan.fields import require_plain
@@ -716,7 +716,7 @@ def _read_report(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Pri
     for release in ledger:
         if release.purpose.split("/")[:2] != [str(release.round), release.kind]:
             raise _invalid(f"its ledger's release {release.purpose!r} is entered as another round or kind")
-        if not isinstance(release.event, (*_GAUSSIAN, *method_of(plan).parts().events)):
+        if not isinstance(release.event, (*_GAUSSIAN, *find_method(plan).parts().events)):
             raise _invalid(f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have")
     context = PrivacyContext.from_plan(plan)
     is_evaluated = any(release.kind in EVALUATION_KINDS for release in ledger)

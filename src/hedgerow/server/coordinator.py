@@ -43,7 +43,7 @@ from hedgerow.errors import (
 )
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, checks_of
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, build_checks
 from hedgerow.plan.plan import FederationSection, Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import Ledger, read_prepared_ledger
@@ -431,8 +431,8 @@ class CoordinatorRun:
         if isinstance(self.task, TrainingTask):
             self.ledger = read_prepared_ledger(self.plan)
         self.replica = Replica(self.task)
-        self.checks: ReleaseChecks = checks_of(self.task)
-        self.grouped = GroupedChecks(lambda: checks_of(self.task))
+        self.checks: ReleaseChecks = build_checks(self.task)
+        self.grouped = GroupedChecks(lambda: build_checks(self.task))
         self.lineup = LineUp(len(self.setup.roster.sites), self.replica.n_groups, self.replica.n_rounds)
         self.sites = Sites(self.setup.roster, self.plan)
 

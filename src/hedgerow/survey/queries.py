@@ -617,17 +617,17 @@ class SurveyNode:
                 contribution has, or another length than its answer.
         """
         if not isinstance(query, SurveyQuery):
-            raise _refused(f"a {type(query).__name__} query has no place in a survey")
+            raise _query_error(f"a {type(query).__name__} query has no place in a survey")
         least = query.norm_squared() * self._rows_per_unit**2
         if query.bound < query.largest_entry() or query.sensitivity_squared < least:
-            raise _refused("it claims a smaller sensitivity than one unit's contribution has")
+            raise _query_error("it claims a smaller sensitivity than one unit's contribution has")
         if query.length != query.expected_length():
-            raise _refused("its answer has another length than it says")
+            raise _query_error("its answer has another length than it says")
         return query.answer(self._rows)
 
     def finish(self, query: Query) -> None:
         """A round that this node missed: raw cells stay what they are."""
 
 
-def _refused(reason: str) -> RemoteProtocolError:
+def _query_error(reason: str) -> RemoteProtocolError:
     return RemoteProtocolError("query-refused", reason=reason)

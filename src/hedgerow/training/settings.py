@@ -119,7 +119,7 @@ def pays_for_candidates(plan: Plan) -> bool:
     return asks and model.split_method != "hist"
 
 
-def decided(value: Number | str, default: Number) -> Number:
+def value_or(value: Number | str, default: Number) -> Number:
     """What a plan says, or the default for its "auto"."""
     return default if isinstance(value, str) else value
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import PackedLoss, pack_loss, unpack, words_for_block, write_block_statistics
 from hedgerow.losses.survival import Baseline, with_baseline
-from hedgerow.losses.tables import Loss, zoomed
+from hedgerow.losses.tables import Loss, rescale_residuals
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray, in_threads
@@ -120,7 +120,7 @@ class LeafSums(PartitionSums):
     """Per tree and leaf, the sums of the loss's statistics: int64 [B, n_leaves, n_statistics], flattened.
 
     Attributes:
-        zoom: see `hedgerow.losses.tables.zoomed`.
+        zoom: see `hedgerow.losses.tables.rescale_residuals`.
         baseline: see `hedgerow.losses.survival.with_baseline`; empty but for times to an event.
     """
 
@@ -128,7 +128,7 @@ class LeafSums(PartitionSums):
     baseline: Baseline = ()
 
     def loss_of(self, loss: Loss) -> Loss:
-        return with_baseline(loss, self.baseline) if self.baseline else zoomed(loss, self.zoom)
+        return with_baseline(loss, self.baseline) if self.baseline else rescale_residuals(loss, self.zoom)
 
     def answer(self, site: TrainingSite) -> IntVector:
         return leaf_sums(site.records, self, self.loss_of(site.loss), site.n_threads)

@@ -20,7 +20,16 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic, zoomed
+from hedgerow.losses.tables import (
+    RECORD_NORM,
+    SCORE_LIMIT,
+    SCORE_UNIT,
+    STEP_BITS,
+    STEPS,
+    Loss,
+    logistic,
+    rescale_residuals,
+)
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query, TreeBatch
@@ -119,7 +128,7 @@ class CrossProducts(Query):
     Attributes:
         rows, shift: as in `GramMatrix`.
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
-        zoom: of the gradients, see `hedgerow.losses.tables.zoomed`.
+        zoom: of the gradients, see `hedgerow.losses.tables.rescale_residuals`.
     """
 
     rows: LinearRows
@@ -128,7 +137,7 @@ class CrossProducts(Query):
     zoom: int = 0
 
     def answer(self, site: TrainingSite) -> IntVector:
-        return cross_products(site.records, self, zoomed(site.linear_loss, self.zoom), site.n_threads)
+        return cross_products(site.records, self, rescale_residuals(site.linear_loss, self.zoom), site.n_threads)
 
     def left_open(self) -> bytes:
         return self.rows.left_open()
@@ -244,7 +253,7 @@ class LinearBasis:
                 entry[index, : cells.n_codes] = unit
             else:
                 # Cells of one leaf have the entry of the one in their middle.
-                value = _positions(feature, cells, scale)[_middles(_leaf_of_cell(cells))]
+                value = _positions(feature, cells, scale)[_middles(_find_cell_leaves(cells))]
                 entry[index, : cells.n_cells] = np.trunc(value * unit)
                 entry[index, cells.missing_code] = entry[index, cells.n_cells // 2]
             blocks.append((next_column, n_columns))
@@ -359,7 +368,7 @@ def _positions(feature: Feature, cells: FeatureGrid, scale: str) -> NDArray[np.f
     return np.asarray(np.clip(2 * (middles - feature.min) / (feature.max - feature.min) - 1, -1, 1))
 
 
-def _leaf_of_cell(cells: FeatureGrid) -> NDArray[np.int64]:
+def _find_cell_leaves(cells: FeatureGrid) -> NDArray[np.int64]:
     """The leaf of each cell of a numeric feature: int64 [n_cells], ascending, at most 255 as leaves are bytes."""
     n_leaves = min(cells.n_cells, MAX_BYTE_CODES)
     return np.asarray(np.arange(cells.n_cells) * n_leaves // cells.n_cells)
@@ -380,7 +389,7 @@ def _table_trees(grid: Grid) -> tuple[TreeBatch, NDArray[np.int64]]:
             n_own = cells.n_codes
             leaf_of_code[index, :n_own] = np.arange(n_own) if n_own <= MAX_BYTE_CODES else 0
         else:
-            leaf_of_code[index, : cells.n_cells] = _leaf_of_cell(cells)
+            leaf_of_code[index, : cells.n_cells] = _find_cell_leaves(cells)
             leaf_of_code[index, cells.missing_code] = leaf_of_code[index, cells.n_cells // 2]
     depth = max(1, int(leaf_of_code.max()).bit_length())
     n_nodes = 2**depth - 1
@@ -553,7 +562,7 @@ def cross_question(
         noise: the noise multiplier, and the largest number of rows of one unit.
         update: trees that scores do not know yet, and how many they know.
         score_bound: a public bound on every score, in units of 2**-16.
-        zoom: of the gradients, see `hedgerow.losses.tables.zoomed`.
+        zoom: of the gradients, see `hedgerow.losses.tables.rescale_residuals`.
     """
     gradient_squared = loss.sensitivity_squared(score_bound)
     return CrossProducts(

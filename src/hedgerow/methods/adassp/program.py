@@ -72,7 +72,7 @@ def gram_sigma(sigma: float, basis: LinearBasis) -> float:
     return sigma * 2.0**GRAM_SHIFT / basis.unit**2
 
 
-def shifted_factor(gram: Matrix, wanted: float, sigma: float) -> Matrix:
+def factor_shifted(gram: Matrix, wanted: float, sigma: float) -> Matrix:
     """The Cholesky factor of gram + lambda I with lambda = max(0, wanted - least eigenvalue) + `LEAST_RIDGE`.
 
     Args:
@@ -112,7 +112,7 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
     sigma = gram_sigma(run.sigma(first), basis)
     wanted = own.noise_ridge * sigma * math.sqrt(len(gram))
     needs_factor = own.shrinkage == 0 or run.directions is not None
-    factor = shifted_factor(gram, wanted, sigma) if needs_factor else None
+    factor = factor_shifted(gram, wanted, sigma) if needs_factor else None
     reached = np.zeros(len(gram))
     largest = (2**31 - 1) // (len(run.plan.features) * (own.rounds + 1))
     total = np.zeros((basis.trees.n_trees, basis.trees.n_leaves, 1), dtype=np.int64)
@@ -127,7 +127,7 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
             mean = min(max(float(cross[0]) / max(1.0, float(gram[0, 0])), -1.0), 1.0)
         if own.shrinkage or factor is None:
             noises = sigma, run.sigma(query) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
-            step = centred_step(gram, cross, noises, wanted, own.shrinkage)
+            step = solve_centred(gram, cross, noises, wanted, own.shrinkage)
         else:
             step = solve(factor, cross)
         values = basis.values(own.learning_rate * step, largest)
@@ -144,7 +144,7 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
         yield from calibrate_by_spread(grown, exchange, round(mean * SCORE_UNIT), own.line_multipliers, update, known)
 
 
-def centred_step(
+def solve_centred(
     gram: Matrix, cross: NDArray[np.float64], noises: tuple[float, float], wanted: float, shrinkage: float
 ) -> NDArray[np.float64]:
     """Coefficients whose slopes are shrunk by what noise alone would make of them: float64 [p].
@@ -160,7 +160,7 @@ def centred_step(
     """
     count = max(1.0, float(gram[0, 0]))
     means, mean = gram[1:, 0] / count, min(max(float(cross[0]) / count, -1.0), 1.0)
-    factor = shifted_factor(gram[1:, 1:] - count * (means[:, None] * means[None, :]), wanted, noises[0])
+    factor = factor_shifted(gram[1:, 1:] - count * (means[:, None] * means[None, :]), wanted, noises[0])
     centred = cross[1:] - means * float(cross[0])
     slopes = solve(factor, centred)
     inverse = lower_inverse(factor)

@@ -15,7 +15,7 @@ from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import calibrate_sigmas, multipliers_of
 from hedgerow.privacy.ledger import read_prepared_events
 from hedgerow.privacy.schedule import Exchanges, Schedule
-from hedgerow.training.settings import Settings, decided
+from hedgerow.training.settings import Settings, value_or
 from hedgerow.trees.binning import build_grid
 
 MAX_ROUNDS, MAX_ROUNDS_OF_NUMBERS = 10, 2
@@ -85,8 +85,8 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
         learning_rate=own.learning_rate,
         noise_ridge=(1.5 if shrinkage else 0.5) if own.ridge is None else own.ridge,
         loss_kind=loss_kind,
-        rounds=decided(own.rounds, rounds),
-        row_norm=min(decided(own.row_norm, math.inf), math.sqrt(m + 1)),
+        rounds=value_or(own.rounds, rounds),
+        row_norm=min(value_or(own.row_norm, math.inf), math.sqrt(m + 1)),
         gram_multiplier=0.0,
         shrinkage=shrinkage,
     )

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import Loss, zoomed
+from hedgerow.losses.tables import Loss, rescale_residuals
 from hedgerow.methods.boosting.settings import BoostingSettings, filters_classes
 from hedgerow.methods.boosting.start import Start, StartResult, Weighed
 from hedgerow.plan.plan import Plan
@@ -98,7 +98,7 @@ class _Position:
     @property
     def loss(self) -> Loss:
         """The run's loss, as far as it is zoomed in on."""
-        return zoomed(self.run.loss, self.begun.zoom)
+        return rescale_residuals(self.run.loss, self.begun.zoom)
 
     def start_from(self, begun: StartResult, start: Start) -> None:
         """A start is complete."""
@@ -160,11 +160,11 @@ class _Position:
         """What all queries say."""
         return {
             "purpose": kind.purpose_of(self.exchange, subject),
-            **self.carried(),
+            **self.describe_ensemble(),
             "score_bound": self.score_bound,
         }
 
-    def carried(self) -> dict[str, Any]:
+    def describe_ensemble(self) -> dict[str, Any]:
         """What a query says of the ensemble: the trees that it brings, how many were known before, and new edges."""
         return {
             "update": self.update,
@@ -198,7 +198,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         at.append_batch(fitted)
         _cut_again(grown, at)
     if isinstance(settings, BoostingSettings):
-        asked = {"exchange": at.exchange, **at.carried()}
+        asked = {"exchange": at.exchange, **at.describe_ensemble()}
         yield from settings.calibration_of(at.run.plan).calibrate(grown, at.begun, asked)
 
 

@@ -22,7 +22,7 @@ from hedgerow.methods.start import WIDEST, LinearStart
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.schedule import Schedule
-from hedgerow.training.settings import INTERACTION_SHARE, Settings, calibrate_noise, decided
+from hedgerow.training.settings import INTERACTION_SHARE, Settings, calibrate_noise, value_or
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,24 +127,24 @@ def _as_said(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
     model, m = plan.model, len(plan.features)
     size = {"auto": rule.interaction_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     pays_for_splits = model.split_method != "totally_random" and size != 1 and not math.isinf(plan.privacy.epsilon)
-    n_trees = decided(model.n_trees, GREEDY_TREES if pays_for_splits else rule.n_trees)
+    n_trees = value_or(model.n_trees, GREEDY_TREES if pays_for_splits else rule.n_trees)
     is_whole = model.batch_size == "all" or model.weight_update == "averaging"
     # Records are clipped only where the kind of loss is, and c is the rule's only under the rule's clip.
     is_clipped = model.weight_update in loss_kind(plan).clipped_updates
-    clip = None if model.joint_clip == "none" else decided(model.joint_clip, rule.joint_clip if is_clipped else None)
+    clip = None if model.joint_clip == "none" else value_or(model.joint_clip, rule.joint_clip if is_clipped else None)
     scale = rule.hessian_scale if is_clipped and model.joint_clip == "auto" else None
     is_calibrated = model.calibration != "none"
     return replace(
         rule,
         n_trees=n_trees,
-        max_depth=decided(model.max_depth, rule.max_depth),
+        max_depth=value_or(model.max_depth, rule.max_depth),
         batch_size=n_trees if is_whole else min(int(model.batch_size), n_trees),
-        learning_rate=decided(model.learning_rate, rule.learning_rate),
+        learning_rate=value_or(model.learning_rate, rule.learning_rate),
         interaction_size=int(size),
-        noise_ridge=decided(model.noise_ridge, rule.noise_ridge),
+        noise_ridge=value_or(model.noise_ridge, rule.noise_ridge),
         joint_clip=clip,
-        hessian_scale=decided(model.hessian_scale, scale),
-        shrinkage=decided(model.shrinkage, rule.shrinkage),
+        hessian_scale=value_or(model.hessian_scale, scale),
+        shrinkage=value_or(model.shrinkage, rule.shrinkage),
         calibration=rule.calibration if is_calibrated else "none",
         calibration_share=rule.calibration_share if is_calibrated else 0.0,
     )
@@ -328,7 +328,7 @@ def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
         usual,
         n_trees=_trees_of_numbers(signal, m),
         max_depth=4 + sum(signal >= border for border in DEEPER),
-        learning_rate=max(LEAST_RATE, rate * min(1.0, decided(model.noise_ridge, NOISE_RIDGE) / NOISE_RIDGE)),
+        learning_rate=max(LEAST_RATE, rate * min(1.0, value_or(model.noise_ridge, NOISE_RIDGE) / NOISE_RIDGE)),
         noise_ridge=NOISE_RIDGE,
         joint_clip=CLIP,
         hessian_scale=HESSIAN_SCALE,

@@ -22,16 +22,16 @@ from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable
 from hedgerow.methods.line import (
+    choose_zoom,
     spread_question,
-    zoom_of,
 )
 from hedgerow.methods.start import (
     CountOctaves,
     LinearStart,
     constant_trees,
+    count_octaves,
     label_question,
     label_statistics,
-    octaves_of,
     read_level,
     read_mean,
 )
@@ -66,7 +66,7 @@ class StartResult:
         trees: what it gives to the model.
         update: those of its trees that the nodes' scores do not hold yet; the next question carries them.
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
-        zoom: of the residuals, see `hedgerow.losses.tables.zoomed`.
+        zoom: of the residuals, see `hedgerow.losses.tables.rescale_residuals`.
         n_records: as released with the mean.
         life_table: of a time to an event, as released.
     """
@@ -157,7 +157,7 @@ class MeanStart(Start):
         spread = yield replace(about_spread, update=first)
         n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
-        zoom = zoom_of((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
+        zoom = choose_zoom((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
         weights = np.array([[max(1, int(released[1])), 0]])
         return StartResult(((first, weights),), score_bound=SCORE_LIMIT, zoom=zoom, n_records=n_records)
 
@@ -183,7 +183,7 @@ class LevelStart(Start):
     n_constants = 1
 
     def questions(self) -> tuple[Query, ...]:
-        return (_counts(self.plan, CountOctaves, "level", octaves_of(self.plan), self.multipliers[0]),)
+        return (_counts(self.plan, CountOctaves, "level", count_octaves(self.plan), self.multipliers[0]),)
 
     def begin(self, grown: Grown) -> Beginning:
         run, label, (question,) = grown.run, self.plan.label, self.questions()
@@ -192,13 +192,13 @@ class LevelStart(Start):
         if found is not None:
             # From the middle of their range, by factors, to their mean.
             score = compute_score(found[0], label)
-            zoom = _zoom_of_counts(*found, run) if self.is_calibrated else 0
+            zoom = _choose_count_zoom(*found, run) if self.is_calibrated else 0
         first = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
         weights = np.array([[self.plan.privacy.n_records, 0]])
         return StartResult(((first, weights),), first, grow_score_bound(0, first), zoom)
 
 
-def _zoom_of_counts(mean: float, spread: float, run: Run) -> int:
+def _choose_count_zoom(mean: float, spread: float, run: Run) -> int:
     """By how many doublings residuals of counts are zoomed in on: the clip stays above a share of their spread.
 
     Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much; a few
@@ -207,7 +207,7 @@ def _zoom_of_counts(mean: float, spread: float, run: Run) -> int:
     """
     spread = max(1.0, math.sqrt(mean + mean * mean), spread)
     widest = run.loss.clip / float(run.loss.scales[0]) / LEAST_CLIP_OF_COUNTS
-    return zoom_of(spread * 2 / run.plan.label.bounds[1], run.loss, widest)
+    return choose_zoom(spread * 2 / run.plan.label.bounds[1], run.loss, widest)
 
 
 class BaselineStart(Start):

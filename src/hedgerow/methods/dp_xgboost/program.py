@@ -47,7 +47,7 @@ from hedgerow.methods.dp_xgboost.trees import (
     PureSpreadSums,
     SplitSelection,
 )
-from hedgerow.methods.line import zoom_of
+from hedgerow.methods.line import choose_zoom
 from hedgerow.methods.start import constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
@@ -83,7 +83,7 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
         asking.starts_with(start)
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
         spread = float((yield asking.spread())[0]) + laplace_noise(asking.settings.spread_scale)
-        asking.zoom = zoom_of(spread / RECORD_NORM / max(1.0, count), run.loss)
+        asking.zoom = choose_zoom(spread / RECORD_NORM / max(1.0, count), run.loss)
     for number in range(run.settings.n_trees):
         if number < DpXgboost.of(plan).sketch_rounds:
             _take_sketch(asking, candidates, (yield asking.sketch(candidates)))
@@ -105,7 +105,7 @@ class _Asking:
     Attributes:
         run, settings: what stays fixed.
         number: trees fitted so far, without a start.
-        zoom: of residuals, see `hedgerow.losses.tables.zoomed`.
+        zoom: of residuals, see `hedgerow.losses.tables.rescale_residuals`.
     """
 
     def __init__(self, run: Run, settings: DpXgboostSettings) -> None:
@@ -225,9 +225,9 @@ def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
     for _ in range(run.settings.max_depth):
         coins = np.array([randomness.coin() for _ in range(growing.alive.shape[1])])
         if DpXgboost.of(run.plan).splits == "exponential":
-            is_candidate = candidates_of(growing)
+            is_candidate = find_candidates(growing)
             chosen = yield asking.selection(growing, is_candidate, coins)
-            splits = splits_of(growing, is_candidate, coins, chosen)
+            splits = read_splits(growing, is_candidate, coins, chosen)
         else:
             released = yield asking.histograms(growing)
             histograms = pad_histograms(released, growing.bins.n_bins[None], len(coins), growing.bins.width)
@@ -236,7 +236,7 @@ def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
     return growing
 
 
-def candidates_of(growing: GrowingTrees) -> NDArray[np.bool_]:
+def find_candidates(growing: GrowingTrees) -> NDArray[np.bool_]:
     """Which splits of each node are possible: bool [n_nodes, k, width].
 
     Of a numeric feature, after each of its alive bins but the last; of a categorical one, each alive category alone,
@@ -252,7 +252,7 @@ def candidates_of(growing: GrowingTrees) -> NDArray[np.bool_]:
     return np.asarray(values & several[..., None] & (categorical | ~last))
 
 
-def splits_of(
+def read_splits(
     growing: GrowingTrees, is_candidate: NDArray[np.bool_], coins: NDArray[np.bool_], chosen: IntVector
 ) -> Splits:
     """The splits that were chosen; a node whose choice is no candidate of its own stays whole.

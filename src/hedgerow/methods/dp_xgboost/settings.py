@@ -26,7 +26,7 @@ from hedgerow.privacy.accountants import bisect, get_accountant
 from hedgerow.privacy.cost import amplify_epsilon
 from hedgerow.privacy.schedule import Exchanges, Schedule
 from hedgerow.protocol.queries import SAMPLING_STEPS, Choice, PureNoise, PureQuery
-from hedgerow.training.settings import Settings, decided, most_bins
+from hedgerow.training.settings import Settings, most_bins, value_or
 
 DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE = 20, 4, 0.3
 NOISE_RIDGE, NOISE_RIDGE_OF_NUMBERS = 1.0, 12.0
@@ -135,11 +135,11 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
     """
     model, own = plan.model, DpXgboost.of(plan)
     settings = DpXgboostSettings(
-        n_trees=decided(model.n_trees, DEFAULT_TREES),
-        max_depth=decided(model.max_depth, DEFAULT_DEPTH),
-        learning_rate=decided(model.learning_rate, DEFAULT_LEARNING_RATE),
+        n_trees=value_or(model.n_trees, DEFAULT_TREES),
+        max_depth=value_or(model.max_depth, DEFAULT_DEPTH),
+        learning_rate=value_or(model.learning_rate, DEFAULT_LEARNING_RATE),
         interaction_size=len(plan.features),
-        noise_ridge=decided(model.noise_ridge, NOISE_RIDGE_OF_NUMBERS if plan.label.kind.is_number else NOISE_RIDGE),
+        noise_ridge=value_or(model.noise_ridge, NOISE_RIDGE_OF_NUMBERS if plan.label.kind.is_number else NOISE_RIDGE),
         shrinkage=float(plan.label.kind.is_number) if own.shrinkage is None else own.shrinkage,
         start_scale=0,
         spread_scale=0,

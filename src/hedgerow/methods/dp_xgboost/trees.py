@@ -161,7 +161,7 @@ def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDAr
             candidates = np.flatnonzero(query.is_candidate[node, slot])
             if len(candidates):
                 places.append(slot * width + candidates)
-                own = _scores_of(query, sums[node, slot], node, slot)
+                own = _score_splits(query, sums[node, slot], node, slot)
                 scores.append([own[candidate] for candidate in candidates.tolist()])
         empty: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         found.append((np.concatenate(places) if places else empty, _in_words([*itertools.chain(*scores)])))
@@ -178,7 +178,7 @@ def _in_words(scores: Sequence[int]) -> NDArray[np.int64]:
     return np.array([max(0, score - beyond) for score in scores], dtype=np.int64)
 
 
-def _scores_of(query: SplitSelection, sums: NDArray[np.int64], node: int, slot: int) -> list[int]:
+def _score_splits(query: SplitSelection, sums: NDArray[np.int64], node: int, slot: int) -> list[int]:
     """The score of a split at each position, from the exact sums of one node's bins, int64 [n_bins, 2]."""
     is_alive = query.is_alive[node, slot]
     # Sums modulo 2^64, as the words that they come from.

@@ -30,10 +30,10 @@ from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import (
     SGbdtSettings,
     SGbdtTerms,
+    build_start,
     round_filter,
     start_exchanges,
-    start_of,
-    statistics_of,
+    start_statistics,
 )
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
 from hedgerow.methods.start import constant_trees, label_question, read_mean
@@ -61,7 +61,7 @@ def s_gbdt(plan: Plan, settings: Settings) -> Program:
     grown = Grown(Run.from_plan(plan, settings))
     with suppress(EndedEarly):
         yield from _boost(grown)
-    if len(grown.batches) == 1 and terms_of(grown.run).has_mean:
+    if len(grown.batches) == 1 and read_terms(grown.run).has_mean:
         # The initial score alone says the same of every record: that is not a model.
         return empty_ensemble(grown.run)
     return grown.ensemble()
@@ -69,24 +69,24 @@ def s_gbdt(plan: Plan, settings: Settings) -> Program:
 
 def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     run, plan = grown.run, grown.run.plan
-    terms = terms_of(run)
+    terms = read_terms(run)
     source, ordered = _Structures(run), run.make_ordered_sum()
     update: FittedTrees | None = None
     known = 0
     mean_noise, linear_noise, line_noise = terms.multipliers
     n_before = Schedule(tuple(start_exchanges(plan, terms))).n_exchanges
     if terms.has_mean:
-        released = yield label_question(statistics_of(plan), mean_noise, 1)
+        released = yield label_question(start_statistics(plan), mean_noise, 1)
         update = _initial_score(run, released)
         support = np.zeros((1, update.trees.n_leaves), dtype=np.int64)
         support[0, 0] = max(0, int(released[1]))
         grown.add(update, support)
     if terms.is_linear:
         first = int(terms.has_mean)
-        start, update = yield from start_of(plan).ask(run, linear_noise, _largest(run), first, update=update)
+        start, update = yield from build_start(plan).ask(run, linear_noise, _largest(run), first, update=update)
         grown.add(start, None)
         ordered.add(start.trees, start.values)
-        known = first + start_of(plan).n_trees - update.trees.n_trees
+        known = first + build_start(plan).n_trees - update.trees.n_trees
     for number in range(terms.n_rounds):
         trees = source.draw(number)
         query = SampledLeafSums(
@@ -116,7 +116,7 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
         yield from calibrate_by_spread(grown, exchange, centre, line_multipliers(line_noise), update, known)
 
 
-def terms_of(run: Run) -> SGbdtTerms:
+def read_terms(run: Run) -> SGbdtTerms:
     """The run's terms; ValueError for the settings of another algorithm."""
     if not isinstance(run.settings, SGbdtSettings):
         raise ValueError("these are not the settings of S-GBDT")
@@ -180,7 +180,7 @@ def _largest(run: Run) -> int:
 
 def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     """The mean label, or the log-odds of its class, as a tree of one value."""
-    mean = read_mean(released, statistics_of(run.plan))
+    mean = read_mean(released, start_statistics(run.plan))
     if run.plan.label.kind.is_number:
         value = min(max(mean, -1.0), 1.0)
     else:

@@ -37,7 +37,7 @@ from hedgerow.privacy.calibration import smallest
 from hedgerow.privacy.events import GaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.schedule import Exchanges, Schedule
 from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms, SampledQuery
-from hedgerow.training.settings import Settings, decided
+from hedgerow.training.settings import Settings, value_or
 
 DEFAULT_ROUNDS = 100
 MEAN_SHARE = 0.1
@@ -150,7 +150,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
         PrivacyError: when no noise keeps the promise.
     """
     section, privacy = SGbdt.of(plan), plan.privacy
-    n_regular = decided(plan.model.n_trees, DEFAULT_ROUNDS)
+    n_regular = value_or(plan.model.n_trees, DEFAULT_ROUNDS)
     threshold = max(1, math.floor(section.subsampling_ratio * SAMPLING_STEPS))
     share = section.initial_score_share
     n_rounds = n_regular + section.extra_rounds
@@ -192,7 +192,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
 
 
 def _depth(plan: Plan) -> int:
-    return decided(plan.model.max_depth, 2 if plan.label.kind.is_number else 4)
+    return value_or(plan.model.max_depth, 2 if plan.label.kind.is_number else 4)
 
 
 @lru_cache(maxsize=256)
@@ -241,7 +241,7 @@ def _charges(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTe
     return filter_terms(s_gbdt_loss(plan), noise_multiplier, terms.order, terms.budget, divergence)
 
 
-def statistics_of(plan: Plan) -> tuple[int, int, int]:
+def start_statistics(plan: Plan) -> tuple[int, int, int]:
     """Unit, clip and support of the initial score's release."""
     return label_statistics(SGbdt.of(plan).label_clip if plan.label.kind.is_number else 0.5)
 
@@ -249,8 +249,8 @@ def statistics_of(plan: Plan) -> tuple[int, int, int]:
 def start_exchanges(plan: Plan, terms: SGbdtTerms) -> list[Exchanges]:
     """What is asked before the first round."""
     mean, linear, _ = terms.multipliers
-    first = [Exchanges(label_question(statistics_of(plan), mean, 1))] if terms.has_mean else []
-    return first + (start_of(plan).exchanges(linear) if terms.is_linear else [])
+    first = [Exchanges(label_question(start_statistics(plan), mean, 1))] if terms.has_mean else []
+    return first + (build_start(plan).exchanges(linear) if terms.is_linear else [])
 
 
 def s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> Schedule:
@@ -271,7 +271,7 @@ def s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, dept
     return Schedule((*start_exchanges(plan, terms), Exchanges(of_round, terms.n_rounds), *last))
 
 
-def start_of(plan: Plan) -> LinearStart:
+def build_start(plan: Plan) -> LinearStart:
     """The linear start of a plan."""
     section = SGbdt.of(plan)
     return LinearStart(plan, section.gradient_clip, section.linear_scale)
@@ -299,7 +299,7 @@ class SGbdtSettings(Settings):
         return s_gbdt_loss(plan)
 
     def linear_loss(self, plan: Plan) -> Loss:
-        return start_of(plan).loss
+        return build_start(plan).loss
 
     def schedule(self, plan: Plan) -> Schedule:
         return s_gbdt_schedule(plan, self.s_gbdt, self.noise_multiplier, self.max_depth)
@@ -310,10 +310,10 @@ def resolve_s_gbdt(plan: Plan) -> SGbdtSettings:
     model = plan.model
     terms, noise_multiplier = s_gbdt_terms(plan)
     return SGbdtSettings(
-        n_trees=terms.n_rounds + (start_of(plan).n_trees if terms.is_linear else 0) + int(terms.has_mean),
+        n_trees=terms.n_rounds + (build_start(plan).n_trees if terms.is_linear else 0) + int(terms.has_mean),
         max_depth=_depth(plan),
-        learning_rate=decided(model.learning_rate, 0.1),
-        noise_ridge=decided(model.noise_ridge, 1.0),
+        learning_rate=value_or(model.learning_rate, 0.1),
+        noise_ridge=value_or(model.noise_ridge, 1.0),
         noise_multiplier=noise_multiplier,
         s_gbdt=terms,
     )
