@@ -34,7 +34,7 @@ from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.release import Releaser
-from hedgerow.survey.bounds import classes_of_votes
+from hedgerow.survey.bounds import read_vote_classes
 from hedgerow.survey.queries import RawSite, TextVotes, blank, in_records, noise_deviation
 
 EPSILONS = (0.1, 0.5, 1.0)
@@ -291,5 +291,5 @@ def _spelt(texts: pd.DataFrame, epsilon: float, share: float, seed: int) -> dict
     votes = in_records(Releaser(SeededNoise(seed)).release(query, exact))
     per_column = votes.reshape(len(cells), -1)
     return {
-        name: list(classes_of_votes(own, noise_deviation(query))) for name, own in zip(texts, per_column, strict=True)
+        name: list(read_vote_classes(own, noise_deviation(query))) for name, own in zip(texts, per_column, strict=True)
     }

@@ -145,7 +145,7 @@ def test_the_first_fit_says_once_why_it_is_slow(
     X, y = numbers
     for is_compiled, n_lines in ((False, 1), (True, 0)):
         monkeypatch.setattr(base, "has_compiled", lambda is_compiled=is_compiled: is_compiled)
-        base.tell_of_first_fit.cache_clear()
+        base.note_first_fit.cache_clear()
         caplog.clear()
         for _ in range(2):
             declared().fit(X[:200], y[:200])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, Model
 from hedgerow.app.progress import survey_facts
 from hedgerow.errors import DataError, PlanError, PrivacyError, UsageError
-from hedgerow.estimators.base import FewRecordsWarning, warn_of_few_records
+from hedgerow.estimators.base import FewRecordsWarning, warn_about_few_records
 from hedgerow.local.survey import Surveyed, survey_sites
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
@@ -103,7 +103,7 @@ def test_values_that_single_precision_does_not_hold_are_told(values: list[float]
         assert own.unheld == pytest.approx(np.isin(cells, values).sum(), rel=0.1)
         assert own.doubt in dict(survey_facts(found, ("x",)))["x"]
         with pytest.warns(FewRecordsWarning, match="In x: .*single precision"):
-            warn_of_few_records(Questions.of_plan(epsilon=1.0, delta=1e-6, n_columns=1), found, {"x": (0, own)}, ())
+            warn_about_few_records(Questions.of_plan(epsilon=1.0, delta=1e-6, n_columns=1), found, {"x": (0, own)}, ())
 
 
 def test_noise_alone_makes_a_far_octave_in_one_column_of_eleven_thousand() -> None:

@@ -23,7 +23,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Purpose
-from hedgerow.survey.bounds import range_of_octaves
+from hedgerow.survey.bounds import find_range
 from hedgerow.survey.curves import SurvivalCounts
 from hedgerow.survey.queries import (
     N_OCTAVES,
@@ -221,7 +221,7 @@ def test_bounds_of_whole_numbers_hold_them_where_noise_looks_like_fractions(sign
     """Zeros and ones stay between the bounds, whatever octave of fractions the noise makes stand out beside them."""
     counts = np.bincount(find_octaves(np.repeat([0.0, 1.0], [700, 300])), minlength=N_OCTAVES).astype(float)
     counts[find_octaves(np.array([sign * 2.0**size]))] += 60
-    assert range_of_octaves(counts, 0.0, 10.0, 1000).bounds == (0, 1)
+    assert find_range(counts, 0.0, 10.0, 1000).bounds == (0, 1)
 
 
 @pytest.mark.parametrize(("high", "is_shown"), [(40.0, False), (95.0, True)])

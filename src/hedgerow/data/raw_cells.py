@@ -29,7 +29,7 @@ from hedgerow.data.units import RowCount, RowsLeftOut, count_left_out, rows_with
 from hedgerow.survey.kinds import ABSENT, DATE, NUMBER, TEXT
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import AskedColumn
-from hedgerow.survey.requests import Asked, OpenTable, declared_column
+from hedgerow.survey.requests import Asked, OpenTable, declare_column
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +211,7 @@ def read_raw_site(
         label = (AskedColumn(asked.trial.label.name),) if asked.label_asked else ()
         # Where nothing but the number of records is asked for, any column tells how many rows there are.
         names = asked.columns or ("" if label else asked.trial.feature_names[:1])
-        columns = (*(declared_column(features[name]) for name in names), *label)
+        columns = (*(declare_column(features[name]) for name in names), *label)
     table = read_raw(location, columns, privacy.unit, privacy.line_breaks)
     tell(table.rows)
     return bound_tables({"": table}, asked)[""]

@@ -48,7 +48,7 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.outlook import LEAST_BUCKETS, doubt_of, with_buckets
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.server.release import Progress
-from hedgerow.survey.bounds import BOOLEANS, Findings, Range, kind_of_counts
+from hedgerow.survey.bounds import BOOLEANS, Findings, Range, classify_counts
 from hedgerow.survey.kinds import DATE, N_KINDS, NUMBER, TRUTH, number_like
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.questions import Questions
@@ -110,7 +110,7 @@ class Declaration:
             typed = {name: listed.get(name, []) for name, own in given.items() if _is_word(own, FROM_TYPE)}
         known = {**given, **typed}
         from_data = _is_word(bounds, FROM_DATA)
-        by_name = {} if from_data else _bounds_of(bounds, [name for name in names if name not in known], names)
+        by_name = {} if from_data else _read_bounds(bounds, [name for name in names if name not in known], names)
         declared = {name: pair for name, pair in by_name.items() if pair != PRIVATE}
         private = tuple(name for name in names if name not in known and name not in declared)
         return cls(declared, known, typed, private, from_data)
@@ -130,7 +130,7 @@ def is_one_pair(bounds: Any) -> bool:
 _BOUNDS = '(min, max) for each feature, None for a categorical one, or "private" to find them by noisy counts'
 
 
-def _bounds_of(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+def _read_bounds(bounds: Any, wanted: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     """By name, of the wanted features: (min, max), or "private"; raises UsageError."""
     if bounds is None:
         raise UsageError("bounds-missing")
@@ -163,7 +163,7 @@ def is_dataframe(X: Any) -> bool:
     return hasattr(X, "shape") and hasattr(X, "__getitem__") and hasattr(X, "columns")
 
 
-def columns_of(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Columns:
+def read_columns(X: Any, names: Sequence[str], *, with_lists: bool = False) -> Columns:
     """The columns of `X` by name, in order; raises DataError for a type that cannot be read, by the column's name.
 
     Args:
@@ -219,7 +219,7 @@ def column(table: Table, names: Sequence[str], name: str) -> Any:
     return table[:, names.index(name)]
 
 
-def planned_features(
+def plan_features(
     table: Table, names: Sequence[str], declaration: Declaration, found: Mapping[str, tuple[int, Range | None]]
 ) -> list[dict[str, Any]]:
     """The plan's [[features]] tables.
@@ -236,14 +236,14 @@ def planned_features(
             low, high = declaration.bounds[name]
             own = {"type": "date" if isinstance(low, str) else "numeric", "min": low, "max": high}
         elif declaration.from_data:
-            own = {**_read_off(column(table, names, name), table, name), "origin": READ_OFF}
+            own = {**_find_bounds_in_data(column(table, names, name), table, name), "origin": READ_OFF}
         else:
-            own = {**_found_feature(*found[name]), "origin": FOUND}
+            own = {**_build_found_feature(*found[name]), "origin": FOUND}
         features.append({"name": name, **own})
     return features
 
 
-def _found_feature(kind: int, found: Range | None) -> dict[str, Any]:
+def _build_found_feature(kind: int, found: Range | None) -> dict[str, Any]:
     """A feature of which nothing is declared, by what noisy counts say of it."""
     if found is None:
         if kind == TRUTH:
@@ -253,12 +253,12 @@ def _found_feature(kind: int, found: Range | None) -> dict[str, Any]:
     return {"type": "date" if kind == DATE else "numeric", "min": low, "max": high, "integer": found.is_whole}
 
 
-def _read_off(cells: Any, table: Table, name: str) -> dict[str, Any]:
+def _find_bounds_in_data(cells: Any, table: Table, name: str) -> dict[str, Any]:
     """A feature by exact counts of its rows."""
     if not isinstance(table, Columns):
         low, high = finite_range(cells)
         return {"type": "numeric", "min": low, "max": high}
-    kind = kind_of_counts(np.bincount(cells.kinds, minlength=N_KINDS).astype(np.float64), 0.0)
+    kind = classify_counts(np.bincount(cells.kinds, minlength=N_KINDS).astype(np.float64), 0.0)
     if kind in (NUMBER, DATE):
         low, high = finite_range(cells.numbers if kind == NUMBER else cells.days)
         if kind == NUMBER:
@@ -293,7 +293,7 @@ def encode_rows(
     n_rows, outside = codes.shape[1], {name: own.n_cells for name, own in unfit.items()}
     if not is_training:
         # A column of which no cell is read is told of when it is predicted from.
-        _warn_of(n_rows, {name: n_cells for name, n_cells in outside.items() if n_cells < n_rows})
+        _warn_about_columns(n_rows, {name: n_cells for name, n_cells in outside.items() if n_cells < n_rows})
         return codes, None
     # What a table's columns are converted to is larger than the table, so it is made anew; sites ask one after another.
     held = HeldValues(grid, lru_cache(maxsize=4)(values)) if grid.divisible else None
@@ -301,9 +301,9 @@ def encode_rows(
         return codes, held
     with np.errstate(over="ignore"):
         counts = count_beyond((own if own.dtype.kind == "i" else own.astype(np.float32) for own in columns), plan)
-        # Of bounds that were found, `warn_of_few_records` speaks.
+        # Of bounds that were found, `warn_about_few_records` speaks.
         found = {own.name for own in plan.features if own.origin == FOUND}
-        _warn_of(n_rows, {name: count * (name not in found) + outside[name] for name, count in counts})
+        _warn_about_columns(n_rows, {name: count * (name not in found) + outside[name] for name, count in counts})
     texts = [own.name for own in plan.features if own.is_hashed and own.origin == FOUND]
     odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
     if question := ask_about_texts(odd):
@@ -311,7 +311,7 @@ def encode_rows(
     return codes, held
 
 
-def _warn_of(n_rows: int, beyond: Mapping[str, int]) -> None:
+def _warn_about_columns(n_rows: int, beyond: Mapping[str, int]) -> None:
     """Tell the caller of columns of which many cells are beyond the plan, or of another kind."""
     if n_rows >= FEWEST_TO_WARN and (said := ContributionReport(n_rows, n_rows, 0, beyond=beyond).warning):
         warn_caller(said, BeyondPlanWarning)
@@ -361,7 +361,7 @@ def _not_signs(given: Any, names: Sequence[str]) -> UsageError:
     return UsageError("argument", code="monotonic-cst", name="monotonic_cst", value=given, expected=expected)
 
 
-def named_signs(given: Any, names: Sequence[str]) -> dict[str, int]:
+def signs_by_name(given: Any, names: Sequence[str]) -> dict[str, int]:
     """What is known of features' directions, by name: 1, -1 or 0; UsageError for what says no such thing."""
     if given is None:
         return {}
@@ -374,7 +374,7 @@ def named_signs(given: Any, names: Sequence[str]) -> dict[str, int]:
     return {name: int(sign) for name, sign in signs.items()}
 
 
-def named_groups(given: Any, names: Sequence[str]) -> list[list[str]]:
+def groups_by_name(given: Any, names: Sequence[str]) -> list[list[str]]:
     """Which features may meet, by name; none where all may. UsageError for what says no such thing."""
     if given is None:
         return []
@@ -444,7 +444,7 @@ class FewRecordsWarning(UserWarning):
     """There are few records at this epsilon, for a model or for what a survey was asked."""
 
 
-def warn_of_few_records(
+def warn_about_few_records(
     questions: Questions, findings: Findings, found: Mapping[str, tuple[int, Range | None]], parameters: Collection[str]
 ) -> None:
     """Warn by what was released: few records for epsilon, or a column of which nothing stood out.
@@ -474,7 +474,7 @@ def warn_of_few_records(
 
 
 @dataclass(frozen=True, eq=False)
-class Holders:
+class RowOwners:
     """Whose the rows are, as `fit` is told.
 
     Attributes:
@@ -491,7 +491,7 @@ SECONDS_BEFORE_PROGRESS = 1.0
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class FitInputs:
     """What is known before training.
 
     Attributes:
@@ -518,7 +518,7 @@ class Start:
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
+class TrainingInputs:
     """What a training needs.
 
     Attributes:
@@ -531,7 +531,7 @@ class Ready:
     table: Table
     y: Any
     label: Mapping[str, Any]
-    start: Start
+    start: FitInputs
 
 
 class PrivateTrees(BaseEstimator):
@@ -551,7 +551,7 @@ class PrivateTrees(BaseEstimator):
         tags.input_tags.string = True
         return tags
 
-    def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
+    def _ready(self, X: Any, y: Any, holders: RowOwners) -> TrainingInputs:
         """Read `X` and `y`, and find what is not declared; arguments and errors as in `fit`."""
         raise NotImplementedError
 
@@ -585,7 +585,7 @@ class PrivateTrees(BaseEstimator):
         if not self._reads_columns(X, is_fit):
             return matrix
         said = self.categories.values() if isinstance(self.categories, Mapping) else [self.categories]
-        return columns_of(X, self._feature_names(), with_lists=any(_is_word(own, FROM_TYPE) for own in said))
+        return read_columns(X, self._feature_names(), with_lists=any(_is_word(own, FROM_TYPE) for own in said))
 
     def _reads_columns(self, X: Any, is_fit: bool) -> bool:
         """Whether `X` is read column by column: each table, and a matrix with columns that are no numbers."""
@@ -603,7 +603,7 @@ class PrivateTrees(BaseEstimator):
 
     # Training ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, table: Table, n_rows: int, holders: Holders, asked: str = "", label: Any = None) -> Start:
+    def _begin(self, table: Table, n_rows: int, holders: RowOwners, asked: str = "", label: Any = None) -> FitInputs:
         """Find by a survey what is not declared. Everything that can be refused without it, is refused before it.
 
         Args:
@@ -619,19 +619,19 @@ class PrivateTrees(BaseEstimator):
         rows: Rows = {"site": None}
         if self.secure_sums:
             # Whether there are masks is what the caller says, not what names stand in `sites`.
-            rows = rows_of_sites(holders.sites, n_rows)
+            rows = rows_by_site(holders.sites, n_rows)
             for count in range(len(rows), SMALLEST_MASKED_COHORT):
-                rows = {**rows, free_name(f"no rows {count}", list(rows)): np.empty(0, dtype=np.intp)}
+                rows = {**rows, unused_name(f"no rows {count}", list(rows)): np.empty(0, dtype=np.intp)}
         else:
-            rows_of_sites(holders.sites, n_rows)
+            rows_by_site(holders.sites, n_rows)
         declaration = Declaration.of(self.bounds, self.categories, table, names)
         private = () if declaration.from_data else declaration.private
-        start = Start(
+        start = FitInputs(
             structure_seed, noise, rows, Findings(1), Ledger(), declaration,
             dict.fromkeys(private, (NUMBER, Range(0.0, 1.0))), has_units=holders.units is not None,
         )  # fmt: skip
-        trial_label = {"name": free_name("label", names), **_TRIAL_LABEL}
-        trial = self._plan(table, names, trial_label, replace(start, n_records=self._declared_n_records(n_rows) or 1))
+        trial_label = {"name": unused_name("label", names), **_TRIAL_LABEL}
+        trial = self._plan(table, names, trial_label, replace(start, n_records=self._read_n_records(n_rows) or 1))
         if holders.units is not None:
             kept = self._within_bound(holders.units, n_rows, trial)
             start, n_rows = replace(start, rows=only_rows(start.rows, kept)), int(np.count_nonzero(kept))
@@ -642,7 +642,7 @@ class PrivateTrees(BaseEstimator):
             accountant=trial.privacy.accountant,
             n_columns=0 if is_table else len(private),
             n_unknown=len(private) if is_table else 0,
-            n_records=self._declared_n_records(n_rows),
+            n_records=self._read_n_records(n_rows),
             label=asked,
             rows_per_unit=trial.privacy.rows_per_unit,
         )
@@ -650,14 +650,14 @@ class PrivateTrees(BaseEstimator):
             return replace(start, n_records=questions.n_records)
         raw = [column(table, names, name) for name in private] + ([label] if asked else [])
         n_all = n_rows if holders.units is None else len(kept)
-        tell_of_first_fit()
+        note_first_fit()
         surveyed = survey_sites(questions, {name: RawSite(raw, own, n_all) for name, own in start.rows.items()}, noise)
         findings = surveyed.findings
         found = dict(zip(private, findings.unknown or [(NUMBER, own) for own in findings.ranges], strict=True))
         if asked and findings.lacks_label and findings.label_kind != DATE:
             account = compute_account(questions.accountant, surveyed.ledger.events(), questions.delta)
             findings.require_label(account.epsilon)
-        warn_of_few_records(questions, findings, found, self.get_params())
+        warn_about_few_records(questions, findings, found, self.get_params())
         return replace(start, findings=findings, ledger=surveyed.ledger, found=found, n_records=findings.n_records)
 
     def _within_bound(self, units: Any, n_rows: int, trial: Plan) -> NDArray[np.bool_]:
@@ -675,15 +675,15 @@ class PrivateTrees(BaseEstimator):
         kept[rows] = True
         return kept
 
-    def _train(self, ready: Ready) -> None:
+    def _train(self, ready: TrainingInputs) -> None:
         names, table, start = self._feature_names(), ready.table, ready.start
-        plan = self._plan(table, names, {"name": free_name("label", names), **ready.label}, start)
+        plan = self._plan(table, names, {"name": unused_name("label", names), **ready.label}, start)
         if doubt := doubt_of(plan):
             warn_caller(f"{doubt}.", FewRecordsWarning)
         threads = use_threads(count_threads(self.n_jobs))
-        with _in_parameters(self), threads as n_threads, self._shown(plan, len(start.rows)) as progress:
+        with _in_parameters(self), threads as n_threads, self._show_progress(plan, len(start.rows)) as progress:
             site_data = self._site_data(plan, table, ready.y, start.rows)
-            tell_of_first_fit()
+            note_first_fit()
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
         self.columns_ = {own.name: (own.type, own.origin) for own in plan.features}
         self.privacy_report_ = self.model_.report
@@ -698,7 +698,7 @@ class PrivateTrees(BaseEstimator):
         encoded = encode_rows(table, plan, build_grid(plan), is_training=True)
         return split_sites(encoded, labels, rows, kept)
 
-    def _shown(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
+    def _show_progress(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
         """What shows how far a training is, where that is asked for."""
         if not self.verbose:
             return nullcontext()
@@ -710,20 +710,20 @@ class PrivateTrees(BaseEstimator):
         """Which rows are trained on; None for all."""
         return None
 
-    def _plan(self, table: Table, names: Sequence[str], label: Mapping[str, Any], start: Start) -> Plan:
+    def _plan(self, table: Table, names: Sequence[str], label: Mapping[str, Any], start: FitInputs) -> Plan:
         declaration = start.declaration
         unit: dict[str, Any] = {}
         if start.has_units:
-            name = free_name("unit", [*names, label["name"]])
-            unit = {"unit": name, "max_rows_per_unit": plain(self.max_rows_per_unit)}
+            name = unused_name("unit", [*names, label["name"]])
+            unit = {"unit": name, "max_rows_per_unit": to_python(self.max_rows_per_unit)}
         sections = self._model_sections(start.structure_seed)
-        groups = named_groups(getattr(self, "interaction_cst", None), names)
+        groups = groups_by_name(getattr(self, "interaction_cst", None), names)
         if groups:
             sections["model"]["interaction_constraints"] = groups
-        signs = named_signs(self.monotonic_cst, names)
+        signs = signs_by_name(self.monotonic_cst, names)
         features = [
             {**feature, **({"monotone": _DIRECTIONS[signs[feature["name"]]]} if signs.get(feature["name"]) else {})}
-            for feature in planned_features(table, names, declaration, start.found)
+            for feature in plan_features(table, names, declaration, start.found)
         ]
         if not start.ledger.releases:
             # Before the survey, nothing is found yet.
@@ -733,7 +733,7 @@ class PrivateTrees(BaseEstimator):
             "name": type(self).__name__,
             **sections,
             "privacy": {
-                "epsilon": plain(self.epsilon),
+                "epsilon": to_python(self.epsilon),
                 "delta": self._delta,
                 "accountant": self.accountant,
                 "n_records": start.n_records,
@@ -752,18 +752,18 @@ class PrivateTrees(BaseEstimator):
 
     def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
         """The plan's [model], and the section of its algorithm."""
-        model = {name: plain(getattr(self, name)) for name in _MODEL_PARAMETERS if hasattr(self, name)}
+        model = {name: to_python(getattr(self, name)) for name in _MODEL_PARAMETERS if hasattr(self, name)}
         return {"model": {**model, "structure_seed": structure_seed}}
 
-    def _declared_n_records(self, n_rows: int) -> Any:
+    def _read_n_records(self, n_rows: int) -> Any:
         """As it is declared, or read off the data where the caller asks for that; None to find it."""
         if self.n_records is not None:
-            return plain(self.n_records)
+            return to_python(self.n_records)
         return n_rows if self._reads_data else None
 
     @property
     def _delta(self) -> Any:
-        return DEFAULT_DELTA if self.delta is None else plain(self.delta)
+        return DEFAULT_DELTA if self.delta is None else to_python(self.delta)
 
     @property
     def _reads_data(self) -> bool:
@@ -792,21 +792,21 @@ class PrivateTrees(BaseEstimator):
 
         They add up to 1, or are all 0 where no feature moves a prediction; see `hedgerow.trees.importances`.
         """
-        values = importances(self._fitted().ensemble).values
+        values = importances(self._require_model().ensemble).values
         total = values.sum()
         return np.asarray(values / total if total > 0 else values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model file, which `Model.load` and the command `hedgerow` read; see `Model.save`."""
-        self._fitted().save(os.fspath(path))
+        self._require_model().save(os.fspath(path))
 
     def to_xgboost(self) -> dict[str, Any]:
         """The model as XGBoost's JSON; see `Model.to_xgboost`."""
-        return self._fitted().to_xgboost()
+        return self._require_model().to_xgboost()
 
     def to_onnx(self) -> Any:
         """The model as an `onnx.ModelProto`, with labels as in `classes_` where they are whole numbers or text."""
-        model = self._fitted()
+        model = self._require_model()
         classes = getattr(self, "classes_", None)
         if classes is None or classes.dtype.kind not in "iu":
             return model.to_onnx()
@@ -814,9 +814,9 @@ class PrivateTrees(BaseEstimator):
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw what each feature adds to the score into a file; see `hedgerow.models.plots.plot_shapes`."""
-        plot_shapes(self._fitted(), os.fspath(path))
+        plot_shapes(self._require_model(), os.fspath(path))
 
-    def _fitted(self) -> Model:
+    def _require_model(self) -> Model:
         check_is_fitted(self, "model_")
         return self.model_
 
@@ -824,7 +824,7 @@ class PrivateTrees(BaseEstimator):
 
     def explain(self, X: Any) -> Explanation:
         """What each feature adds to each prediction: exact Shapley values; see `Model.explain`."""
-        return self._fitted().explain_codes(self._codes(X))
+        return self._require_model().explain_codes(self._codes(X))
 
     def _codes(self, X: Any) -> CodeArray:
         check_is_fitted(self, "model_")
@@ -837,7 +837,7 @@ Rows = Mapping[str, NDArray[np.intp] | None]
 """By a site's name, which rows it has: intp [n]; None for all of them."""
 
 
-def rows_of_sites(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
+def rows_by_site(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
     """Each site's rows, by the site's name.
 
     Args:
@@ -875,7 +875,7 @@ def split_sites(
     Args:
         encoded: of all rows, see `encode_rows`.
         labels: int32 [n].
-        rows: of each site, see `rows_of_sites`.
+        rows: of each site, see `rows_by_site`.
         kept: bool [n], the rows that are used; None for all.
     """
     data = SiteData(encoded[0], labels, encoded[1])
@@ -884,7 +884,7 @@ def split_sites(
 
 
 @cache
-def tell_of_first_fit() -> None:
+def note_first_fit() -> None:
     """Say on stderr, once a process, why the first fit of an installation takes long; a program may handle the log.
 
     It is no warning of Python's: nothing is wrong, and a program that makes errors of those goes on.
@@ -938,20 +938,20 @@ def is_missing(value: Any) -> bool:
         return type(value).__name__ == "NAType"
 
 
-def free_name(wanted: str, taken: Sequence[str]) -> str:
+def unused_name(wanted: str, taken: Sequence[str]) -> str:
     """A name for a column that has none."""
     while wanted in taken:
         wanted += "_"
     return wanted
 
 
-def keep_parameters(estimator: BaseEstimator, arguments: Mapping[str, Any]) -> None:
+def store_parameters(estimator: BaseEstimator, arguments: Mapping[str, Any]) -> None:
     """Set every parameter of an `__init__` under its own name, as scikit-learn wants it: `arguments` are its locals."""
     for name in arguments:
         if name not in ("self", "__class__"):
             setattr(estimator, name, arguments[name])
 
 
-def plain(value: Any) -> Any:
+def to_python(value: Any) -> Any:
     """numpy's numbers, as grid searches give them, as Python's."""
     return value.item() if isinstance(value, np.generic) else value

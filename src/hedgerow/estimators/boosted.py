@@ -37,20 +37,20 @@ from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import DataError, UsageError, warn_caller
 from hedgerow.estimators.base import (
     PRIVATE,
-    Holders,
+    FitInputs,
     PrivateTrees,
-    Ready,
+    RowOwners,
     Rows,
-    Start,
+    TrainingInputs,
     finite_range,
-    free_name,
     is_dataframe,
     is_missing,
-    keep_parameters,
     only_rows,
-    plain,
     refuse_weights,
-    rows_of_sites,
+    rows_by_site,
+    store_parameters,
+    to_python,
+    unused_name,
 )
 from hedgerow.local.training import evaluate_federated
 from hedgerow.losses.censored import concordance
@@ -141,7 +141,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         secure_sums: bool = False,
         verbose: int = 0,
     ) -> None:
-        keep_parameters(self, locals())
+        store_parameters(self, locals())
 
     def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPGBDTClassifier:
         """Train over the sites that hold the rows.
@@ -165,10 +165,10 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         model and its report to others, never errors.
         """
         refuse_weights(others)
-        self._train(self._ready(X, y, Holders(sites, units)))
+        self._train(self._ready(X, y, RowOwners(sites, units)))
         return self
 
-    def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
+    def _ready(self, X: Any, y: Any, holders: RowOwners) -> TrainingInputs:
         y = _one_column(y, X)
         cells = _read_values(y)
         if self._finds_classes and cells is not None:
@@ -193,7 +193,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
         label |= {"origin": self._origin_of_label(self.classes)}
         # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
-        return Ready(table, y if cells is None else cells, label, start)
+        return TrainingInputs(table, y if cells is None else cells, label, start)
 
     def _encoded(self, y: Any, plan: Plan) -> NDArray[np.int32]:
         return _class_indices(y, self.classes_, may_be_others=self._finds_classes)
@@ -206,7 +206,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     def _finds_classes(self) -> bool:
         return self.classes is None and not self._reads_data
 
-    def _read_found_classes(self, start: Start) -> NDArray[Any]:
+    def _read_found_classes(self, start: FitInputs) -> NDArray[Any]:
         """The classes that were found, sorted; their type follows from what was found as well, never from that of y."""
         found = start.findings
         if found.label_kind == DATE:
@@ -293,15 +293,15 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         verbose: int = 0,
         loss: str = "squared_error",
     ) -> None:
-        keep_parameters(self, locals())
+        store_parameters(self, locals())
 
     def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPGBDTRegressor:
         """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`."""
         refuse_weights(others)
-        self._train(self._ready(X, y, Holders(sites, units)))
+        self._train(self._ready(X, y, RowOwners(sites, units)))
         return self
 
-    def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
+    def _ready(self, X: Any, y: Any, holders: RowOwners) -> TrainingInputs:
         y = _read_numbers(_one_column(y, X))
         table, values = self._table(X, y), _finite(column_or_1d(y, warn=True))
         if getattr(self, "loss", "") == "poisson" and (values < 0).any():
@@ -310,9 +310,9 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         asked = "" if is_known else "counts" if getattr(self, "loss", "") == "poisson" else "bounds"
         start = self._begin(table, len(values), holders, asked, values)
         label = {**self._label(values, start), "origin": self._origin_of_label(self.label_bounds)}
-        return Ready(table, values, label, start)
+        return TrainingInputs(table, values, label, start)
 
-    def _label(self, y: NDArray[np.float64], start: Start) -> dict[str, Any]:
+    def _label(self, y: NDArray[np.float64], start: FitInputs) -> dict[str, Any]:
         """The plan's [label], but for its name."""
         low, high = self._known_label_bounds(y, start)
         loss = getattr(self, "loss", "squared_error")
@@ -324,7 +324,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
             raise UsageError("argument", code="loss", name="loss", value=loss, expected=expected)
         return {"type": "regression" if loss == "squared_error" else loss, "min": low, "max": high}
 
-    def _known_label_bounds(self, y: NDArray[np.float64], start: Start) -> tuple[float, float]:
+    def _known_label_bounds(self, y: NDArray[np.float64], start: FitInputs) -> tuple[float, float]:
         if self.label_bounds is not None:
             try:
                 low, high = (float(bound) for bound in self.label_bounds)
@@ -363,10 +363,10 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
             DataError: as `fit`.
             PrivacyError: for epsilon or delta out of range.
         """
-        model = self._fitted()
+        model = self._require_model()
         table, values = self._table(X), _finite(column_or_1d(_read_numbers(_one_column(y, X))))
         check_consistent_length(X, values)
-        rows: Rows = rows_of_sites(sites, len(values))
+        rows: Rows = rows_by_site(sites, len(values))
         plan = model.plan
         if units is not None:
             rows = only_rows(rows, self._within_bound(units, len(values), plan))
@@ -432,7 +432,7 @@ class DPGBDTSurvival(PrivateTrees):
         secure_sums: bool = False,
         verbose: int = 0,
     ) -> None:
-        keep_parameters(self, locals())
+        store_parameters(self, locals())
 
     def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPGBDTSurvival:
         """Train over the sites that hold the rows; other arguments and errors as in `DPGBDTClassifier.fit`.
@@ -442,14 +442,14 @@ class DPGBDTSurvival(PrivateTrees):
                 it; or two columns, event (0 or 1) and time (from 0 on).
         """
         refuse_weights(others)
-        self._train(self._ready(X, y, Holders(sites, units)))
+        self._train(self._ready(X, y, RowOwners(sites, units)))
         return self
 
-    def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
+    def _ready(self, X: Any, y: Any, holders: RowOwners) -> TrainingInputs:
         if self.intervals is None:
             raise UsageError("intervals-missing")
-        ends = ascending_numbers([plain(end) for end in self.intervals], "intervals")
-        codes = tuple(as_text(plain(code)) for code in self.event_codes)
+        ends = ascending_numbers([to_python(end) for end in self.intervals], "intervals")
+        codes = tuple(as_text(to_python(code)) for code in self.event_codes)
         about: dict[str, Any] = {"type": "survival", "event_codes": codes, "intervals": ends}
         label_kinds()["survival"].check(Label(name="label", event="event", **about))
         event, time = _events_and_times(y, self.event_codes)
@@ -457,11 +457,11 @@ class DPGBDTSurvival(PrivateTrees):
         if doubt := doubt_times(np.bincount(fates, minlength=2 * len(ends) + 1), ends, "time"):
             warn_caller(f"{doubt}.")
         table = self._table(X, fates)
-        about["event"] = free_name("event", self._feature_names())
+        about["event"] = unused_name("event", self._feature_names())
         if codes == ("0", "1"):
             # As the plan says it without a word.
             del about["event_codes"]
-        return Ready(table, fates, about, self._begin(table, len(fates), holders))
+        return TrainingInputs(table, fates, about, self._begin(table, len(fates), holders))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The risk of each row, float64 [n]: what it adds to the log-odds of the event in every interval."""

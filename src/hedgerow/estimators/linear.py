@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hedgerow.errors import UsageError
-from hedgerow.estimators.base import PRIVATE, Ready, keep_parameters, plain
+from hedgerow.estimators.base import PRIVATE, TrainingInputs, store_parameters, to_python
 from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor
 
 _OWN_PARAMETERS = ("loss", "rounds", "scale", "row_norm", "gram_share", "ridge", "learning_rate")
@@ -22,7 +22,7 @@ class _LinearSections:
     """The plan of a linear model."""
 
     def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
-        own = {name: plain(getattr(self, name)) for name in _OWN_PARAMETERS if hasattr(self, name)}
+        own = {name: to_python(getattr(self, name)) for name in _OWN_PARAMETERS if hasattr(self, name)}
         return {"model": {"algorithm": "adassp"}, "adassp": own}
 
 
@@ -62,7 +62,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         secure_sums: bool = False,
         verbose: int = 0,
     ) -> None:
-        keep_parameters(self, locals())
+        store_parameters(self, locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -78,7 +78,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         super().fit(X, y, sites, units, **others)
         return self
 
-    def _train(self, ready: Ready) -> None:
+    def _train(self, ready: TrainingInputs) -> None:
         if ready.label["type"] == "multiclass":
             raise UsageError("classes-binary", count=len(ready.label["classes"]))
         super()._train(ready)
@@ -114,4 +114,4 @@ class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
         secure_sums: bool = False,
         verbose: int = 0,
     ) -> None:
-        keep_parameters(self, locals())
+        store_parameters(self, locals())

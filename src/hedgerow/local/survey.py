@@ -33,7 +33,7 @@ from hedgerow.survey.kinds import MAX_CLASSES
 from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.questions import AskedColumn, Questions
-from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declared_column
+from hedgerow.survey.requests import HASH_BUCKETS, OpenTable, declare_column
 from hedgerow.survey.statistics import ColumnStatistics, TableStatistics
 
 MOST_ROWS = 2**33
@@ -224,11 +224,11 @@ def _schema(table: Mapping[str, Any]) -> dict[str, AskedColumn]:
     for index, item in enumerate(features):
         if isinstance(item, Mapping) and "type" in item:
             feature = read_feature(item, f"features[{index}]")
-            found[feature.name] = declared_column(feature)
+            found[feature.name] = declare_column(feature)
     label = table.get("label")
     if isinstance(label, Mapping) and isinstance(label.get("name"), str) and label.get("classes"):
         kind = {"name": label["name"], "type": "categorical", "categories": label["classes"]}
-        found[label["name"]] = declared_column(read_section(Feature, kind, "label"))
+        found[label["name"]] = declare_column(read_section(Feature, kind, "label"))
     return found
 
 

@@ -97,7 +97,7 @@ NARROWEST = 2.0**-20
 """No range is zoomed into below this share of its bounds: single precision ends soon."""
 
 
-def kind_of_counts(counts: NDArray[np.float64], deviation: float) -> int:
+def classify_counts(counts: NDArray[np.float64], deviation: float) -> int:
     """What a column is: of numbers, unless cells of another kind are more, and stand out: `NUMBER` to `TEXT`.
 
     Args:
@@ -147,7 +147,7 @@ class Range:
         return (float(low), float(high)) if low < high else (self.low, self.high)
 
 
-def marked(counts: Counts, deviation: float, above: Counts, windows: tuple[int, ...] = WINDOWS) -> Marks:
+def mark(counts: Counts, deviation: float, above: Counts, windows: tuple[int, ...] = WINDOWS) -> Marks:
     """Which bins hold records, for all that the noise lets see: bool [n].
 
     Args:
@@ -190,7 +190,7 @@ def _octave_thresholds() -> Counts:
     return np.where(usual, STANDS_OUT, STANDS_OUT_FAR)
 
 
-def range_of_octaves(counts: Counts, n_parts: float, deviation: float, n_records: float) -> Range:
+def find_range(counts: Counts, n_parts: float, deviation: float, n_records: float) -> Range:
     """The bounds of a column by its octaves: the outermost that are seen.
 
     Args:
@@ -199,7 +199,7 @@ def range_of_octaves(counts: Counts, n_parts: float, deviation: float, n_records
         deviation: of the noise of a count.
         n_records: public or noisy.
     """
-    marks = marked(counts, deviation, _octave_thresholds())
+    marks = mark(counts, deviation, _octave_thresholds())
     return _octave_range(counts, marks, n_parts, deviation, n_records)
 
 
@@ -211,11 +211,11 @@ def _octave_range(
     unheld = large if held[_OCTAVES > LOWEST_OCTAVE].any() else large | small
     held[ZERO] |= small.any()
     mass = float(counts[held | small].sum())
-    found = _range_of(np.flatnonzero(held), mass, n_parts, deviation, n_records, narrow)
+    found = _build_range(np.flatnonzero(held), mass, n_parts, deviation, n_records, narrow)
     return replace(found, unheld=float(counts[unheld].sum()))
 
 
-def _range_of(
+def _build_range(
     seen: NDArray[np.intp], mass: float, n_parts: float, deviation: float, n_records: float, narrow: int
 ) -> Range:
     is_whole = n_parts < FEW_PARTS * 2 * deviation + 0.5 and n_records > MANY_RECORDS * 2 * deviation
@@ -250,7 +250,7 @@ def is_away_from_zero(found: Range) -> bool:
     return found.is_seen and (found.low > 0 or found.high < 0)
 
 
-def zoomed(found: Range, counts: Counts, deviation: float) -> Range:
+def zoom_in(found: Range, counts: Counts, deviation: float) -> Range:
     """The shortest range of bins that holds nearly all that was seen before, and a bin beside it at either end.
 
     Bins that stand out would not do: a column that spreads thinly beside one frequent value (an imputed one) would be
@@ -285,14 +285,14 @@ def range_of_label(counts: Counts, n_parts: float, deviation: float, n_records: 
     """The range of a label by its octaves: those that are seen, and a margin. `is_seen` is false where there is none.
 
     Args:
-        counts, n_parts, deviation, n_records: as in `range_of_octaves`.
+        counts, n_parts, deviation, n_records: as in `find_range`.
         is_count: whether it is a count, whose range begins at zero and is at most `LARGEST_COUNT`.
     """
     everywhere = np.full(len(counts), STANDS_OUT_FAR)
-    marks = marked(counts, deviation, everywhere)
+    marks = mark(counts, deviation, everywhere)
     largest = _OCTAVES[marks].max(initial=LOWEST_OCTAVE)
     # Next to what stands out by itself less is enough, on both sides of zero.
-    marks = marked(counts, deviation, np.where(np.abs(_OCTAVES - largest) <= NEAR, STANDS_OUT_NEAR, everywhere))
+    marks = mark(counts, deviation, np.where(np.abs(_OCTAVES - largest) <= NEAR, STANDS_OUT_NEAR, everywhere))
     for sign in (-1, 1):
         # A half of the labels that spreads over octaves, none of which is seen, is seen in their sum.
         side = (sign == _SIGNS) & (largest - NEAR <= _OCTAVES) & (largest >= _OCTAVES)
@@ -337,10 +337,10 @@ def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bo
     it is too wide by far, and none is found.
 
     Args:
-        counts, deviation: as in `zoomed`.
-        is_again: whether it was zoomed into before, so that no tail is left to lose: it may be half as wide then.
+        counts, deviation: as in `rescale_residuals`.
+        is_again: whether it was rescale_residuals into before, so that no tail is left to lose: it may be half as wide then.
     """
-    seen = np.flatnonzero(marked(counts, deviation, np.full(N_ZOOM, STANDS_OUT_ZOOM), ZOOM_WINDOWS))
+    seen = np.flatnonzero(mark(counts, deviation, np.full(N_ZOOM, STANDS_OUT_ZOOM), ZOOM_WINDOWS))
     if not len(seen):
         return found
     first, end = int(seen[0]), int(seen[-1]) + 1
@@ -388,13 +388,13 @@ def usual_classes(counts: Mapping[str, float], deviation: float) -> tuple[str, .
     return pair if stands_out and is_alone and not is_absent else ()
 
 
-def classes_of_values(counts: Counts, deviation: float) -> tuple[int, ...]:
+def read_value_classes(counts: Counts, deviation: float) -> tuple[int, ...]:
     """The whole numbers whose counts stand out, ascending: `ValueCounts`."""
     seen = np.flatnonzero(counts > CLASS_STANDS_OUT * deviation)
     return tuple((seen + LOWEST_VALUE).tolist())
 
 
-def classes_of_votes(votes: Counts, deviation: float) -> tuple[str, ...]:
+def read_vote_classes(votes: Counts, deviation: float) -> tuple[str, ...]:
     """The texts that the votes spell, sorted: `NameVotes`.
 
     A text counts where it belongs into the bucket that spells it, and where its votes are, in the mean, larger than

@@ -18,16 +18,16 @@ from hedgerow.survey.bounds import (
     Counts,
     Findings,
     Range,
-    classes_of_values,
-    classes_of_votes,
+    classify_counts,
+    find_range,
     is_away_from_zero,
-    kind_of_counts,
     range_of_label,
-    range_of_octaves,
+    read_value_classes,
+    read_vote_classes,
     usual_classes,
     wants_label_zoom,
     wants_zoom,
-    zoomed,
+    zoom_in,
     zoomed_label,
 )
 from hedgerow.survey.curves import SurvivalCurves, read_curves
@@ -148,7 +148,7 @@ class _Survey:
             kinds = self._budget.ask("kinds", blank(KindCounts, columns=unknown))
             counts = in_records((yield kinds)).reshape(-1, N_KINDS)
             for index, own in zip(unknown, counts, strict=True):
-                self._kinds[index] = kind_of_counts(own, noise_deviation(kinds))
+                self._kinds[index] = classify_counts(own, noise_deviation(kinds))
         yield from self._bounds([index for index in asked.surveyed if self._kinds[index] in (NUMBER, DATE)])
         if asked.label is not None and asked.has_bounds:
             label_range = yield from self._range_of_label(asked.label)
@@ -200,10 +200,10 @@ class _Survey:
         kind = TEXT if self._asked.columns[label].kind == "text" else self._kinds[label]
         if kind == NUMBER:
             values = self._budget.ask("classes", blank(ValueCounts, column=label))
-            self._classes = classes_of_values(in_records((yield values)), noise_deviation(values))
+            self._classes = read_value_classes(in_records((yield values)), noise_deviation(values))
         elif kind == TEXT:
             votes = self._budget.ask("classes", blank(NameVotes))
-            self._classes = classes_of_votes(in_records((yield votes)), noise_deviation(votes))
+            self._classes = read_vote_classes(in_records((yield votes)), noise_deviation(votes))
         elif kind == TRUTH:
             self._classes = BOOLEANS
 
@@ -250,7 +250,7 @@ class _Survey:
         deviation, said = noise_deviation(query), budget.reported_deviation(query)
         total = max(self._n_records, 1.0)
         for index, (column, own) in enumerate(zip(columns, counts, strict=True)):
-            is_date = column.is_date or (column.kind == "" and kind_of_counts(own, deviation) == DATE)
+            is_date = column.is_date or (column.kind == "" and classify_counts(own, deviation) == DATE)
             numbers, missing = float(own[DATE if is_date else NUMBER]), float(own[ABSENT])
             texts = float(own.sum()) - numbers - missing
             is_text = texts > numbers
@@ -275,7 +275,7 @@ class _Survey:
         query = self._budget.ask("names", blank(TextVotes, columns=tuple(wanted)))
         votes = in_records((yield query)).reshape(len(wanted), N_BUCKETS * N_BITS)
         for index, own in zip(wanted, votes, strict=True):
-            self._categories[index] = classes_of_votes(own, noise_deviation(query))
+            self._categories[index] = read_vote_classes(own, noise_deviation(query))
 
     def _classes_of_table(self) -> _Step:
         """The label's classes, if it has few."""
@@ -286,7 +286,7 @@ class _Survey:
         own = self._ranges.get(label)
         if self._kinds[label] == NUMBER and own is not None and own.is_whole:
             query = budget.ask("values", blank(ValueCounts, column=label))
-            classes = classes_of_values(in_records((yield query)), noise_deviation(query))
+            classes = read_value_classes(in_records((yield query)), noise_deviation(query))
         self._classes = classes if 2 <= len(classes) <= MAX_CLASSES else ()
         budget.skip("values")
         if not self._classes:
@@ -361,7 +361,7 @@ class _Survey:
         for index, own in zip(wanted, counts, strict=True):
             # What stands beside the octaves of a column is in halves of a unit.
             released = own[:N_OCTAVES], 2 * float(own[N_OCTAVES]), deviation, self._n_records
-            self._ranges[index] = found = range_of_octaves(*released)
+            self._ranges[index] = found = find_range(*released)
             if is_table and index == self._asked.label:
                 self._label_range = range_of_label(*released, is_count=False)
             if is_table:
@@ -378,7 +378,7 @@ class _Survey:
             counts, deviation = in_records((yield zoom)).reshape(-1, N_ZOOM), noise_deviation(zoom)
             again = []
             for index, old, seen in zip(wanted, before, counts, strict=True):
-                after = zoomed(old, seen, deviation)
+                after = zoom_in(old, seen, deviation)
                 if self._takes(index, old, after, seen, deviation):
                     self._ranges[index] = after
                     if wants_zoom(old, after):

@@ -276,7 +276,7 @@ class OpenTable(_Request):
     @classmethod
     def of(cls, columns: Sequence[AskedColumn], label: str, privacy: Mapping[str, Any]) -> OpenTable:
         """What is asked, of what is known of each column, and a plan's [privacy] without `n_records`."""
-        return cls({"privacy": dict(privacy), "label": label, "columns": [_item_of(column) for column in columns]})
+        return cls({"privacy": dict(privacy), "label": label, "columns": [_write_column(column) for column in columns]})
 
     @classmethod
     def of_curves(cls, label: Label, by: AskedColumn | None, privacy: Mapping[str, Any]) -> OpenTable:
@@ -285,7 +285,7 @@ class OpenTable(_Request):
         curves: dict[str, Any] = {"event": label.event, "intervals": list(label.intervals)}
         curves |= {"event_codes": list(label.event_codes)} if label.event_codes else {}
         curves |= {} if by is None else {"by": by.name}
-        items = [_item_of(column) for column in columns]
+        items = [_write_column(column) for column in columns]
         return cls({"privacy": dict(privacy), "label": label.name, "columns": items, "curves": curves})
 
     # What it says ----------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class OpenTable(_Request):
         items = self.table.get("columns")
         if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) for item in items):
             raise refuse("columns", items, "a list of columns")
-        return tuple(_asked(item, f"columns[{index}]") for index, item in enumerate(items))
+        return tuple(_read_column(item, f"columns[{index}]") for index, item in enumerate(items))
 
     @property
     def read_columns(self) -> tuple[str, ...]:
@@ -396,7 +396,7 @@ Asked = OpenPlan | OpenTable
 """What a survey may be about."""
 
 
-def declared_column(feature: Feature) -> AskedColumn:
+def declare_column(feature: Feature) -> AskedColumn:
     """What a plan's feature says of its column."""
     if feature.is_hashed:
         return AskedColumn(feature.name, "text")
@@ -415,13 +415,13 @@ def _trial(item: Mapping[str, Any]) -> dict[str, Any]:
     return {**item, **_TRIAL_BOUNDS} if _lacks_bounds(item) else dict(item)
 
 
-def _asked(item: Mapping[str, Any], path: str) -> AskedColumn:
+def _read_column(item: Mapping[str, Any], path: str) -> AskedColumn:
     if "type" not in item and set(item) != {"name"}:
         raise refuse(f"{path}.type", None, "the type of a column of which more than the name is said")
     feature = read_feature(_trial(item), path)
     if "type" not in item:
         return AskedColumn(feature.name)
-    column = declared_column(feature)
+    column = declare_column(feature)
     is_complete = column.kind == "text" or column.bounds is not None
     if not is_complete:
         raise refuse(path, dict(item), "both bounds, the lower one first, or none")
@@ -429,8 +429,8 @@ def _asked(item: Mapping[str, Any], path: str) -> AskedColumn:
     return open_bounds if _lacks_bounds(item) else column
 
 
-def _item_of(column: AskedColumn) -> dict[str, Any]:
-    """A column as `_asked` reads it."""
+def _write_column(column: AskedColumn) -> dict[str, Any]:
+    """A column as `_read_column` reads it."""
     if column.kind == "text":
         if column.categories:
             return {"name": column.name, "type": "categorical", "categories": list(column.categories)}
