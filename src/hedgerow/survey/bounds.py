@@ -337,8 +337,8 @@ def zoomed_label(found: Range, counts: Counts, deviation: float, *, is_again: bo
     it is too wide by far, and none is found.
 
     Args:
-        counts, deviation: as in `rescale_residuals`.
-        is_again: whether it was rescale_residuals into before, so that no tail is left to lose: it may be half as wide then.
+        counts, deviation: as in `zoom_in`.
+        is_again: whether it was zoomed into before, so that no tail is left to lose: it may be half as wide then.
     """
     seen = np.flatnonzero(mark(counts, deviation, np.full(N_ZOOM, STANDS_OUT_ZOOM), ZOOM_WINDOWS))
     if not len(seen):
