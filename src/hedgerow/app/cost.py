@@ -17,7 +17,7 @@ from hedgerow.local.forecast import (
     propose_groups,
     share_noise_factor,
 )
-from hedgerow.methods.registry import method_of, resolve
+from hedgerow.methods.registry import find_method, resolve
 from hedgerow.plan.plan import Plan, who_sees
 from hedgerow.privacy.accountants import epsilon_of_mu, mu_of
 from hedgerow.privacy.outlook import is_measured, outlook_facts, outlook_of
@@ -154,7 +154,7 @@ def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str
     """What noise of the sites costs."""
     if math.isinf(plan.privacy.epsilon) or plan.privacy.noise == "local":
         return []
-    if method_of(plan).is_pure:
+    if find_method(plan).is_pure:
         return [("of the sites", "this algorithm has no noise of the sites")]
     cost, n_groups = compare_distributed_noise(plan, n_sites), plan.federation.groups
     groups = []

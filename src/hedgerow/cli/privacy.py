@@ -48,7 +48,7 @@ def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
     from hedgerow.transport.identities import format_spoken
 
     is_private = not math.isinf(plan.privacy.epsilon)
-    can_share = plan.privacy.noise != "local" and not method_of(plan).is_pure
+    can_share = plan.privacy.noise != "local" and not find_method(plan).is_pure
     return {
         "plan": plan.name,
         "digest": plan.digest,
