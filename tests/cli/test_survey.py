@@ -340,7 +340,7 @@ def test_over_nodes_a_plan_waits_for_its_classes_as_well(
     head = 'version = 1\nname = "p"\n[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[label]\nname = "y"\ntype = "binary"\n'
     out, asked = tmp_path / "plan.toml", tmp_path / "open.toml"
     asked.write_text(head + features, encoding="ascii")
-    (tmp_path / "north.csv").write_text("a,b,y\n" + "5,-1,no\n" * 3000, encoding="ascii")
+    (tmp_path / "north.csv").write_text("a,b,y\n" + "5,-1,ok\n" * 3000, encoding="ascii")
     plan_asked = parse_open_plan(head + features)
     rows = read_raw_site(tmp_path / "north.csv", plan_asked)
     found = survey_sites(plan_asked.questions, {"north": rows}, SeededNoise(1))
