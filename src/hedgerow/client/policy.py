@@ -1,4 +1,4 @@
-"""What a site's owner allows, whatever a coordinator proposes, and which runs its node takes part in.
+"""What a site's owner allows, whatever a coordinator proposes, and how its rows are read for a task.
 
 The owner's policy is a TOML file that never leaves the site.
 
@@ -398,7 +398,7 @@ def describe_invitation(message: Invitation | EvaluationInvitation | SurveyInvit
 
 
 def check_own_plan(setup: NodeSetup) -> None:
-    """Whether there is a plan, and the owner's own rules allow it, before anyone is dialled; raises PolicyRefusal.
+    """Refuse what the owner's own rules do not allow, before anyone is dialled: raises PolicyRefusal.
 
     What an evaluation of the plan's model may cost is in its invitation, and is checked then.
     """
@@ -428,7 +428,7 @@ def check_own_plan(setup: NodeSetup) -> None:
 
 
 def check_task(task: Task, setup: NodeSetup) -> None:
-    """Whether the owner allows it, whatever the rows are; raises PolicyRefusal, RemoteProtocolError or UsageError."""
+    """Refuse what the owner forbids, whatever the rows: raises PolicyRefusal, RemoteProtocolError or UsageError."""
     require_pinned(task, setup)
     if isinstance(task, TrainingTask) and setup.arrivals is not None:
         setup.arrivals.check(task.plan)

@@ -63,7 +63,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import Ensemble
 
 EvaluationProgram = Generator[Query, IntVector, Evaluation]
-"""Yield queries, receives the noisy sum of each, returns the evaluation."""
+"""Yields queries, receives the noisy sum of each, returns the evaluation."""
 
 UNIT = RECORD_NORM
 """What one record adds to one cell: so fine that noise on the grid costs nothing to speak of."""

@@ -30,7 +30,10 @@ MEASURED_LOSSES = (
     (1.0, 1.0, 0, 0), (1.0, 1.414, 0.0024, 0.0021), (1.0, 1.508, 0.0023, 0.0026), (1.0, 1.581, 0.0027, 0.0027),
     (1.0, 2.132, 0.0055, 0.0076),
 )  # fmt: skip
-"""Losses of AUC by noise of the sites: (epsilon, factor of the noise, Adult, Bank), of docs/runs/noise_modes.txt."""
+"""Losses of AUC by noise of the sites: (epsilon, factor of the noise, Adult, Bank).
+
+Measured: docs/runs/noise_modes.txt. Not to be tuned: tests/package/test_measured.py holds it to that run.
+"""
 
 USUAL_GROUPS, SMALLEST_GROUP = 3, 3
 """Groups of sites that are proposed, where so many are expected in each: the fewest that a sum hides."""

@@ -14,7 +14,7 @@ than one whose scale was known. The slope is a mean of two guesses, weighed by h
 that scores are useless, and that they are about as large as they should be (a spike and a slab).
 
 Of scores known to be of use less is asked: `CalibrationSums` of numbers, `RateSums` of counts, and `OddsCounts`
-of two classes and of times to an event (`hedgerow.methods.boosting.calibration`).
+of two classes and of times to an event. `hedgerow.methods.boosting.calibration` asks them.
 
 Arithmetic is elementary, exponentials are a table, and sums are exact: all parties have the same model.
 """

@@ -7,7 +7,7 @@ The linear model is five releases. Numeric features that go together leave X^T X
 large eigenvalues and many small ones, and noise that suits the large ones buries the small. So X^T X is asked for
 twice, and the second time of rows that the first release has made round:
 
-    A = X^T X + noise;    z = sqrt(A_00) L^-1 x   with   L L^T = A + lambda I, shortened to norm 1
+    A = X^T X + noise;    z = sqrt(A_00 / d) L^-1 x   with   L L^T = A + lambda I, shortened to norm 1
     B = Z^T Z + noise
     three times:    coefficients += step (B + lambda I)^-1 (Z^T g + noise)
 
@@ -298,7 +298,10 @@ def start_multipliers(whole: float) -> tuple[float, float, float]:
 
 
 def _rounding_matrix(gram: Matrix, factor: Matrix) -> Matrix:
-    """What makes rows round, and their mean squared norm about 1: sqrt(A_00 / d) L^-1, d as in the module's text."""
+    """What makes rows round, and their mean squared norm about 1: sqrt(A_00 / d) L^-1.
+
+    d = p - lambda tr (L L^T)^-1 is how many of the p directions stand out of the ridge. Both A_00 and d are 1 at least.
+    """
     inverse = lower_inverse(factor)
     ridge = float(factor[0, 0]) ** 2 - float(gram[0, 0])
     resolved = len(gram) - ridge * math.fsum((inverse * inverse).reshape(-1).tolist())

@@ -1,1 +1,1 @@
-"""Training programs: generators that yield queries and receive noisy sums."""
+"""What methods are made of: settings, candidates, the order of features, the steps of a program."""
