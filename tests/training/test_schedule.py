@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.losses.tables import rescale_residuals
+from hedgerow.methods.line import bound_zoom
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, ensemble_bytes
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
@@ -58,6 +62,18 @@ def test_no_run_asks_for_more_or_costs_more_than_its_schedule_says(data: st.Data
     judge = get_accountant(privacy.accountant)
     charged = judge.epsilon([noise_of(query).event for query in queries], privacy.delta)
     assert charged <= judge.epsilon(task.schedule.events, privacy.delta) <= privacy.epsilon
+
+
+@pytest.mark.parametrize("largest", [7.0, 20.0, 300.0, 10_000.0])
+@pytest.mark.parametrize("model", [{}, {"joint_clip": 0.05}, {"weight_update": "gradient"}])
+def test_no_zoom_has_less_sensitivity_than_the_schedule_says(largest: float, model: dict[str, Any]) -> None:
+    """A count's gradient has what its Hessian leaves of the norm, rounded: by each zoom the largest norm is another."""
+    plan = make_plan("count", model=model)
+    task = TrainingTask(replace(plan, label=replace(plan.label, max=largest)))
+    loss = task.settings.loss(task.plan)
+    leaves = [alike for alike in task.schedule.exchanges if alike.query.purpose.kind == "LeafSums"]
+    least = min(rescale_residuals(loss, zoom).sensitivity_squared(0) for zoom in range(bound_zoom(loss) + 1))
+    assert [alike.least_squared for alike in leaves] == [least]
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])

@@ -123,10 +123,14 @@ class LineSums(Query):
 
 def choose_zoom(spread: float, loss: Loss | None = None, widest: float = WIDEST_ZOOMED) -> int:
     """How many times residuals are doubled so that their spread stays within `widest`; kernels hold no more."""
-    most = MOST_ZOOM
-    if loss is not None:
-        most = max(0, min(MOST_ZOOM, math.floor(LARGEST_UNIT / loss.scales[0]).bit_length() - 1))
+    most = MOST_ZOOM if loss is None else bound_zoom(loss)
     return sum(spread * 2**doublings <= widest for doublings in range(1, most + 1))
+
+
+def bound_zoom(loss: Loss) -> int:
+    """How many times residuals of a loss are doubled at most."""
+    most: int = math.floor(LARGEST_UNIT / loss.scales[0]).bit_length() - 1
+    return max(0, min(MOST_ZOOM, most))
 
 
 def shorten(distances: IntVector, zoom: int) -> IntVector:

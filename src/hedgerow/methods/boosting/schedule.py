@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+from hedgerow.losses.tables import Loss, rescale_residuals
+from hedgerow.methods.line import bound_zoom
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import Query
@@ -22,7 +24,7 @@ from hedgerow.trees.leaf_sums import LeafSums
 def exchanges_of_trees(plan: Plan, settings: Settings) -> list[Exchanges]:
     """The histograms that candidates are paid for by, and then all trees, batch by batch and level by level.
 
-    The sensitivity of a batch depends on how far scores have come; it is smallest at the start.
+    The sensitivity of a batch depends on how far scores have come; it is smallest at the start, before or after a zoom.
     """
     loss, bins, k = settings.loss(plan), most_bins(plan), features_asked(plan, settings)
     rows, paid_bins, n_levels = plan.privacy.rows_per_unit, _paid_bins(plan), n_levels_asked(plan, settings)
@@ -44,12 +46,18 @@ def exchanges_of_trees(plan: Plan, settings: Settings) -> list[Exchanges]:
                 grid_length=n_trees * n_paid * loss.n_statistics,
                 bound=loss.bound(),
                 sensitivity_squared=loss.norm_squared * per_record * rows * rows,
-                least_squared=loss.sensitivity_squared(0) * per_record * rows * rows,
+                least_squared=_bound_least_squared(loss) * per_record * rows * rows,
                 noise_multiplier=settings.noise_multiplier / math.sqrt(per_record),
                 count=n_batches,
             )
             found.append(alike)
     return found
+
+
+def _bound_least_squared(loss: Loss) -> int:
+    """The smallest squared sensitivity of a tree. A curve's room for gradients is rounded anew by each zoom."""
+    zooms = range(bound_zoom(loss) + 1) if loss.kind == "curve" else range(1)
+    return min(rescale_residuals(loss, zoom).sensitivity_squared(0) for zoom in zooms)
 
 
 def weight_of_trees(plan: Plan, settings: Settings) -> float:
