@@ -25,7 +25,7 @@ from hedgerow.data.columns import AsMissing, Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.units import read_feature
 from hedgerow.errors import HedgerowError
-from hedgerow.estimators import base
+from hedgerow.estimators import base, boosted
 from hedgerow.estimators.base import BeyondPlanWarning
 from hedgerow.local.survey import Surveyed
 from hedgerow.models.model import NoValuesWarning
@@ -214,6 +214,26 @@ def test_labels_that_are_found_as_numbers_are_compared_as_numbers() -> None:
             model.fit(pd.DataFrame({"a": np.arange(401)}), labels)
             classes.append((model.classes_.tolist(), model._encoded(labels, model.model_.plan)[:400].tolist()))
         assert classes == [([1, 2], [0, 1] * 200)] * 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pa.array,
+        lambda cells: pa.chunked_array([cells]),
+        lambda cells: pl.Series("", cells),
+        lambda cells: pd.Series(cells, dtype="Int64"),
+        lambda cells: pd.Series(cells, dtype="int64[pyarrow]"),
+    ],
+)
+def test_a_missing_label_rounds_no_other(make: Callable[[list[int | None]], Any]) -> None:
+    """Numpy would make floats of whole numbers of which one is missing, and change what all others count as."""
+    whole, found = [2**53 + 1, 1, 0], []
+    for last in (1, None):
+        labels = RawColumn([to_arrow(boosted._read_values(make([*whole, last])), "y", "y")], Place("y", "y", 0))
+        texts, codes = labels.texts
+        found.append([texts[code] for code in codes[:3]])
+    assert found == [[str(own) for own in whole]] * 2
 
 
 def test_what_cells_are() -> None:

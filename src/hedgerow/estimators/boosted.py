@@ -609,6 +609,10 @@ def _read_values(y: Any) -> NDArray[Any] | list[Any] | None:
         return None
     if array.ndim != 1:
         return None
+    declared = str(getattr(y, "type" if isinstance(y, pa.Array | pa.ChunkedArray) else "dtype", "")).lower()
+    if array.dtype.kind == "f" and declared.startswith(("int", "uint")):
+        # Beside a missing one numpy has no whole numbers, and would round those above 2^53 of all other rows.
+        return list(y.to_pylist() if isinstance(y, pa.Array | pa.ChunkedArray) else y)
     return array if array.dtype.kind in _PLAIN else list(array)
 
 
