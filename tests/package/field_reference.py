@@ -51,7 +51,7 @@ KINDS = """\
 ### Kinds of sums
 
 What `query_kinds` may list. `hedgerow privacy` prints those of a training by a plan. A record adds to each sum what its
-bound allows and no more, and noise is added to all of them."""
+bound allows and no more. Noise is added to all of them but `SplitSelection`, of which a choice is drawn."""
 
 
 def sentences(owner: type) -> dict[str, str]:

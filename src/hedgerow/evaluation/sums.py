@@ -197,9 +197,10 @@ class _Moments(EvaluationQuery):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ErrorMoments(_Moments):
-    """Of a regression, the sums of (1, y, y**2, min(e, clip)**2 / clip**2): int64 [4].
+    """How large the errors of a regression are, and how far its labels spread: int64 [4].
 
-    y is the label scaled to [-1, 1] and e the error of the (clipped) prediction.
+    They are the sums of (1, y, y**2, min(e, clip)**2 / clip**2): y is the label scaled to [-1, 1] and e
+    the error of the (clipped) prediction.
     """
 
     n_statistics: ClassVar[int] = 4
@@ -218,10 +219,10 @@ class ErrorMoments(_Moments):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DevianceMoments(_Moments):
-    """The sums of (1, min(e, clip) / clip, min(d, limit) / limit): int64 [3].
+    """How large the errors of a model of counts are, and its deviance: int64 [3].
 
-    e is the error of the prediction and d its deviance; see `hedgerow.losses.kinds.Deviance`, which has the limit for a
-    clip.
+    They are the sums of (1, min(e, clip) / clip, min(d, limit) / limit): e is the error of the prediction and d its
+    deviance; see `hedgerow.losses.kinds.Deviance`, which has the limit for a clip.
     """
 
     n_statistics: ClassVar[int] = 3

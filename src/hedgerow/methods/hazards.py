@@ -252,7 +252,7 @@ def _fit_baseline(bins: list[_Bin], weights: list[float], slope: float, chance: 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnMoments(Query):
-    """The sums of rows, and of the squares of their numeric columns: int64 [p + number of numeric features].
+    """The sum of each column, and of the squares of the numeric ones: int64 [p + number of numeric features].
 
     A record adds its row r, and r_i**2 / unit of each numeric column, rounded towards zero.
 
@@ -291,7 +291,7 @@ class ColumnMoments(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HazardProducts(CrossProducts):
-    """`CrossProducts` of the gradients of hazards under a baseline.
+    """How each column goes with what the model still gets wrong, of times to an event: `CrossProducts` of hazards.
 
     Attributes:
         baseline: as released.

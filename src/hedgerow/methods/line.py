@@ -283,10 +283,11 @@ def _exponential(distance: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CalibrationSums(Query):
-    """How labels lie about finished scores: the sums of r, r f and f f, int64 [3], with 2**14 to 1.0.
+    """How far finished predictions are off, on average and by their size: int64 [3], with 2**14 to 1.0.
 
-    For a record, r is its label less its score, and f its score less `centre`, both doubled `zoom` times, then cut off
-    at +-1.0; all are rounded towards zero. So no record's vector is longer than sqrt(3) times 2**14.
+    They are the sums of r, r f and f f. For a record, r is its label less its score, and f its score less `centre`,
+    both doubled `zoom` times, then cut off at +-1.0; all are rounded towards zero. So no record's vector is longer than
+    sqrt(3) times 2**14.
 
     Attributes:
         centre: in units of 2**-16.
@@ -314,11 +315,12 @@ class CalibrationSums(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RateSums(Query):
-    """How counts lie about finished means: the sums of r, r w, m / 2, m w / 2 and m w w / 2, int64 [5].
+    """How far finished predictions of counts are off, on average and by their size: int64 [5].
 
-    For a record, m is the model's mean and y the count, both in units of the largest count / 2**`zoom`, cut off at 1;
-    r is y - m; and w is its score less `centre`, cut off at +-1. There are 2**14 to 1.0, and all are rounded
-    towards zero. So no record's vector is longer than sqrt(11 / 4) times 2**14.
+    They are the sums of r, r w, m / 2, m w / 2 and m w w / 2. For a record, m is the model's mean
+    and y the count, both in units of the largest count / 2**`zoom`, cut off at 1; r is y - m; and w is its score less
+    `centre`, cut off at +-1. There are 2**14 to 1.0, and all are rounded towards zero. So no record's vector is longer
+    than sqrt(11 / 4) times 2**14.
 
     Attributes:
         centre: in units of 2**-16.

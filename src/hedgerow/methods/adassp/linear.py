@@ -87,10 +87,11 @@ class LinearRows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GramMatrix(Query):
-    """The sums of r_i r_j / 2**shift, rounded towards zero, for i <= j: int64 [p (p + 1) / 2], row by row.
+    """How each two columns go together over all records: int64 [p (p + 1) / 2], row by row.
 
-    The squared norm of one record's contribution is at most (|r|⁴ + sum of r_i⁴) / 2 / 4**shift: off the diagonal each
-    product is there once, and all products together have the norm |r|².
+    Of a record's row r it is the sum of r_i r_j / 2**shift, rounded towards zero, for i <= j. The squared
+    norm of one record's contribution is at most (|r|⁴ + sum of r_i⁴) / 2 / 4**shift: off the diagonal each product is
+    there once, and all products together have the norm |r|².
 
     Attributes:
         rows: how codes become rows.
@@ -121,9 +122,10 @@ class GramMatrix(Query):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CrossProducts(Query):
-    """The sums of g r_i / 2**shift, rounded towards zero: int64 [p]; g is the record's negative gradient, an integer.
+    """How each column goes with what the model still gets wrong: int64 [p].
 
-    The squared norm of one record's contribution is at most g² |r|² / 4**shift.
+    It is the sum of g r_i / 2**shift, rounded towards zero; g is the record's negative gradient, an integer. The
+    squared norm of one record's contribution is at most g² |r|² / 4**shift.
 
     Attributes:
         rows, shift: as in `GramMatrix`.

@@ -59,9 +59,10 @@ class PureNodeHistograms(_OfSample, NodeHistograms):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitSelection(_OfSample, Choice, NodeHistograms):
-    """The sum is as for `NodeHistograms`, of one tree; released is only, per node, which candidate was chosen.
+    """Which split each node of a tree has: drawn by chance, better ones more often, from sums that are not released.
 
-    The coordinator computes each candidate's gain from the exact sums and chooses by the exponential mechanism: int64
+    The sum is as for `NodeHistograms`, of one tree; released is only, per node, which candidate was chosen. The
+    coordinator computes each candidate's gain from the exact sums and chooses by the exponential mechanism: int64
     [n_nodes], slot * n_bins + position of the chosen candidate, or -1 where there is none. Candidate (slot, position)
     sends left the bins of the feature `features[0, slot]` up to `position` or, for a categorical one, that bin alone.
 

@@ -50,7 +50,7 @@ Divergence = Callable[[float], float]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SampledLeafSums(SampledQuery, LeafSums):
-    """Leaf sums over the sample of a `SampledQuery`."""
+    """`LeafSums` of a sample of the records, which each node draws in secret."""
 
     @property
     def furthest_score(self) -> int:
