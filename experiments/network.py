@@ -138,7 +138,7 @@ def run_weather(options: argparse.Namespace, folder: Path) -> Gates:
 
     def through_relay(sites: Sites, address: Address, state: Path, plan: Path) -> Any:
         relays.append(Relay(address.port, seed=1))
-        return start_crowd(len(sites.names), sites, replace(address, port=relays[0].port), state, plan)
+        return start_crowd(len(sites.names), sites, address._replace(port=relays[0].port), state, plan)
 
     measured, who = run_federation(sites, plan, through_relay), "50 ms of delay and 1 % loss by a relay"
     lost = f"{relays[0].n_lost} of {relays[0].n_chunks}"

@@ -34,7 +34,7 @@ from hedgerow.local.training import ArrivingNode
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt import SGbdt
-from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
+from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt, start_exchanges
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import ORDERS, compute_sampled_divergence, epsilon_of_curve, paper_divergence
 from hedgerow.privacy.noise import SeededNoise
@@ -134,10 +134,11 @@ class Bench:
         train, key = self.folds != fold, tuple[object, ...]((fold, seed, variant.is_static))
         plan, parts = plan_of(self.prepared.table, variant, epsilon, int(train.sum()), seed), {0: train}
         if late is not None:
-            terms = resolve_s_gbdt(plan).s_gbdt
+            settings = resolve_s_gbdt(plan)
+            terms, n_starting = settings.s_gbdt, sum(own.count for own in start_exchanges(plan, settings.s_gbdt))
             # Without a filter all rounds are regular ones; the rows come after the same number of them.
             n_before = terms.n_regular_rounds // (1 if variant.section["individual_filter"] else 2)
-            first = n_before + terms.n_start_exchanges
+            first = n_before + n_starting
             parts = {0: train & ~late, first: train & late}
             key = (fold, seed, first, hashlib.sha256(late.tobytes()).hexdigest())
 

@@ -108,7 +108,8 @@ def make_plan(
     model = dict(model or {})
     algorithm = model.get("algorithm", fields.get("algorithm", "boosting"))
     known = rules_by_method()[algorithm].model_fields
-    plain = {name: size for name, size in (("n_trees", 4), ("max_depth", 2)) if known is None or name in known}
+    small: dict[str, Any] = {"n_trees": 4, "max_depth": 2}
+    plain = {name: size for name, size in small.items() if known is None or name in known}
     if label == "binary" and algorithm == "boosting":
         plain["calibration"] = "none"
     if label == "survival":

@@ -198,7 +198,7 @@ def test_categories_of_a_columns_type_are_declared(library: str) -> None:
 
 def test_types_with_more_categories_than_a_plan_lists_are_hashed() -> None:
     """As any other column of which noisy counts say that it is of text."""
-    frame = pd.DataFrame({"word": pd.Categorical(["w1", "w2"] * 50, categories=[f"w{i}" for i in range(300)])})
+    frame = pd.DataFrame({"word": pd.Categorical(["w1", "w2"] * 50, categories=[f"w{i}" for i in range(65_001)])})
     told: dict[str, Any] = {"categories": "from type", "classes": [0, 1], "n_records": 100, "n_trees": 2}
     model = DPGBDTClassifier(epsilon=30, **told).fit(frame, [0, 1] * 50)
     assert model.model_.plan.features[0].is_hashed

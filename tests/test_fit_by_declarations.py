@@ -144,7 +144,9 @@ def test_one_row_changes_neither_what_is_asked_nor_what_the_plan_says(
             found.append(outcome(DPGBDTClassifier(epsilon=50.0, random_state=1), X, labels, played))
     assert found[0] == found[1]
     kinds = [asked["kind"] for asked in found[0][0]]
-    assert kinds[:4] == ["RecordCount", "CellCounts", "KindCounts", "OctaveCounts"]
+    # Columns of a matrix are numbers by declaration; the usual pair of classes is found before the label's kinds.
+    of_columns = [] if container in ("object array", "lists") else ["KindCounts"]
+    assert kinds[: 3 + len(of_columns)] == ["RecordCount", "CellCounts", *of_columns, "OctaveCounts"]
 
 
 @given(cells=st.lists(st.one_of(ODD, st.integers(), st.floats(), st.booleans(), st.dates()), max_size=6), cell=ODD)

@@ -71,6 +71,7 @@ def test_the_cost_of_a_plan_is_known_beforehand(
     assert {"kind": "SampledLeafSums", "count": 9, "length": 8} in told["queries"]
     assert main(["train", plan, *sites, "--out", str(tmp_path / "m.json")]) == 0
     report = json.loads((tmp_path / "m.json").read_bytes())["report"]
-    assert report["epsilon_gdp"] == told["epsilon_gdp"]
+    # What is planned is charged by its largest sensitivities together, and what was released one by one.
+    assert report["epsilon_gdp"] == pytest.approx(told["epsilon_gdp"], rel=1e-6)
     assert main(["privacy", plan]) == 0
     assert "bounded as a whole by Renyi accounting" in " ".join(capsys.readouterr().out.split())
