@@ -133,7 +133,7 @@ PARTS: Mapping[str, Part] = {
     "candidates by releases": Part(patches=((CandidateSource, "take_leaves", lambda *_: None),)),
     "cells cut again": Part(CLASSES, patches=((CandidateSource, "find_crowded", lambda _: []),)),
     "little signal": Part(
-        ("binary",), patches=((settings, "LITTLE_SIGNAL", 0.0), (settings, "ENOUGH_SIGNAL", 1e-9))
+        ("binary",), patches=((settings, "RULE_FADES_FROM", 0.0), (settings, "RULE_ENDS_AT", 1e-9))
     ),
     "filter of classes": Part(("multiclass",), patches=((program, "filters_classes", lambda *_: False),)),
     "filter by feature": Part(("multiclass",), change=_fixed(filters_by_features=False)),

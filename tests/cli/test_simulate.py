@@ -23,7 +23,7 @@ from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.plan.registry import rules_by_method
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.accountants import mu_of
-from hedgerow.privacy.outlook import LITTLE_SIGNAL, MEASURED_SIGNAL, outlook_of
+from hedgerow.privacy.outlook import MEASURED_SIGNAL, SIGNAL_TO_WARN, outlook_of
 from tests.federation_files import plan_text
 
 Run = Callable[..., Any]
@@ -107,7 +107,7 @@ def test_a_report_says_how_much_signal_there_was(study: Path, tmp_path: Path, he
         out = tmp_path / f"{epsilon}.json"
         said = " ".join(hedgerow("train", tmp_path / "plan.toml", *sites, "--out", out).split())
         filed = hedgerow("report", out, "--json")["outlook"]
-        assert (said.count("too little signal"), filed["signal"] < LITTLE_SIGNAL) == (int(is_little), is_little)
+        assert (said.count("too little signal"), filed["signal"] < SIGNAL_TO_WARN) == (int(is_little), is_little)
         assert said.count("s = ") == 1
 
 

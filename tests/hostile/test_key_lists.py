@@ -21,7 +21,7 @@ from hedgerow.secagg.guarantees import MAX_NODES
 from hedgerow.secagg.messages import Acknowledgement
 from hedgerow.secagg.session import EpochSession
 from hedgerow.server.coordinator import (
-    MAX_SLOTS,
+    MAX_HELD_SLOTS,
     RELEASES_BYTES,
     SLOT_KEYS_BYTES,
     RunEvent,
@@ -48,12 +48,12 @@ def test_every_message_of_the_largest_roster_fits_into_one(n_sites: int) -> None
     """No site is sent the keys of all. The coordinator holds them, so a federation of 4,096 has shorter epochs."""
     task = TrainingTask(make_plan(model={"n_trees": 100_000, "batch_size": 1}))
     n_slots = slots_for(task.schedule.n_exchanges, n_sites)
-    assert n_slots == most_slots(n_sites) and 200 < n_slots <= MAX_SLOTS
+    assert n_slots == most_slots(n_sites) and 200 < n_slots <= MAX_HELD_SLOTS
     assert KEY_BYTES * n_slots * n_sites <= SLOT_KEYS_BYTES
     sizes = setup_sizes(n_sites, n_slots)
     largest = max(sizes[name] for name in (*SENT, ORIGIN))
     assert largest < DEFAULTS.max_message_bytes // 2
-    assert most_slots(1024) == MAX_SLOTS
+    assert most_slots(1024) == MAX_HELD_SLOTS
 
 
 def test_what_a_node_is_sent_grows_with_its_neighbours() -> None:

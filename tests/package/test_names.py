@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -23,6 +24,8 @@ NOT_OURS = {
 """Names of other libraries and of mathematics, and of columns and files in examples."""
 NOT_CODES = {"flower-superlink", "flower-supernode", "ssh-keygen", "wards-north"}
 """Words with hyphens that are commands of others, and a folder of an example."""
+SAID_BY_EACH = {"FILE_VERSION", "HESSIAN_SCALE"}
+"""Constants that each kind of file, or each loss, has of its own."""
 DOCSTRING = re.compile(r'"""[^`"].*?"""', re.DOTALL)
 DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 MODULES = [path for room in ("src/hedgerow", "experiments", "tests", "deploy") for path in (ROOT / room).rglob("*.py")]
@@ -99,6 +102,26 @@ def _is_file(name: str) -> bool:
     return (Path(name).suffix[1:] or "-") in (
         "md toml json csv txt db py html png svg sock log service npz yaml gz parquet tsv data xlsx onnx invitation cff"
     ).split()
+
+
+def test_public_constants_of_one_name_have_one_value() -> None:
+    """Who reads a constant in one module, and looks it up in another, does not take another number for it."""
+    values: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for line in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(line, ast.Assign):
+                continue
+            target, value = line.targets[0], line.value
+            names, said_of = [target], [value]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                names, said_of = target.elts, value.elts
+            for name, said in zip(names, said_of, strict=True):
+                if not isinstance(name, ast.Name) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name.id):
+                    continue
+                if re.fullmatch(r"[-()\d.,e+*</ ]+", ast.unparse(said)):
+                    values.setdefault(name.id, set()).add(ast.unparse(said))
+    assert len(values) > 300
+    assert {name for name, found in values.items() if len(found) > 1} == SAID_BY_EACH
 
 
 def test_pages_state_the_version_that_the_package_has() -> None:

@@ -19,8 +19,8 @@ from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.boosting.settings import RATE_OF_COUNTS, RIDGE_OF_COUNTS, BoostingSettings
 from hedgerow.methods.line import (
     CUT_RESIDUALS,
-    LEAST_STRETCH,
-    MOST_STRETCH,
+    LEAST_STRETCH_OF_RATES,
+    MOST_STRETCH_OF_RATES,
     RATE_LENGTH,
     RATE_SENSITIVITY_SQUARED,
     WHOLE_RESIDUALS,
@@ -111,7 +111,7 @@ def test_any_release_gives_a_line_that_keeps_the_order(
 ) -> None:
     """Nothing overflows, and no stretch turns scores around."""
     shift, stretch = fit_rates(np.array(released, dtype=np.int64), sigma, prior)
-    assert math.isfinite(shift) and abs(shift) <= 4 and LEAST_STRETCH <= stretch <= MOST_STRETCH
+    assert math.isfinite(shift) and abs(shift) <= 4 and LEAST_STRETCH_OF_RATES <= stretch <= MOST_STRETCH_OF_RATES
 
 
 def test_a_plan_that_leaves_it_out_trains_as_before() -> None:

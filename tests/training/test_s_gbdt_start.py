@@ -19,7 +19,7 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix, LinearBasis
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
-from hedgerow.methods.start import ROUNDS, SHARES, LabelSums, start_multipliers
+from hedgerow.methods.start import START_ROUNDS, START_SHARES, LabelSums, start_multipliers
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
@@ -72,8 +72,8 @@ def test_it_asks_for_two_matrices_and_three_steps(label: str) -> None:
     queries, model = asked(plan, Node("one", make_data(plan, 50, 1), plan, decided))
     kinds = [type(query) for query in queries]
     mean = int(label == "regression")
-    assert kinds == [LabelSums] * mean + [GramMatrix] * 2 + [CrossProducts] * ROUNDS + [SampledLeafSums] * 4
-    assert len(queries) == decided.schedule(plan).n_exchanges == mean + 2 + ROUNDS + 4
+    assert kinds == [LabelSums] * mean + [GramMatrix] * 2 + [CrossProducts] * START_ROUNDS + [SampledLeafSums] * 4
+    assert len(queries) == decided.schedule(plan).n_exchanges == mean + 2 + START_ROUNDS + 4
     assert [query.purpose.round for query in queries] == list(range(len(queries)))
     assert max(query.length for query in queries) <= decided.schedule(plan).longest
     m = len(plan.features)
@@ -112,8 +112,8 @@ def test_a_run_keeps_the_promise(
 def test_the_start_costs_its_share() -> None:
     """A, B and the rounds together cost one release at the noise that was set aside for them, no more and no less."""
     first, second, each = start_multipliers(7.0)
-    assert 1 / first**2 + 1 / second**2 + ROUNDS / each**2 == pytest.approx(1 / 49, rel=1e-12)
-    assert SHARES[0] + SHARES[1] + ROUNDS * SHARES[2] == pytest.approx(1)
+    assert 1 / first**2 + 1 / second**2 + START_ROUNDS / each**2 == pytest.approx(1 / 49, rel=1e-12)
+    assert START_SHARES[0] + START_SHARES[1] + START_ROUNDS * START_SHARES[2] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("label", LABELS)

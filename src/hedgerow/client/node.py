@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data.site_data import Recoded, SiteData
 from hedgerow.data.sources import file_ending
-from hedgerow.data.units import GOLDEN_RATIO, mix_words
+from hedgerow.data.units import GOLDEN_MULTIPLIER, mix_words
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.sums import EvaluationQuery
 from hedgerow.losses.registry import loss_kind
@@ -71,7 +71,7 @@ def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDAr
     for number, column in enumerate(columns, start=1):
         words = np.ascontiguousarray(column)
         words = words.astype(np.float64).view(np.uint64) if words.dtype.kind == "f" else words.astype(np.uint64)
-        hashes = mix_words(hashes * GOLDEN_RATIO + mix_words(words + np.uint64(number)))
+        hashes = mix_words(hashes * GOLDEN_MULTIPLIER + mix_words(words + np.uint64(number)))
     return np.sort(np.argsort(hashes, kind="stable")[:most])
 
 

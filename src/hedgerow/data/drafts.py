@@ -42,7 +42,7 @@ from hedgerow.plan.draft import Entry, draft_label, draft_survival, draft_text
 from hedgerow.plan.fields import ISO_DATE, days_between, escape_for_terminal, parse_day
 from hedgerow.plan.names import is_identifier
 from hedgerow.plan.plan import LARGEST_BOUND, MANY_CATEGORIES
-from hedgerow.survey.kinds import ABSENT, DATE, MAX_CLASSES, N_KINDS, NUMBER, number_like
+from hedgerow.survey.kinds import ABSENT, DATE, MAX_FOUND_CLASSES, N_KINDS, NUMBER, number_like
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Summary:
         numbers = [text for text, number in self.values.items() if not math.isnan(number)]
         values = sorted(numbers, key=self.values.__getitem__) if self.is_numeric else sorted(self.values)
         # More numbers are a quantity, not classes.
-        has_few = len(values) <= (MAX_CLASSES if self.is_integer else 2)
+        has_few = len(values) <= (MAX_FOUND_CLASSES if self.is_integer else 2)
         if (is_label and has_few) or not (self.is_numeric or (self.is_date and not is_label)):
             is_long = len(values) > MANY_CATEGORIES
             return Entry("texts") if is_long else Entry("categorical", categories=tuple(values))

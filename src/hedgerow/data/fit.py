@@ -36,7 +36,7 @@ from hedgerow.data.units import (
     records_from_columns,
 )
 from hedgerow.errors import DataError
-from hedgerow.losses.survival import EVENT_WORDS
+from hedgerow.losses.survival import EVENT_CODES
 from hedgerow.plan.names import looks_like_identifier, split_words
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.plan.toml import toml_key, toml_value
@@ -465,7 +465,7 @@ def _unites(count: _Counted, pairs: Mapping[str, str | None]) -> bool:
 
 def _meanings(odd: Mapping[str, int], listed: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
     """What texts that are not read may stand for, with words for it; None for no value."""
-    words, groups = (("0", "1"), (*_MEANINGS, *_FATES)) if listed == EVENT_WORDS else (listed, _MEANINGS)
+    words, groups = (("0", "1"), (*_MEANINGS, *_FATES)) if listed == EVENT_CODES else (listed, _MEANINGS)
     meant = {text: own for text in sorted(odd) if (own := _guess_meaning(text, words, groups)) is not None}
     yield "another coding at this site?", dict(meant)
     yield (

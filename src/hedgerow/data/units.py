@@ -326,7 +326,7 @@ Words = NDArray[np.uint64]
 MANY = 0.05
 """A share of rows beyond the plan that the site's owner should know of."""
 _SHOWN_COLUMNS = 6
-GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -458,7 +458,7 @@ def _tickets(unit: NDArray[np.str_], occurrence: NDArray[np.int64], key: bytes) 
 
 def mix_words(words: Words) -> Words:
     """The output function of splitmix64, modulo 2**64."""
-    mixed = words + GOLDEN_RATIO
+    mixed = words + GOLDEN_MULTIPLIER
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))

@@ -29,7 +29,7 @@ from hedgerow.privacy.report import PrivacyContext, PrivacyReport, build_report
 from hedgerow.server.release import Answering, PlainAggregation, Releaser, check_cost
 from hedgerow.survey.bounds import is_away_from_zero
 from hedgerow.survey.curves import SurvivalCurves
-from hedgerow.survey.kinds import MAX_CLASSES
+from hedgerow.survey.kinds import MAX_FOUND_CLASSES
 from hedgerow.survey.program import survey
 from hedgerow.survey.queries import RawSite, SurveyNode
 from hedgerow.survey.questions import AskedColumn, Questions
@@ -430,7 +430,7 @@ def _draft_label(statistics: TableStatistics) -> dict[str, Any] | None:
     if own.kind != "number" or own.range is None or own.is_date:
         return None
     low, high = own.range.bounds
-    if own.range.is_whole and high - low < MAX_CLASSES and not own.is_declared:
+    if own.range.is_whole and high - low < MAX_FOUND_CLASSES and not own.is_declared:
         # Of few whole numbers, hardly a quantity: classes, of which too few records are there to be seen.
         return None
     if own.is_declared:

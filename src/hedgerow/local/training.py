@@ -40,7 +40,7 @@ from hedgerow.secagg.masks import LEAST_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.server.coordinator import MAX_SLOTS, check_words, find_noise_cohort
+from hedgerow.server.coordinator import MAX_HELD_SLOTS, check_words, find_noise_cohort
 from hedgerow.server.release import (
     Aggregation,
     Answering,
@@ -80,7 +80,7 @@ class MaskedAggregation:
     ) -> None:
         self._nodes = {node.site: node for node in nodes}
         self._plan = plan
-        self._n_slots = max(1, min(n_slots, MAX_SLOTS))
+        self._n_slots = max(1, min(n_slots, MAX_HELD_SLOTS))
         self._entropy = entropy
         self._noise = noise
         self._drops = drops

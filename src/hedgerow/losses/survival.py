@@ -53,10 +53,10 @@ from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelColumn, LabelKind
 
 MOST_INTERVALS = 64
-EVENT_WORDS = ("0", "1", "no", "yes", "No", "Yes")
+EVENT_CODES = ("0", "1", "no", "yes", "No", "Yes")
 """What the column of an event may say, besides false and true, where a plan does not say it; by turns, it was not seen,
 or it was."""
-NEARLY_ALL, LEAST_TIMES = 0.8, 20
+SHARE_ON_ONE_SIDE, LEAST_TIMES = 0.8, 20
 """Of so many records or more, a larger share outside all intervals but one looks like another unit of time."""
 LATEST = 3e38
 """No follow-up ends later."""
@@ -105,7 +105,7 @@ def doubt_times(counts: ArrayLike, intervals: ArrayLike, name: str) -> str:
     found, ends = np.asarray(counts, dtype=np.float64), np.asarray(intervals, dtype=np.float64)
     total = float(found.sum())
     within, beyond = float(found[:2].sum()), float(found[-1])
-    if total < LEAST_TIMES or max(within, beyond) < NEARLY_ALL * total:
+    if total < LEAST_TIMES or max(within, beyond) < SHARE_ON_ONE_SIDE * total:
         return ""
     share, is_late = min(max(within, beyond) / total, 1.0), beyond > within
     where = f"beyond the last interval, {ends[-1]:g}" if is_late else f"within the first interval, to {ends[0]:g}"
@@ -256,7 +256,7 @@ class Survival(LabelKind):
         return 2 * len(label.intervals) + 1
 
     def columns(self, label: Label) -> tuple[LabelColumn, ...]:
-        words = label.event_codes or EVENT_WORDS
+        words = label.event_codes or EVENT_CODES
         lost, seen = (", ".join(words[own::2]) for own in (0, 1))
 
         def outside(place: str, value: str) -> DataError:

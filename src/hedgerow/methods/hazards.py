@@ -57,7 +57,7 @@ from hedgerow.methods.adassp.linear import (
 )
 from hedgerow.methods.adassp.program import gram_sigma, real_cross, real_gram
 from hedgerow.methods.line import ODDS_BINS, ODDS_REACH, ODDS_STEP, ODDS_SURE
-from hedgerow.methods.start import WIDEST, Start
+from hedgerow.methods.start import WIDEST_LINEAR_START, Start
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
@@ -304,8 +304,8 @@ class HazardProducts(CrossProducts):
         return cross_products(site.records, self, linear_hazard_loss(self.baseline), site.n_threads)
 
 
-ROUNDS = 3
-SHARES = (0.15, 0.13, 0.24)
+HAZARD_ROUNDS = 3
+HAZARD_SHARES = (0.15, 0.13, 0.24)
 """Of the linear model's divergence: for the moments, for X^T X, and for each of the rounds."""
 MOST_COLUMNS = 256
 """Rows of more columns are those of the numeric features alone."""
@@ -344,12 +344,12 @@ class HazardStart:
     @property
     def has_columns(self) -> bool:
         """Whether rows hold more than a constant, and no more than can be solved for in seconds."""
-        return 1 < self.basis.rows.n_columns <= WIDEST
+        return 1 < self.basis.rows.n_columns <= WIDEST_LINEAR_START
 
     @property
     def n_trees(self) -> int:
         """What nodes add to their scores: one tree per feature and round."""
-        return ROUNDS * len(self.plan.features)
+        return HAZARD_ROUNDS * len(self.plan.features)
 
     @cached_property
     def _numeric(self) -> tuple[int, ...]:
@@ -370,7 +370,7 @@ class HazardStart:
 
     def multipliers(self, whole: float) -> tuple[float, float, float]:
         """Noise multipliers of the moments, X^T X and each round, when all cost as much as one release at `whole`."""
-        moments, gram, each = (whole / math.sqrt(share) for share in SHARES)
+        moments, gram, each = (whole / math.sqrt(share) for share in HAZARD_SHARES)
         return moments, gram, each
 
     def exchanges(self, whole: float) -> list[Exchanges]:
@@ -380,7 +380,7 @@ class HazardStart:
         return [
             Exchanges(self._moments_question(0, noises[0])),
             Exchanges(gram_question(1, "any", centred, noises[1], rows)),
-            cross_exchanges(HazardProducts, centred, self.loss, (noises[2], rows), ROUNDS),
+            cross_exchanges(HazardProducts, centred, self.loss, (noises[2], rows), HAZARD_ROUNDS),
         ]
 
     def ask(self, run: Run, whole: float, largest: int, first: int, baseline: Baseline) -> Start:
@@ -411,7 +411,7 @@ class HazardStart:
         weights, sums = np.zeros(p), np.zeros(p)
         update: FittedTrees | None = None
         score_bound = known = 0
-        for number in range(ROUNDS):
+        for number in range(HAZARD_ROUNDS):
             if update is not None:
                 score_bound = grow_score_bound(score_bound, update)
             purpose = HazardProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")

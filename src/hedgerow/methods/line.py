@@ -359,7 +359,7 @@ RATE_LENGTH, RATE_SENSITIVITY_SQUARED = 5, RECORD_NORM**2 * 11 // 4
 WHOLE_RESIDUALS, CUT_RESIDUALS = (0.05, 0.0, 0.1), (0.25, 0.3, 0.35)
 """Before any release: one standard deviation of the shift, what the stretch is about, and its deviation; of residuals
 that are hardly ever clipped, and of those that are zoomed in on."""
-LEAST_STRETCH, MOST_STRETCH = -0.75, 1.5
+LEAST_STRETCH_OF_RATES, MOST_STRETCH_OF_RATES = -0.75, 1.5
 
 
 def fit_rates(released: IntVector, sigma: float, prior: tuple[float, float, float]) -> tuple[float, float]:
@@ -394,7 +394,7 @@ def fit_rates(released: IntVector, sigma: float, prior: tuple[float, float, floa
     slope = (logs[1] - logs[0]) / (2 * spread)
     error = noise * math.sqrt(1 + place * place) / (variance * mass)
     stretch = usual + (slope - usual) * _belief(error, doubt)
-    stretch = min(max(stretch, LEAST_STRETCH), MOST_STRETCH)
+    stretch = min(max(stretch, LEAST_STRETCH_OF_RATES), MOST_STRETCH_OF_RATES)
     return (logs[0] + logs[1]) / 2 * belief - stretch * place, stretch
 
 
@@ -448,6 +448,7 @@ the shift may be large."""
 ODDS_SURE = 3.0
 """A bin counts from so many deviations of noise on its records on: else empty ones would add up."""
 _ODDS_ROUNDS, _LONGEST_STEP = 40, 1.0
+LEAST_STRETCH_OF_ODDS, MOST_STRETCH_OF_ODDS = -0.75, 3.0
 _LEAST_SPREAD = 1e-9
 """Of the two parameters, as a share of all that is known of them: one bin alone tells only one of them."""
 
@@ -480,7 +481,8 @@ def fit_odds(released: IntVector, sigma: float) -> tuple[float, float]:
     for _ in range(_ODDS_ROUNDS if bins else 0):
         steps = _odds_step(bins, noise * noise, shift, stretch)
         shift = min(max(shift + min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP), -8.0), 8.0)
-        stretch = min(max(stretch + min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP), -0.75), 3.0)
+        stretch += min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP)
+        stretch = min(max(stretch, LEAST_STRETCH_OF_ODDS), MOST_STRETCH_OF_ODDS)
     return shift, stretch
 
 

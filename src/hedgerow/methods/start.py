@@ -46,15 +46,15 @@ from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import FLOAT_TOLERANCE, Reals, ReleaseChecks, SumFacts
 
-ROUNDS = 3
-SHARES = (3 / 7, 1 / 7, 1 / 7)
+START_ROUNDS = 3
+START_SHARES = (3 / 7, 1 / 7, 1 / 7)
 """Of a linear start's divergence: for A, for B, and for each of the rounds."""
 ROW_NORM = 1.0
 FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
 """What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
-WIDEST = 1000
+WIDEST_LINEAR_START = 1000
 """Where a plan leaves the start open, no linear model has more columns: solving takes their cube, 25 s for so many."""
-MIN_DEVIATIONS = 3.5
+MIN_SIZE_DEVIATIONS = 3.5
 CLASS_STEP = 2.0
 """The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
 
@@ -123,7 +123,7 @@ def count_octaves(plan: Plan) -> int:
 def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float, float] | None:
     """The mean of counts that an answer to `CountOctaves` tells, and their standard deviation.
 
-    A size within `MIN_DEVIATIONS` of its noise is taken for empty: a record of a high one weighs as much as hundreds.
+    A size within `MIN_SIZE_DEVIATIONS` of its noise counts as empty: a record of a high one weighs as much as hundreds.
 
     Args:
         released: int64 [1 + octaves], with its noise.
@@ -135,7 +135,7 @@ def read_level(released: IntVector, sigma: float, largest: float) -> tuple[float
     """
     noise = sigma / RECORD_NORM
     counts = released / RECORD_NORM
-    found = [max(0.0, count - (MIN_DEVIATIONS * noise) ** 2 / count) if count > 0 else 0.0 for count in counts]
+    found = [max(0.0, count - (MIN_SIZE_DEVIATIONS * noise) ** 2 / count) if count > 0 else 0.0 for count in counts]
     # Counts thin out upwards, so those from 2**(k-1) to 2**k are taken to lie at the middle by factors.
     sizes = [0.0, 1.0, *(min(math.sqrt(2) * 2.0 ** (k - 1), largest) for k in range(2, len(found)))]
     total = math.fsum(found)
@@ -206,7 +206,7 @@ class LinearStart:
     @property
     def n_trees(self) -> int:
         """What nodes add to their scores: one tree per feature and round."""
-        return ROUNDS * len(self.plan.features)
+        return START_ROUNDS * len(self.plan.features)
 
     @property
     def loss(self) -> Loss:
@@ -226,7 +226,7 @@ class LinearStart:
         return [
             Exchanges(gram_question(0, "any", basis, noises[0], rows)),
             Exchanges(gram_question(1, "any", round_rows, noises[1], rows)),
-            cross_exchanges(CrossProducts, round_rows, self.loss, (noises[2], rows), ROUNDS),
+            cross_exchanges(CrossProducts, round_rows, self.loss, (noises[2], rows), START_ROUNDS),
         ]
 
     def ask(
@@ -269,7 +269,7 @@ class LinearStart:
         total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
         reached = np.zeros(p)
         score_bound = SCORE_LIMIT if known else 0
-        for number in range(ROUNDS):
+        for number in range(START_ROUNDS):
             if update is not None:
                 score_bound = grow_score_bound(score_bound, update)
             purpose = CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
@@ -293,7 +293,7 @@ class LinearStart:
 
 def start_multipliers(whole: float) -> tuple[float, float, float]:
     """Noise multipliers of A, B and each round, when all together cost as much as one release at `whole`."""
-    first, second, each = (whole / math.sqrt(share) for share in SHARES)
+    first, second, each = (whole / math.sqrt(share) for share in START_SHARES)
     return first, second, each
 
 

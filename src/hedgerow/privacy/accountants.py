@@ -403,7 +403,7 @@ CELLS = 2**17
 """Losses are rounded up to multiples of the largest possible loss divided by this."""
 SAMPLED_CELLS = 2**15
 """The same where samples are among the releases: a fifth of the time, for 1e-5 of epsilon."""
-DEVIATIONS = 10
+MEAN_DEVIATIONS = 10
 """A Gaussian's loss beyond so many standard deviations is for the tail that the library cuts off and adds to delta."""
 _HALVINGS = 60
 _PLD_ROUND_UP = 1 + 1e-9
@@ -483,10 +483,10 @@ def _compose(pure: Counter[float], sampled: Counter[tuple[float, float]], mu: fl
         from dp_accounting.pld import common, privacy_loss_distribution
     except ModuleNotFoundError as absent:
         raise missing_extra("dp_accounting", 'The accountant "pld"') from absent
-    largest = math.fsum(epsilon * count for epsilon, count in pure.items()) + mu * (mu / 2 + DEVIATIONS)
+    largest = math.fsum(epsilon * count for epsilon, count in pure.items()) + mu * (mu / 2 + MEAN_DEVIATIONS)
     # About their spread when composed: a sampled release moves the loss by q / z in the middle.
     spread = math.sqrt(math.fsum(count * math.expm1(1 / z**2) * rate**2 for (rate, z), count in sampled.items()))
-    largest += spread * (spread / 2 + DEVIATIONS)
+    largest += spread * (spread / 2 + MEAN_DEVIATIONS)
     grid = largest / (SAMPLED_CELLS if sampled else CELLS)
     parts = [
         privacy_loss_distribution.from_privacy_parameters(

@@ -18,7 +18,7 @@ MEASURED_SIGNAL: tuple[tuple[float, float, float, float], ...] = (
 Not to be tuned: tests/package/test_measured.py holds it to that run. Shares are of AUC - 1/2 of the same trees
 without noise on all rows, over four public sets with two classes.
 """
-LITTLE_SIGNAL = 300.0
+SIGNAL_TO_WARN = 300.0
 """Below, a model of most data sets says little."""
 LEAST_BUCKETS, MOST_BUCKETS, SIGNAL_OF_BUCKET = 32, 1024, 16
 """Of hashed text, and the signal for each: with less of it fewer texts can be told apart (docs/defaults.md)."""
@@ -103,10 +103,10 @@ def doubt_of(plan: Plan) -> str:
     """What there is to say of a plan with too little signal, without a full stop; empty for others."""
     if math.isinf(plan.privacy.epsilon) or plan.privacy.noise == "local":
         return ""
-    if (signal := outlook_of(plan).signal) >= LITTLE_SIGNAL:
+    if (signal := outlook_of(plan).signal) >= SIGNAL_TO_WARN:
         return ""
     return (
         f"the data amount to about {signal:,.0f} standard deviations of noise (s), too little signal for most models: "
-        f"below {LITTLE_SIGNAL:g} much of what is predicted is noise, and it takes more records, fewer features or a "
+        f"below {SIGNAL_TO_WARN:g} much of what is predicted is noise, and it takes more records, fewer features or a "
         "larger epsilon"
     )

@@ -113,7 +113,7 @@ def read_code(code: str) -> WireCode:
 
 # Messages -------------------------------------------------------------------------------------------------------------
 
-HEADROOM = 1 << 16
+FRAME_HEADROOM = 1 << 16
 """A message so much larger than the limit is let through, to be refused by name."""
 Read = TypeVar("Read", bound=Encoded)
 

@@ -122,7 +122,7 @@ from hedgerow.trees.plausibility import ReleaseChecks
 
 # Before anyone is invited ---------------------------------------------------------------------------------------------
 
-MAX_SLOTS = 1024
+MAX_HELD_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
 SLOT_KEYS_BYTES = 1 << 25
 """The slot keys of all members, which the coordinator compares with one another, holds and journals."""
@@ -136,7 +136,7 @@ RELEASE_HEAD_BYTES = 5
 
 def most_slots(n_members: int) -> int:
     """Slots that an epoch of so many members can have: the coordinator holds the keys of all."""
-    return min(MAX_SLOTS, SLOT_KEYS_BYTES // n_members // KEY_BYTES)
+    return min(MAX_HELD_SLOTS, SLOT_KEYS_BYTES // n_members // KEY_BYTES)
 
 
 def check_rounds(task: Task, n_sites: int) -> None:

@@ -68,7 +68,7 @@ CLEAR_VOTES = 2.0
 """Votes of a text are clear, in the mean, above so many standard deviations; those of noise alone have 0.8."""
 ZOOMS_ON = 0.25
 """Another zoom is worth it where the last one left less than this share of the range."""
-NEARLY_ALL = 0.98
+SHARE_IN_BOUNDS = 0.98
 """Share of the records of a column that a zoom has to keep between its bounds."""
 NEAR, STANDS_OUT_NEAR, STANDS_OUT_SIDE = 3, 3.5, 2.5
 """Octaves up to so many from the largest that a label is seen in hold records above so many standard deviations, and
@@ -263,7 +263,7 @@ def zoom_in(found: Range, counts: Counts, deviation: float) -> Range:
     if found.mass < CLEAR_MASS * deviation:
         return found
     sums = np.concatenate([[0.0], np.cumsum(counts)])
-    wanted = NEARLY_ALL * found.mass - STANDS_OUT * deviation
+    wanted = SHARE_IN_BOUNDS * found.mass - STANDS_OUT * deviation
     for width in range(1, N_ZOOM + 1):
         held = sums[width:] - sums[:-width]
         if held.max() >= wanted:

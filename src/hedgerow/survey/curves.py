@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.losses.survival import EVENT_WORDS, doubt_times, survival_codes
+from hedgerow.losses.survival import EVENT_CODES, doubt_times, survival_codes
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.queries import UNIT, OneCount, RawSite, Reals, TextBins, blank
 from hedgerow.survey.statistics import BAND, Noisy, show_count
 
-_EVENT_TEXTS = (*EVENT_WORDS, "false", "true")
+_EVENT_TEXTS = (*EVENT_CODES, "false", "true")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,7 +15,7 @@ USUAL_CLASSES = (
     ("absent", "present"), ("case", "control"), ("alive", "dead"), ("bad", "good"),
 )  # fmt: skip
 """Pairs of classes that labels commonly have, each pair sorted as texts are. A public list: it follows from no rows."""
-MAX_CLASSES = 20
+MAX_FOUND_CLASSES = 20
 """A label with more values than this is a quantity."""
 
 _MOST_TEXTS = 1_000
@@ -28,4 +28,4 @@ _OTHERWISE = re.compile(
 def number_like(texts: Iterable[str]) -> bool:
     """Whether most of many texts look like numbers or dates in another writing: 70 kg, 12 %, 1,045.50, 13/05/2020."""
     found = [_OTHERWISE.fullmatch(text) is not None for text in itertools.islice(texts, _MOST_TEXTS)]
-    return len(found) > MAX_CLASSES and 2 * sum(found) > len(found)
+    return len(found) > MAX_FOUND_CLASSES and 2 * sum(found) > len(found)

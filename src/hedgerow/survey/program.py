@@ -31,7 +31,7 @@ from hedgerow.survey.bounds import (
     zoomed_label,
 )
 from hedgerow.survey.curves import SurvivalCurves, read_curves
-from hedgerow.survey.kinds import ABSENT, DATE, MAX_CLASSES, N_KINDS, NUMBER, TEXT, TRUTH
+from hedgerow.survey.kinds import ABSENT, DATE, MAX_FOUND_CLASSES, N_KINDS, NUMBER, TEXT, TRUTH
 from hedgerow.survey.queries import (
     N_BITS,
     N_BUCKETS,
@@ -287,7 +287,7 @@ class _Survey:
         if self._kinds[label] == NUMBER and own is not None and own.is_whole:
             query = budget.ask("values", blank(ValueCounts, column=label))
             classes = read_value_classes(in_records((yield query)), noise_deviation(query))
-        self._classes = classes if 2 <= len(classes) <= MAX_CLASSES else ()
+        self._classes = classes if 2 <= len(classes) <= MAX_FOUND_CLASSES else ()
         budget.skip("values")
         if not self._classes:
             budget.skip("rates")

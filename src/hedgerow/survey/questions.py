@@ -35,7 +35,7 @@ from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.schedule import Exchanges, Schedule
 from hedgerow.protocol.queries import Purpose
 from hedgerow.survey.curves import AskedCurves
-from hedgerow.survey.kinds import MAX_CLASSES, USUAL_CLASSES
+from hedgerow.survey.kinds import MAX_FOUND_CLASSES, USUAL_CLASSES
 from hedgerow.survey.queries import (
     N_BUCKETS,
     CellCounts,
@@ -53,7 +53,7 @@ from hedgerow.survey.queries import (
     blank,
     noise_deviation,
 )
-from hedgerow.survey.statistics import MOST_VALUES
+from hedgerow.survey.statistics import MOST_LISTED_VALUES
 
 USUAL_BINS = TextBins(tuple(dict.fromkeys(own for pair in USUAL_CLASSES for own in pair)))
 """One for each class of a usual pair, and one for all others."""
@@ -247,12 +247,12 @@ class Questions:
             # Of a column of which nothing is known, the texts that may be found are most.
             most = [len(own.categories or range(N_BUCKETS)) for own in self.columns]
             bins = tuple(
-                TextBins(("",) * (2 * MOST_VALUES - 1 if own.kind == "number" else n_texts), 1)
+                TextBins(("",) * (2 * MOST_LISTED_VALUES - 1 if own.kind == "number" else n_texts), 1)
                 for own, n_texts in zip(self.columns, most, strict=True)
             )
             queries["cells"] = blank(CellCounts, columns=columns, bins=bins)
             if self.label is not None:
-                classes = TextBins(("",) * MAX_CLASSES, 0)
+                classes = TextBins(("",) * MAX_FOUND_CLASSES, 0)
                 joint = blank(JointCounts, columns=columns, bins=bins, label=self.label, classes=classes)
                 queries["rates"] = joint
         return queries

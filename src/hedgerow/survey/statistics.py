@@ -40,13 +40,13 @@ BAND = 1.96
 """Standard deviations of the noise on either side that a band covers: 95 %."""
 N_BINS = 32
 """Of a histogram whose column is not of a few whole numbers."""
-MOST_VALUES = 40
+MOST_LISTED_VALUES = 40
 """Whole numbers up to so many have a bin each."""
 N_GROUPS = 8
 """Bins at most that a label's rates are given by."""
 VAGUE = 0.1
 """Rates whose noise has a larger standard deviation are not shown."""
-NEARLY_ALL = 0.95
+SHARE_IN_RANGE = 0.95
 """Share of a column's cells that its range has to hold to be made narrower."""
 _TINY = 2.0**LOWEST_OCTAVE
 """Magnitudes below count as zero."""
@@ -258,8 +258,8 @@ def holds_most(before: Range, found: Range, counts: Counts, deviation: float, n_
     """
     edges = np.linspace(before.low, before.high, N_ZOOM + 1)
     inside = (edges[:-1] >= found.low) & (edges[1:] <= found.high)
-    is_sure = deviation * math.sqrt(int(inside.sum())) <= (1 - NEARLY_ALL) * n_cells
-    return is_sure and float(counts[inside].sum()) >= NEARLY_ALL * n_cells
+    is_sure = deviation * math.sqrt(int(inside.sum())) <= (1 - SHARE_IN_RANGE) * n_cells
+    return is_sure and float(counts[inside].sum()) >= SHARE_IN_RANGE * n_cells
 
 
 def _within(edges: NDArray[np.float64], counts: Counts, found: Range, deviation: float) -> Density:
@@ -280,7 +280,7 @@ def choose_edges(found: Range, density: Density | None) -> tuple[float, ...]:
         density: None for even bins.
     """
     low, high = found.bounds
-    if found.is_whole and high - low < MOST_VALUES:
+    if found.is_whole and high - low < MOST_LISTED_VALUES:
         return tuple((np.arange(low, high + 2) - 0.5).tolist())
     if found.is_whole:
         low, high = low - 0.5, high + 0.5

@@ -25,7 +25,7 @@ from typing import Any
 from hedgerow import __version__
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.stream import (
-    HEADROOM,
+    FRAME_HEADROOM,
     MAX_ENROLMENT_BYTES,
     MAX_EVENTS,
     MAX_REPORT_BYTES,
@@ -116,7 +116,7 @@ class TlsServer:
             require_client_auth=guests is not None,
         )
         options = dict(channel_options(settings, most))
-        options["grpc.max_send_message_length"] = (most_sent or most) + HEADROOM
+        options["grpc.max_send_message_length"] = (most_sent or most) + FRAME_HEADROOM
         self._server = grpc.aio.server(options=[*options.items(), *door.options])
         self._door = door
 

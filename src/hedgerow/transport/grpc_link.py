@@ -28,7 +28,7 @@ from hedgerow import __version__
 from hedgerow.codec import VERSION
 from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.protocol.stream import (
-    HEADROOM,
+    FRAME_HEADROOM,
     MAX_REPORT_BYTES,
     Admittance,
     Farewell,
@@ -134,8 +134,8 @@ def channel_options(settings: LinkSettings, max_bytes: int) -> list[tuple[str, i
     """Options for both ends. Messages a little too large are let through to be refused by name."""
     answer_ms = int(1000 * max(settings.silence_seconds - settings.ping_seconds, settings.ping_seconds))
     return [
-        ("grpc.max_receive_message_length", max_bytes + HEADROOM),
-        ("grpc.max_send_message_length", max_bytes + HEADROOM),
+        ("grpc.max_receive_message_length", max_bytes + FRAME_HEADROOM),
+        ("grpc.max_send_message_length", max_bytes + FRAME_HEADROOM),
         ("grpc.enable_retries", 0),
         ("grpc.keepalive_time_ms", int(1000 * settings.ping_seconds)),
         # The first is what gRPC documents, the second what version 1.85 goes by.

@@ -397,7 +397,7 @@ def to_toml_lines(identity: PublicIdentity) -> list[str]:
 ROWS_VERSION = 2
 """Of rosters in which a site says how many rows it has at most; others stay of version 1, with the digest they had."""
 MAX_SITES = 4096
-MAX_MONITORS = 64
+MAX_LISTED_MONITORS = 64
 _HEADING = """\
 # A federation's roster. Every site and the coordinator keep the same file. Read this to each other over the phone:
 #     {fingerprint}
@@ -432,8 +432,8 @@ class PinnedRoster:
             raise UsageError("roster-file", name=_ROSTER, fault="somebody is listed in a role that is not theirs")
         if not 1 <= self.epoch < 1 << 63 or not 1 <= len(self.sites) <= MAX_SITES:
             raise UsageError("roster-file", name=_ROSTER, fault="another epoch or number of sites than one may have")
-        if len(self.monitors) > MAX_MONITORS:
-            raise UsageError("roster-file", name=_ROSTER, fault=f"more than {MAX_MONITORS} monitors")
+        if len(self.monitors) > MAX_LISTED_MONITORS:
+            raise UsageError("roster-file", name=_ROSTER, fault=f"more than {MAX_LISTED_MONITORS} monitors")
         numbers = all(type(most) is int and 0 <= most <= MAX_ROWS for most in self.max_rows)
         if self.max_rows and (not numbers or len(self.max_rows) != len(self.sites) or not any(self.max_rows)):
             raise UsageError("roster-file", name=_ROSTER, fault=f"max_rows is a whole number from 1 to {MAX_ROWS:,}")

@@ -48,9 +48,9 @@ MISSING_CATEGORY = -2
 HALVING_EDGES = 4094
 LOG_DECADES = 6.0
 """Log-spaced edges reach down to this many powers of ten below the range: from dollars to millions."""
-LOWEST_OCTAVE = 32
+N_HALVINGS = 32
 STEPS_PER_OCTAVE = 128
-BUCKETS = LOWEST_OCTAVE * STEPS_PER_OCTAVE + 1
+BUCKETS = N_HALVINGS * STEPS_PER_OCTAVE + 1
 """Of the position in a feature's range, 0 to 1: equal steps within each of its last halvings, so that edges which crowd
 around zero are told apart as well as those further up."""
 TOP_BITS = 0x3F800000 >> 16

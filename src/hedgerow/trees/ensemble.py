@@ -42,7 +42,7 @@ from hedgerow.trees.constraints import Directions, build_groups, keeps_apart
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.random_trees import concatenate
 
-MOST_STRETCH = 4.0
+MAX_STORED_STRETCH = 4.0
 ENSEMBLE_VERSION = 1
 SET, ALL_LEFT = -1, -2
 MAX_DEPTH = 8
@@ -198,8 +198,8 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     if not keeps_apart(batches, build_groups(plan)):
         raise ModelError("model-invalid", fault="a tree brings features together that its plan keeps apart")
     stretch = table.get("stretch", 1.0)
-    if type(stretch) is not float or not 0 < stretch <= MOST_STRETCH:
-        raise ModelError("model-invalid", fault=f"stretch of the ensemble is not a number up to {MOST_STRETCH:g}")
+    if type(stretch) is not float or not 0 < stretch <= MAX_STORED_STRETCH:
+        raise ModelError("model-invalid", fault=f"stretch of the ensemble is not a number up to {MAX_STORED_STRETCH:g}")
     return replace(ensemble.extend([FittedTrees(batches, values)], [_weights(read)]), stretch=stretch)
 
 

@@ -50,7 +50,7 @@ LEAST_RIDGE = 1.0
 """Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
 CHANCE_DEVIATIONS = 1.0
 """Slopes are shrunk by what noise alone would make of them, and by so many of its standard deviations."""
-SPAN = 8.0
+SEARCH_SPAN = 8.0
 """Eigenvalues are looked for within so many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
 
 
@@ -81,7 +81,7 @@ def factor_shifted(gram: Matrix, wanted: float, sigma: float) -> Matrix:
         sigma: standard deviation of the noise on one entry.
     """
     size = len(gram)
-    span = SPAN * sigma * math.sqrt(size)
+    span = SEARCH_SPAN * sigma * math.sqrt(size)
     ridge = max(0.0, wanted - least_eigenvalue(gram, span)) + LEAST_RIDGE
     identity = np.eye(size)
     while True:

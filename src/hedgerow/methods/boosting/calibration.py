@@ -45,7 +45,7 @@ from hedgerow.training.steps import Grown, largest_value
 
 Steps = Generator[Query, IntVector, None]
 """Asks, and needs nothing but the answer."""
-MIN_SQUARES_IN_NOISE, MOST_STRETCH = 4.0, 0.5
+MIN_SQUARES_IN_NOISE, MOST_STRETCH_OF_LINE = 4.0, 0.5
 """Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
 
 
@@ -115,7 +115,7 @@ class LineCalibration(Calibration):
         shift = _beyond(residuals, noise) / begun.n_records * 2.0**-begun.zoom
         stretch = 0.0
         if squares > MIN_SQUARES_IN_NOISE * noise:
-            stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH), MOST_STRETCH)
+            stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH_OF_LINE), MOST_STRETCH_OF_LINE)
         _move(grown, shift, stretch)
 
 

@@ -18,7 +18,7 @@ from hedgerow.methods.boosting.schedule import exchanges_of_trees, weight_of_tre
 from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS, STARTS, Start
 from hedgerow.methods.hazards import HazardStart
 from hedgerow.methods.line import asks_for_line, line_share
-from hedgerow.methods.start import WIDEST, LinearStart
+from hedgerow.methods.start import WIDEST_LINEAR_START, LinearStart
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.schedule import Schedule
@@ -186,7 +186,7 @@ def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> Boost
 
 CALIBRATION_SHARE = 0.03
 """Of mu^2, for the last release of most labels."""
-LITTLE_SIGNAL, ENOUGH_SIGNAL = 200.0, 500.0
+RULE_FADES_FROM, RULE_ENDS_AT = 200.0, 500.0
 """Up to the first the rule for little signal holds in full, from the second on not at all; between, it fades out."""
 LEVELS_LESS, RIDGE_MORE = 2, 2.5
 """Coarse trees and short steps: 2 levels of 4, and a noise ridge of 4 in place of 1.5."""
@@ -198,7 +198,7 @@ def _of_two_classes(plan: Plan, signal: float, usual: BoostingSettings) -> Boost
     """With little signal few large leaves and short steps; with any, log-odds by a last release."""
     if usual.interaction != "adaptive" or plan.model.weight_update == "averaging":
         return usual
-    lack = _part_of_way(ENOUGH_SIGNAL, LITTLE_SIGNAL, signal)
+    lack = _part_of_way(RULE_ENDS_AT, RULE_FADES_FROM, signal)
     of_subsets = lack * _part_of_way(FEW_FEATURES, MANY_FEATURES, len(plan.features))
     # A plan that names a size of subsets wants them tried.
     untried = of_subsets if plan.model.interaction_size == "auto" else 0.0
@@ -304,12 +304,12 @@ SIGNAL_OF_TURN, TURNS_AND_FEATURES = 4.0, 5000
 """Where two turns for each feature are more trees than the signal asks for: at most signal / 4, or 5,000 / features."""
 DEEPER = (800.0, 6000.0)
 """From so much signal on trees have a level more."""
-CLIP, HESSIAN_SCALE, NOISE_RIDGE = 0.2, 0.066, 90.0
+CLIP_OF_NUMBERS, HESSIAN_SCALE, USUAL_RIDGE = 0.2, 0.066, 90.0
 LEAST_RATE, MOST_RATE = 0.25, 2.2
 EXPLORING_SHARE = 0.9
 MOST_START, SIGNAL_OF_START = 0.6, 125.0
 """Of mu^2, for the start: 125 / s, for a linear model needs as much whatever the signal, and no more than the first."""
-MEAN_SHARE = 0.05
+MEAN_SHARE_OF_NUMBERS = 0.05
 """Of mu^2, for the mean and the spread about it, where leaves are not smoothed."""
 
 
@@ -321,16 +321,16 @@ def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
     if usual.interaction != "adaptive":
         if model.start == "none":
             return usual
-        return _with_slope(plan, signal, replace(usual, start="mean", start_share=MEAN_SHARE))
+        return _with_slope(plan, signal, replace(usual, start="mean", start_share=MEAN_SHARE_OF_NUMBERS))
     # Steps are short where the noise ridge shortens them little, whether signal or the plan makes it so.
     rate = min(MOST_RATE, 1.75 * math.sqrt(math.sqrt(2000 / signal)))
     rule = replace(
         usual,
         n_trees=_trees_of_numbers(signal, m),
         max_depth=4 + sum(signal >= border for border in DEEPER),
-        learning_rate=max(LEAST_RATE, rate * min(1.0, value_or(model.noise_ridge, NOISE_RIDGE) / NOISE_RIDGE)),
-        noise_ridge=NOISE_RIDGE,
-        joint_clip=CLIP,
+        learning_rate=max(LEAST_RATE, rate * min(1.0, value_or(model.noise_ridge, USUAL_RIDGE) / USUAL_RIDGE)),
+        noise_ridge=USUAL_RIDGE,
+        joint_clip=CLIP_OF_NUMBERS,
         hessian_scale=HESSIAN_SCALE,
         shrinkage=1.0,
         interaction_share=EXPLORING_SHARE,
@@ -338,7 +338,7 @@ def _of_numbers(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingS
     if model.start == "none":
         return rule
     n_numeric = sum(not feature.is_categorical for feature in plan.features)
-    start = ("linear" if 0 < n_numeric <= WIDEST else "mean") if model.start == "auto" else model.start
+    start = ("linear" if 0 < n_numeric <= WIDEST_LINEAR_START else "mean") if model.start == "auto" else model.start
     share = min(MOST_START, SIGNAL_OF_START / signal)
     return replace(rule, start=start, start_share=share, calibration="line", calibration_share=CALIBRATION_SHARE)
 

@@ -31,7 +31,7 @@ from hedgerow.training.settings import Settings, most_bins, value_or
 DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE = 20, 4, 0.3
 NOISE_RIDGE, NOISE_RIDGE_OF_NUMBERS = 1.0, 12.0
 """An empty leaf gets its noise over a ridge of as much: too long a step for a number, whose scores have no link."""
-SPREAD_SHARE = 0.2
+SPREAD_SHARE_OF_START = 0.2
 """Of the start's, for the spread of labels about their mean."""
 _PRECISION = 1e-6
 """Of the sum of epsilons; integer scales are coarser."""
@@ -201,7 +201,7 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
     privacy, own = plan.privacy, DpXgboost.of(plan)
     judge, is_pure = get_accountant(privacy.accountant), privacy.accountant == "pure"
     start_share = own.start_share if settings.n_start_trees(plan) else 0.0
-    start_shares = (1 - SPREAD_SHARE) * start_share, SPREAD_SHARE * start_share
+    start_shares = (1 - SPREAD_SHARE_OF_START) * start_share, SPREAD_SHARE_OF_START * start_share
     shares = *start_shares, own.sketch_share, own.split_share, 1 - own.sketch_share - own.split_share - start_share
     rate = sampling_threshold(plan) / SAMPLING_STEPS
     n_starts, n_trees = settings.n_start_trees(plan), settings.n_trees
