@@ -20,8 +20,8 @@ from hedgerow.losses.tables import LARGEST_UNIT, rescale_residuals
 from hedgerow.methods.adassp.program import solve_centred
 from hedgerow.methods.boosting.settings import BoostingSettings
 from hedgerow.methods.line import MOST_ZOOM, CalibrationSums, SpreadSums, choose_zoom
+from hedgerow.methods.linear_start import LabelSums
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.methods.start import LabelSums
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query

@@ -27,8 +27,8 @@ from hedgerow.methods.line import (
     RateSums,
     fit_rates,
 )
+from hedgerow.methods.linear_start import read_level
 from hedgerow.methods.registry import resolve
-from hedgerow.methods.start import read_level
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.trees.binning import build_grid

@@ -19,9 +19,9 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError, PrivacyError, UsageError
 from hedgerow.local.training import evaluate_federated, train
 from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.linear_start import LabelSums
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
-from hedgerow.methods.start import LabelSums
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant, mu_of

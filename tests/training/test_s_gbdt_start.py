@@ -17,9 +17,9 @@ from hedgerow.errors import PlanError
 from hedgerow.local.training import train
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix, LinearBasis
+from hedgerow.methods.linear_start import START_ROUNDS, START_SHARES, LabelSums, start_multipliers
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
-from hedgerow.methods.start import START_ROUNDS, START_SHARES, LabelSums, start_multipliers
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant

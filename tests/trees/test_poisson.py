@@ -32,8 +32,8 @@ from hedgerow.losses.tables import (
     rescale_residuals,
 )
 from hedgerow.methods.boosting.settings import BoostingSettings
+from hedgerow.methods.linear_start import read_level
 from hedgerow.methods.registry import resolve
-from hedgerow.methods.start import read_level
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.privacy.noise import SeededNoise

@@ -42,7 +42,7 @@ def add_commands(commands: Any) -> None:
     add("--out", metavar="FOLDER", help=text)
     add_shared(add, "--threads", "--json")
     text = "rehearse a plan on made-up rows: how well models predict, by epsilon"
-    add = add_command(commands, "simulate", rehearse, text, _SIMULATE_EXAMPLE)
+    add = add_command(commands, "simulate", simulate, text, _SIMULATE_EXAMPLE)
     add_shared(add, "plan")
     add("--rows", type=whole(20, 10**8), metavar="N", help="made-up rows over all sites (the plan's n_records)")
     add("--sites", type=whole(1, 1000), default=3, metavar="K", help="sites of one size (%(default)s)")
@@ -112,10 +112,10 @@ _SCORES = {"auc": "AUC", "concordance": "concordance", "r2": "R2", "mae": "MAE"}
 """What is shown of a model, the first of these that it has, and how it is written."""
 
 
-def rehearse(arguments: argparse.Namespace) -> None:
+def simulate(arguments: argparse.Namespace) -> None:
     """Print how well models of made-up rows predict others, by epsilon."""
     from hedgerow.app.environments import train_with_progress
-    from hedgerow.local.simulation import simulate
+    from hedgerow.local import simulation
     from hedgerow.privacy.noise import SystemNoise
 
     plan = read_plan(arguments.plan)
@@ -130,7 +130,7 @@ def rehearse(arguments: argparse.Namespace) -> None:
         seconds[epsilon] = time.monotonic() - start
         return model
 
-    found = simulate(plan, arguments.sites, arguments.seed, train)
+    found = simulation.simulate(plan, arguments.sites, arguments.seed, train)
     taken = seconds[plan.privacy.epsilon]
     if arguments.json:
         scores: list[dict[str, Any]] = [{"epsilon": epsilon, **own} for epsilon, own in found.items()]

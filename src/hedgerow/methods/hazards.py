@@ -57,7 +57,7 @@ from hedgerow.methods.adassp.linear import (
 )
 from hedgerow.methods.adassp.program import gram_sigma, real_cross, real_gram
 from hedgerow.methods.line import ODDS_BINS, ODDS_REACH, ODDS_STEP, ODDS_SURE
-from hedgerow.methods.start import WIDEST_LINEAR_START, Start
+from hedgerow.methods.linear_start import WIDEST_LINEAR_START, AskedModel
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import Exchanges
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
@@ -383,7 +383,7 @@ class HazardStart:
             cross_exchanges(HazardProducts, centred, self.loss, (noises[2], rows), HAZARD_ROUNDS),
         ]
 
-    def ask(self, run: Run, whole: float, largest: int, first: int, baseline: Baseline) -> Start:
+    def ask(self, run: Run, whole: float, largest: int, first: int, baseline: Baseline) -> AskedModel:
         """The start as a part of a program.
 
         Args:

@@ -35,7 +35,7 @@ from hedgerow.methods.line import (
     fit_rates,
     line_zoom,
 )
-from hedgerow.methods.start import (
+from hedgerow.methods.linear_start import (
     constant_trees,
 )
 from hedgerow.plan.plan import Plan

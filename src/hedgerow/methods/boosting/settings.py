@@ -18,7 +18,7 @@ from hedgerow.methods.boosting.schedule import exchanges_of_trees, weight_of_tre
 from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS, STARTS, Start
 from hedgerow.methods.hazards import HazardStart
 from hedgerow.methods.line import asks_for_line, line_share
-from hedgerow.methods.start import WIDEST_LINEAR_START, LinearStart
+from hedgerow.methods.linear_start import WIDEST_LINEAR_START, LinearStart
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.schedule import Schedule

@@ -25,7 +25,7 @@ from hedgerow.methods.line import (
     choose_zoom,
     spread_question,
 )
-from hedgerow.methods.start import (
+from hedgerow.methods.linear_start import (
     CountOctaves,
     LinearStart,
     constant_trees,

@@ -48,7 +48,7 @@ from hedgerow.methods.dp_xgboost.trees import (
     SplitSelection,
 )
 from hedgerow.methods.line import choose_zoom
-from hedgerow.methods.start import constant_tree, constant_trees
+from hedgerow.methods.linear_start import constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource

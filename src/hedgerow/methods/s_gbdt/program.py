@@ -1,7 +1,7 @@
 """S-GBDT (Kirschte, Peinemann et al., arXiv 2309.12041v1) as one generator of queries.
 
     yield LabelSums                    ->  noisy sum of the labels, noisy number of records: the initial score
-                                           (then, or for classes instead, a linear start: methods/start.py)
+                                           (then, or for classes instead, a linear start: methods/linear_start.py)
     for every round, regular or extra:
         draw a tree from public randomness
         yield SampledLeafSums(tree)    ->  per leaf the noisy sum of clipped gradients and the noisy support, over a
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
 from hedgerow.methods.line import calibrate_by_spread, line_multipliers
+from hedgerow.methods.linear_start import constant_trees, label_question, read_mean
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import (
     SGbdtSettings,
@@ -36,7 +37,6 @@ from hedgerow.methods.s_gbdt.settings import (
     start_statistics,
 )
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
-from hedgerow.methods.start import constant_trees, label_question, read_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch

@@ -21,9 +21,9 @@ import numpy as np
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.line import asks_for_line, line_exchanges, line_multipliers
+from hedgerow.methods.linear_start import LinearStart, label_question, label_statistics
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, filter_terms, s_gbdt_loss
-from hedgerow.methods.start import LinearStart, label_question, label_statistics
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import (
     ORDERS,

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import pack_loss, unpack, words_for_block, write_block_statistics
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
+from hedgerow.methods.linear_start import constant_tree
 from hedgerow.methods.s_gbdt import SGbdt
-from hedgerow.methods.start import constant_tree
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, IntVector, SampledQuery, TreeBatch
 from hedgerow.trees.binning import Grid

@@ -1,4 +1,4 @@
-"""What trees begin with, in place of zero: the mean label, and a linear model of the numeric features.
+"""What models that begin with the labels or a line ask first: the mean label, and a linear model of numeric features.
 
 For a bounded number the mean is one release of two sums. A count may be far below its bound, where a sum of counts up
 to the bound would be lost in its noise: there it is one release of how many records have counts of each size.
@@ -58,7 +58,7 @@ MIN_SIZE_DEVIATIONS = 3.5
 CLASS_STEP = 2.0
 """The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
 
-Start = Generator[Query, IntVector, tuple[FittedTrees, FittedTrees]]
+AskedModel = Generator[Query, IntVector, tuple[FittedTrees, FittedTrees]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -238,7 +238,7 @@ class LinearStart:
         known: int = 0,
         zoom: int = 0,
         update: FittedTrees | None = None,
-    ) -> Start:
+    ) -> AskedModel:
         """The start as a part of a program.
 
         Args:
