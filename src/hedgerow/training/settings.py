@@ -93,8 +93,8 @@ class Settings:
         """What a run asks for, at most, and what that costs with this noise."""
         raise NotImplementedError
 
-    def n_start_trees(self, plan: Plan) -> int:
-        """Trees that nodes add to their scores before the first of `n_trees`."""
+    def n_other_trees(self, plan: Plan) -> int:
+        """Trees of the model besides `n_trees`: of a start, and of a last release."""
         return 0
 
 

@@ -171,7 +171,7 @@ def leaf_rule(run: Run, n_trees: int, zoom: int = 0) -> LeafRule:
 
 def largest_value(run: Run) -> int:
     """Largest magnitude of a leaf's value, in units of 2**-16: with all trees at it, scores fit 32 bits."""
-    return (2**31 - 1) // (run.settings.n_trees + run.settings.n_start_trees(run.plan))
+    return (2**31 - 1) // (run.settings.n_trees + run.settings.n_other_trees(run.plan))
 
 
 def grow_score_bound(score_bound: int, fitted: FittedTrees) -> int:

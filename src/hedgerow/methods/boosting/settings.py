@@ -69,7 +69,7 @@ class BoostingSettings(Settings):
         start, calibration = self.start_of(plan).exchanges, self.calibration_of(plan).exchanges
         return Schedule((*start, *exchanges_of_trees(plan, self), *calibration))
 
-    def n_start_trees(self, plan: Plan) -> int:
+    def n_other_trees(self, plan: Plan) -> int:
         return self.start_of(plan).n_trees + self.calibration_of(plan).n_trees
 
 

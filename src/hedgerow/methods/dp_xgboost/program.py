@@ -76,7 +76,7 @@ def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
 def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
     run, plan = asking.run, asking.run.plan
     candidates, ordered = CandidateSource(plan, run.grid), run.make_ordered_sum()
-    if run.settings.n_start_trees(plan):
+    if run.settings.n_other_trees(plan):
         mean, count = ((yield asking.mean())[:2] / run.loss.scales).tolist()
         start = constant_trees(run.grid, run.settings.max_depth, -mean / max(1.0, count), largest_value(run))
         grown.add(start, None)

@@ -72,8 +72,8 @@ class DpXgboostSettings(Settings):
     def schedule(self, plan: Plan) -> Schedule:
         return Schedule(_exchanges(plan, self, self.scales))
 
-    def n_start_trees(self, plan: Plan) -> int:
-        """See `Settings.n_start_trees`: the mean."""
+    def n_other_trees(self, plan: Plan) -> int:
+        """See `Settings.n_other_trees`: the mean."""
         return int(DpXgboost.of(plan).starts_with_mean(plan))
 
 
@@ -167,7 +167,7 @@ def _exchanges(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -
     loss, bins, n_trees = settings.loss(plan), sum(most_bins(plan)), settings.n_trees
     chooses, levels = DpXgboost.of(plan).splits == "exponential", range(settings.max_depth)
     of_start, of_spread, of_sketch, of_splits, of_leaves = zip(sensitivities(plan, loss), scales, strict=True)
-    n_starts, n_sketches = settings.n_start_trees(plan), min(DpXgboost.of(plan).sketch_rounds, n_trees)
+    n_starts, n_sketches = settings.n_other_trees(plan), min(DpXgboost.of(plan).sketch_rounds, n_trees)
     n_leaves: int = 2**settings.max_depth
 
     def alike(
@@ -200,11 +200,11 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
     """The smallest noise, each kind of release having its share of the sum of epsilons or of rho, by bisection."""
     privacy, own = plan.privacy, DpXgboost.of(plan)
     judge, is_pure = get_accountant(privacy.accountant), privacy.accountant == "pure"
-    start_share = own.start_share if settings.n_start_trees(plan) else 0.0
+    start_share = own.start_share if settings.n_other_trees(plan) else 0.0
     start_shares = (1 - SPREAD_SHARE_OF_START) * start_share, SPREAD_SHARE_OF_START * start_share
     shares = *start_shares, own.sketch_share, own.split_share, 1 - own.sketch_share - own.split_share - start_share
     rate = sampling_threshold(plan) / SAMPLING_STEPS
-    n_starts, n_trees = settings.n_start_trees(plan), settings.n_trees
+    n_starts, n_trees = settings.n_other_trees(plan), settings.n_trees
     counts = n_starts, n_starts, min(own.sketch_rounds, n_trees), n_trees * settings.max_depth, n_trees
     sensitivity = sensitivities(plan, settings.loss(plan))
 

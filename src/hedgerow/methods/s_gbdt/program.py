@@ -43,7 +43,7 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings
-from hedgerow.training.steps import EndedEarly, Grown, Program, Run, empty_ensemble
+from hedgerow.training.steps import EndedEarly, Grown, Program, Run, empty_ensemble, largest_value
 from hedgerow.trees.leaves import LeafRule, leaf_values
 from hedgerow.trees.random_trees import PublicRandom, random_tree
 
@@ -83,7 +83,7 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
         grown.add(update, support)
     if terms.is_linear:
         first = int(terms.has_mean)
-        start, update = yield from build_start(plan).ask(run, linear_noise, _largest(run), first, update=update)
+        start, update = yield from build_start(plan).ask(run, linear_noise, largest_value(run), first, update=update)
         grown.add(start, None)
         ordered.add(start.trees, start.values)
         known = first + build_start(plan).n_trees - update.trees.n_trees
@@ -150,7 +150,7 @@ class _Structures:
 
 def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArray[np.int32]:
     """Leaf values: int32 [1, n_leaves, 1]; everything here is post-processing."""
-    model, largest = run.plan.model, _largest(run)
+    model, largest = run.plan.model, largest_value(run)
     if SGbdt.of(run.plan).leaf_rule == "shrunk":
         rule = LeafRule(
             weight_update="gradient",
@@ -173,11 +173,6 @@ def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArra
     return np.rint(values * SCORE_UNIT).astype(np.int32)
 
 
-def _largest(run: Run) -> int:
-    """Largest magnitude of a leaf's value, in units of 2**-16: with all trees at it, scores fit 32 bits."""
-    return (2**31 - 1) // run.settings.n_trees
-
-
 def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     """The mean label, or the log-odds of its class, as a tree of one value."""
     mean = read_mean(released, start_statistics(run.plan))
@@ -188,4 +183,4 @@ def _initial_score(run: Run, released: IntVector) -> FittedTrees:
         upper = logistic(STEPS + 1, SCORE_UNIT >> STEP_BITS)[STEPS // 2 :]
         steps = int(np.searchsorted(upper, abs(mean) + 0.5))
         value = math.copysign(min(steps / (SCORE_UNIT >> STEP_BITS), INITIAL_REACH), mean)
-    return constant_trees(run.grid, run.settings.max_depth, value, _largest(run))
+    return constant_trees(run.grid, run.settings.max_depth, value, largest_value(run))

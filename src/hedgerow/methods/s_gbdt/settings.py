@@ -279,7 +279,7 @@ def build_start(plan: Plan) -> LinearStart:
 
 @dataclass(frozen=True, kw_only=True)
 class SGbdtSettings(Settings):
-    """Numbers in place of every "auto"; one tree a round.
+    """Numbers in place of every "auto"; one tree a round. `n_trees` counts those of the initial score as well.
 
     Attributes:
         s_gbdt: rounds, samples, the filter and the initial score.
