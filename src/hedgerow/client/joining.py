@@ -152,7 +152,7 @@ class NodeFiles:
 
 
 def may_join(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> None:
-    """Whether a node takes up a run that it is not in, whatever its rows and its budget are; raises what refuses."""
+    """Refuse a run that a node is not in and may not take up, whatever its rows and its budget are."""
     here = files.standing(run_id)
     if here.is_over:
         raise PolicyRefusal("run-closed", status=here.in_state)

@@ -858,7 +858,8 @@ def _following(run: CoordinatorRun, between: BetweenSlots) -> tuple[Following, l
     comes_back = {name for name in ready - there if sites[name].fault_counts.lost_epochs >= MOST_LOST_EPOCHS}
     # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
     is_worth_it = bool(sites.members_for_next_epoch() - there) and is_short
-    # Where groups are drawn anew, each drawing has to have a set-up of its own, in which they join.
+    # Where groups are drawn anew, each drawing has to have a set-up of its own, in which they join. Half of the
+    # attempts are kept for set-ups that fail.
     n_needed = run.attempt + run.replica.n_drawings_left
     is_worth_it |= bool(ready - there - comes_back) and n_needed < MAX_ATTEMPTS // 2
     if len(ready) >= sites.least and (is_full or is_worth_it):
