@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from experiments.lumberjack import Lumberjack
 from experiments.lumberjack.forest import MOST_ASKED, UNIT, LeafCounts, NodeCounts, look, rounds_of
-from hedgerow.methods.line import asks_for_line, line_exchanges, line_share, line_weights
+from hedgerow.methods.line import asks_for_line, line_rounds, line_share, line_weights
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import calibrate_sigmas, multipliers_of
 from hedgerow.privacy.ledger import read_prepared_events
-from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.training.settings import Settings, value_or
 from hedgerow.trees.ensemble import MAX_DEPTH
 
@@ -51,7 +51,7 @@ class LumberjackSettings(Settings):
         return self.line_share > 0
 
     def schedule(self, plan: Plan) -> Schedule:
-        return Schedule(tuple(_exchanges(plan, self)))
+        return Schedule(tuple(_alike_rounds(plan, self)))
 
 
 def n_statistics(plan: Plan) -> int:
@@ -95,19 +95,19 @@ def resolve_lumberjack(plan: Plan) -> LumberjackSettings:
     left = 1 - settings.line_share
     share, last = Lumberjack.of(plan).search_share * left, line_weights(settings.line_share)
     weights = share / rounds_of(settings.height), left - share, *(last if settings.has_line else ())
-    demands = [alike.demand(weight) for alike, weight in zip(_exchanges(plan, settings), weights, strict=True)]
+    demands = [alike.demand(weight) for alike, weight in zip(_alike_rounds(plan, settings), weights, strict=True)]
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, read_prepared_events(plan))
     search, leaves, *line = multipliers_of(sigmas, demands)
     found = (line[0], line[1]) if line else (0.0, 0.0)
     return replace(settings, search_multiplier=search, noise_multiplier=leaves, line_multipliers=found)
 
 
-def _exchanges(plan: Plan, settings: LumberjackSettings) -> list[Exchanges]:
+def _alike_rounds(plan: Plan, settings: LumberjackSettings) -> list[AlikeRounds]:
     """The rounds of the search, the statistics of every leaf, and the last release."""
     search, leaves = sensitivities_squared(plan, settings.n_trees)
     n_entries = n_statistics(plan)
     return [
-        Exchanges.of(
+        AlikeRounds.of(
             NodeCounts,
             length=MOST_ASKED,
             bound=UNIT,
@@ -115,7 +115,7 @@ def _exchanges(plan: Plan, settings: LumberjackSettings) -> list[Exchanges]:
             noise_multiplier=settings.search_multiplier,
             count=rounds_of(settings.height),
         ),
-        Exchanges.of(
+        AlikeRounds.of(
             LeafCounts,
             length=most_leaves(plan) * n_entries,
             grid_length=MOST_ASKED * n_entries,
@@ -123,5 +123,5 @@ def _exchanges(plan: Plan, settings: LumberjackSettings) -> list[Exchanges]:
             sensitivity_squared=leaves,
             noise_multiplier=settings.noise_multiplier,
         ),
-        *(line_exchanges(plan, settings.line_multipliers) if settings.has_line else []),
+        *(line_rounds(plan, settings.line_multipliers) if settings.has_line else []),
     ]

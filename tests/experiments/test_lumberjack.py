@@ -230,7 +230,7 @@ def test_any_plan_keeps_its_promise_over_any_sites(data: st.DataObject, seed: in
     together = builders.train(plan, [take(records, np.flatnonzero(owner == site)) for site in range(5)])
     assert alone.ensemble.fitted.values.tobytes() == together.ensemble.fitted.values.tobytes()
     assert alone.ledger.to_json() == together.ledger.to_json()
-    assert len(alone.ledger) <= resolve(plan).schedule(plan).n_exchanges
+    assert len(alone.ledger) <= resolve(plan).schedule(plan).n_rounds
     judge, planned = get_accountant(plan.privacy.accountant), resolve(plan).schedule(plan).events
     assert judge.epsilon(planned, plan.privacy.delta) <= plan.privacy.epsilon * (1 + 1e-9)
     assert alone.report.epsilon <= plan.privacy.epsilon
@@ -362,7 +362,7 @@ def test_noise_is_drawn_as_planned() -> None:
     )  # fmt: skip
     for query in queries[:-1]:
         assert noise_of(query).event.sigma >= search.sigma and query.length <= search.length
-    assert noise_of(queries[-1]).event.sigma >= leaves.sigma and len(queries) <= own.schedule(plan).n_exchanges
+    assert noise_of(queries[-1]).event.sigma >= leaves.sigma and len(queries) <= own.schedule(plan).n_rounds
 
 
 @pytest.mark.parametrize("label", GOLDEN)
@@ -386,7 +386,7 @@ def test_a_line_follows_unless_the_plan_says_none(n_lines: int) -> None:
     plan = Plan.from_dict({**table, "model": {**table["model"], "calibration": "auto" if n_lines else "none"}})
     model = train(plan, {"one": make_data(plan, 60, 1)}, noise=SeededNoise(1, exact=False))
     assert [release.kind for release in model.ledger.releases].count("LineSums") == n_lines
-    assert len(model.ledger) <= resolve(plan).schedule(plan).n_exchanges
+    assert len(model.ledger) <= resolve(plan).schedule(plan).n_rounds
 
 
 def test_a_search_shows_single_records_before_there_are_leaves() -> None:

@@ -183,7 +183,7 @@ def sites_of(plan: Plan, data: SiteData, case: Case, aimed: NDArray[np.bool_], s
         node, beside = Node(name, rows, plan, settings), None
         if lie.is_added:
             beside = Node(name, data.only(own), plan, settings)
-        nodes.append(node if lie == LIES[0] else Liar(node, lie, settings.schedule(plan).n_exchanges, beside))
+        nodes.append(node if lie == LIES[0] else Liar(node, lie, settings.schedule(plan).n_rounds, beside))
     return nodes
 
 
@@ -258,7 +258,7 @@ def carried_out(
         build_checks(task),
         GroupedChecks(lambda: build_checks(task)),
     )
-    n_rounds = count_drawing_rounds(task.schedule.n_exchanges) if case.is_drawn else 0
+    n_rounds = count_drawing_rounds(task.schedule.n_rounds) if case.is_drawn else 0
     lineup, out_of_line, told_in = LineUp(n_sites, max(1, n_groups), n_rounds), set[int](), 0
     keys, declared, liar = (
         [node.site.encode() for node in nodes],

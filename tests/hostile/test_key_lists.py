@@ -47,7 +47,7 @@ ORIGIN = "the epoch that drew the seed"
 def test_every_message_of_the_largest_roster_fits_into_one(n_sites: int) -> None:
     """No site is sent the keys of all. The coordinator holds them, so a federation of 4,096 has shorter epochs."""
     task = TrainingTask(make_plan(model={"n_trees": 100_000, "batch_size": 1}))
-    n_slots = slots_for(task.schedule.n_exchanges, n_sites)
+    n_slots = slots_for(task.schedule.n_rounds, n_sites)
     assert n_slots == most_slots(n_sites) and 200 < n_slots <= MAX_HELD_SLOTS
     assert KEY_BYTES * n_slots * n_sites <= SLOT_KEYS_BYTES
     sizes = setup_sizes(n_sites, n_slots)

@@ -16,7 +16,7 @@ from hedgerow.plan.fields import define_field, number, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
-from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Run, empty_ensemble
@@ -58,7 +58,7 @@ class ToySettings(Settings):
         return build_loss(plan)
 
     def schedule(self, plan: Plan) -> Schedule:
-        asked = Exchanges.of(
+        asked = AlikeRounds.of(
             ClassCounts, length=2, bound=UNIT, sensitivity_squared=UNIT**2, noise_multiplier=self.noise_multiplier
         )
         return Schedule((asked,))

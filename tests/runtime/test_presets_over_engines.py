@@ -54,7 +54,7 @@ def test_masked_in_process_and_over_grpc(loopback: Loopback, name: str) -> None:
     assert found.model == local.to_bytes()
     # The default of two classes ends with a release more, which adds a tree of one value.
     assert local.ensemble.n_trees == 4 + (name == "hedgerow")
-    assert found.n_rounds == len(local.ledger) == resolve(plan).schedule(plan).n_exchanges
+    assert found.n_rounds == len(local.ledger) == resolve(plan).schedule(plan).n_rounds
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def test_counts_are_asked_for_once(method: str) -> None:
     queries = asked(plan)
     assert [isinstance(query, Histogram) for query in queries] == [True] + [False] * (len(queries) - 1)
     assert [query.noise_multiplier == 0 for query in queries] == [True] + [False] * (len(queries) - 1)
-    assert len(queries) == resolve(plan).schedule(plan).n_exchanges
+    assert len(queries) == resolve(plan).schedule(plan).n_rounds
     assert queries[0].length <= resolve(plan).schedule(plan).longest
     uniform = make_plan(model={**model, "split_candidates": "uniform"})
     assert resolve(plan).noise_multiplier == pytest.approx(resolve(uniform).noise_multiplier, rel=1e-5)

@@ -628,7 +628,7 @@ def test_statistics_are_as_long_as_is_said_before(federate: Builder) -> None:
     asked = statistics()
     lengths = [release.length for release in outcome.ledger]
     assert max(lengths) <= asked.questions.schedule.longest and sum(lengths) <= asked.questions.schedule.n_released
-    assert len(lengths) <= asked.questions.schedule.n_exchanges
+    assert len(lengths) <= asked.questions.schedule.n_rounds
 
 
 def test_a_plan_without_gaps_is_no_survey() -> None:

@@ -147,7 +147,7 @@ def test_a_survey_stays_the_same(name: str, tables: dict[str, Path]) -> None:
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
     content = carry_out(asked.questions, sites)
     schedule = asked.questions.schedule
-    content += [schedule.n_exchanges, [repr(event) for event in schedule.events]]
+    content += [schedule.n_rounds, [repr(event) for event in schedule.events]]
     assert digest_of(content) == expected
 
 
@@ -159,7 +159,7 @@ def test_a_survey_of_columns_that_nobody_knows_stays_the_same(label: str, tables
     sites = {site: read_raw_site(place, asked) for site, place in tables.items()}
     questions = Questions.of_plan(epsilon=30.0, delta=1e-6, n_columns=2, n_unknown=3, label="classes")
     content = carry_out(questions, sites)
-    content += [questions.schedule.n_exchanges, [repr(event) for event in questions.schedule.events]]
+    content += [questions.schedule.n_rounds, [repr(event) for event in questions.schedule.events]]
     assert digest_of(content) == UNKNOWN[label]
 
 

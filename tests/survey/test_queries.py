@@ -242,5 +242,5 @@ def test_a_survey_asks_no_more_than_it_plans(
     columns = [RawColumn([[data.draw(cells)] * 40], Place("rows", "x")) for _ in questions.columns]
     made = survey_sites(questions, {"site": RawSite(columns, None, 40)}, SeededNoise(1))
     planned = questions.schedule.events
-    assert len(made.ledger) <= len(planned) == questions.schedule.n_exchanges
+    assert len(made.ledger) <= len(planned) == questions.schedule.n_rounds
     assert compose_cost(list(made.ledger.events())).gdp_weight <= compose_cost(planned).gdp_weight * (1 + 1e-9)

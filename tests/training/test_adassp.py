@@ -69,7 +69,7 @@ def test_any_plan_keeps_its_promise_over_any_sites(data: st.DataObject, seed: in
     assert alone.ensemble.fitted.values.tobytes() == together.ensemble.fitted.values.tobytes()
     assert alone.ledger.to_json() == together.ledger.to_json()
     own = resolve(plan)
-    assert len(alone.ledger) == own.schedule(plan).n_exchanges
+    assert len(alone.ledger) == own.schedule(plan).n_rounds
     judge = get_accountant(plan.privacy.accountant)
     planned = judge.epsilon(own.schedule(plan).events, plan.privacy.delta)
     assert alone.report.epsilon <= planned * (1 + 1e-9) and planned <= plan.privacy.epsilon * (1 + 1e-9)

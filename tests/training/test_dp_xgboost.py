@@ -110,7 +110,7 @@ def test_any_plan_keeps_its_promise_over_any_sites(data: st.DataObject, seed: in
     assert spent <= plan.privacy.epsilon and spent > 0.98 * plan.privacy.epsilon
     planned = judge.epsilon(own.schedule(plan).events, plan.privacy.delta)
     assert spent == pytest.approx(planned, rel=1e-9)
-    assert len(ledger) == own.schedule(plan).n_exchanges
+    assert len(ledger) == own.schedule(plan).n_rounds
 
 
 def run(plan: Plan, parts: list[tuple[SiteData, Any]]) -> tuple[Any, Any]:
@@ -516,7 +516,7 @@ def test_a_regression_begins_with_the_mean_and_is_not_blown_up() -> None:
     data = dataclasses.replace(data, labels=np.rint(labels * SCORE_UNIT).astype(np.int32))
     ensemble, ledger = run(plan, [(data, None)])
     assert ensemble.n_trees == 7 and ledger.releases[0].purpose.endswith("mean")
-    assert len(ledger) == resolve(plan).schedule(plan).n_exchanges
+    assert len(ledger) == resolve(plan).schedule(plan).n_rounds
     start = ensemble.fitted.values[0]
     assert start[0, 0] / SCORE_UNIT == pytest.approx(0.8, abs=0.05) and not start[1:].any()
     scores = ensemble.scores(data.codes)[0]

@@ -187,7 +187,7 @@ def test_the_ledger_holds_the_counts_of_table_1(
     # kappa_w = 0 for greedy splits of several features and all histograms: no query is about leaves.
     asks_leaves = any(isinstance(query, LeafSums) for query in queries)
     assert asks_leaves == (method == "totally_random" or (method == "partially_random" and k == 1))
-    assert len(queries) == declared.schedule(plan).n_exchanges
+    assert len(queries) == declared.schedule(plan).n_rounds
 
 
 @settings(max_examples=40, deadline=None)

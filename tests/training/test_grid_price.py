@@ -50,7 +50,7 @@ def test_no_plan_spends_more_than_it_promises(
     )
     expected = forecast(plan)
     assert 0.9 * epsilon < expected.epsilon_gdp <= epsilon
-    assert expected.n_exchanges == TrainingTask(plan).schedule.n_exchanges
+    assert expected.n_rounds == TrainingTask(plan).schedule.n_rounds
 
 
 def test_large_epsilon_with_few_trees_raises_the_noise() -> None:

@@ -178,7 +178,7 @@ def test_whoever_holds_the_rows_the_model_is_the_same(name: str) -> None:
         sampling = {f"site-{number}": SeededSampling(3, part) for number, part in enumerate(parts)}
         model = train(plan, sites, noise=SeededNoise(1, exact=False), sampling=sampling)
         settings_of = resolve(plan)
-        assert len(model.ledger) == settings_of.schedule(plan).n_exchanges
+        assert len(model.ledger) == settings_of.schedule(plan).n_rounds
         fitted = model.ensemble.fitted
         assert fitted is not None
         files.append((fitted.values.tobytes(), [release.to_dict() for release in model.ledger.releases]))

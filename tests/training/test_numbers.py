@@ -122,7 +122,7 @@ def test_a_run_begins_with_a_start_and_ends_with_a_calibration() -> None:
     kinds = [type(query).__name__ for query in queries_of(plan)]
     start = ["LabelSums", "SpreadSums", "GramMatrix", "GramMatrix", *["CrossProducts"] * 3]
     assert kinds == [*start, *["LeafSums"] * 4, "CalibrationSums"]
-    assert len(kinds) == resolve(plan).schedule(plan).n_exchanges
+    assert len(kinds) == resolve(plan).schedule(plan).n_rounds
     without = make_plan("regression", {"start": "none"})
     assert {type(query) for query in queries_of(without)} == {LeafSums}
 

@@ -204,7 +204,7 @@ def test_who_has_it_and_what_it_costs() -> None:
     plan = make_plan("binary", {"calibration": "auto"})
     own = odds_settings(plan)
     assert own.calibration_share == 0.03
-    assert own.schedule(plan).n_exchanges == own.n_trees + 1 and own.n_other_trees(plan) == 1
+    assert own.schedule(plan).n_rounds == own.n_trees + 1 and own.n_other_trees(plan) == 1
     last = own.schedule(plan).events[-1]
     whole = weight_of_trees(plan, own) / (1 - own.calibration_share) / own.noise_multiplier**2
     assert 1 / last.noise_multiplier**2 / whole == pytest.approx(0.03, rel=1e-6)  # type: ignore[union-attr]

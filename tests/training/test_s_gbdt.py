@@ -161,7 +161,7 @@ def test_extra_rounds_cost_nothing_under_a_filter(closing: int, ratio: float) ->
     ]
     # Regular rounds are calibrated with a margin of 1e-7 that the budget does not use.
     assert costs[0] == pytest.approx(costs[1], rel=1e-6) and max(costs) <= few.privacy.epsilon
-    assert decided[1].schedule(many).n_exchanges == decided[0].schedule(few).n_exchanges + 10 == 16
+    assert decided[1].schedule(many).n_rounds == decided[0].schedule(few).n_rounds + 10 == 16
 
 
 @pytest.mark.parametrize("kept", [True, False])

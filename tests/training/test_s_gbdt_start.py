@@ -73,7 +73,7 @@ def test_it_asks_for_two_matrices_and_three_steps(label: str) -> None:
     kinds = [type(query) for query in queries]
     mean = int(label == "regression")
     assert kinds == [LabelSums] * mean + [GramMatrix] * 2 + [CrossProducts] * START_ROUNDS + [SampledLeafSums] * 4
-    assert len(queries) == decided.schedule(plan).n_exchanges == mean + 2 + START_ROUNDS + 4
+    assert len(queries) == decided.schedule(plan).n_rounds == mean + 2 + START_ROUNDS + 4
     assert [query.purpose.round for query in queries] == list(range(len(queries)))
     assert max(query.length for query in queries) <= decided.schedule(plan).longest
     m = len(plan.features)

@@ -25,7 +25,7 @@ from tests.test_golden_models import GOLDEN, smallest_plan
 
 def check_schedule(task: Task, queries: list[Query]) -> None:
     """Every query is among those of its kind, which are no smaller and have no more noise; a survey may ask less."""
-    exchanges, is_survey = task.schedule.exchanges, isinstance(task, SurveyTask)
+    rounds, is_survey = task.schedule.rounds, isinstance(task, SurveyTask)
     found = Counter(query.purpose.kind for query in queries)
     planned = Counter({kind: count for kind, (count, _) in task.schedule.kinds.items()})
     assert found <= planned if is_survey else found == planned
@@ -38,7 +38,7 @@ def check_schedule(task: Task, queries: list[Query]) -> None:
             and query.sensitivity_squared <= alike.query.sensitivity_squared
             and (is_survey or query.sensitivity_squared >= (alike.least_squared or alike.query.sensitivity_squared))
             and (is_survey or query.noise_multiplier >= alike.query.noise_multiplier)
-            for alike in exchanges
+            for alike in rounds
         ), query.purpose
 
 
@@ -71,7 +71,7 @@ def test_no_zoom_has_less_sensitivity_than_the_schedule_says(largest: float, mod
     plan = make_plan("count", model=model)
     task = TrainingTask(replace(plan, label=replace(plan.label, max=largest)))
     loss = task.settings.loss(task.plan)
-    leaves = [alike for alike in task.schedule.exchanges if alike.query.purpose.kind == "LeafSums"]
+    leaves = [alike for alike in task.schedule.rounds if alike.query.purpose.kind == "LeafSums"]
     least = min(rescale_residuals(loss, zoom).sensitivity_squared(0) for zoom in range(bound_zoom(loss) + 1))
     assert [alike.least_squared for alike in leaves] == [least]
 

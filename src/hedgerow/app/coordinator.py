@@ -342,8 +342,8 @@ def carry_out(
     survey, model = (about, None) if isinstance(about, SurveyTask) else (None, about)
     task = survey or (TrainingTask(plan) if model is None else model.task)
     names = [site.name for site in pinned.sites]
-    lines = RunLines(task.schedule.n_exchanges, names, quiet=file.quiet, shows=shows)
-    board = RunBoard(task, names, task.schedule.n_exchanges, time.monotonic, os.urandom(8))
+    lines = RunLines(task.schedule.n_rounds, names, quiet=file.quiet, shows=shows)
+    board = RunBoard(task, names, task.schedule.n_rounds, time.monotonic, os.urandom(8))
 
     def watch(event: RunEvent) -> None:
         board(event)

@@ -51,7 +51,7 @@ def show_cost(plan: Plan, expected: Forecast, n_sites: int) -> None:
     print("\nEach site")
     print_facts(
         [
-            ("rounds", f"{expected.n_exchanges} ({kinds})"),
+            ("rounds", f"{expected.n_rounds} ({kinds})"),
             ("sends", f"{expected.numbers_per_node:,} numbers of {expected.bits_per_number} bits, "
              f"{megabytes(expected.bytes_per_node)} over the whole run"),
         ]

@@ -61,7 +61,7 @@ def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
         "outlook": dataclasses.asdict(outlook_of(plan)) if is_private else None,
         "settings": dataclasses.asdict(expected.settings),
         "model": dict(model_facts(plan, expected.settings)),
-        "rounds": expected.n_exchanges,
+        "rounds": expected.n_rounds,
         "queries": [{"kind": kind, "count": count, "length": length} for kind, count, length in expected.queries],
         "numbers_per_node": expected.numbers_per_node,
         "bits_per_number": expected.bits_per_number,

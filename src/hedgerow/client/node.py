@@ -489,7 +489,7 @@ class ArrivalsOfRun:
     """The files that one run has taken in, and when; see `Node.expect`.
 
     What a record has spent of its budget is no file: a node that starts again finds it from its rows and the releases.
-    So it must know in which exchange each file came, and have the file as it was. Both are written into the node's
+    So it must know in which round each file came, and have the file as it was. Both are written into the node's
     database before an answer is computed with the rows; a file that is gone or changed ends the run for this node, for
     rows that came again would have a whole budget again. These are acts of the owner on files, and depend on no row.
 
@@ -516,10 +516,10 @@ class ArrivalsOfRun:
         self._known = {name: digest for name, digest, _ in self._waiting}
 
     def due(self, round_number: int, may_be_new: bool) -> list[SiteData]:
-        """The rows to take in before the exchange of this number.
+        """The rows to take in before the round of this number.
 
         Args:
-            round_number: of the exchange.
+            round_number: of the round.
             may_be_new: whether files that were not seen before are taken in; not while releases are gone through again.
 
         Raises:

@@ -149,7 +149,7 @@ class NodeSession:
     def progress(self) -> tuple[int, int]:
         """How many releases of its run it holds, and how many the whole run has; nothing of either outside any."""
         run = self._run
-        return (0, 0) if run is None else (run.replica.n_releases, run.task.schedule.n_exchanges)
+        return (0, 0) if run is None else (run.replica.n_releases, run.task.schedule.n_rounds)
 
     @property
     def surveyed(self) -> tuple[str, ...]:
@@ -833,7 +833,7 @@ class NodeRun:
         if isinstance(message, Salvaged):
             if not (self.plan.federation.salvage and self.replica.end_early()):
                 raise RemoteProtocolError("not-salvageable")
-            salvaged = Salvage(message.code, message.n_releases, self.task.schedule.n_exchanges)
+            salvaged = Salvage(message.code, message.n_releases, self.task.schedule.n_rounds)
         if self.replica.query is not None or self.replica.result_digest() != message.result_digest:
             raise RemoteProtocolError("model-differs")
         self._store.save(self.run_id, NodeStep(releases=fresh, is_salvaged=salvaged is not None))

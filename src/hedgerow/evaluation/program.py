@@ -58,7 +58,7 @@ from hedgerow.losses.survival import survival_curves
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_sigmas, integer_sigma
-from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import Ensemble
 
@@ -72,7 +72,7 @@ OUTLINE_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
-class _Exchange:
+class _EvaluationQueries:
     """What both queries of one evaluation share.
 
     Attributes:
@@ -141,13 +141,13 @@ def evaluate_ensemble(
         ensemble: the model, which is public.
         epsilon: > 0; infinity for no noise (and no promise).
         delta: in (0, 1).
-        first_round: number of the first exchange: the releases that the model's ledger has so far.
+        first_round: number of the first round: the releases that the model's ledger has so far.
 
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta).
     """
-    exchange = _Exchange(plan, ensemble, _noise_multipliers(plan, epsilon, delta), first_round)
-    return (yield from _PROGRAMS[plan.label.kind.position](exchange))
+    queries = _EvaluationQueries(plan, ensemble, _noise_multipliers(plan, epsilon, delta), first_round)
+    return (yield from _PROGRAMS[plan.label.kind.position](queries))
 
 
 def schedule_of_evaluation(plan: Plan, epsilon: float, delta: float) -> Schedule:
@@ -156,7 +156,7 @@ def schedule_of_evaluation(plan: Plan, epsilon: float, delta: float) -> Schedule
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta).
     """
-    return Schedule(_exchanges(plan, _noise_multipliers(plan, epsilon, delta)))
+    return Schedule(_alike_rounds(plan, _noise_multipliers(plan, epsilon, delta)))
 
 
 def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
@@ -164,7 +164,7 @@ def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
     return ErrorMoments if loss_kind(plan).deviance is None else DevianceMoments
 
 
-def _exchanges(plan: Plan, multipliers: tuple[float, float]) -> tuple[Exchanges, Exchanges]:
+def _alike_rounds(plan: Plan, multipliers: tuple[float, float]) -> tuple[AlikeRounds, AlikeRounds]:
     """An outline, and its detail at its longest."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
     kinds: tuple[type[Query], type[Query]] = ScoreHistogram, ScoreHistogram
@@ -175,7 +175,7 @@ def _exchanges(plan: Plan, multipliers: tuple[float, float]) -> tuple[Exchanges,
         norms = n_curves, n_curves + (n_curves > 1)
         lengths = n_curves * N_OUTLINE, count_label_rows(plan.label) * n_curves * MAX_BINS + 2
     outline, detail = (
-        Exchanges.of(
+        AlikeRounds.of(
             kind,
             length=length,
             bound=UNIT,
@@ -191,7 +191,7 @@ def _exchanges(plan: Plan, multipliers: tuple[float, float]) -> tuple[Exchanges,
 def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float, float]:
     if math.isinf(epsilon):
         return 0.0, 0.0
-    outline, detail = _exchanges(plan, (0.0, 0.0))
+    outline, detail = _alike_rounds(plan, (0.0, 0.0))
     demands = outline.demand(OUTLINE_SHARE), detail.demand(1 - OUTLINE_SHARE)
     # Noise here is Gaussian, also where the plan's own releases are of pure differential privacy.
     accountant = "gdp" if plan.privacy.accountant == "pure" else plan.privacy.accountant
@@ -202,19 +202,19 @@ def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float,
     return first, second
 
 
-def _evaluate_numbers(exchange: _Exchange) -> EvaluationProgram:
-    low, high = exchange.plan.label.bounds
+def _evaluate_numbers(queries: _EvaluationQueries) -> EvaluationProgram:
+    low, high = queries.plan.label.bounds
     half_range = (high - low) / 2
-    query = exchange.histogram(0, "residual", ERROR_EDGES[None, :], by_label=False)
+    query = queries.histogram(0, "residual", ERROR_EDGES[None, :], by_label=False)
     outline = (yield query) / UNIT
     # Labels are kept to half a unit, so an error is up to a unit more than was counted.
     uppers = (np.append(ERROR_EDGES, LARGEST_ERROR) + 1) * (half_range / SCORE_UNIT)
-    errors = ErrorHistogram(tuple(uppers.tolist()), tuple(outline.tolist()), exchange.noise(0, query))
+    errors = ErrorHistogram(tuple(uppers.tolist()), tuple(outline.tolist()), queries.noise(0, query))
     clip = error_clip(outline, errors.noise)
-    moments_query = exchange.moments(clip)
+    moments_query = queries.moments(clip)
     moments = (yield moments_query) / UNIT
-    noise = exchange.noise(1, moments_query)
-    deviance = loss_kind(exchange.plan).deviance
+    noise = queries.noise(1, moments_query)
+    deviance = loss_kind(queries.plan).deviance
     if deviance is None:
         scores = regression_estimates(moments, noise, clip / SCORE_UNIT, half_range)
     else:
@@ -224,18 +224,18 @@ def _evaluate_numbers(exchange: _Exchange) -> EvaluationProgram:
     return Evaluation(count, scores, error_clip=clip / SCORE_UNIT * half_range, errors=errors)
 
 
-def _evaluate_times(exchange: _Exchange) -> EvaluationProgram:
-    label, scale = exchange.plan.label, outline_scale(exchange.ensemble, "risk")
-    query = exchange.histogram(0, scale.position, scale.edges, by_label=False)
+def _evaluate_times(queries: _EvaluationQueries) -> EvaluationProgram:
+    label, scale = queries.plan.label, outline_scale(queries.ensemble, "risk")
+    query = queries.histogram(0, scale.position, scale.edges, by_label=False)
     noisy = (yield query) / UNIT
-    outline = visible(noisy, exchange.noise(0, query))[None, :]
+    outline = visible(noisy, queries.noise(0, query))[None, :]
     # What one bin is to two classes, a bin of all codes is here.
-    noise = exchange.noise(1, query) * math.sqrt(label.n_codes / 2)
+    noise = queries.noise(1, query) * math.sqrt(label.n_codes / 2)
     edges = even_edges(scale, outline, bins_for(float(noisy.sum()), noise))
-    detail = exchange.histogram(1, scale.position, edges, by_label=True)
+    detail = queries.histogram(1, scale.position, edges, by_label=True)
     cells = ((yield detail) / UNIT).reshape(label.n_codes, -1)
-    noise = exchange.noise(1, detail)
-    survival = in_bins(scale, 0, outline, edges[0], survival_curves(scale.middles(0), exchange.ensemble.baseline))
+    noise = queries.noise(1, detail)
+    survival = in_bins(scale, 0, outline, edges[0], survival_curves(scale.middles(0), queries.ensemble.baseline))
     real = ~np.isnan(survival[:, 0])
     cells, survival = cells[:, real], survival[real]
     ends = np.array(label.intervals)
@@ -247,23 +247,23 @@ def _evaluate_times(exchange: _Exchange) -> EvaluationProgram:
     return Evaluation(Estimate(float(cells.sum()), noise * math.sqrt(cells.size)), scores)
 
 
-def _evaluate_classes(exchange: _Exchange) -> EvaluationProgram:
-    scale = outline_scale(exchange.ensemble, exchange.plan.label.kind.position)
-    query = exchange.histogram(0, scale.position, scale.edges, by_label=False)
+def _evaluate_classes(queries: _EvaluationQueries) -> EvaluationProgram:
+    scale = outline_scale(queries.ensemble, queries.plan.label.kind.position)
+    query = queries.histogram(0, scale.position, scale.edges, by_label=False)
     noisy = (yield query).reshape(len(scale.edges), N_OUTLINE) / UNIT
-    outline = np.array([visible(row, exchange.noise(0, query)) for row in noisy])
-    n_bins = bins_for(float(noisy[0].sum()), exchange.noise(1, query))
+    outline = np.array([visible(row, queries.noise(0, query)) for row in noisy])
+    n_bins = bins_for(float(noisy[0].sum()), queries.noise(1, query))
     edges = even_edges(scale, outline, n_bins)
-    detail = exchange.histogram(1, scale.position, edges, by_label=True)
+    detail = queries.histogram(1, scale.position, edges, by_label=True)
     sums = (yield detail) / UNIT
-    noise = exchange.noise(1, detail)
+    noise = queries.noise(1, detail)
     # The mean predicted probability in each bin, by the outline's counts.
     middles = [scale.middles(curve)[:, None] for curve in range(len(edges))]
     chances = [in_bins(scale, curve, outline, row, middles[curve])[:, 0] for curve, row in enumerate(edges)]
     cells = sums[: 2 * len(edges) * n_bins].reshape(len(edges), 2, n_bins)
     if len(edges) > 1:
-        return _several_classes(exchange.plan, cells, sums[-2:], noise, chances)
-    return _two_classes(exchange.plan, cells[0], noise, chances[0], edges[0] <= (scale.threshold or 0))
+        return _several_classes(queries.plan, cells, sums[-2:], noise, chances)
+    return _two_classes(queries.plan, cells[0], noise, chances[0], edges[0] <= (scale.threshold or 0))
 
 
 def _two_classes(
@@ -313,7 +313,7 @@ def _several_classes(
     return Evaluation(Estimate(float(hits.sum()), noise * math.sqrt(2)), scores, tuple(curves))
 
 
-_PROGRAMS: Mapping[str, Callable[[_Exchange], EvaluationProgram]] = {
+_PROGRAMS: Mapping[str, Callable[[_EvaluationQueries], EvaluationProgram]] = {
     "score": _evaluate_classes,
     "probability": _evaluate_classes,
     "risk": _evaluate_times,

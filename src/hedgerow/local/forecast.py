@@ -66,7 +66,7 @@ class Forecast:
 
     Attributes:
         settings: with every "auto" decided.
-        n_exchanges: rounds: times that every node is asked for a vector.
+        n_rounds: times that every node is asked for a vector.
         numbers_per_node: integers that one node sends over the whole run, at most.
         bits_per_number: of a masked vector, over the fewest sites that the plan asks for; more sites may need 64.
         bytes_per_node: what one node sends, without the envelope of a transport.
@@ -78,7 +78,7 @@ class Forecast:
     """
 
     settings: Settings
-    n_exchanges: int
+    n_rounds: int
     numbers_per_node: int
     bits_per_number: int
     bytes_per_node: int
@@ -93,13 +93,13 @@ def forecast(plan: Plan) -> Forecast:
     """What the plan's schedule says: how much is asked for at most, and what that costs at its most expensive."""
     task = TrainingTask(plan)
     schedule, events = task.schedule, [*read_prepared_events(plan), *task.schedule.events]
-    widths = [count_bits(alike.query, plan) for alike in schedule.exchanges]
-    numbers = [alike.count * alike.query.length for alike in schedule.exchanges]
+    widths = [count_bits(alike.query, plan) for alike in schedule.rounds]
+    numbers = [alike.count * alike.query.length for alike in schedule.rounds]
     accountant, delta = plan.privacy.accountant, plan.privacy.delta
     counts = [count for count in ROWS_OF_ONE_PERSON if count > 1] if plan.privacy.unit == "record" else []
     return Forecast(
         settings=task.settings,
-        n_exchanges=schedule.n_exchanges,
+        n_rounds=schedule.n_rounds,
         numbers_per_node=sum(numbers),
         bits_per_number=max(widths),
         bytes_per_node=sum(own * width // 8 for own, width in zip(numbers, widths, strict=True)),

@@ -42,7 +42,7 @@ class TrainingProgress:
         console = Console(stderr=True)
         self._console = Console(stderr=True, width=min(_WIDEST, console.width))
         self._quiet = quiet
-        self._total = 0 if quiet else TrainingTask(plan).schedule.n_exchanges
+        self._total = 0 if quiet else TrainingTask(plan).schedule.n_rounds
         self._done = 0
         self._spent = 0.0
         self._last_epsilon = self._last_line = -math.inf

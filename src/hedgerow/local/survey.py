@@ -67,7 +67,7 @@ def survey_sites(questions: Questions, sites: Mapping[str, RawSite], noise: Nois
     program = survey(questions)
     query = next(program)
     nodes: list[Answering] = [SurveyNode(name, sites[name], questions.rows_per_unit) for name in sorted(sites)]
-    aggregation = build_aggregation(_carrier(questions, len(nodes)), nodes, questions.schedule.n_exchanges, noise)
+    aggregation = build_aggregation(_carrier(questions, len(nodes)), nodes, questions.schedule.n_rounds, noise)
     releaser = Releaser(noise)
     try:
         while True:

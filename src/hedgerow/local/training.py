@@ -179,7 +179,7 @@ def train(
         name: Node(name, sites[name], plan, settings, n_threads, sources.get(name), noise) for name in sorted(sites)
     }
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
-    aggregation = build_aggregation(plan, answering, task.schedule.n_exchanges, noise)
+    aggregation = build_aggregation(plan, answering, task.schedule.n_rounds, noise)
     # The seed that the sites have drawn; without masks there is no one to draw it with but this process.
     drawing = aggregation.groups[0] if isinstance(aggregation, GroupedAggregation) else aggregation
     seed = drawing.public_seed if isinstance(drawing, MaskedAggregation) else secrets.randbits(63)
@@ -197,7 +197,7 @@ class ArrivingNode:
         self._arrivals = {number: rows[node.site] for number, rows in arrivals.items() if node.site in rows}
 
     def answer(self, query: Query) -> IntVector:
-        """See `Node.answer`; what has come up to this exchange is taken in first."""
+        """See `Node.answer`; what has come up to this round is taken in first."""
         for number in sorted(due for due in self._arrivals if due <= query.purpose.round):
             self._node.arrive(self._arrivals.pop(number))
         return self._node.answer(query)
@@ -216,23 +216,23 @@ def check_sampling(
         raise UsageError("stream-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
 
 
-def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> Aggregation:
+def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noise: NoiseSource) -> Aggregation:
     """How the nodes' vectors are added up; the one place that decides it for everything in this process.
 
     Masks are used where the plan wants them and can hide something: the exact sum over two sites tells each of them the
     other's vector, and the sum over one is its vector. Noise from the sites always travels under masks.
     """
     if plan.federation.groups:
-        return _group_nodes(plan, nodes, n_exchanges, noise)
+        return _group_nodes(plan, nodes, n_rounds, noise)
     is_distributed = plan.privacy.noise == "distributed"
     if is_distributed and len(nodes) < 2:
         raise UsageError("one-site")
     if is_distributed or (plan.federation.secure_aggregation and len(nodes) >= SMALLEST_MASKED_COHORT):
-        return MaskedAggregation(nodes, plan, n_exchanges, os.urandom, noise)
+        return MaskedAggregation(nodes, plan, n_rounds, os.urandom, noise)
     return PlainAggregation(nodes)
 
 
-def _group_nodes(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> GroupedAggregation:
+def _group_nodes(plan: Plan, nodes: Sequence[Answering], n_rounds: int, noise: NoiseSource) -> GroupedAggregation:
     """Each group of sites by itself; they are dealt by their names, for sites of one process have no keys."""
     n_groups = plan.federation.groups
     if len(nodes) < n_groups:
@@ -240,7 +240,7 @@ def _group_nodes(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise
     of = dealt([node.site.encode() for node in nodes], n_groups)
     alone = plan.with_one_sum()
     parts = [[node for node, group in zip(nodes, of, strict=True) if group == number] for number in range(n_groups)]
-    return GroupedAggregation([build_aggregation(alone, part, n_exchanges, noise) for part in parts])
+    return GroupedAggregation([build_aggregation(alone, part, n_rounds, noise) for part in parts])
 
 
 def without_secure_aggregation(plan: Plan) -> Plan:
@@ -313,7 +313,7 @@ def evaluate_federated(
     nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise) for name in sorted(sites)]
     context = evaluation_context(plan, epsilon, delta, noise)
     program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=model.next_round)
-    aggregation = build_aggregation(plan, nodes, schedule_of_evaluation(plan, epsilon, delta).n_exchanges, noise)
+    aggregation = build_aggregation(plan, nodes, schedule_of_evaluation(plan, epsilon, delta).n_rounds, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
     report = build_report(outcome.ledger, model.report.with_evaluation(outcome.cost))
     return FederatedEvaluation(

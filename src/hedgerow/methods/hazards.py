@@ -48,9 +48,9 @@ from hedgerow.methods.adassp.linear import (
     LinearRows,
     Matrix,
     cholesky,
-    cross_exchanges,
     cross_products,
     cross_question,
+    cross_rounds,
     gram_question,
     least_eigenvalue,
     solve,
@@ -59,7 +59,7 @@ from hedgerow.methods.adassp.program import gram_sigma, real_cross, real_gram
 from hedgerow.methods.line import ODDS_BINS, ODDS_REACH, ODDS_STEP, ODDS_SURE
 from hedgerow.methods.linear_start import WIDEST_LINEAR_START, AskedModel
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.schedule import Exchanges
+from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Run, grow_score_bound
 from hedgerow.trees.binning import build_grid
@@ -373,14 +373,14 @@ class HazardStart:
         moments, gram, each = (whole / math.sqrt(share) for share in HAZARD_SHARES)
         return moments, gram, each
 
-    def exchanges(self, whole: float) -> list[Exchanges]:
+    def rounds(self, whole: float) -> list[AlikeRounds]:
         """What the start asks, with a noise multiplier as if it were one release."""
         rows, noises = self.plan.privacy.rows_per_unit, self.multipliers(whole)
         centred = self.basis.transform(np.eye(self.basis.rows.n_columns))
         return [
-            Exchanges(self._moments_question(0, noises[0])),
-            Exchanges(gram_question(1, "any", centred, noises[1], rows)),
-            cross_exchanges(HazardProducts, centred, self.loss, (noises[2], rows), HAZARD_ROUNDS),
+            AlikeRounds(self._moments_question(0, noises[0])),
+            AlikeRounds(gram_question(1, "any", centred, noises[1], rows)),
+            cross_rounds(HazardProducts, centred, self.loss, (noises[2], rows), HAZARD_ROUNDS),
         ]
 
     def ask(self, run: Run, whole: float, largest: int, first: int, baseline: Baseline) -> AskedModel:
@@ -390,7 +390,7 @@ class HazardStart:
             run: of this plan.
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
             largest: the largest magnitude of a tree's value, in units of 2**-16.
-            first: exchanges before it.
+            first: rounds before it.
             baseline: as released.
 
         Returns:

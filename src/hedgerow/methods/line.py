@@ -32,7 +32,7 @@ from hedgerow.losses.poisson import logarithm
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import LARGEST_UNIT, RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, exponentials, logistic
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.schedule import Exchanges
+from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Grown
 from hedgerow.trees.leaf_sums import TrainingSite
@@ -149,10 +149,10 @@ def line_share(signal: float) -> float:
     return min(max(LEAST_SHARE, 60 / signal), MOST_SHARE)
 
 
-def spread_question(plan: Plan, exchange: int, noise_multiplier: float, update: FittedTrees | None) -> SpreadSums:
+def spread_question(plan: Plan, round_number: int, noise_multiplier: float, update: FittedTrees | None) -> SpreadSums:
     """The question for the spread of labels about the scores that nodes have with `update`."""
     return SpreadSums(
-        purpose=SpreadSums.purpose_of(exchange, "spread"),
+        purpose=SpreadSums.purpose_of(round_number, "spread"),
         length=1,
         bound=RECORD_NORM,
         sensitivity_squared=(RECORD_NORM * plan.privacy.rows_per_unit) ** 2,
@@ -161,10 +161,10 @@ def spread_question(plan: Plan, exchange: int, noise_multiplier: float, update: 
     )
 
 
-def line_question(plan: Plan, exchange: int, noise_multiplier: float, centre: int, zoom: int = 0) -> LineSums:
+def line_question(plan: Plan, round_number: int, noise_multiplier: float, centre: int, zoom: int = 0) -> LineSums:
     """The last question of a run; what it says of the ensemble is to be added."""
     return LineSums(
-        purpose=LineSums.purpose_of(exchange, "calibration"),
+        purpose=LineSums.purpose_of(round_number, "calibration"),
         length=LINE_LENGTH,
         bound=RECORD_NORM,
         sensitivity_squared=LINE_SENSITIVITY_SQUARED * plan.privacy.rows_per_unit**2,
@@ -174,11 +174,11 @@ def line_question(plan: Plan, exchange: int, noise_multiplier: float, centre: in
     )
 
 
-def line_exchanges(plan: Plan, multipliers: tuple[float, float]) -> list[Exchanges]:
+def line_rounds(plan: Plan, multipliers: tuple[float, float]) -> list[AlikeRounds]:
     """What `calibrate_by_spread` asks."""
     return [
-        Exchanges(spread_question(plan, 0, multipliers[0], None)),
-        Exchanges(line_question(plan, 1, multipliers[1], centre=0)),
+        AlikeRounds(spread_question(plan, 0, multipliers[0], None)),
+        AlikeRounds(line_question(plan, 1, multipliers[1], centre=0)),
     ]
 
 
@@ -194,7 +194,7 @@ def line_multipliers(whole: float) -> tuple[float, float]:
 
 def calibrate_by_spread(
     grown: Grown,
-    exchange: int,
+    round_number: int,
     centre: int,
     multipliers: tuple[float, float],
     update: FittedTrees | None,
@@ -204,17 +204,17 @@ def calibrate_by_spread(
 
     Args:
         grown: all of the model.
-        exchange: number of the first of the two questions.
+        round_number: number of the first of the two questions.
         centre: about the mean label, in units of 2**-16.
         multipliers: see `line_multipliers`.
         update, known: trees that nodes have not added to their scores, and how many they have.
     """
     plan = grown.run.plan
-    question = replace(spread_question(plan, exchange, multipliers[0], update), ensemble_size=known, centre=centre)
+    question = replace(spread_question(plan, round_number, multipliers[0], update), ensemble_size=known, centre=centre)
     spread = float((yield question)[0]) + grown.run.sigma(question)
     known += 0 if update is None else update.trees.n_trees
     zoom = line_zoom(choose_zoom(spread / RECORD_NORM / plan.privacy.n_records))
-    query = line_question(plan, exchange + 1, multipliers[1], centre, zoom)
+    query = line_question(plan, round_number + 1, multipliers[1], centre, zoom)
     yield from calibrate_by_line(grown, replace(query, ensemble_size=known))
 
 

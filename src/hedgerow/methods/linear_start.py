@@ -30,8 +30,8 @@ from hedgerow.methods.adassp.linear import (
     CrossProducts,
     LinearBasis,
     Matrix,
-    cross_exchanges,
     cross_question,
+    cross_rounds,
     gram_question,
     linear_loss,
     lower_inverse,
@@ -39,7 +39,7 @@ from hedgerow.methods.adassp.linear import (
 )
 from hedgerow.methods.adassp.program import factor_shifted, gram_sigma, real_cross, real_gram
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.schedule import Exchanges
+from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.steps import Run, grow_score_bound
 from hedgerow.trees.binning import Grid, build_grid
@@ -219,14 +219,14 @@ class LinearStart:
         """The rows before they are made round."""
         return LinearBasis.of(self.plan, build_grid(self.plan), ROW_NORM, self.scale, numeric_only=True)
 
-    def exchanges(self, whole: float) -> list[Exchanges]:
+    def rounds(self, whole: float) -> list[AlikeRounds]:
         """What the start asks, with a noise multiplier as if it were one release."""
         basis, rows, noises = self.basis, self.plan.privacy.rows_per_unit, start_multipliers(whole)
         round_rows = basis.transform(np.eye(basis.rows.n_columns))
         return [
-            Exchanges(gram_question(0, "any", basis, noises[0], rows)),
-            Exchanges(gram_question(1, "any", round_rows, noises[1], rows)),
-            cross_exchanges(CrossProducts, round_rows, self.loss, (noises[2], rows), START_ROUNDS),
+            AlikeRounds(gram_question(0, "any", basis, noises[0], rows)),
+            AlikeRounds(gram_question(1, "any", round_rows, noises[1], rows)),
+            cross_rounds(CrossProducts, round_rows, self.loss, (noises[2], rows), START_ROUNDS),
         ]
 
     def ask(
@@ -245,7 +245,7 @@ class LinearStart:
             run: of this plan.
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
             largest: the largest magnitude of a tree's value, in units of 2**-16.
-            first, known: exchanges before it, and trees that nodes hold already.
+            first, known: rounds before it, and trees that nodes hold already.
             zoom: of the gradients, see `hedgerow.losses.tables.rescale_residuals`.
             update: trees before it that nodes do not hold yet.
 

@@ -47,7 +47,7 @@ class Replica:
         self.n_groups = task.run_plan.federation.groups
         # Exact sums over other groups of the same rows would show single sites'; noisy ones are each a release.
         is_drawn = self.n_groups and task.run_plan.privacy.noise == "distributed" and task.plan.has_joint_structure
-        self.n_rounds = count_drawing_rounds(task.schedule.n_exchanges) if is_drawn else 0
+        self.n_rounds = count_drawing_rounds(task.schedule.n_rounds) if is_drawn else 0
         self._program: Program | EvaluationProgram | SurveyProgram | None = None
         self._origin = b""
         self._result: Ensemble | Evaluation | Found | None = None
@@ -167,12 +167,12 @@ class Replica:
     @property
     def n_drawings_left(self) -> int:
         """How often they are dealt anew after it."""
-        return -(-self._task.schedule.n_exchanges // self.n_rounds) - 1 - self.n_drawings if self.n_rounds else 0
+        return -(-self._task.schedule.n_rounds // self.n_rounds) - 1 - self.n_drawings if self.n_rounds else 0
 
     @property
     def n_left_of_drawing(self) -> int:
         """Rounds for which the groups stay as they are now, or the run if they do."""
-        n_left = self._task.schedule.n_exchanges - self.n_releases
+        n_left = self._task.schedule.n_rounds - self.n_releases
         return min(n_left, self.n_rounds - self.n_releases % self.n_rounds) if self.n_rounds else n_left
 
     @property
@@ -258,7 +258,7 @@ def _zeros(replica: Replica) -> IntVector:
 
 
 def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:
-    """Carry out the first exchanges of a task with sums of zero, so that its code is loaded; nothing of it is kept.
+    """Carry out the first rounds of a task with sums of zero, so that its code is loaded; nothing of it is kept.
 
     A task that cannot be carried out is not refused here, but where the other parties hear of it.
 

@@ -1,6 +1,6 @@
-"""What a run asks for and what that costs, said once: from a schedule follow its exchanges, lengths, words and events.
+"""What a run asks for and what that costs, said once: from a schedule follow its rounds, lengths, words and events.
 
-A method, a survey and an evaluation each say their schedule before they run: which exchanges there are, how often, and
+A method, a survey and an evaluation each say their schedule before they run: which rounds there are, how often, and
 how large and how expensive each is at most. Their programs ask no more, whatever is released, and tests run every
 program against its schedule.
 """
@@ -21,8 +21,8 @@ from hedgerow.protocol.queries import Query
 
 
 @dataclass(frozen=True)
-class Exchanges:
-    """Exchanges that are alike, as large as any of them may be.
+class AlikeRounds:
+    """Rounds that are alike, as large as any of them may be.
 
     Attributes:
         query: what each asks for, at most: its length, bound and squared sensitivity are the largest of any.
@@ -56,8 +56,8 @@ class Exchanges:
         least_squared: int = 0,
         grid_length: int = 0,
         is_exact: bool = False,
-    ) -> Exchanges:
-        """Exchanges of a kind with Gaussian noise, by what a query says; see the attributes."""
+    ) -> AlikeRounds:
+        """Rounds of a kind with Gaussian noise, by what a query says; see the attributes."""
         query = Query(
             purpose=kind.purpose_of(0, "any"),
             length=length,
@@ -94,36 +94,36 @@ class Exchanges:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All exchanges of a run, in about the order in which they come.
+    """All rounds of a run, in about the order in which they come.
 
     Attributes:
-        exchanges: those that are alike together. One of length 0 is reserved, and will not come.
+        rounds: those that are alike together. One of length 0 is reserved, and will not come.
         together: what all cost, where the share of each depends on what is released; else empty.
     """
 
-    exchanges: tuple[Exchanges, ...]
+    rounds: tuple[AlikeRounds, ...]
     together: tuple[Event, ...] = ()
 
     @property
-    def n_exchanges(self) -> int:
+    def n_rounds(self) -> int:
         """How often the run asks every node for a vector, at most."""
-        return sum(alike.count for alike in self.exchanges)
+        return sum(alike.count for alike in self.rounds)
 
     @property
     def longest(self) -> int:
         """Entries of the longest vector."""
-        return max(alike.query.length for alike in self.exchanges)
+        return max(alike.query.length for alike in self.rounds)
 
     @property
     def n_released(self) -> int:
         """Numbers in all releases together, at most."""
-        return sum(alike.count * alike.release_length for alike in self.exchanges)
+        return sum(alike.count * alike.release_length for alike in self.rounds)
 
     @property
     def kinds(self) -> dict[str, tuple[int, int]]:
         """By the name of each kind of query that may be asked, how many there are, and their largest length."""
         found: dict[str, tuple[int, int]] = {}
-        for alike in self.exchanges:
+        for alike in self.rounds:
             if alike.query.length:
                 kind = alike.query.purpose.kind
                 count, longest = found.get(kind, (0, 0))
@@ -133,6 +133,6 @@ class Schedule:
     @property
     def events(self) -> list[Event]:
         """What the run releases, at its most expensive; what has no noise is one un-noised event, the first."""
-        events = list(self.together) or [alike.event for alike in self.exchanges]
+        events = list(self.together) or [alike.event for alike in self.rounds]
         noisy: list[Event] = [event for event in events if not isinstance(event, UnnoisedEvent)]
         return noisy if len(noisy) == len(events) else [UnnoisedEvent(), *noisy]

@@ -105,9 +105,9 @@ LEAST_ROUNDS = 5
 """Of a drawing."""
 
 
-def count_drawing_rounds(n_exchanges: int) -> int:
+def count_drawing_rounds(n_rounds: int) -> int:
     """Rounds that are summed over the same groups, where they are drawn anew, in a run of so many."""
-    return max(LEAST_ROUNDS, -(-n_exchanges // MOST_DRAWINGS))
+    return max(LEAST_ROUNDS, -(-n_rounds // MOST_DRAWINGS))
 
 
 def derive_drawing(seed: int, number: int) -> bytes:

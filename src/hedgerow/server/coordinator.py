@@ -145,10 +145,10 @@ def check_rounds(task: Task, n_sites: int) -> None:
     Asked before anyone is invited: found out in the middle, what was released until then would be for nothing.
     """
     most = MAX_ATTEMPTS * most_slots(n_sites)
-    if task.schedule.n_exchanges > most:
+    if task.schedule.n_rounds > most:
         raise PlanError(
             "plan-too-many-rounds",
-            n_rounds=task.schedule.n_exchanges,
+            n_rounds=task.schedule.n_rounds,
             n_sites=n_sites,
             most=most,
             n_epochs=MAX_ATTEMPTS,
@@ -183,7 +183,7 @@ def check_words(task: Task, n_sites: int) -> None:
     if count_possible_rows(plan) * n_sites < _SURELY_FEW:
         return
     is_local = plan.privacy.noise == "local"
-    for alike in task.schedule.exchanges:
+    for alike in task.schedule.rounds:
         require_words(alike.query, plan, noise_of(alike.query, is_local=is_local).variance, n_sites)
 
 
@@ -201,11 +201,11 @@ def check_releases(task: Task, n_sites: int) -> None:
         raise ModelError("model-too-long-to-send", megabytes=-(-len(task.model) >> 20), most=RELEASES_BYTES >> 20)
     plan = task.run_plan
     copies, entries, n_bytes = max(1, plan.federation.groups), 0, 0
-    for alike in task.schedule.exchanges:
+    for alike in task.schedule.rounds:
         # Of each sum its weight besides.
         own = copies * alike.count * (alike.release_length + 1)
         entries, n_bytes = entries + own, n_bytes + own * _bytes_of_an_entry(alike.query, plan, n_sites)
-    size = n_bytes + RELEASE_HEAD_BYTES * task.schedule.n_exchanges
+    size = n_bytes + RELEASE_HEAD_BYTES * task.schedule.n_rounds
     if size > RELEASES_BYTES:
         raise PlanError(
             "plan-releases-too-long",
@@ -1132,7 +1132,7 @@ def give_up(run: CoordinatorRun, fault: HedgerowError, unused: JournalledRelease
     # Where several sites say that they have answered what this journal does not know of, its ledger would say less
     # than was released. What may be salvaged is the model of a program that has ended, if there is one.
     if may_salvage and not run.sites.is_journal_doubted and run.replica.end_early():
-        run.salvaged = Salvage(fault.code, n_released, run.task.schedule.n_exchanges)
+        run.salvaged = Salvage(fault.code, n_released, run.task.schedule.n_rounds)
         with suppress(PrivacyError):
             digest = _result_digest(run)
             run.journal.commit(unused, None, digest, run.salvaged)
@@ -1591,7 +1591,7 @@ def _pause(session: RunSession, hub: Hub) -> AggregationError:
     for site in run.sites:
         if site.is_connected:
             hub.send(site.name, encode(Paused()))
-    return AggregationError("run-paused", n_released=len(run.releases), n_rounds=run.task.schedule.n_exchanges)
+    return AggregationError("run-paused", n_released=len(run.releases), n_rounds=run.task.schedule.n_rounds)
 
 
 def tell_end(

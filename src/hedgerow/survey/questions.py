@@ -32,7 +32,7 @@ from functools import cached_property
 from hedgerow.errors import PrivacyError
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier, calibrate_sigmas, noise_of
 from hedgerow.privacy.events import Event, GaussianEvent, UnnoisedEvent
-from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import Purpose
 from hedgerow.survey.curves import AskedCurves
 from hedgerow.survey.kinds import MAX_FOUND_CLASSES, USUAL_CLASSES
@@ -193,7 +193,7 @@ class Questions:
         """What a survey asks for and what it costs, at most.
 
         How a table's questions share what it may cost depends on what they find, so that is one release. A stage that
-        has nothing to ask here is reserved all the same: all parties count as many exchanges.
+        has nothing to ask here is reserved all the same: all parties count as many rounds.
 
         Raises:
             PrivacyError: epsilon or delta out of range.
@@ -201,8 +201,8 @@ class Questions:
         budget, largest = Budget(self), self._largest
         reserved = [] if self.about == "plan" else [stage for stage in SHARES[self.about] if stage not in largest]
         budget.skip(*reserved)
-        asked = [Exchanges(budget.ask(stage, query), is_exact=True) for stage, query in largest.items()]
-        asked += [Exchanges(blank(RecordCount))] * len(reserved)
+        asked = [AlikeRounds(budget.ask(stage, query), is_exact=True) for stage, query in largest.items()]
+        asked += [AlikeRounds(blank(RecordCount))] * len(reserved)
         if self.about == "plan":
             return Schedule(tuple(asked))
         if math.isinf(self.epsilon):

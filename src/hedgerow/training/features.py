@@ -57,7 +57,7 @@ class FeatureOrder:
         first = settings.n_trees - round(share * settings.n_trees)
         exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
         self._tried: Counter[Subset] = Counter()
-        # They depend on no release, and are drawn before the first exchange.
+        # They depend on no release, and are drawn before the first round.
         self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
         self._adaptive = _AdaptiveOrder(n_features, n_features + settings.n_trees)
         self._due: list[int] = []

@@ -99,7 +99,7 @@ class Settings:
 
 
 def n_levels_asked(plan: Plan, settings: Settings) -> int:
-    """Exchanges per batch of trees: one per level of greedy splits.
+    """Rounds per batch of trees: one per level of greedy splits.
 
     A single one does for totally random trees, and for histograms of a single feature, which every level can read.
     """
@@ -107,7 +107,7 @@ def n_levels_asked(plan: Plan, settings: Settings) -> int:
 
 
 def features_asked(plan: Plan, settings: Settings) -> int:
-    """The features whose sums a tree's exchanges ask for: k for greedy splits; 1 for totally random trees."""
+    """The features whose sums a tree's rounds ask for: k for greedy splits; 1 for totally random trees."""
     greedy = plan.model.split_method != "totally_random"
     return min(settings.interaction_size, len(plan.features)) if greedy else 1
 

@@ -31,7 +31,7 @@ from hedgerow.losses.tables import (
     rescale_residuals,
 )
 from hedgerow.plan.plan import Feature, Plan
-from hedgerow.privacy.schedule import Exchanges
+from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query, TreeBatch
 from hedgerow.trees.binning import MAX_BYTE_CODES, FeatureGrid, Grid
 from hedgerow.trees.constraints import Directions
@@ -582,13 +582,13 @@ def cross_question(
     )
 
 
-def cross_exchanges(
+def cross_rounds(
     kind: type[Query], basis: LinearBasis, loss: Loss, noise: tuple[float, int], count: int
-) -> Exchanges:
+) -> AlikeRounds:
     """All rounds that ask for X^T g by queries of this kind; as `cross_question` for the rest."""
     purpose = kind.purpose_of(0, "any")
     most, least = (cross_question(purpose, basis, loss, noise, (None, 0), bound) for bound in (SCORE_LIMIT, 0))
-    return Exchanges(most, count, least.sensitivity_squared)
+    return AlikeRounds(most, count, least.sensitivity_squared)
 
 
 def linear_loss(kind: str, is_regression: bool, clip: float) -> Loss:

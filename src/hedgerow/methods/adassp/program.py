@@ -140,8 +140,8 @@ def _boost(grown: Grown, own: AdasspSettings, basis: LinearBasis) -> Generator[Q
         total += values
         grown.batches[:], grown.weights[:] = [FittedTrees(basis.trees, total.astype(np.int32))], [None]
     if own.has_line:
-        exchange, known = 1 + own.rounds, (own.rounds - 1) * basis.trees.n_trees
-        yield from calibrate_by_spread(grown, exchange, round(mean * SCORE_UNIT), own.line_multipliers, update, known)
+        asked, known = 1 + own.rounds, (own.rounds - 1) * basis.trees.n_trees
+        yield from calibrate_by_spread(grown, asked, round(mean * SCORE_UNIT), own.line_multipliers, update, known)
 
 
 def solve_centred(

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.adassp import Adassp
-from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, cross_exchanges, gram_question, linear_loss
-from hedgerow.methods.line import asks_for_line, line_exchanges, line_share, line_weights
+from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, cross_rounds, gram_question, linear_loss
+from hedgerow.methods.line import asks_for_line, line_rounds, line_share, line_weights
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.calibration import calibrate_sigmas, multipliers_of
 from hedgerow.privacy.ledger import read_prepared_events
-from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.training.settings import Settings, value_or
 from hedgerow.trees.binning import build_grid
 
@@ -58,7 +58,7 @@ class AdasspSettings(Settings):
         return self.line_share > 0
 
     def schedule(self, plan: Plan) -> Schedule:
-        return Schedule(tuple(_exchanges(plan, self)))
+        return Schedule(tuple(_alike_rounds(plan, self)))
 
 
 def resolve_adassp(plan: Plan) -> AdasspSettings:
@@ -102,7 +102,7 @@ def _calibrate(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
     privacy, left = plan.privacy, 1 - settings.line_share
     share = Adassp.of(plan).gram_share * left
     weights = share, (left - share) / settings.rounds, *(line_weights(settings.line_share) if settings.has_line else ())
-    demands = [alike.demand(weight) for alike, weight in zip(_exchanges(plan, settings), weights, strict=True)]
+    demands = [alike.demand(weight) for alike, weight in zip(_alike_rounds(plan, settings), weights, strict=True)]
     spent = read_prepared_events(plan)
     sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, spent)
     gram, cross, *line = multipliers_of(sigmas, demands)
@@ -110,13 +110,13 @@ def _calibrate(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
     return replace(settings, gram_multiplier=gram, noise_multiplier=cross, line_multipliers=last)
 
 
-def _exchanges(plan: Plan, settings: AdasspSettings) -> list[Exchanges]:
+def _alike_rounds(plan: Plan, settings: AdasspSettings) -> list[AlikeRounds]:
     """X^T X once, X^T g in every round, and the last release."""
     basis = LinearBasis.of(plan, build_grid(plan), settings.row_norm, Adassp.of(plan).scale)
     rows = plan.privacy.rows_per_unit
     noise = settings.noise_multiplier, rows
     return [
-        Exchanges(gram_question(0, "any", basis, settings.gram_multiplier, rows)),
-        cross_exchanges(CrossProducts, basis, settings.loss(plan), noise, settings.rounds),
-        *(line_exchanges(plan, settings.line_multipliers) if settings.has_line else []),
+        AlikeRounds(gram_question(0, "any", basis, settings.gram_multiplier, rows)),
+        cross_rounds(CrossProducts, basis, settings.loss(plan), noise, settings.rounds),
+        *(line_rounds(plan, settings.line_multipliers) if settings.has_line else []),
     ]

@@ -39,7 +39,7 @@ from hedgerow.methods.linear_start import (
     constant_trees,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.schedule import Exchanges
+from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Grown, largest_value
 
@@ -72,9 +72,9 @@ class Calibration:
     n_trees: ClassVar[int] = 0
 
     @property
-    def exchanges(self) -> tuple[Exchanges, ...]:
+    def rounds(self) -> tuple[AlikeRounds, ...]:
         """What it asks, if anything."""
-        return (Exchanges.of(self.kind, **self._numbers),) if self.length else ()
+        return (AlikeRounds.of(self.kind, **self._numbers),) if self.length else ()
 
     @property
     def _numbers(self) -> dict[str, Any]:
@@ -85,9 +85,9 @@ class Calibration:
             "noise_multiplier": self.noise_multiplier,
         }
 
-    def question(self, exchange: int, **details: Any) -> Any:
-        """The question, of `kind`, in the exchange of that number; `details` are of scores and of the ensemble."""
-        return self.kind(purpose=self.kind.purpose_of(exchange, "calibration"), **self._numbers, **details)
+    def question(self, round_number: int, **details: Any) -> Any:
+        """The question, of `kind`, in the round of that number; `details` are of scores and of the ensemble."""
+        return self.kind(purpose=self.kind.purpose_of(round_number, "calibration"), **self._numbers, **details)
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         """Ask, and give the model what the answer tells.
@@ -95,7 +95,7 @@ class Calibration:
         Args:
             grown: the model with all its trees.
             begun: what its start found.
-            asked: the number of the exchange, and what its question says of the ensemble.
+            asked: the number of the round, and what its question says of the ensemble.
         """
         yield from ()
 

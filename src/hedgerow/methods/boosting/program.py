@@ -71,7 +71,7 @@ class _Position:
     Attributes:
         n_fitted: trees so far, without those of a start.
         n_known: trees that the nodes' scores hold, or will with `update`.
-        exchange: number of the next query.
+        round: number of the next query.
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
         begun: what came before the first tree.
         classes: what is known of how several classes go together; None where that is not used.
@@ -87,7 +87,7 @@ class _Position:
     ordered: OrderedSum
     n_fitted: int = 0
     n_known: int = 0
-    exchange: int = 0
+    round: int = 0
     score_bound: int = 0
     begun: StartResult = field(default_factory=StartResult)
     classes: ClassCovariance | None = None
@@ -103,14 +103,14 @@ class _Position:
     def start_from(self, begun: StartResult, start: Start) -> None:
         """A start is complete."""
         self.begun, self.update, self.score_bound = begun, begun.update, begun.score_bound
-        self.exchange, self.n_known = Schedule(start.exchanges).n_exchanges, start.n_trees
+        self.round, self.n_known = Schedule(start.rounds).n_rounds, start.n_trees
         for fitted, _ in begun.trees:
             self.ordered.add(fitted.trees, fitted.values)
 
-    def advance_exchange(self) -> None:
+    def advance_round(self) -> None:
         """A query has been answered: the next one carries nothing that this one did."""
         self.update, self.new_edges = None, {}
-        self.exchange += 1
+        self.round += 1
 
     def append_batch(self, fitted: FittedTrees) -> None:
         """A batch is complete."""
@@ -159,7 +159,7 @@ class _Position:
     def _common(self, kind: type[Query], subject: str) -> dict[str, Any]:
         """What all queries say."""
         return {
-            "purpose": kind.purpose_of(self.exchange, subject),
+            "purpose": kind.purpose_of(self.round, subject),
             **self.describe_ensemble(),
             "score_bound": self.score_bound,
         }
@@ -189,7 +189,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.count_paid_rounds(at.n_fitted, settings.batch_size)):
             candidates.take_histogram((yield at.histogram()))
-            at.advance_exchange()
+            at.advance_round()
         fitted, weights = yield from grow(at, min(settings.batch_size, settings.n_trees - at.n_fitted))
         # A mean that no tree follows is not a model.
         for part in (*waiting, (fitted, weights)):
@@ -198,7 +198,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
         at.append_batch(fitted)
         _cut_again(grown, at)
     if isinstance(settings, BoostingSettings):
-        asked = {"exchange": at.exchange, **at.describe_ensemble()}
+        asked = {"round_number": at.round, **at.describe_ensemble()}
         yield from settings.calibration_of(at.run.plan).calibrate(grown, at.begun, asked)
 
 
@@ -232,7 +232,7 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     under = {"zoom": at.begun.zoom, "baseline": at.begun.baseline}
     query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, **under)
     sums = yield query
-    at.advance_exchange()
+    at.advance_round()
     if run.plan.model.weight_update == "averaging":
         return _fit_leaves(at, trees, sums, run.sigma(query))
     rule, sigma = leaf_rule(run, n_trees, at.begun.zoom if run.loss.is_quadratic else 0), run.sigma(query)
@@ -307,7 +307,7 @@ def _by_histograms(at: _Position, n_trees: int) -> Growth:
         if level < n_levels:
             query = batch.ask(NodeHistograms, 2**level * int(n_bins.sum()), n_bins=growing.bins.n_bins)
             histograms = pad_histograms((yield query), n_bins, 2**level, growing.bins.width)
-            at.advance_exchange()
+            at.advance_round()
             sigma, rule = run.sigma(query), batch.rule(query)
             if level == 0:
                 _offer_candidates(batch, histograms[:, 0], sigma)
@@ -349,7 +349,7 @@ def _by_draws(at: _Position, n_trees: int) -> Growth:
         drawn = _draw(batch, keys)
         query = batch.ask(SplitSums, n_trees * 2**level * n_features * 2, goes_left=drawn.astype(np.uint8))
         sums = (yield query).reshape(n_trees, 2**level, n_features, 2, run.loss.n_statistics)
-        at.advance_exchange()
+        at.advance_round()
         splits, leaf_sums = choose_drawn(growing, drawn, sums, batch.rule(query))
         growing.add_level(splits)
     return _fit_leaves(at, growing.trees, leaf_sums, run.sigma(query))

@@ -13,7 +13,7 @@ import math
 from hedgerow.losses.tables import Loss, rescale_residuals
 from hedgerow.methods.line import bound_zoom
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.schedule import Exchanges
+from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import Query
 from hedgerow.training.settings import Settings, features_asked, most_bins, n_levels_asked, pays_for_candidates
 from hedgerow.trees.binning import build_grid
@@ -21,14 +21,14 @@ from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
 
 
-def exchanges_of_trees(plan: Plan, settings: Settings) -> list[Exchanges]:
+def rounds_of_trees(plan: Plan, settings: Settings) -> list[AlikeRounds]:
     """The histograms that candidates are paid for by, and then all trees, batch by batch and level by level.
 
     The sensitivity of a batch depends on how far scores have come; it is smallest at the start, before or after a zoom.
     """
     loss, bins, k = settings.loss(plan), most_bins(plan), features_asked(plan, settings)
     rows, paid_bins, n_levels = plan.privacy.rows_per_unit, _paid_bins(plan), n_levels_asked(plan, settings)
-    found = _exchanges_of_candidates(plan, settings)
+    found = _rounds_of_candidates(plan, settings)
     for n_trees, n_batches in _batches(settings).items():
         for level in range(n_levels):
             # Of a tree: the entries that one record adds its statistics to, and all of them.
@@ -40,7 +40,7 @@ def exchanges_of_trees(plan: Plan, settings: Settings) -> list[Exchanges]:
             elif k > 1:
                 kind, per_record, n_entries, n_paid = SplitSums, k, 2**level * k * 2, 2**settings.max_depth * k
             per_record *= n_trees
-            alike = Exchanges.of(
+            alike = AlikeRounds.of(
                 kind,
                 length=n_trees * n_entries * loss.n_statistics,
                 grid_length=n_trees * n_paid * loss.n_statistics,
@@ -72,7 +72,7 @@ def _batches(settings: Settings) -> dict[int, int]:
     return {**({settings.batch_size: n_whole} if n_whole else {}), **({n_left: 1} if n_left else {})}
 
 
-def _exchanges_of_candidates(plan: Plan, settings: Settings) -> list[Exchanges]:
+def _rounds_of_candidates(plan: Plan, settings: Settings) -> list[AlikeRounds]:
     """Histograms of Hessians; un-noised for candidates at quantiles, where they are counts of every cell."""
     loss, rows, m = settings.loss(plan), plan.privacy.rows_per_unit, len(plan.features)
     n_paid = _paid_histograms(plan, settings)
@@ -81,7 +81,7 @@ def _exchanges_of_candidates(plan: Plan, settings: Settings) -> list[Exchanges]:
     # One record adds one Hessian to one bin of every feature.
     largest = loss.largest_statistic(loss.n_statistics - 1)
     cells = sum(feature.n_codes for feature in build_grid(plan).features)
-    alike = Exchanges.of(
+    alike = AlikeRounds.of(
         Histogram,
         length=cells if plan.reads_quantiles else sum(most_bins(plan)),
         bound=largest,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.boosting.calibration import CALIBRATIONS, Calibration
-from hedgerow.methods.boosting.schedule import exchanges_of_trees, weight_of_trees
+from hedgerow.methods.boosting.schedule import rounds_of_trees, weight_of_trees
 from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS, STARTS, Start
 from hedgerow.methods.hazards import HazardStart
 from hedgerow.methods.line import asks_for_line, line_share
@@ -66,8 +66,8 @@ class BoostingSettings(Settings):
         return model.loss if isinstance(model, LinearStart) else super().linear_loss(plan)
 
     def schedule(self, plan: Plan) -> Schedule:
-        start, calibration = self.start_of(plan).exchanges, self.calibration_of(plan).exchanges
-        return Schedule((*start, *exchanges_of_trees(plan, self), *calibration))
+        start, calibration = self.start_of(plan).rounds, self.calibration_of(plan).rounds
+        return Schedule((*start, *rounds_of_trees(plan, self), *calibration))
 
     def n_other_trees(self, plan: Plan) -> int:
         return self.start_of(plan).n_trees + self.calibration_of(plan).n_trees

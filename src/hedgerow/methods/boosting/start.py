@@ -36,7 +36,7 @@ from hedgerow.methods.linear_start import (
     read_mean,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.schedule import Exchanges
+from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Grown, Run, grow_score_bound, largest_value
 
@@ -130,10 +130,10 @@ class Start:
         return self.n_constants + (self.model.n_trees if self.model else 0)
 
     @property
-    def exchanges(self) -> tuple[Exchanges, ...]:
+    def rounds(self) -> tuple[AlikeRounds, ...]:
         """What it asks, in this order."""
-        linear = self.model.exchanges(self.multipliers[-1]) if self.model else []
-        return *map(Exchanges, self.questions()), *linear
+        linear = self.model.rounds(self.multipliers[-1]) if self.model else []
+        return *map(AlikeRounds, self.questions()), *linear
 
 
 class MeanStart(Start):

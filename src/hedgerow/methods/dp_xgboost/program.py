@@ -111,7 +111,7 @@ class _Asking:
     def __init__(self, run: Run, settings: DpXgboostSettings) -> None:
         self.run, self.settings = run, settings
         self.number = self.zoom = 0
-        self._n_known = self._exchange = 0
+        self._n_known = self._round = 0
         self._update: FittedTrees | None = None
         self._score_bound = 0
         self._threshold = sampling_threshold(run.plan)
@@ -185,11 +185,11 @@ class _Asking:
         return common
 
     def _common(self, kind: type[Query], subject: str, length: int, changed: Sensitivity, scale: int) -> dict[str, Any]:
-        """The fields that all these queries share; the exchange counts as asked."""
+        """The fields that all these queries share; the round counts as asked."""
         update, pure = self._update, changed.noise(scale, self._threshold)
-        exchange, self._update, self._exchange = self._exchange, None, self._exchange + 1
+        round_number, self._update, self._round = self._round, None, self._round + 1
         return {
-            "purpose": kind.purpose_of(exchange, f"tree {self.number}, {subject}"),
+            "purpose": kind.purpose_of(round_number, f"tree {self.number}, {subject}"),
             "length": length,
             "bound": self.run.loss.bound(),
             "sensitivity_squared": changed.squared,

@@ -24,7 +24,7 @@ from hedgerow.methods.dp_xgboost.trees import (
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import bisect, get_accountant
 from hedgerow.privacy.cost import amplify_epsilon
-from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import SAMPLING_STEPS, Choice, PureNoise, PureQuery
 from hedgerow.training.settings import Settings, most_bins, value_or
 
@@ -70,7 +70,7 @@ class DpXgboostSettings(Settings):
         return dp_xgboost_loss(plan.label.kind.is_number, own.gradient == "filter", own.count_weight)
 
     def schedule(self, plan: Plan) -> Schedule:
-        return Schedule(_exchanges(plan, self, self.scales))
+        return Schedule(_alike_rounds(plan, self, self.scales))
 
     def n_other_trees(self, plan: Plan) -> int:
         """See `Settings.n_other_trees`: the mean."""
@@ -162,7 +162,7 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
     )
 
 
-def _exchanges(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -> tuple[Exchanges, ...]:
+def _alike_rounds(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -> tuple[AlikeRounds, ...]:
     """The mean and the spread about it, sketches, every tree's levels of splits, and its leaves, with these scales."""
     loss, bins, n_trees = settings.loss(plan), sum(most_bins(plan)), settings.n_trees
     chooses, levels = DpXgboost.of(plan).splits == "exponential", range(settings.max_depth)
@@ -172,7 +172,7 @@ def _exchanges(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -
 
     def alike(
         kind: type[PureQuery], length: int, bound: int, of: tuple[Sensitivity, int], count: int, n_choices: int = 0
-    ) -> Exchanges:
+    ) -> AlikeRounds:
         changed, scale = of
         query = (Choice if changed.is_choice else PureQuery)(
             purpose=kind.purpose_of(0, "any"),
@@ -182,7 +182,7 @@ def _exchanges(plan: Plan, settings: DpXgboostSettings, scales: Sequence[int]) -
             noise_multiplier=scale / changed.size,
             pure=changed.noise(scale, sampling_threshold(plan)),
         )
-        return Exchanges(query, count, n_choices=n_choices)
+        return AlikeRounds(query, count, n_choices=n_choices)
 
     found = [
         alike(PureLeafSums, 2 * n_leaves, loss.bound(), of_start, n_starts),
@@ -216,7 +216,7 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> Sequence[int]:
         return found
 
     def keeps(total: float) -> bool:
-        events = Schedule(_exchanges(plan, settings, scales_of(total))).events
+        events = Schedule(_alike_rounds(plan, settings, scales_of(total))).events
         return judge.epsilon(events, privacy.delta) <= privacy.epsilon
 
     low, high = privacy.epsilon * 1e-6, privacy.epsilon

@@ -33,7 +33,7 @@ from hedgerow.methods.s_gbdt.settings import (
     SGbdtTerms,
     build_start,
     round_filter,
-    start_exchanges,
+    start_rounds,
     start_statistics,
 )
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
@@ -74,7 +74,7 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     update: FittedTrees | None = None
     known = 0
     mean_noise, linear_noise, line_noise = terms.multipliers
-    n_before = Schedule(tuple(start_exchanges(plan, terms))).n_exchanges
+    n_before = Schedule(tuple(start_rounds(plan, terms))).n_rounds
     if terms.has_mean:
         released = yield label_question(start_statistics(plan), mean_noise, 1)
         update = _initial_score(run, released)
@@ -112,8 +112,8 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
         known += 0 if update is None else update.trees.n_trees
         update = fitted
     if terms.has_line:
-        exchange, centre = n_before + terms.n_rounds, int(grown.batches[0].values[0, 0, 0])
-        yield from calibrate_by_spread(grown, exchange, centre, line_multipliers(line_noise), update, known)
+        round_number, centre = n_before + terms.n_rounds, int(grown.batches[0].values[0, 0, 0])
+        yield from calibrate_by_spread(grown, round_number, centre, line_multipliers(line_noise), update, known)
 
 
 def read_terms(run: Run) -> SGbdtTerms:

@@ -20,7 +20,7 @@ import numpy as np
 
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import Loss
-from hedgerow.methods.line import asks_for_line, line_exchanges, line_multipliers
+from hedgerow.methods.line import asks_for_line, line_multipliers, line_rounds
 from hedgerow.methods.linear_start import LinearStart, label_question, label_statistics
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, filter_terms, s_gbdt_loss
@@ -35,7 +35,7 @@ from hedgerow.privacy.accountants import (
 )
 from hedgerow.privacy.calibration import smallest
 from hedgerow.privacy.events import GaussianEvent, SampledGaussianEvent
-from hedgerow.privacy.schedule import Exchanges, Schedule
+from hedgerow.privacy.schedule import AlikeRounds, Schedule
 from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms, SampledQuery
 from hedgerow.training.settings import Settings, value_or
 
@@ -246,11 +246,11 @@ def start_statistics(plan: Plan) -> tuple[int, int, int]:
     return label_statistics(SGbdt.of(plan).label_clip if plan.label.kind.is_number else 0.5)
 
 
-def start_exchanges(plan: Plan, terms: SGbdtTerms) -> list[Exchanges]:
+def start_rounds(plan: Plan, terms: SGbdtTerms) -> list[AlikeRounds]:
     """What is asked before the first round."""
     mean, linear, _ = terms.multipliers
-    first = [Exchanges(label_question(start_statistics(plan), mean, 1))] if terms.has_mean else []
-    return first + (build_start(plan).exchanges(linear) if terms.is_linear else [])
+    first = [AlikeRounds(label_question(start_statistics(plan), mean, 1))] if terms.has_mean else []
+    return first + (build_start(plan).rounds(linear) if terms.is_linear else [])
 
 
 def s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> Schedule:
@@ -267,8 +267,8 @@ def s_gbdt_schedule(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, dept
         sampling_threshold=terms.sampling_threshold,
         filter=FilterTerms(terms.order, terms.budget, no_costs, 0) if terms.order else None,
     )
-    last = line_exchanges(plan, line_multipliers(terms.multipliers[2])) if terms.has_line else []
-    return Schedule((*start_exchanges(plan, terms), Exchanges(of_round, terms.n_rounds), *last))
+    last = line_rounds(plan, line_multipliers(terms.multipliers[2])) if terms.has_line else []
+    return Schedule((*start_rounds(plan, terms), AlikeRounds(of_round, terms.n_rounds), *last))
 
 
 def build_start(plan: Plan) -> LinearStart:
