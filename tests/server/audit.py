@@ -39,6 +39,9 @@ from scipy.stats import beta, norm
 
 from experiments.harness import arguments, carried_out
 from hedgerow.client.node import Node, SamplingSource, SeededSampling, draw_site_noise
+from hedgerow.data.arrow import to_arrow
+from hedgerow.data.columns import Place
+from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.units import records_from_columns
 from hedgerow.losses.tables import SCORE_UNIT
@@ -282,8 +285,9 @@ class OpenAttack:
 
 
 def _raw(table: Mapping[str, Any]) -> RawSite:
-    columns = [np.asarray(table[name], dtype=np.float64) for name in ("age", "y")]
-    return RawSite(columns, n_all=len(columns[0]))
+    # Cell by cell, as the classes of a label are asked for.
+    label = RawColumn([to_arrow(np.asarray(table["y"]), "a table", "y")], Place("a table", "y"))
+    return RawSite([np.asarray(table["age"], dtype=np.float64), label], n_all=len(table["y"]))
 
 
 def gain_of(
