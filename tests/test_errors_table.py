@@ -13,7 +13,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.models.model import to_bytes
-from tests.federation_files import plan_text
+from tests.wards import plan_text
 
 TABLE = Path(__file__).parent.parent / "docs" / "errors.md"
 

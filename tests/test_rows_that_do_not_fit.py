@@ -30,7 +30,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.survey.questions import AskedColumn
 from hedgerow.survey.requests import OpenTable
 from tests.builders import make_data, make_plan
-from tests.federation_files import plan_text
+from tests.wards import plan_text
 
 HEADER = "person,age,ward,ill"
 GOOD = [f"p{number % 7},{20 + number},{'ab'[number % 2]},{number % 2}" for number in range(40)]

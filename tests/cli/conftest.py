@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
-from tests.federation_files import plan_text
+from tests.wards import plan_text
 
 
 @pytest.fixture(scope="session")

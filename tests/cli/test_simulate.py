@@ -24,7 +24,7 @@ from hedgerow.plan.registry import rules_by_method
 from hedgerow.plan.toml import plan_toml
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.outlook import MEASURED_SIGNAL, SIGNAL_TO_WARN, outlook_of
-from tests.federation_files import plan_text
+from tests.wards import plan_text
 
 Run = Callable[..., Any]
 

@@ -10,7 +10,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.plan.plan import Plan
-from tests.federation_files import SEED, furnish, model_by_journal, plan_text, survivors_of
+from tests.wards import SEED, furnish, model_by_journal, plan_text, survivors_of
 
 SITE = """version = 1
 data = "{site}.csv"

@@ -31,8 +31,8 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
-from tests.federation_files import survivors_model
 from tests.flower.deployment import Deployment, Process, free_port, why_not
+from tests.wards import survivors_model
 
 pytestmark = [
     pytest.mark.slow,

@@ -24,7 +24,7 @@ from hedgerow.plan.fields import MOST_VALUES, escape_for_terminal, parse_toml, r
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.identities import Role, build_roster, create_identity, parse_roster, read_private, read_public
-from tests import federation_files
+from tests import wards
 from tests.builders import make_data, make_plan, take
 
 POLICY = 'version = 1\ndata_set = "wards"\nmax_epsilon = 3.0\ndelta = 1e-6\nmin_sites = 3\nfeatures = ["age"]\n'
@@ -59,7 +59,7 @@ JSON_VALUES: tuple[Any, ...] = (
 @pytest.fixture(scope="module")
 def plan_text() -> str:
     """A good plan."""
-    return federation_files.plan_text(
+    return wards.plan_text(
         2, name="wards", categories="abc", classes=["no", "yes"], model={"n_trees": 3, "structure_seed": 1},
         privacy={"epsilon": 4, "n_records": 1500}, federation={"min_sites": 2, "round_timeout": 60},
     )  # fmt: skip

@@ -49,7 +49,7 @@ from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived
 from tests.builders import coded, make_plan
-from tests.federation_files import SumOverSurvivors
+from tests.wards import SumOverSurvivors
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party

@@ -45,7 +45,7 @@ from hedgerow.server.release import Releaser
 from hedgerow.transport.identities import read_private
 from hedgerow.trees.leaf_sums import LeafSums
 from tests.builders import make_data, make_plan, take
-from tests.federation_files import furnish, plan_text
+from tests.wards import furnish, plan_text
 
 SITES = ("site-0", "site-1", "site-2")
 SITE = """version = 1

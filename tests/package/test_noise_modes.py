@@ -20,7 +20,7 @@ from hedgerow.local.forecast import (
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from tests.builders import make_plan
-from tests.federation_files import plan_text
+from tests.wards import plan_text
 
 RECORDED = Path(__file__).parents[2] / "docs" / "runs" / "noise_modes.txt"
 

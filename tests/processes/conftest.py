@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from hedgerow.plan.plan import Plan, parse_plan
-from tests.federation_files import SEED, furnish, model_by_journal, plan_text, survivors_of
+from tests.wards import SEED, furnish, model_by_journal, plan_text, survivors_of
 
 PATIENCE = 900
 """Seconds; no test measures time, this only bounds one that hangs."""

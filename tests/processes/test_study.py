@@ -18,7 +18,7 @@ from hedgerow.app.study import build_policy
 from hedgerow.cli.main import main
 from hedgerow.plan.plan import parse_plan
 from hedgerow.transport.identities import read_roster
-from tests.federation_files import SEED
+from tests.wards import SEED
 
 if TYPE_CHECKING:
     from conftest import Process, Scene, Theatre

@@ -31,8 +31,8 @@ from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.transport.interface import Arrived, HubEvent
 from tests import builders
 from tests.builders import make_plan, take
-from tests.federation_files import survivors_model
 from tests.memory_network import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
+from tests.wards import survivors_model
 
 NOISE = ("server", "distributed", "local")
 OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=NOISE, evaluation_noise=NOISE)
