@@ -117,7 +117,7 @@ PARTS: Mapping[str, Part] = {
     "start: its linear model": Part(
         ("regression",), change=lambda own: {"start": "mean", "start_share": own.start_share * 0.15}
     ),
-    "zoom": Part(NUMBERS, patches=((start, "choose_zoom", lambda *_: 0),)),
+    "doubled residuals": Part(NUMBERS, patches=((start, "choose_doublings", lambda *_: 0),)),
     "calibration": Part(
         ("binary", "regression", "count", "survival"), change=_fixed(calibration="none", calibration_share=0.0)
     ),

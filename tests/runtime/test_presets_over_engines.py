@@ -72,7 +72,7 @@ def test_what_is_known_is_kept_alike_over_engines(loopback: Loopback, label: str
     assert loopback.run(plan, data, noise).model == local.to_bytes()
 
 
-def test_counts_far_below_their_bound_are_zoomed_in_on_alike(loopback: Loopback) -> None:
+def test_residuals_of_counts_far_below_their_bound_are_doubled_alike(loopback: Loopback) -> None:
     """Of every party alone: how far is read off the first release, and the last one mends what all have made."""
     table = make_plan("count", {"n_trees": 4, "max_depth": 2}, {"n_records": 300, "epsilon": 8.0}).to_dict()
     table["label"]["max"], table["model"]["interaction"] = 200, "adaptive"

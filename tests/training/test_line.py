@@ -19,7 +19,7 @@ from hedgerow.methods.line import (
     FIRST_OCTAVE,
     LARGEST_SLOPE,
     LINE_LENGTH,
-    MOST_ZOOM,
+    MOST_DOUBLINGS,
     N_OCTAVES,
     LineSums,
     SpreadSums,
@@ -49,7 +49,7 @@ def record_sums(query: LineSums, label: int, score: int) -> list[int]:
     """What one record adds, as the definition reads, in exact fractions."""
     distance = score - query.centre
     octave = min(max(abs(distance).bit_length(), FIRST_OCTAVE), FIRST_OCTAVE + N_OCTAVES - 1)
-    near = Fraction(label - query.centre, 2**16) * 2**query.zoom
+    near = Fraction(label - query.centre, 2**16) * 2**query.doublings
     u = math.trunc(max(Fraction(-1), min(Fraction(1), near)) * UNIT)
     w = math.trunc(max(Fraction(-1), min(Fraction(1), Fraction(distance, 2**octave))) * UNIT)
     found = [UNIT // 2, u, *[0] * (3 * N_OCTAVES)]
@@ -59,14 +59,17 @@ def record_sums(query: LineSums, label: int, score: int) -> list[int]:
 
 
 @settings(max_examples=80, deadline=None)
-@given(data=st.data(), zoom=st.integers(0, MOST_ZOOM), centre=st.integers(-(2**16), 2**16), rows=st.integers(1, 3))
-def test_sums_are_those_of_their_definition(data: st.DataObject, zoom: int, centre: int, rows: int) -> None:
+@given(
+    data=st.data(), doublings=st.integers(0, MOST_DOUBLINGS), centre=st.integers(-(2**16), 2**16),
+    rows=st.integers(1, 3),
+)  # fmt: skip
+def test_sums_are_those_of_their_definition(data: st.DataObject, doublings: int, centre: int, rows: int) -> None:
     """Integer for integer, and one unit's rows never add more than the bound and the sensitivity that are stated."""
     plan = make_plan("regression", {}, {"unit": "patient", "max_rows_per_unit": rows} if rows > 1 else {})
     edges = st.sampled_from([-(2**16), 2**16, 0, 1, -1, 2**31 - 1, -(2**31), centre])
     labels = data.draw(st.lists(st.integers(-(2**16), 2**16), min_size=1, max_size=6))
     scores = data.draw(st.lists(st.integers(-(2**22), 2**22) | edges, min_size=len(labels), max_size=len(labels)))
-    query = line_question(plan, 0, 1.0, centre, zoom)
+    query = line_question(plan, 0, 1.0, centre, doublings)
     parts = [record_sums(query, label, score) for label, score in zip(labels, scores, strict=True)]
     answer = node_with(plan, labels, scores).answer(query)
     assert answer.tolist() == [sum(column) for column in zip(*parts, strict=True)] and len(answer) == LINE_LENGTH
@@ -89,9 +92,9 @@ def test_a_spread_about_a_centre_looks_at_no_score(labels: list[int], centre: in
         assert node_with(plan, labels, scores).answer(query).tolist() == [expected]
 
 
-def exact_answer(label: Any, score: Any, zoom: int = 0) -> Any:
+def exact_answer(label: Any, score: Any, doublings: int = 0) -> Any:
     """An answer without noise over labels and scores about a centre of 0."""
-    u = np.clip(label * 2**zoom, -1, 1)
+    u = np.clip(label * 2**doublings, -1, 1)
     units = np.abs(np.rint(score * 2**16)).astype(np.int64)
     octave = np.clip(np.frexp(units.astype(float))[1], FIRST_OCTAVE, FIRST_OCTAVE + N_OCTAVES - 1)
     w = np.clip(np.sign(score) * units / 2.0**octave, -1, 1)
@@ -106,10 +109,10 @@ def test_without_noise_it_is_the_line_through_the_records(size: float, slope: fl
     """Of scores of any size, small and large ones alike, and off the centre."""
     random = np.random.default_rng(3)
     score = random.normal(size / 3, size, 20_000)
-    zoom = 0 if slope * size > 0.05 else 3
-    label = np.clip(0.02 + slope * score, -1 / 2**zoom, 1 / 2**zoom)
-    inside = np.abs(label) < 1 / 2**zoom
-    constant, found = fit_line(exact_answer(label[inside], score[inside], zoom), 0.0, zoom)
+    doublings = 0 if slope * size > 0.05 else 3
+    label = np.clip(0.02 + slope * score, -1 / 2**doublings, 1 / 2**doublings)
+    inside = np.abs(label) < 1 / 2**doublings
+    constant, found = fit_line(exact_answer(label[inside], score[inside], doublings), 0.0, doublings)
     assert found == pytest.approx(slope, abs=2e-3 * max(1, 0.05 / size))
     assert constant == pytest.approx(0.02, abs=2e-3)
 
@@ -118,11 +121,11 @@ def test_without_noise_it_is_the_line_through_the_records(size: float, slope: fl
 @given(
     released=st.lists(st.integers(-(2**62), 2**62), min_size=LINE_LENGTH, max_size=LINE_LENGTH),
     sigma=st.sampled_from([0.0, 1.0, 1e6, 1e15]),
-    zoom=st.integers(0, MOST_ZOOM),
+    doublings=st.integers(0, MOST_DOUBLINGS),
 )
-def test_any_release_gives_a_line(released: list[int], sigma: float, zoom: int) -> None:
+def test_any_release_gives_a_line(released: list[int], sigma: float, doublings: int) -> None:
     """Nothing overflows, and no slope turns scores around."""
-    constant, slope = fit_line(np.array(released, dtype=np.int64), sigma, zoom)
+    constant, slope = fit_line(np.array(released, dtype=np.int64), sigma, doublings)
     assert math.isfinite(constant) and 0 <= slope <= LARGEST_SLOPE
 
 

@@ -1,4 +1,4 @@
-"""The default for a bounded number: its start, its zoom, its last release, and what they may depend on."""
+"""The default for a bounded number: its start, its doublings, its last release, and what they may depend on."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.local.training import train
-from hedgerow.losses.tables import LARGEST_UNIT, rescale_residuals
+from hedgerow.losses.tables import LARGEST_UNIT, double_residuals
 from hedgerow.methods.adassp.program import solve_centred
 from hedgerow.methods.boosting.settings import BoostingSettings
-from hedgerow.methods.line import MOST_ZOOM, CalibrationSums, SpreadSums, choose_zoom
+from hedgerow.methods.line import MOST_DOUBLINGS, CalibrationSums, SpreadSums, choose_doublings
 from hedgerow.methods.linear_start import LabelSums
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
@@ -52,8 +52,8 @@ def record_sums(query: Query, label: int, score: int) -> list[int]:
     if isinstance(query, SpreadSums):
         return [towards_zero(cut(abs(distance)) * UNIT)]
     assert isinstance(query, CalibrationSums)
-    residual = towards_zero(cut(distance * 2**query.zoom) * UNIT)
-    place = towards_zero(cut(Fraction(score - query.centre, 2**16) * 2**query.zoom) * UNIT)
+    residual = towards_zero(cut(distance * 2**query.doublings) * UNIT)
+    place = towards_zero(cut(Fraction(score - query.centre, 2**16) * 2**query.doublings) * UNIT)
     return [residual, towards_zero(Fraction(residual * place, UNIT)), towards_zero(Fraction(place * place, UNIT))]
 
 
@@ -66,9 +66,12 @@ def node_with(plan: Plan, labels: list[int], scores: list[int]) -> Node:
 
 
 @settings(max_examples=150, deadline=None)
-@given(data=st.data(), zoom=st.integers(0, MOST_ZOOM), centre=st.integers(-(2**16), 2**16), rows=st.integers(1, 3))
+@given(
+    data=st.data(), doublings=st.integers(0, MOST_DOUBLINGS), centre=st.integers(-(2**16), 2**16),
+    rows=st.integers(1, 3),
+)  # fmt: skip
 def test_sums_about_scores_are_those_of_their_definition(
-    data: st.DataObject, zoom: int, centre: int, rows: int
+    data: st.DataObject, doublings: int, centre: int, rows: int
 ) -> None:
     """Integer for integer, and one unit's rows never add more than the bound and the sensitivity that are stated."""
     privacy = {"unit": "patient", "max_rows_per_unit": rows} if rows > 1 else {}
@@ -78,7 +81,7 @@ def test_sums_about_scores_are_those_of_their_definition(
     labels = data.draw(st.lists(st.integers(-(2**16), 2**16), min_size=1, max_size=6))
     scores = data.draw(st.lists(st.integers(-(2**17), 2**17) | edges, min_size=len(labels), max_size=len(labels)))
     _, spread = own.start_of(plan).questions()
-    for query in (spread, own.calibration_of(plan).question(0, centre=centre, zoom=zoom)):
+    for query in (spread, own.calibration_of(plan).question(0, centre=centre, doublings=doublings)):
         parts = [record_sums(query, label, score) for label, score in zip(labels, scores, strict=True)]
         answer = node_with(plan, labels, scores).answer(query)
         assert answer.tolist() == [sum(column) for column in zip(*parts, strict=True)]
@@ -88,20 +91,24 @@ def test_sums_about_scores_are_those_of_their_definition(
 
 
 @settings(max_examples=60, deadline=None)
-@given(label=st.integers(-(2**16), 2**16), score=st.integers(-(2**31), 2**31 - 1), zoom=st.integers(0, MOST_ZOOM))
-def test_a_zoomed_residual_is_clipped_as_any_other(label: int, score: int, zoom: int) -> None:
-    """Doubled before it is clipped, so the largest norm, and with it the noise, is the same for every zoom."""
+@given(
+    label=st.integers(-(2**16), 2**16), score=st.integers(-(2**31), 2**31 - 1),
+    doublings=st.integers(0, MOST_DOUBLINGS),
+)  # fmt: skip
+def test_a_doubled_residual_is_clipped_as_any_other(label: int, score: int, doublings: int) -> None:
+    """Doubled before it is clipped, so the largest norm, and with it the noise, is the same however often."""
     plan = make_plan("regression")
     loss, queries = resolve(plan).loss(plan), queries_of(plan)
-    query = dataclasses.replace(next(each for each in queries if isinstance(each, LeafSums)), zoom=zoom, update=None)
+    query = next(each for each in queries if isinstance(each, LeafSums))
+    query = dataclasses.replace(query, doublings=doublings, update=None)
     node = node_with(plan, [label], [score])
     node._ensemble_size = query.ensemble_size
     answer = node.answer(query).reshape(-1, 2).sum(axis=0).tolist()
-    residual = (score - label) * 2**zoom
+    residual = (score - label) * 2**doublings
     size = min(abs(residual) * int(loss.scales[0]) // 2**16, loss.clip)
     assert answer == [size if residual >= 0 else -size, loss.constant]
     assert answer[0] ** 2 + answer[1] ** 2 <= query.sensitivity_squared == loss.norm_squared
-    assert rescale_residuals(loss, zoom).norm_squared == loss.norm_squared
+    assert double_residuals(loss, doublings).norm_squared == loss.norm_squared
 
 
 def queries_of(plan: Plan, seed: int = 0) -> list[Query]:
@@ -128,11 +135,12 @@ def test_a_run_begins_with_a_start_and_ends_with_a_calibration() -> None:
 
 
 def test_noise_that_hides_the_spread_is_not_taken_for_a_small_one() -> None:
-    """A spread below its noise zooms no further than the noise allows, and no unit leaves what kernels hold."""
+    """A spread below its noise doubles no further than the noise allows, and no unit leaves what kernels hold."""
     loss = resolve(make_plan("regression")).loss(make_plan("regression"))
-    assert [choose_zoom(spread, loss) for spread in (1.0, 0.2, 0.15, 0.08, 0.07, 0.0)] == [0, 0, 1, 1, 2, MOST_ZOOM]
+    found = [choose_doublings(spread, loss) for spread in (1.0, 0.2, 0.15, 0.08, 0.07, 0.0)]
+    assert found == [0, 0, 1, 1, 2, MOST_DOUBLINGS]
     wide = dataclasses.replace(loss, scales=np.array([LARGEST_UNIT / 3, 1.0]))
-    assert choose_zoom(0.0, wide) == 1
+    assert choose_doublings(0.0, wide) == 1
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, math.inf])

@@ -46,8 +46,8 @@ def own_settings(plan: Plan) -> BoostingSettings:
     return own
 
 
-def question(plan: Plan, centre: int = 0, zoom: int = 0) -> RateSums:
-    asked = own_settings(plan).calibration_of(plan).question(0, centre=centre, zoom=zoom)
+def question(plan: Plan, centre: int = 0, doublings: int = 0) -> RateSums:
+    asked = own_settings(plan).calibration_of(plan).question(0, centre=centre, doublings=doublings)
     assert isinstance(asked, RateSums)
     return asked
 
@@ -55,21 +55,21 @@ def question(plan: Plan, centre: int = 0, zoom: int = 0) -> RateSums:
 @settings(max_examples=100, deadline=None)
 @given(
     records=st.lists(st.tuples(st.integers(0, 100), st.integers(-(2**20), 2**20)), min_size=1, max_size=5),
-    centre=st.integers(-(2**18), 2**18), zoom=st.integers(0, 7),
+    centre=st.integers(-(2**18), 2**18), doublings=st.integers(0, 7),
 )  # fmt: skip
-def test_a_record_adds_what_its_definition_says(records: list[tuple[int, int]], centre: int, zoom: int) -> None:
+def test_a_record_adds_what_its_definition_says(records: list[tuple[int, int]], centre: int, doublings: int) -> None:
     """Each number apart from the node's arithmetic; no record's vector is longer than what noise is calibrated by."""
     plan = counts_plan()
     counts, scores = np.array([count for count, _ in records]), np.array([score for _, score in records])
     data = SiteData(np.zeros((6, len(records)), np.uint8), plan.label.kind.encode(counts, plan.label))
     node = Node("site", data, plan, resolve(plan))
     node.held.records.scores[0] = scores
-    found = node.answer(question(plan, centre, zoom))
-    y = np.minimum(counts / 100 * 2**zoom, 1)
-    m = np.minimum(LogMean().values(scores / 2**16, plan.label) / 100 * 2**zoom, 1)
+    found = node.answer(question(plan, centre, doublings))
+    y = np.minimum(counts / 100 * 2**doublings, 1)
+    m = np.minimum(LogMean().values(scores / 2**16, plan.label) / 100 * 2**doublings, 1)
     w = np.clip((scores - centre) / 2**16, -1, 1)
     expected = [(part).sum() for part in (y - m, (y - m) * w, m / 2, m * w / 2, m * w * w / 2)]
-    np.testing.assert_allclose(found / RECORD_NORM, expected, atol=len(records) * (2**zoom * 2**-15 + 2**-12))
+    np.testing.assert_allclose(found / RECORD_NORM, expected, atol=len(records) * (2**doublings * 2**-15 + 2**-12))
     assert len(found) == RATE_LENGTH
     if len(records) == 1:
         assert int((found**2).sum()) <= RATE_SENSITIVITY_SQUARED
@@ -115,7 +115,7 @@ def test_any_release_gives_a_line_that_keeps_the_order(
 
 
 def test_a_plan_that_leaves_it_out_trains_as_before() -> None:
-    """`calibration = "none"` or `start = "none"`: residuals are not zoomed in on, and the settings are the old ones."""
+    """`calibration = "none"` or `start = "none"`: residuals are not doubled, and the settings are the old ones."""
     own = own_settings(counts_plan())
     assert (own.calibration, own.learning_rate, own.noise_ridge) == ("rates", RATE_OF_COUNTS, RIDGE_OF_COUNTS)
     for left_out in ({"calibration": "none"}, {"start": "none"}, {"weight_update": "gradient"}):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.losses.tables import rescale_residuals
-from hedgerow.methods.line import bound_zoom
+from hedgerow.losses.tables import double_residuals
+from hedgerow.methods.line import bound_doublings
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, ensemble_bytes
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
@@ -66,13 +66,14 @@ def test_no_run_asks_for_more_or_costs_more_than_its_schedule_says(data: st.Data
 
 @pytest.mark.parametrize("largest", [7.0, 20.0, 300.0, 10_000.0])
 @pytest.mark.parametrize("model", [{}, {"joint_clip": 0.05}, {"weight_update": "gradient"}])
-def test_no_zoom_has_less_sensitivity_than_the_schedule_says(largest: float, model: dict[str, Any]) -> None:
-    """A count's gradient has what its Hessian leaves of the norm, rounded: by each zoom the largest norm is another."""
+def test_no_doubling_has_less_sensitivity_than_the_schedule_says(largest: float, model: dict[str, Any]) -> None:
+    """A count's gradient has what its Hessian leaves of the norm, rounded: each doubling has another largest norm."""
     plan = make_plan("count", model=model)
     task = TrainingTask(replace(plan, label=replace(plan.label, max=largest)))
     loss = task.settings.loss(task.plan)
     leaves = [alike for alike in task.schedule.rounds if alike.query.purpose.kind == "LeafSums"]
-    least = min(rescale_residuals(loss, zoom).sensitivity_squared(0) for zoom in range(bound_zoom(loss) + 1))
+    possible = range(bound_doublings(loss) + 1)
+    least = min(double_residuals(loss, doublings).sensitivity_squared(0) for doublings in possible)
     assert [alike.least_squared for alike in leaves] == [least]
 
 

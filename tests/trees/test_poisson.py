@@ -29,7 +29,7 @@ from hedgerow.losses.tables import (
     SCORE_UNIT,
     STEP_BITS,
     STEPS,
-    rescale_residuals,
+    double_residuals,
 )
 from hedgerow.methods.boosting.settings import BoostingSettings
 from hedgerow.methods.linear_start import read_level
@@ -95,10 +95,10 @@ def test_statistics_are_the_gradient_and_the_curvature_of_the_deviance(largest: 
 
 @given(
     largest=LARGEST, clip=st.one_of(st.none(), st.floats(1e-3, 5)), scale=st.one_of(st.none(), st.floats(1e-2, 10)),
-    size=st.integers(0, 2**21), update=UPDATES, zoom=st.integers(0, 8), seed=st.integers(0, 2**32 - 1),
+    size=st.integers(0, 2**21), update=UPDATES, doublings=st.integers(0, 8), seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
 def test_no_record_exceeds_the_sensitivity(
-    largest: int, clip: float | None, scale: float | None, size: int, update: str, zoom: int,
+    largest: int, clip: float | None, scale: float | None, size: int, update: str, doublings: int,
     seed: int,
 ) -> None:  # fmt: skip
     """Whatever its label and score, a record's integers stay within the norm that noise is calibrated by."""
@@ -108,8 +108,8 @@ def test_no_record_exceeds_the_sensitivity(
     except PlanError as error:
         assert "joint_clip" in error.what
         return
-    if update == "newton" and loss.scales[0] * 2**zoom <= LARGEST_UNIT:
-        loss = rescale_residuals(loss, zoom)
+    if update == "newton" and loss.scales[0] * 2**doublings <= LARGEST_UNIT:
+        loss = double_residuals(loss, doublings)
     random = np.random.default_rng(seed)
     labels = random.choice([-SCORE_UNIT, SCORE_UNIT, 0, 777], 256)
     scores = random.choice([-size, size, 0, size // 2], (1, 256))
@@ -120,8 +120,8 @@ def test_no_record_exceeds_the_sensitivity(
     assert np.abs(own[..., 0]).max() <= loss.largest_statistic(0) and own[..., 1].max() <= loss.largest_statistic(1)
 
 
-@given(largest=LARGEST, zoom=st.integers(0, 8), seed=st.integers(0, 2**32 - 1))
-def test_statistics_are_cut_off_as_one_vector(largest: int, zoom: int, seed: int) -> None:
+@given(largest=LARGEST, doublings=st.integers(0, 8), seed=st.integers(0, 2**32 - 1))
+def test_statistics_are_cut_off_as_one_vector(largest: int, doublings: int, seed: int) -> None:
     """h = min(2^z mean, N / (c sqrt(2))) and |g| = |2^z (mean - y)| up to sqrt(N^2 - (c h)^2) in units of M / 2,
     computed apart from the kernel's integers; a record with a large residual has all of the norm that noise is for.
     """
@@ -129,16 +129,16 @@ def test_statistics_are_cut_off_as_one_vector(largest: int, zoom: int, seed: int
     clip = c = 0.5
     loss = build_loss(plan, clip)
     units = loss.scales
-    loss = rescale_residuals(loss, zoom)
+    loss = double_residuals(loss, doublings)
     random = np.random.default_rng(seed)
     counts, scores = random.integers(0, largest + 1, 200), random.integers(-(2**19), 2**19, (1, 200))
     own = contributions(loss, plan.label.kind.encode(counts, plan.label), scores)
     middles = ((scores[0] >> STEP_BITS) << STEP_BITS) + (1 << STEP_BITS) // 2
     mean = LogMean().values(middles / SCORE_UNIT, plan.label) * 2 / largest
-    hessian = np.minimum(mean * 2**zoom, clip / c / math.sqrt(2))
+    hessian = np.minimum(mean * 2**doublings, clip / c / math.sqrt(2))
     room = np.sqrt(clip**2 - (c * hessian) ** 2)
-    residual = (mean - counts * 2 / largest) * 2**zoom
-    error = 2**zoom * 2**-15 + 2**-12
+    residual = (mean - counts * 2 / largest) * 2**doublings
+    error = 2**doublings * 2**-15 + 2**-12
     assert np.abs(own[..., 0].ravel() / units[0] - np.clip(residual, -room, room)).max() <= error
     assert np.abs(own[..., 1].ravel() / units[1] - hessian).max() <= error
     norms = np.hypot(own[..., 0], own[..., 1]).ravel()[np.abs(residual) > room + error]

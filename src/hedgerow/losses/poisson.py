@@ -28,7 +28,7 @@ thirtieth. Where h is cut off much, the steps of a leaf, sums of g over sums of 
 are large; so it may have as much of the norm as g. c is `model.hessian_scale`, by default N.
 
 Where counts are far below M, the default multiplies g and h by a power of two before they are cut off, N and c staying
-as they are (`hedgerow.losses.tables.rescale_residuals`). Clipped residuals pull predictions down, which a last release
+as they are (`hedgerow.losses.tables.double_residuals`). Clipped residuals pull predictions down, which a last release
 puts right (`hedgerow.methods.line.RateSums`).
 """
 

@@ -180,20 +180,20 @@ def bound_statistics(loss: Loss, score_bound: int) -> Statistics:
 
 
 @lru_cache(maxsize=8)
-def rescale_residuals(loss: Loss, zoom: int) -> Loss:
-    """The loss of residuals that are multiplied by 2**zoom before they are clipped: the same largest norm.
+def double_residuals(loss: Loss, doublings: int) -> Loss:
+    """The loss of residuals that are multiplied by 2**doublings before they are clipped: the same largest norm.
 
     Of a curve, the last statistic is what the prediction is: it is multiplied as well, and cut off at its largest.
     """
-    if zoom == 0:
+    if doublings == 0:
         return loss
     scales = loss.scales.copy()
     if loss.is_quadratic:
-        scales[0] *= 2**zoom
+        scales[0] *= 2**doublings
         return replace(loss, scales=scales)
     if loss.kind != "curve":
         raise ValueError("only residuals of a number are clipped")
-    scales *= 2**zoom
+    scales *= 2**doublings
     last = np.trunc((loss.curve[0] + SCORE_UNIT) / SCORE_UNIT * scales[1]).astype(np.int64)
     curve = joint_curve(loss.curve[0], np.minimum(last, loss.curve[1, -1]), loss.clip, loss.norm_squared)
     return replace(loss, scales=scales, curve=curve)

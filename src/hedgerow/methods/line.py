@@ -38,8 +38,8 @@ from hedgerow.training.steps import Grown
 from hedgerow.trees.leaf_sums import TrainingSite
 from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
 
-MOST_ZOOM, WIDEST_ZOOMED = 8, 0.3
-"""Residuals are zoomed in on by so many doublings, as long as their spread about the mean is not beyond this."""
+MOST_DOUBLINGS, WIDEST_DOUBLED = 8, 0.3
+"""Residuals are doubled so many times, as long as their spread about the mean is not beyond this."""
 FIRST_OCTAVE, N_OCTAVES = 8, 14
 """The first holds all scores within 2**8 units of 2**-16 of the centre, the last those beyond 2**20, which is 16."""
 LINE_LENGTH = 2 + 3 * N_OCTAVES
@@ -84,18 +84,18 @@ class SpreadSums(Query):
 class LineSums(Query):
     """How labels go with finished scores: int64 [2 + 3 `N_OCTAVES`], with 2**14 to 1.0.
 
-    For a record, u is its label less `centre`, doubled `zoom` times and cut off at +-1.0; and w is its score less
+    For a record, u is its label less `centre`, doubled `doublings` times and cut off at +-1.0; and w is its score less
     `centre`, as a share of its octave's upper end, so |w| < 1. It adds 1/2 and u to the first two entries and, in its
     octave, u w, w / 2 and w w; all are rounded towards zero. So no record's vector is longer than
     sqrt(3.5) times 2**14.
 
     Attributes:
         centre: in units of 2**-16.
-        zoom: doublings.
+        doublings: how often distances are doubled before they are cut off.
     """
 
     centre: int
-    zoom: int
+    doublings: int
 
     def answer(self, site: TrainingSite) -> IntVector:
         """See `Query.answer`."""
@@ -104,7 +104,7 @@ class LineSums(Query):
         # The exponent of a double is the length of a whole number below 2**53, exactly.
         octaves = np.clip(np.frexp(np.abs(distances).astype(np.float64))[1], FIRST_OCTAVE, FIRST_OCTAVE + N_OCTAVES - 1)
         sizes = np.minimum((np.abs(distances) * RECORD_NORM) >> octaves, RECORD_NORM)
-        labels = shorten(site.records.labels.astype(np.int64) - self.centre, self.zoom)
+        labels = shorten(site.records.labels.astype(np.int64) - self.centre, self.doublings)
         signs = np.where(distances < 0, -1, 1)
         products = signs * np.sign(labels) * (np.abs(labels) * sizes // RECORD_NORM)
         sums = np.zeros((3, N_OCTAVES), dtype=np.int64)
@@ -121,21 +121,21 @@ class LineSums(Query):
             yield "a sum of the last release is out of range"
 
 
-def choose_zoom(spread: float, loss: Loss | None = None, widest: float = WIDEST_ZOOMED) -> int:
+def choose_doublings(spread: float, loss: Loss | None = None, widest: float = WIDEST_DOUBLED) -> int:
     """How many times residuals are doubled so that their spread stays within `widest`; kernels hold no more."""
-    most = MOST_ZOOM if loss is None else bound_zoom(loss)
+    most = MOST_DOUBLINGS if loss is None else bound_doublings(loss)
     return sum(spread * 2**doublings <= widest for doublings in range(1, most + 1))
 
 
-def bound_zoom(loss: Loss) -> int:
+def bound_doublings(loss: Loss) -> int:
     """How many times residuals of a loss are doubled at most."""
     most: int = math.floor(LARGEST_UNIT / loss.scales[0]).bit_length() - 1
-    return max(0, min(MOST_ZOOM, most))
+    return max(0, min(MOST_DOUBLINGS, most))
 
 
-def shorten(distances: IntVector, zoom: int) -> IntVector:
-    """Distances in units of 2**-16, doubled `zoom` times, in units of 2**-14, cut off at +-1.0: int64 [n]."""
-    sizes = np.minimum((np.abs(distances) << zoom) * RECORD_NORM // SCORE_UNIT, RECORD_NORM)
+def shorten(distances: IntVector, doublings: int) -> IntVector:
+    """Distances in units of 2**-16, doubled `doublings` times, in units of 2**-14, cut off at +-1.0: int64 [n]."""
+    sizes = np.minimum((np.abs(distances) << doublings) * RECORD_NORM // SCORE_UNIT, RECORD_NORM)
     return np.asarray(np.where(distances < 0, -sizes, sizes))
 
 
@@ -161,7 +161,7 @@ def spread_question(plan: Plan, round_number: int, noise_multiplier: float, upda
     )
 
 
-def line_question(plan: Plan, round_number: int, noise_multiplier: float, centre: int, zoom: int = 0) -> LineSums:
+def line_question(plan: Plan, round_number: int, noise_multiplier: float, centre: int, doublings: int = 0) -> LineSums:
     """The last question of a run; what it says of the ensemble is to be added."""
     return LineSums(
         purpose=LineSums.purpose_of(round_number, "calibration"),
@@ -170,7 +170,7 @@ def line_question(plan: Plan, round_number: int, noise_multiplier: float, centre
         sensitivity_squared=LINE_SENSITIVITY_SQUARED * plan.privacy.rows_per_unit**2,
         noise_multiplier=noise_multiplier,
         centre=centre,
-        zoom=zoom,
+        doublings=doublings,
     )
 
 
@@ -213,35 +213,35 @@ def calibrate_by_spread(
     question = replace(spread_question(plan, round_number, multipliers[0], update), ensemble_size=known, centre=centre)
     spread = float((yield question)[0]) + grown.run.sigma(question)
     known += 0 if update is None else update.trees.n_trees
-    zoom = line_zoom(choose_zoom(spread / RECORD_NORM / plan.privacy.n_records))
-    query = line_question(plan, round_number + 1, multipliers[1], centre, zoom)
+    doublings = reduce_for_line(choose_doublings(spread / RECORD_NORM / plan.privacy.n_records))
+    query = line_question(plan, round_number + 1, multipliers[1], centre, doublings)
     yield from calibrate_by_line(grown, replace(query, ensemble_size=known))
 
 
-def line_zoom(zoom: int) -> int:
+def reduce_for_line(doublings: int) -> int:
     """A doubling less than for residuals that trees are fitted to: what is cut off of labels moves their mean."""
-    return max(0, zoom - 1)
+    return max(0, doublings - 1)
 
 
 def calibrate_by_line(grown: Grown, query: LineSums) -> Generator[Query, IntVector, None]:
     """Ask, and put the finished scores of `grown` on the line that the answer tells; nodes need no scores after it."""
     released = yield query
-    constant, slope = fit_line(released, grown.run.sigma(query), query.zoom)
+    constant, slope = fit_line(released, grown.run.sigma(query), query.doublings)
     first, *others = [batch.values * slope for batch in grown.batches]
     # f becomes slope f + the rest, which the first tree adds to all records alike.
     first[0] += constant * SCORE_UNIT + query.centre * (1 - slope)
     grown.replace_values([first, *others])
 
 
-def fit_line(released: IntVector, sigma: float, zoom: int) -> tuple[float, float]:
+def fit_line(released: IntVector, sigma: float, doublings: int) -> tuple[float, float]:
     """The constant a and the slope b of the line a + b f, of labels less the centre, and scores f less the centre.
 
     Args:
         released: int64 [`LINE_LENGTH`], an answer to `LineSums` with its noise.
         sigma: the noise's standard deviation, in integer units.
-        zoom: the question's.
+        doublings: the question's.
     """
-    noise, unit = sigma / RECORD_NORM, 2.0**-zoom
+    noise, unit = sigma / RECORD_NORM, 2.0**-doublings
     n_records = max(1.0, 2 * float(released[0]) / RECORD_NORM)
     total = float(released[1]) / RECORD_NORM
     products, places, squares = (released[2:].reshape(3, N_OCTAVES) / RECORD_NORM).tolist()
@@ -286,23 +286,23 @@ class CalibrationSums(Query):
     """How far finished predictions are off, on average and by their size: int64 [3], with 2**14 to 1.0.
 
     They are the sums of r, r f and f f. For a record, r is its label less its score, and f its score less `centre`,
-    both doubled `zoom` times, then cut off at +-1.0; all are rounded towards zero. So no record's vector is longer than
-    sqrt(3) times 2**14.
+    both doubled `doublings` times, then cut off at +-1.0; all are rounded towards zero. So no record's vector is longer
+    than sqrt(3) times 2**14.
 
     Attributes:
         centre: in units of 2**-16.
-        zoom: doublings.
+        doublings: how often distances are doubled before they are cut off.
     """
 
     centre: int
-    zoom: int
+    doublings: int
 
     def answer(self, site: TrainingSite) -> IntVector:
         """See `Query.answer`."""
         site.take_in(self.update)
         scores = site.records.scores[0].astype(np.int64)
-        residuals = shorten(site.records.labels - scores, self.zoom)
-        places = shorten(scores - self.centre, self.zoom)
+        residuals = shorten(site.records.labels - scores, self.doublings)
+        places = shorten(scores - self.centre, self.doublings)
         squares = places * places // RECORD_NORM
         products = np.sign(residuals * places) * (np.abs(residuals * places) // RECORD_NORM)
         return np.array([int(residuals.sum()), int(products.sum()), int(squares.sum())], dtype=np.int64)
@@ -317,18 +317,18 @@ class CalibrationSums(Query):
 class RateSums(Query):
     """How far finished predictions of counts are off, on average and by their size: int64 [5].
 
-    They are the sums of r, r w, m / 2, m w / 2 and m w w / 2. For a record, m is the model's mean
-    and y the count, both in units of the largest count / 2**`zoom`, cut off at 1; r is y - m; and w is its score less
-    `centre`, cut off at +-1. There are 2**14 to 1.0, and all are rounded towards zero. So no record's vector is longer
+    They are the sums of r, r w, m / 2, m w / 2 and m w w / 2. For a record, m is the model's mean and y the count,
+    both in units of the largest count / 2**`doublings`, cut off at 1; r is y - m; and w is its score less `centre`,
+    cut off at +-1. There are 2**14 to 1.0, and all are rounded towards zero. So no record's vector is longer
     than sqrt(11 / 4) times 2**14.
 
     Attributes:
         centre: in units of 2**-16.
-        zoom: doublings.
+        doublings: how often distances are doubled before they are cut off.
     """
 
     centre: int
-    zoom: int
+    doublings: int
 
     def answer(self, site: TrainingSite) -> IntVector:
         """See `Query.answer`: a record's sums follow from its own score and count."""
@@ -346,7 +346,7 @@ class RateSums(Query):
 
     def _shares(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts in units as labels are kept, from -2**16 to 2**16, as shares of the cut."""
-        shares = ((units + SCORE_UNIT) << self.zoom) * RECORD_NORM // (2 * SCORE_UNIT)
+        shares = ((units + SCORE_UNIT) << self.doublings) * RECORD_NORM // (2 * SCORE_UNIT)
         return np.asarray(np.minimum(shares, RECORD_NORM))
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
@@ -358,7 +358,7 @@ class RateSums(Query):
 RATE_LENGTH, RATE_SENSITIVITY_SQUARED = 5, RECORD_NORM**2 * 11 // 4
 WHOLE_RESIDUALS, CUT_RESIDUALS = (0.05, 0.0, 0.1), (0.25, 0.3, 0.35)
 """Before any release: one standard deviation of the shift, what the stretch is about, and its deviation; of residuals
-that are hardly ever clipped, and of those that are zoomed in on."""
+that are hardly ever clipped, and of those that are doubled."""
 LEAST_STRETCH_OF_RATES, MOST_STRETCH_OF_RATES = -0.75, 1.5
 
 

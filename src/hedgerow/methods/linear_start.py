@@ -236,7 +236,7 @@ class LinearStart:
         largest: int,
         first: int = 0,
         known: int = 0,
-        zoom: int = 0,
+        doublings: int = 0,
         update: FittedTrees | None = None,
     ) -> AskedModel:
         """The start as a part of a program.
@@ -246,7 +246,7 @@ class LinearStart:
             whole: the start's noise multiplier, as if it were one release; 0 without privacy.
             largest: the largest magnitude of a tree's value, in units of 2**-16.
             first, known: rounds before it, and trees that nodes hold already.
-            zoom: of the gradients, see `hedgerow.losses.tables.rescale_residuals`.
+            doublings: of the gradients, see `hedgerow.losses.tables.double_residuals`.
             update: trees before it that nodes do not hold yet.
 
         Returns:
@@ -273,11 +273,11 @@ class LinearStart:
             if update is not None:
                 score_bound = grow_score_bound(score_bound, update)
             purpose = CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
-            question = cross_question(purpose, basis, loss, (noises[2], rows), (update, known), score_bound, zoom)
+            question = cross_question(purpose, basis, loss, (noises[2], rows), (update, known), score_bound, doublings)
             release = yield question
             cross = real_cross(release, basis)
             known += 0 if update is None else update.trees.n_trees
-            move = step * 2.0**-zoom * solve(factor, cross)
+            move = step * 2.0**-doublings * solve(factor, cross)
             values = basis.values(move, largest)
             if run.directions is not None:
                 reached = basis.held(reached + move, factor, run.directions)

@@ -150,13 +150,13 @@ def grow_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None]
 
 
 @lru_cache(maxsize=4)
-def leaf_rule(run: Run, n_trees: int, zoom: int = 0) -> LeafRule:
+def leaf_rule(run: Run, n_trees: int, doublings: int = 0) -> LeafRule:
     """How the sums of a batch of `n_trees` become values; kept, for all batches of a run but the last are alike."""
     model = run.plan.model
     averaging = model.weight_update == "averaging"
     return LeafRule(
         weight_update=model.weight_update,
-        learning_rate=run.settings.learning_rate / 2**zoom,
+        learning_rate=run.settings.learning_rate / 2**doublings,
         leaf_ridge=model.leaf_ridge,
         noise_ridge=run.settings.noise_ridge,
         leaf_clip=model.leaf_clip,
@@ -165,7 +165,7 @@ def leaf_rule(run: Run, n_trees: int, zoom: int = 0) -> LeafRule:
         shrinkage=run.settings.shrinkage,
         largest=largest_value(run),
         directions=run.directions,
-        shape_rate=run.settings.shape_rate / 2**zoom,
+        shape_rate=run.settings.shape_rate / 2**doublings,
     )
 
 

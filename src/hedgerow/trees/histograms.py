@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import pack_loss, unpack, words_for_block, write_block_statistics
-from hedgerow.losses.tables import Loss, rescale_residuals
+from hedgerow.losses.tables import Loss, double_residuals
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.leaf_sums import (
@@ -64,17 +64,17 @@ class NodeHistograms(PartitionSums):
         features: int64 [B, k], the features that each tree considers.
         bin_of_code: uint16 [n_features, n_codes], the bin of each grid code of every feature.
         n_bins: int64 [n_features].
-        zoom: see `hedgerow.losses.tables.rescale_residuals`.
+        doublings: see `hedgerow.losses.tables.double_residuals`.
     """
 
     features: NDArray[np.int64]
     bin_of_code: NDArray[np.uint16]
     n_bins: NDArray[np.int64]
-    zoom: int = 0
+    doublings: int = 0
 
     def answer(self, site: TrainingSite) -> IntVector:
         pairs = None if site.kept is None else site.kept.setdefault("pairs of features", PairedBinsCache())
-        return node_histograms(site.records, self, rescale_residuals(site.loss, self.zoom), site.n_threads, pairs)
+        return node_histograms(site.records, self, double_residuals(site.loss, self.doublings), site.n_threads, pairs)
 
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
         """See `PartitionSums.totals`: over each tree and feature."""

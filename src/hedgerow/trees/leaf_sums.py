@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import PackedLoss, pack_loss, unpack, words_for_block, write_block_statistics
 from hedgerow.losses.survival import Baseline, with_baseline
-from hedgerow.losses.tables import Loss, rescale_residuals
+from hedgerow.losses.tables import Loss, double_residuals
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray, in_threads
@@ -120,15 +120,15 @@ class LeafSums(PartitionSums):
     """Per tree and leaf, the sums of the loss's statistics: int64 [B, n_leaves, n_statistics], flattened.
 
     Attributes:
-        zoom: see `hedgerow.losses.tables.rescale_residuals`.
+        doublings: see `hedgerow.losses.tables.double_residuals`.
         baseline: see `hedgerow.losses.survival.with_baseline`; empty but for times to an event.
     """
 
-    zoom: int = 0
+    doublings: int = 0
     baseline: Baseline = ()
 
     def loss_of(self, loss: Loss) -> Loss:
-        return with_baseline(loss, self.baseline) if self.baseline else rescale_residuals(loss, self.zoom)
+        return with_baseline(loss, self.baseline) if self.baseline else double_residuals(loss, self.doublings)
 
     def answer(self, site: TrainingSite) -> IntVector:
         return leaf_sums(site.records, self, self.loss_of(site.loss), site.n_threads)

@@ -27,8 +27,8 @@ from hedgerow.losses.tables import (
     STEP_BITS,
     STEPS,
     Loss,
+    double_residuals,
     logistic,
-    rescale_residuals,
 )
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.privacy.schedule import AlikeRounds
@@ -130,16 +130,16 @@ class CrossProducts(Query):
     Attributes:
         rows, shift: as in `GramMatrix`.
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
-        zoom: of the gradients, see `hedgerow.losses.tables.rescale_residuals`.
+        doublings: of the gradients, see `hedgerow.losses.tables.double_residuals`.
     """
 
     rows: LinearRows
     shift: int
     score_bound: int
-    zoom: int = 0
+    doublings: int = 0
 
     def answer(self, site: TrainingSite) -> IntVector:
-        return cross_products(site.records, self, rescale_residuals(site.linear_loss, self.zoom), site.n_threads)
+        return cross_products(site.records, self, double_residuals(site.linear_loss, self.doublings), site.n_threads)
 
     def left_open(self) -> bytes:
         return self.rows.left_open()
@@ -553,7 +553,7 @@ def cross_question(
     noise: tuple[float, int],
     update: tuple[FittedTrees | None, int],
     score_bound: int,
-    zoom: int = 0,
+    doublings: int = 0,
 ) -> CrossProducts:
     """The question for X^T g.
 
@@ -564,7 +564,7 @@ def cross_question(
         noise: the noise multiplier, and the largest number of rows of one unit.
         update: trees that scores do not know yet, and how many they know.
         score_bound: a public bound on every score, in units of 2**-16.
-        zoom: of the gradients, see `hedgerow.losses.tables.rescale_residuals`.
+        doublings: of the gradients, see `hedgerow.losses.tables.double_residuals`.
     """
     gradient_squared = loss.sensitivity_squared(score_bound)
     return CrossProducts(
@@ -578,7 +578,7 @@ def cross_question(
         rows=basis.rows,
         shift=CROSS_SHIFT,
         score_bound=score_bound,
-        zoom=zoom,
+        doublings=doublings,
     )
 
 

@@ -33,7 +33,7 @@ from hedgerow.methods.line import (
     calibrate_by_line,
     fit_odds,
     fit_rates,
-    line_zoom,
+    reduce_for_line,
 )
 from hedgerow.methods.linear_start import (
     constant_trees,
@@ -109,10 +109,10 @@ class LineCalibration(Calibration):
     kind, length, record_squared = CalibrationSums, 3, 3 * RECORD_NORM**2
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
-        query = self.question(**asked, centre=_centre(grown), zoom=begun.zoom)
+        query = self.question(**asked, centre=_centre(grown), doublings=begun.doublings)
         residuals, products, squares = ((yield query) / RECORD_NORM).tolist()
         noise = grown.run.sigma(query) / RECORD_NORM
-        shift = _beyond(residuals, noise) / begun.n_records * 2.0**-begun.zoom
+        shift = _beyond(residuals, noise) / begun.n_records * 2.0**-begun.doublings
         stretch = 0.0
         if squares > MIN_SQUARES_IN_NOISE * noise:
             stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH_OF_LINE), MOST_STRETCH_OF_LINE)
@@ -125,7 +125,8 @@ class SlopeCalibration(Calibration):
     kind, length, record_squared = LineSums, LINE_LENGTH, LINE_SENSITIVITY_SQUARED
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
-        yield from calibrate_by_line(grown, self.question(**asked, centre=_centre(grown), zoom=line_zoom(begun.zoom)))
+        doublings = reduce_for_line(begun.doublings)
+        yield from calibrate_by_line(grown, self.question(**asked, centre=_centre(grown), doublings=doublings))
 
 
 class OddsCalibration(Calibration):
@@ -153,8 +154,8 @@ class RatesCalibration(Calibration):
     kind, length, record_squared = RateSums, RATE_LENGTH, RATE_SENSITIVITY_SQUARED
 
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
-        query = self.question(**asked, centre=_centre(grown), zoom=line_zoom(begun.zoom))
-        prior = CUT_RESIDUALS if begun.zoom else WHOLE_RESIDUALS
+        query = self.question(**asked, centre=_centre(grown), doublings=reduce_for_line(begun.doublings))
+        prior = CUT_RESIDUALS if begun.doublings else WHOLE_RESIDUALS
         _move(grown, *fit_rates((yield query), grown.run.sigma(query), prior))
 
 

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import Loss, rescale_residuals
+from hedgerow.losses.tables import Loss, double_residuals
 from hedgerow.methods.boosting.settings import BoostingSettings, filters_classes
 from hedgerow.methods.boosting.start import Start, StartResult, Weighed
 from hedgerow.plan.plan import Plan
@@ -97,8 +97,8 @@ class _Position:
 
     @property
     def loss(self) -> Loss:
-        """The run's loss, as far as it is zoomed in on."""
-        return rescale_residuals(self.run.loss, self.begun.zoom)
+        """The run's loss, of residuals as often doubled as the start says."""
+        return double_residuals(self.run.loss, self.begun.doublings)
 
     def start_from(self, begun: StartResult, start: Start) -> None:
         """A start is complete."""
@@ -229,13 +229,13 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     words = draw_words(run.structure_seed, first, subsets, run.grid, depth)
     cuts, is_central = at.candidates.cut_table, run.settings.central_subsets
     trees = random_trees(words, subsets, cuts, run.grid, depth, run.groups, is_central)
-    under = {"zoom": at.begun.zoom, "baseline": at.begun.baseline}
+    under = {"doublings": at.begun.doublings, "baseline": at.begun.baseline}
     query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, **under)
     sums = yield query
     at.advance_round()
     if run.plan.model.weight_update == "averaging":
         return _fit_leaves(at, trees, sums, run.sigma(query))
-    rule, sigma = leaf_rule(run, n_trees, at.begun.zoom if run.loss.is_quadratic else 0), run.sigma(query)
+    rule, sigma = leaf_rule(run, n_trees, at.begun.doublings if run.loss.is_quadratic else 0), run.sigma(query)
     leaves = read_sums(sums, sigma, run.loss, n_trees)
     # The Hessians of K classes carry the noise of K sums.
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
-from hedgerow.losses.tables import Loss, rescale_residuals
-from hedgerow.methods.line import bound_zoom
+from hedgerow.losses.tables import Loss, double_residuals
+from hedgerow.methods.line import bound_doublings
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import Query
@@ -24,7 +24,8 @@ from hedgerow.trees.leaf_sums import LeafSums
 def rounds_of_trees(plan: Plan, settings: Settings) -> list[AlikeRounds]:
     """The histograms that candidates are paid for by, and then all trees, batch by batch and level by level.
 
-    The sensitivity of a batch depends on how far scores have come; it is smallest at the start, before or after a zoom.
+    The sensitivity of a batch depends on how far scores have come; it is smallest at the start, however often
+    residuals are doubled.
     """
     loss, bins, k = settings.loss(plan), most_bins(plan), features_asked(plan, settings)
     rows, paid_bins, n_levels = plan.privacy.rows_per_unit, _paid_bins(plan), n_levels_asked(plan, settings)
@@ -55,9 +56,9 @@ def rounds_of_trees(plan: Plan, settings: Settings) -> list[AlikeRounds]:
 
 
 def _bound_least_squared(loss: Loss) -> int:
-    """The smallest squared sensitivity of a tree. A curve's room for gradients is rounded anew by each zoom."""
-    zooms = range(bound_zoom(loss) + 1) if loss.kind == "curve" else range(1)
-    return min(rescale_residuals(loss, zoom).sensitivity_squared(0) for zoom in zooms)
+    """The smallest squared sensitivity of a tree. A curve's room for gradients is rounded anew by each doubling."""
+    possible = range(bound_doublings(loss) + 1) if loss.kind == "curve" else range(1)
+    return min(double_residuals(loss, doublings).sensitivity_squared(0) for doublings in possible)
 
 
 def weight_of_trees(plan: Plan, settings: Settings) -> float:

@@ -252,7 +252,7 @@ RATE_OF_COUNTS, RIDGE_OF_COUNTS = 0.5, 16.0
 
 
 def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSettings:
-    """Their mean first, larger steps on residuals that are zoomed in on, and a last release for what is cut off."""
+    """Their mean first, larger steps on doubled residuals, and a last release for what is cut off."""
     model = plan.model
     if model.weight_update == "averaging":
         return _with_slope(plan, signal, usual)
@@ -262,8 +262,8 @@ def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSe
         return rule
     least, most = LEVEL_SHARES
     rule = replace(rule, start="level", start_share=max(least, min(most, SIGNAL_OF_LEVEL / signal)))
-    is_zoomed = usual.interaction == "adaptive" and model.weight_update == "newton"
-    if not is_zoomed or model.split_method != "totally_random" or model.calibration == "none":
+    is_doubled = usual.interaction == "adaptive" and model.weight_update == "newton"
+    if not is_doubled or model.split_method != "totally_random" or model.calibration == "none":
         return rule
     rule = replace(rule, calibration="rates", calibration_share=line_share(signal))
     return replace(rule, learning_rate=RATE_OF_COUNTS, noise_ridge=RIDGE_OF_COUNTS)

@@ -22,7 +22,7 @@ from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable
 from hedgerow.methods.line import (
-    choose_zoom,
+    choose_doublings,
     spread_question,
 )
 from hedgerow.methods.linear_start import (
@@ -52,7 +52,7 @@ START_CLIP = 0.25
 BASELINE_SHARE = 0.05
 """Of mu^2, for the baseline of a time to an event."""
 LEAST_CLIP_OF_COUNTS = 0.7
-"""Residuals of counts are zoomed in on as long as the clip is so many of their deviations, and so much of one count."""
+"""Residuals of counts are doubled as long as the clip is so many of their deviations, and so much of one count."""
 
 
 # What trees begin with ------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ class StartResult:
         trees: what it gives to the model.
         update: those of its trees that the nodes' scores do not hold yet; the next question carries them.
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
-        zoom: of the residuals, see `hedgerow.losses.tables.rescale_residuals`.
+        doublings: of the residuals, see `hedgerow.losses.tables.double_residuals`.
         n_records: as released with the mean.
         life_table: of a time to an event, as released.
     """
@@ -74,7 +74,7 @@ class StartResult:
     trees: tuple[Weighed, ...] = ()
     update: FittedTrees | None = None
     score_bound: int = 0
-    zoom: int = 0
+    doublings: int = 0
     n_records: float = 0.0
     life_table: LifeTable | None = None
 
@@ -137,7 +137,7 @@ class Start:
 
 
 class MeanStart(Start):
-    """Of numbers: their mean, and the spread about it, by which residuals are zoomed in on."""
+    """Of numbers: their mean, and the spread about it, by which residuals are doubled."""
 
     parts: ClassVar[tuple[float, ...]] = (
         MEAN_PART / (MEAN_PART + SPREAD_PART),
@@ -157,9 +157,9 @@ class MeanStart(Start):
         spread = yield replace(about_spread, update=first)
         n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
-        zoom = choose_zoom((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
+        doublings = choose_doublings((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
         weights = np.array([[max(1, int(released[1])), 0]])
-        return StartResult(((first, weights),), score_bound=SCORE_LIMIT, zoom=zoom, n_records=n_records)
+        return StartResult(((first, weights),), score_bound=SCORE_LIMIT, doublings=doublings, n_records=n_records)
 
 
 class LinearAfterMean(MeanStart):
@@ -174,11 +174,11 @@ class LinearAfterMean(MeanStart):
     def begin(self, grown: Grown) -> Beginning:
         begun = yield from super().begin(grown)
         whole, largest = self.multipliers[-1], largest_value(grown.run)
-        return _with(begun, (yield from self.model.ask(grown.run, whole, largest, 2, 1, begun.zoom)))
+        return _with(begun, (yield from self.model.ask(grown.run, whole, largest, 2, 1, begun.doublings)))
 
 
 class LevelStart(Start):
-    """Of counts: their mean, by sizes; residuals are zoomed in on where a last release corrects what that cuts."""
+    """Of counts: their mean, by sizes; residuals are doubled where a last release corrects what that cuts."""
 
     n_constants = 1
 
@@ -188,18 +188,18 @@ class LevelStart(Start):
     def begin(self, grown: Grown) -> Beginning:
         run, label, (question,) = grown.run, self.plan.label, self.questions()
         found = read_level((yield question), run.sigma(question), label.bounds[1])
-        zoom = score = 0
+        doublings = score = 0
         if found is not None:
             # From the middle of their range, by factors, to their mean.
             score = compute_score(found[0], label)
-            zoom = _choose_count_zoom(*found, run) if self.is_calibrated else 0
+            doublings = _choose_count_doublings(*found, run) if self.is_calibrated else 0
         first = constant_trees(run.grid, 1, score / SCORE_UNIT, largest_value(run))
         weights = np.array([[self.plan.privacy.n_records, 0]])
-        return StartResult(((first, weights),), first, grow_score_bound(0, first), zoom)
+        return StartResult(((first, weights),), first, grow_score_bound(0, first), doublings)
 
 
-def _choose_count_zoom(mean: float, spread: float, run: Run) -> int:
-    """By how many doublings residuals of counts are zoomed in on: the clip stays above a share of their spread.
+def _choose_count_doublings(mean: float, spread: float, run: Run) -> int:
+    """How many times residuals of counts are doubled: the clip stays above a share of their spread.
 
     Counts are spread as much as sqrt(mean) by chance alone, and by about their mean where records differ much; a few
     large ones among zeros further, as far as the release of their sizes tells. What is rare lies one count from zero,
@@ -207,7 +207,7 @@ def _choose_count_zoom(mean: float, spread: float, run: Run) -> int:
     """
     spread = max(1.0, math.sqrt(mean + mean * mean), spread)
     widest = run.loss.clip / float(run.loss.scales[0]) / LEAST_CLIP_OF_COUNTS
-    return choose_zoom(spread * 2 / run.plan.label.bounds[1], run.loss, widest)
+    return choose_doublings(spread * 2 / run.plan.label.bounds[1], run.loss, widest)
 
 
 class BaselineStart(Start):

@@ -1,7 +1,7 @@
 """DP-XGBoost: greedy trees under pure differential privacy, as one generator of queries.
 
     of a regression, once:   yield PureLeafSums       ->  the mean label, from which scores begin
-                             yield PureSpreadSums     ->  how far labels are from it: residuals are zoomed in on
+                             yield PureSpreadSums     ->  how far labels are from it: residuals are doubled
     for every tree:
         in the first trees:  yield PureHistogram      ->  noisy counts per bin place candidates (the quantile sketch)
         for every level:
@@ -47,7 +47,7 @@ from hedgerow.methods.dp_xgboost.trees import (
     PureSpreadSums,
     SplitSelection,
 )
-from hedgerow.methods.line import choose_zoom
+from hedgerow.methods.line import choose_doublings
 from hedgerow.methods.linear_start import constant_tree, constant_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
@@ -83,7 +83,7 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
         asking.starts_with(start)
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
         spread = float((yield asking.spread())[0]) + laplace_noise(asking.settings.spread_scale)
-        asking.zoom = choose_zoom(spread / RECORD_NORM / max(1.0, count), run.loss)
+        asking.doublings = choose_doublings(spread / RECORD_NORM / max(1.0, count), run.loss)
     for number in range(run.settings.n_trees):
         if number < DpXgboost.of(plan).sketch_rounds:
             _take_sketch(asking, candidates, (yield asking.sketch(candidates)))
@@ -105,12 +105,12 @@ class _Asking:
     Attributes:
         run, settings: what stays fixed.
         number: trees fitted so far, without a start.
-        zoom: of residuals, see `hedgerow.losses.tables.rescale_residuals`.
+        doublings: of residuals, see `hedgerow.losses.tables.double_residuals`.
     """
 
     def __init__(self, run: Run, settings: DpXgboostSettings) -> None:
         self.run, self.settings = run, settings
-        self.number = self.zoom = 0
+        self.number = self.doublings = 0
         self._n_known = self._round = 0
         self._update: FittedTrees | None = None
         self._score_bound = 0
@@ -169,14 +169,14 @@ class _Asking:
         trees = growing.trees
         noise = self._leaf, self.settings.leaf_scale
         common = self._common(PureLeafSums, "leaves", 2 * trees.n_leaves, *noise)
-        return PureLeafSums(**common, trees=trees, zoom=self.zoom)
+        return PureLeafSums(**common, trees=trees, doublings=self.doublings)
 
     def _level(self, kind: type[Query], growing: GrowingTrees) -> dict[str, Any]:
         trees, bins = growing.trees, growing.bins
         length = 2 * 2**trees.depth * int(bins.n_bins.sum())
         common = self._common(kind, f"level {trees.depth}", length, self._split, self.settings.split_scale)
         common |= {
-            "zoom": self.zoom,
+            "doublings": self.doublings,
             "trees": trees,
             "features": growing.features,
             "bin_of_code": bins.of_code,
@@ -301,7 +301,7 @@ def _rule(asking: _Asking) -> LeafRule:
             limit *= 1 - run.settings.learning_rate
     return LeafRule(
         weight_update="gradient",
-        learning_rate=run.settings.learning_rate / 2**asking.zoom,
+        learning_rate=run.settings.learning_rate / 2**asking.doublings,
         leaf_ridge=run.plan.model.leaf_ridge,
         noise_ridge=run.settings.noise_ridge,
         leaf_clip=limit,
