@@ -17,7 +17,7 @@ from hedgerow.local.training import train
 from hedgerow.losses.tables import RECORD_NORM
 from hedgerow.methods.boosting.schedule import weight_of_trees
 from hedgerow.methods.boosting.settings import BoostingSettings
-from hedgerow.methods.line import ODDS_BINS, ODDS_LENGTH, ODDS_PRIOR, ODDS_SENSITIVITY_SQUARED, OddsCounts, fit_odds
+from hedgerow.methods.odds import ODDS_BINS, ODDS_LENGTH, ODDS_PRIOR, ODDS_SENSITIVITY_SQUARED, OddsCounts, fit_odds
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan

@@ -16,8 +16,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.losses.poisson import LogMean
 from hedgerow.losses.tables import RECORD_NORM
-from hedgerow.methods.boosting.settings import RATE_OF_COUNTS, RIDGE_OF_COUNTS, BoostingSettings
-from hedgerow.methods.line import (
+from hedgerow.methods.boosting.calibration import (
     CUT_RESIDUALS,
     LEAST_STRETCH_OF_RATES,
     MOST_STRETCH_OF_RATES,
@@ -27,6 +26,7 @@ from hedgerow.methods.line import (
     RateSums,
     fit_rates,
 )
+from hedgerow.methods.boosting.settings import RATE_OF_COUNTS, RIDGE_OF_COUNTS, BoostingSettings
 from hedgerow.methods.linear_start import read_level
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan

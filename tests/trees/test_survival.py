@@ -31,7 +31,7 @@ from hedgerow.losses.survival import (
 from hedgerow.losses.tables import RECORD_NORM, STEPS
 from hedgerow.methods.boosting.settings import BoostingSettings
 from hedgerow.methods.hazards import LifeTable, fit_hazards
-from hedgerow.methods.line import ODDS_BINS
+from hedgerow.methods.odds import ODDS_BINS
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan

@@ -56,8 +56,8 @@ from hedgerow.methods.adassp.linear import (
     solve,
 )
 from hedgerow.methods.adassp.program import gram_sigma, real_cross, real_gram
-from hedgerow.methods.line import ODDS_BINS, ODDS_REACH, ODDS_STEP, ODDS_SURE
 from hedgerow.methods.linear_start import WIDEST_LINEAR_START, AskedModel
+from hedgerow.methods.odds import ODDS_BINS, ODDS_REACH, ODDS_STEP, ODDS_SURE
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query

@@ -21,10 +21,7 @@ from hedgerow.losses.poisson import compute_score
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable
-from hedgerow.methods.line import (
-    choose_doublings,
-    spread_question,
-)
+from hedgerow.methods.line import choose_doublings, spread_question
 from hedgerow.methods.linear_start import (
     CountOctaves,
     LinearStart,
