@@ -56,7 +56,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT["estimators"] = {*MAY_IMPORT["local"], "local"}
 MAY_IMPORT["app"] = {*MAY_IMPORT["local"], "local", "study"}
 MAY_IMPORT["flower"] = {*MAY_IMPORT["app"], "app"}
-MAY_IMPORT["cli"] = {*MAY_IMPORT["flower"], "flower"}
+MAY_IMPORT["testing"] = MAY_IMPORT["client"] | MAY_IMPORT["server"] | {"client", "server"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT["flower"], "flower", "testing"}
 # Every room may import these.
 GROUND = {"errors", "codec", "__version__"}
 # These names were given to the top of the repository. Nothing needs them there, so they are links into the package.
@@ -103,7 +104,7 @@ KEYED_GENERATORS = {"Generator", "Philox", "PCG64", "BitGenerator"}
 def rooms() -> list[str]:
     """Folders, and single files that have rules of their own."""
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    return sorted(folders | {"crypto", "rounds", "storage", "study"})
+    return sorted(folders | {"crypto", "rounds", "storage", "study", "testing"})
 
 
 class Facts(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from hedgerow import __version__
 from hedgerow.cli import (
+    check,
     coordinator,
     evaluate,
     join,
@@ -25,7 +26,7 @@ from hedgerow.cli import (
 from hedgerow.errors import UsageError
 
 GROUPS = (
-    train, plan, privacy, survey, evaluate, model, study, join, owner,
+    train, plan, privacy, check, survey, evaluate, model, study, join, owner,
     ledger, coordinator, node, monitor, parties,
 )  # fmt: skip
 _EXIT_CODES = """\

@@ -35,6 +35,7 @@ puts right (`hedgerow.methods.boosting.calibration.RateSums`).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -95,12 +96,18 @@ def logarithm(value: float, less: int = 0) -> int:
 
 
 def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
-    newton, largest = plan.model.weight_update == "newton", plan.label.bounds[1]
+    return _loss(plan.model.weight_update == "newton", plan.label, joint_clip, hessian_scale)
+
+
+# Every replica and every node of a run asks for it.
+@lru_cache(maxsize=8)
+def _loss(newton: bool, label: Label, joint_clip: float | None, hessian_scale: float | None) -> Loss:
+    largest = label.bounds[1]
     clip = LARGEST_RESIDUAL if joint_clip is None else min(joint_clip, LARGEST_RESIDUAL)
     c = hessian_scale or (clip / 2 if joint_clip is None or not newton else clip)
     # exp at the middles of the steps, the lowest first.
     rising = _exp(SCORE_LIMIT) * exponentials(2 * STEPS, 2 * _STEPS_PER_UNIT)[1::2][::-1]
-    residual = np.minimum(2 * _exp(_middle(plan.label)) / largest * rising, LARGEST_RESIDUAL)
+    residual = np.minimum(2 * _exp(_middle(label)) / largest * rising, LARGEST_RESIDUAL)
     hessian = residual if newton else np.ones(STEPS)
     norm, most = clip, MOST_OF_HESSIAN
     if joint_clip is None:

@@ -1,0 +1,231 @@
+"""A check for authors of methods, losses and queries: it plays a plan and tries to exceed what its queries state.
+
+What a query states of its answer, a ledger believes. `check_method` makes rows, gives each a node of its own, and
+compares every answer with the query: its type and length, its largest entry, its norm, and whether the answers of
+single rows add up to the answer of all. It adds up what the releases cost, counts the exchanges, and divides rows over
+1, 3 and 50 sites, which must give the same model. It is a search: what it finds is wrong, and what it does not find is
+not proven right. The proof of a sensitivity belongs in the docstring of its query.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hedgerow.client.node import Node, SeededSampling
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import HedgerowError
+from hedgerow.methods.registry import program_for
+from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.ledger import read_prepared_ledger
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.queries import Choice, IntVector, PureQuery, Query
+from hedgerow.server.release import PlainAggregation, Releaser, run_program
+from hedgerow.training.settings import Settings
+from hedgerow.trees.binning import N_PLACES, build_grid
+
+PLAYED = {"the plan's noise": 1, "no noise": 0, "64 times the noise": 64}
+"""How much noise releases have, each in a play of its own: little of it and much of it lead scores to other places."""
+N_ALONE, N_DIVIDED, SITES = 40, 200, (1, 3, 50)
+
+
+@dataclass(frozen=True)
+class MethodCheck:
+    """What `check_method` found.
+
+    Attributes:
+        faults: what is wrong, a sentence each; empty where nothing was found.
+        n_exchanges: vectors that a run asks every node for.
+        epsilon: what its releases cost at the plan's delta, by the plan's accountant.
+        largest: by kind of query, the largest squared norm of one row's answer beside what the query states: 1 is
+            reached, less is noise that nobody needs, more is a fault.
+    """
+
+    faults: tuple[str, ...]
+    n_exchanges: int
+    epsilon: float
+    largest: dict[str, float]
+
+
+def check_method(plan: Plan, *, seed: int = 0) -> MethodCheck:
+    """Play a plan on made rows, one node a row, and try to exceed what each of its queries states.
+
+    Noise of the sites or of the records is played as noise of the coordinator: what queries state does not depend on
+    it. Groups of sites are played as one.
+
+    Args:
+        plan: of the method and the loss to be checked; a small one takes a second.
+        seed: of the rows and the noise.
+
+    Returns:
+        The faults that were found, and what the run asked for and cost.
+
+    Raises:
+        PrivacyError: no noise keeps the plan's promise.
+    """
+    plan = plan.with_one_sum().with_structure_seed(seed)
+    plan = replace(plan, privacy=replace(plan.privacy, noise="server"))
+    checked = _Checked(TrainingTask(plan), seed)
+    for said, factor in PLAYED.items():
+        checked.play(said, factor)
+    if not checked.faults:
+        checked.divide()
+    return MethodCheck(tuple(checked.faults), checked.n_exchanges, checked.epsilon, checked.largest)
+
+
+class _ScaledNoise(SeededNoise):
+    """Seeded noise, so many times as large as it is asked for."""
+
+    def __init__(self, seed: int, factor: int) -> None:
+        super().__init__(seed, exact=False)
+        self._factor = factor
+
+    def sample(self, sigma: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
+        return self._factor * super().sample(sigma, length, purpose)
+
+    def laplace(self, scale: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
+        return self._factor * super().laplace(scale, length, purpose)
+
+
+class _Checked:
+    """A plan under check, and what was found so far; attributes as of `MethodCheck`."""
+
+    def __init__(self, task: TrainingTask, seed: int) -> None:
+        self.task, self.plan, self.seed = task, task.plan, seed
+        self.settings: Settings = task.settings
+        # By their words, so that a fault that shows in every play and every tree is told once.
+        self.faults: dict[str, None] = {}
+        self.n_exchanges, self.epsilon = 0, 0.0
+        self.largest: dict[str, float] = {}
+
+    def play(self, said: str, factor: int) -> None:
+        """Ask single rows, and all of them together, whatever the program asks."""
+        rows, numbers = make_rows(self.plan, N_ALONE, self.seed), np.arange(N_ALONE)
+        parts = [[number] for number in numbers] + [numbers, numbers[:0]]
+        *alone, together, empty = self._nodes(rows, parts)
+        releaser = Releaser(_ScaledNoise(self.seed, factor), ledger=read_prepared_ledger(self.plan))
+        program, replica = (program_for(self.plan, self.settings) for _ in range(2))
+        kinds: Counter[str] = Counter()
+        try:
+            query, other = next(program), next(replica)
+            while True:
+                kinds[query.purpose.kind] += 1
+                if sum(kinds.values()) > self.task.schedule.n_rounds:
+                    self._note(f"more than the {self.task.schedule.n_rounds} exchanges that its schedule says")
+                    return
+                if _stated(query) != _stated(other):
+                    self._note("its program asks otherwise when it is given the same releases again", query)
+                    return
+                answers = [node.answer(query) for node in (*alone, together, empty)]
+                if any(own.dtype != np.int64 or own.shape != (query.length,) for own in answers):
+                    self._note(f"an answer is no int64 vector of the {query.length} entries that are stated", query)
+                    return
+                for fault in self._faults_of(query, answers[:-2], answers[-2], answers[-1]):
+                    self._note(fault, query)
+                released = releaser.release(query, answers[-2])
+                other, query = replica.send(released.copy()), program.send(released)
+        except StopIteration:
+            pass
+        except HedgerowError as fault:
+            self._note(f"with {said}: {fault.what}")
+            return
+        self.n_exchanges = max(self.n_exchanges, sum(kinds.values()))
+        for kind, count in kinds.items():
+            planned = self.task.schedule.kinds.get(kind, (0, 0))[0]
+            if count > planned:
+                self._note(f"{count} exchanges of {kind}, where its schedule says {planned}")
+        privacy = self.plan.privacy
+        self.epsilon = get_accountant(privacy.accountant).epsilon(releaser.ledger.events(), privacy.delta)
+        if self.epsilon > self.task.promise[0]:
+            self._note(f"it spends epsilon {self.epsilon:g}, where {self.task.promise[0]:g} was promised")
+
+    def divide(self) -> None:
+        """Train over 1, 3 and 50 sites: whoever holds which row, the model is the same."""
+        rows, random, found = make_rows(self.plan, N_DIVIDED, self.seed + 1), np.random.default_rng(self.seed), set()
+        for n_sites in SITES:
+            owner = random.integers(0, n_sites, N_DIVIDED)
+            nodes = self._nodes(rows, [np.flatnonzero(owner == site) for site in range(n_sites)])
+            noise, program = SeededNoise(self.seed, exact=False), program_for(self.plan, self.settings)
+            try:
+                outcome = run_program(self.plan, program, PlainAggregation(nodes), noise)
+            except HedgerowError as fault:
+                self._note(f"over {n_sites} sites: {fault.what}")
+                return
+            found.add(ensemble_bytes(outcome.ensemble))
+        if len(found) > 1:
+            self._note("another model where the same rows are at 1, 3 or 50 sites")
+
+    def _nodes(self, rows: SiteData, parts: Sequence[npt.ArrayLike]) -> list[Node]:
+        nodes: list[Node] = []
+        for number, part in enumerate(parts):
+            own = np.asarray(part, dtype=np.intp)
+            node = Node(
+                f"site {number}", rows.only(own), self.plan, self.settings, sampling=SeededSampling(self.seed, own)
+            )
+            if nodes:
+                # One object, for kernels keep what they make of a loss for so many losses only.
+                node.held.loss, node.held.linear_loss = nodes[0].held.loss, nodes[0].held.linear_loss
+            nodes.append(node)
+        return nodes
+
+    def _note(self, fault: str, query: Query | None = None) -> None:
+        self.faults.setdefault(fault if query is None else f"{query.purpose.kind}: {fault}")
+
+    def _faults_of(self, query: Query, alone: list[IntVector], together: IntVector, empty: IntVector) -> Iterator[str]:
+        if not np.array_equal(sum(alone), together) or empty.any():
+            yield "what single rows answer does not add up to what all of them answer: it is no sum over rows"
+        if max(int(np.abs(answer).max(initial=0)) for answer in alone) > query.bound:
+            yield "one row adds more to an entry than the stated bound"
+        rows = self.plan.privacy.rows_per_unit
+        if isinstance(query, Choice):
+            if max(_range_of(query, together, answer) for answer in alone) > query.pure.sensitivity:
+                yield "one row moves the scores of its choices further than the stated sensitivity"
+            return
+        squared = max(sum(entry * entry for entry in answer.tolist()) for answer in alone) * rows * rows
+        share = squared / query.sensitivity_squared if query.sensitivity_squared else math.inf
+        kind = query.purpose.kind
+        self.largest[kind] = max(self.largest.get(kind, 0.0), share if squared else 0.0)
+        if squared > query.sensitivity_squared:
+            yield "the rows of one unit have a larger squared norm than the stated sensitivity"
+        most = max(int(np.abs(own).sum()) for own in alone) * rows
+        if isinstance(query, PureQuery) and most > query.pure.sensitivity:
+            yield "the rows of one unit have a larger sum of magnitudes than the stated sensitivity"
+
+
+def make_rows(plan: Plan, n_rows: int, seed: int) -> SiteData:
+    """Rows of any code of each feature, missing ones too; one label in two is at an end of its range.
+
+    Args:
+        plan: what their columns are.
+        n_rows: how many.
+        seed: that they follow from.
+    """
+    random, grid = np.random.default_rng([seed, 3]), build_grid(plan)
+    codes = np.empty((grid.n_features, n_rows), dtype=grid.dtype)
+    for row, feature in enumerate(grid.features):
+        codes[row] = random.integers(0, feature.n_codes, n_rows)
+    low, high = plan.label.kind.encoded_range(plan.label)
+    labels = random.integers(low, high + 1, n_rows)
+    labels = np.where(np.arange(n_rows) % 2, labels, np.where(np.arange(n_rows) % 4, low, high))
+    places = random.integers(0, N_PLACES, (len(grid.divisible), n_rows)).astype(np.uint8) if grid.divisible else None
+    return SiteData(codes, labels.astype(np.int32), places)
+
+
+def _stated(query: Query) -> tuple[object, ...]:
+    """What two replicas of a program must say alike."""
+    numbers = query.length, query.bound, query.sensitivity_squared, query.noise_multiplier, query.ensemble_size
+    return (query.purpose, *numbers, query.left_open())
+
+
+def _range_of(query: Choice, total: IntVector, own: IntVector) -> int:
+    """How far a row moves the scores of all choices together, one candidate against another."""
+    before, after = query.candidates(total - own), query.candidates(total)
+    moved = [new - old for (_, new), (_, old) in zip(after, before, strict=True)]
+    return sum(int(np.ptp(scores)) for scores in moved if len(scores))
