@@ -124,7 +124,8 @@ PARTS: Mapping[str, Part] = {
     "pooling": Part(patches=_smooth(pools=False, shrinks=True)),
     "James-Stein": Part(patches=_smooth(pools=True, shrinks=False)),
     "pooling and James-Stein": Part(patches=_smooth(pools=False, shrinks=False)),
-    "expected values": Part(("binary", *NUMBERS), change=_fixed(shape_rate=0.0)),
+    "expected values": Part(("binary", *NUMBERS), change=_fixed(shape_rate=0.0, subset_rate=0.0, subset_levels=0)),
+    "expected values of triples": Part(("binary",), change=_fixed(subset_rate=0.0, subset_levels=0)),
     "central splits": Part(("binary", *NUMBERS), change=_fixed(central_subsets=False)),
     "joint clip": Part(model={"joint_clip": "none"}),
     "noise ridge": Part(change=lambda own: {"noise_ridge": 0.0, "learning_rate": min(0.25, own.learning_rate)}),
@@ -158,7 +159,7 @@ def _usual_trees(signal: float) -> int:
     return max(settings.MIN_TREES, min(settings.MAX_TREES, int(100 * math.sqrt(math.sqrt(signal / 1000)))))
 
 
-_RATES = ("learning_rate", "shape_rate")
+_RATES = ("learning_rate", "shape_rate", "subset_rate")
 CONSTANTS: Mapping[str, Part] = {
     "half the trees": Part(change=_times(n_trees=0.5)),
     "twice the trees": Part(change=_times(n_trees=2)),

@@ -219,9 +219,12 @@ def test_settings_that_are_shown_can_be_copied() -> None:
         assert {"n_trees", "interaction"} <= copied.keys()
         assert resolve(replace(plan, model=replace(plan.model, **copied))) == chosen
         assert facts["learning_rate"].startswith("auto: ") == (chosen.shape_rate > 0)
-    plan = make_plan("count", opened, {"epsilon": 0.5, "n_records": 200_000})
+    plan = make_plan("binary", opened, {"epsilon": 0.5, "n_records": 200_000})
     facts = dict(model_facts(plan, resolve(plan)))
-    assert facts["learning_rate"] == "auto: 0.5 of expected values in trees on one numeric feature; 0.5 in others"
+    assert facts["max_depth"] == "auto: 4, 5 in trees on several features"
+    assert facts["learning_rate"] == (
+        "auto: 0.3 of expected values in trees on one numeric feature, 0.4 on several; 0.25 in others"
+    )
 
 
 def test_privacy_warns_of_a_large_delta(study: Path, tmp_path: Path, hedgerow: Run) -> None:

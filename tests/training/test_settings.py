@@ -16,7 +16,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
-from tests.builders import make_plan, plans, queries_of
+from tests.builders import make_data, make_plan, plans, queries_of, train
 
 
 @settings(max_examples=60)
@@ -74,27 +74,29 @@ def test_two_classes_with_little_signal_have_small_trees_and_short_steps() -> No
 
 def test_little_signal_leaves_what_a_plan_says_and_other_labels() -> None:
     """Whoever names a size of subsets wants interactions tried, at any signal."""
-    said = {"max_depth": 4, "noise_ridge": 1.5, "interaction_size": 3}
+    said: dict[str, Any] = {"max_depth": 4, "noise_ridge": 1.5, "interaction_size": 3}
     assert coarse(of_size(1_000, **said)) == (4, 1.5, 3, 0.5)
     assert coarse(of_size(1_000, "multiclass")) == coarse(of_size(20_000, "multiclass"))
-    own = {"interaction": "cyclical"}
+    own: dict[str, Any] = {"interaction": "cyclical"}
     assert coarse(of_size(1_000, **own)) == coarse(of_size(20_000, **own))
 
 
 def test_values_are_expected_where_there_is_signal_and_the_plan_leaves_them_open() -> None:
     """From the borders in docs/defaults.md on; a plan that names a rate, a ridge or a shrinkage keeps its rule."""
-
     for label, rate, least in (("binary", 0.3, 0.3), ("regression", 0.75, 0.5), ("count", 0.5, 0.5)):
         assert of_size(12_000, label).shape_rate == 0
         assert of_size(12_500, label).shape_rate == rate
         assert of_size(100_000, label).shape_rate == least
     assert 0.5 < of_size(50_000, "regression").shape_rate < 0.75
+    for n_records, levels, rate in ((120_000, 4, 0.0), (125_000, 5, 0.4)):
+        assert (of_size(n_records).deepest, of_size(n_records).subset_rate) == (levels, rate)
+    assert (of_size(125_000, max_depth=4).deepest, of_size(125_000, "count").deepest) == (4, 4)
     own: list[dict[str, Any]] = [
         {"learning_rate": 0.25}, {"noise_ridge": 1.5}, {"shrinkage": 0.4}, {"interaction": "cyclical"},
         {"weight_update": "gradient"}, {"split_method": "hist"},
     ]  # fmt: skip
     for model in own:
-        assert of_size(10**6, "regression", **model).shape_rate == 0, model
+        assert of_size(10**6, "regression", **model).shape_rate == of_size(10**6, **model).subset_rate == 0, model
     for label in ("multiclass", "survival"):
         assert of_size(10**6, label).shape_rate == 0
     # Sums with noise of the sites hold more of it than is known, and several rows of a person need as much more.
@@ -117,6 +119,27 @@ def test_trees_on_several_features_split_centrally_where_there_is_signal() -> No
         assert not of_size(10**6, **model).central_subsets
     unlimited = make_plan("binary", {}, {"epsilon": float("inf"), "n_records": 10**6})
     assert not resolve(unlimited).central_subsets
+
+
+@pytest.mark.parametrize(("epsilon", "is_expected"), [(10.0, True), (20.0, False), (50.0, False)])
+def test_of_two_classes_values_are_not_expected_where_there_is_hardly_any_noise(
+    epsilon: float, is_expected: bool
+) -> None:
+    """Of noise alone a spread knows: with hardly any, what is left of a leaf's sum is the chance of its records."""
+    privacy = {"epsilon": epsilon, "delta": 1e-5, "n_records": 4_000}
+    chosen = resolve(make_plan("binary", {"n_trees": "auto", "max_depth": "auto"}, privacy))
+    assert (chosen.shape_rate > 0) == (chosen.subset_rate > 0) == is_expected
+    assert chosen.deepest == 4 + is_expected
+
+
+def test_a_schedule_counts_trees_on_several_features_as_deep_as_they_are() -> None:
+    """Releases decide how many of them there are; a run sends no more numbers than was said before it."""
+    privacy = {"epsilon": 10.0, "delta": 1e-5, "n_records": 4_000}
+    plan = make_plan("binary", {"n_trees": 40, "max_depth": "auto"}, privacy).with_structure_seed(7)
+    outcome = train(plan, [make_data(plan, 500, 3)])
+    sent = sum(release.length for release in outcome.ledger)
+    assert sent > 40 * 2 * 2**4
+    assert sent <= TrainingTask(plan).schedule.n_released
 
 
 def test_the_rule_sees_the_plan_alone() -> None:

@@ -215,10 +215,18 @@ def test_many_classes_keep_a_filter_for_some_trees():
     assert len({mixing.tobytes() for mixing in made}) == 3
 
 
-def slow_expected(gradients, hessians, reachable, spread, noise, hessian_noise):
+def slow_expected(gradients, hessians, reachable, is_chain, spread, noise, hessian_noise):
     """Values and risk for one spread: a normal prior, conditioned on all sums at once."""
-    used, place = np.flatnonzero(reachable), np.cumsum(reachable) - 1
-    before = spread**2 * (LEVEL_OF_CHAIN + np.minimum.outer(place, place))
+    n_leaves, used = len(gradients), np.flatnonzero(reachable)
+    if is_chain:
+        place = np.cumsum(reachable) - 1
+        before = spread**2 * (LEVEL_OF_CHAIN + np.minimum.outer(place, place))
+    else:
+        before = np.full((n_leaves, n_leaves), spread**2)
+        for level in range(1, int(math.log2(n_leaves)) + 1):
+            part = np.arange(n_leaves) // (n_leaves >> level)
+            parts_of_parent = [reachable.reshape(2 ** (level - 1), 2, -1).any(axis=2).all(axis=1)[k // 2] for k in part]
+            before += spread**2 * np.equal.outer(part, part) * np.array(parts_of_parent)
     seen = np.diag(hessians)[used]
     known = noise**2 + (spread * hessian_noise) ** 2
     gain = before @ seen.T @ np.linalg.inv(seen @ before @ seen.T + known * np.eye(len(used)))
@@ -229,8 +237,8 @@ def slow_expected(gradients, hessians, reachable, spread, noise, hessian_noise):
 
 
 @settings(max_examples=150, deadline=None)
-@given(data=st.data(), depth=st.integers(1, 4))
-def test_expected_values_are_those_of_a_normal_prior(data: st.DataObject, depth: int) -> None:
+@given(data=st.data(), depth=st.integers(1, 4), is_chain=st.booleans())
+def test_expected_values_are_those_of_a_normal_prior(data: st.DataObject, depth: int, is_chain: bool) -> None:
     """Two passes give what conditioning on all sums together gives, for values and for Stein's estimate of the risk."""
     n_leaves = 2**depth
     reachable = np.array(data.draw(st.lists(st.booleans(), min_size=n_leaves, max_size=n_leaves)))
@@ -238,10 +246,10 @@ def test_expected_values_are_those_of_a_normal_prior(data: st.DataObject, depth:
     gradients = np.array(data.draw(st.lists(st.floats(-300, 300), min_size=n_leaves, max_size=n_leaves)))
     hessians = np.array(data.draw(st.lists(st.floats(0, 900), min_size=n_leaves, max_size=n_leaves)))
     noise, hessian_noise = data.draw(st.floats(0.5, 40)), data.draw(st.floats(0, 80))
-    values, risks = compute_expected_values(gradients, hessians, reachable, SPREADS, noise, hessian_noise)
+    values, risks = compute_expected_values(gradients, hessians, reachable, is_chain, SPREADS, noise, hessian_noise)
     assert not values[0].any()
     for number, spread in enumerate(SPREADS[1:], start=1):
-        slow, risk = slow_expected(gradients, hessians, reachable, spread, noise, hessian_noise)
+        slow, risk = slow_expected(gradients, hessians, reachable, is_chain, spread, noise, hessian_noise)
         assert values[number][reachable] == pytest.approx(slow[reachable], rel=1e-6, abs=1e-7)
         assert risks[number] == pytest.approx(risk, rel=1e-6, abs=1e-6)
 
@@ -264,7 +272,7 @@ def _tree_on_one_feature(depth: int) -> TreeBatch:
     return TreeBatch(np.zeros((1, n_leaves - 1), dtype=np.int32), goes_left, np.array([threshold], dtype=np.int32))
 
 
-RULE = LeafRule("newton", 0.25, 1.0, 1.5, 2.0, 1, smooths=True, shape_rate=0.5)
+RULE = LeafRule("newton", 0.25, 1.0, 1.5, 2.0, 1, smooths=True, shape_rate=0.5, subset_rate=0.4)
 
 
 @pytest.mark.parametrize(("size", "noise"), [(0.0, 10.0), (0.3, 1.0), (0.05, 10.0)])

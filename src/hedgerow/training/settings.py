@@ -42,7 +42,8 @@ class Settings:
         interaction_share: of the trees, at the end of the run, among which "adaptive" tries subsets of features.
         central_subsets: whether nodes of random trees on several features are divided by the middle half of the cuts
             that divide them.
-        shape_rate: see `hedgerow.trees.leaves.LeafRule`.
+        subset_levels: levels that trees on several features have more than `max_depth`.
+        shape_rate, subset_rate: see `hedgerow.trees.leaves.LeafRule`.
         filters_by_features: whether several classes are filtered by what each feature has shown of them.
         noise_multiplier: per tree; 0 when epsilon is infinite.
     """
@@ -59,7 +60,9 @@ class Settings:
     shrinkage: float = JAMES_STEIN_SHARE
     interaction_share: float = INTERACTION_SHARE
     central_subsets: bool = False
+    subset_levels: int = 0
     shape_rate: float = 0.0
+    subset_rate: float = 0.0
     filters_by_features: bool = False
     noise_multiplier: float = 0.0
 
@@ -84,9 +87,14 @@ class Settings:
         return self.loss(plan)
 
     @property
+    def deepest(self) -> int:
+        """Levels of splits, at most."""
+        return self.max_depth + self.subset_levels
+
+    @property
     def leaves_of_tree(self) -> int:
         """Into how many parts of a tree a release divides the records, at most: of several releases, the first."""
-        n_leaves: int = 2**self.max_depth
+        n_leaves: int = 2**self.deepest
         return n_leaves
 
     def schedule(self, plan: Plan) -> Schedule:

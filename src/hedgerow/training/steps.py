@@ -166,6 +166,7 @@ def leaf_rule(run: Run, n_trees: int, doublings: int = 0) -> LeafRule:
         largest=largest_value(run),
         directions=run.directions,
         shape_rate=run.settings.shape_rate / 2**doublings,
+        subset_rate=run.settings.subset_rate / 2**doublings,
     )
 
 

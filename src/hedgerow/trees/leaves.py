@@ -65,8 +65,8 @@ class LeafRule:
         largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
         directions: how values go with features, where that is known. Trees on one such feature alone are not smoothed:
             the projection that follows (`trees.constraints`) takes more noise out, and less else.
-        shape_rate: factor on the values that are expected of trees on one numeric feature, see `ValueSpread`; 0 where
-            values follow the ridge.
+        shape_rate, subset_rate: factors on the values that are expected of trees on one numeric feature, and of trees
+            on several features, see `ValueSpread`; 0 where values follow the ridge.
     """
 
     weight_update: str
@@ -80,6 +80,7 @@ class LeafRule:
     largest: int = 2**31 - 1
     directions: Directions | None = None
     shape_rate: float = 0.0
+    subset_rate: float = 0.0
 
     def ridge(self, gradient_noise: float) -> float:
         """lambda plus the noise-aware part, for gradient sums with noise of this standard deviation."""
@@ -419,10 +420,11 @@ LEVEL_OF_CHAIN = 4.0
 class ValueSpread:
     """How far the values of neighbouring leaves lie apart, as all releases of a run so far have shown it.
 
-    A leaf's sum is G = H v + noise, v the step that is due there. Before the release, v is a random walk along the
-    values of a numeric feature from leaf to leaf, whose steps have one standard deviation, the spread. For a given
-    spread the values that are expected after the release follow from one pass there and one back (Kalman 1960; Fraser
-    and Potter 1969): leaves of which the release says little take over what their neighbours show, and a tree that
+    A leaf's sum is G = H v + noise, v the step that is due there. Before the release, v is a random walk: along the
+    values of a numeric feature from leaf to leaf, or, in a tree on several features, down the tree from node to node.
+    All steps of the walk have one standard deviation, the spread. For a given spread the values that are expected after
+    the release follow from one pass there and one back (Kalman 1960; Fraser and Potter 1969; on trees, Chou, Willsky
+    and Benveniste 1994): leaves of which the release says little take over what their neighbours show, and a tree that
     released nothing but noise adds next to nothing.
 
     The spread is the one of `SPREADS` with the least risk in all releases so far, older ones counting less: the squared
@@ -442,7 +444,7 @@ class ValueSpread:
         Args:
             leaves: the release, of one output.
             trees: the batch.
-            rule: says whether values are expected.
+            rule: says of which trees values are expected.
 
         Returns:
             G / H as expected, float64 [B, n_leaves, 1], and the factor on it, float64 [B, 1, 1]: 0 for trees that
@@ -452,31 +454,39 @@ class ValueSpread:
         expected, rates = np.zeros_like(leaves.gradients), np.zeros((n_trees, 1, 1))
         held = np.zeros(n_trees, dtype=np.bool_) if rule.directions is None else rule.directions.bind(trees)
         for tree in range(n_trees):
-            if rule.shape_rate == 0 or held[tree] or not shapes.is_ordered[tree]:
+            feature, is_chain = int(shapes.single[tree]), bool(shapes.is_ordered[tree])
+            rate = rule.subset_rate if feature < 0 else rule.shape_rate if is_chain and not held[tree] else 0.0
+            if rate == 0:
                 continue
             gradients, hessians = leaves.gradients[tree, :, 0], leaves.hessians[tree, :, 0]
             noises = leaves.gradient_noise, leaves.hessian_noise
-            values, risks = compute_expected_values(gradients, hessians, shapes.reachable[tree], SPREADS, *noises)
-            best = self._best(int(shapes.single[tree]), risks)
-            expected[tree, :, 0], rates[tree] = values[best], rule.shape_rate
+            values, risks = compute_expected_values(
+                gradients, hessians, shapes.reachable[tree], is_chain, SPREADS, *noises
+            )
+            expected[tree, :, 0], rates[tree] = values[self._best(feature, risks)], rate
         return expected, rates
 
     def _best(self, feature: int, risks: NDArray[np.float64]) -> int:
-        """The number of the spread with the least risk, for a tree on one feature."""
+        """The number of the spread with the least risk, for a tree on one feature, or on several (-1)."""
         own = self._risks[feature] = RISK_MEMORY * self._risks.get(feature, np.zeros(len(SPREADS))) + risks
+        if feature < 0:
+            return int(own.argmin())
         self._of_all = RISK_MEMORY_OF_ALL * self._of_all + risks
         return int((own + SHARE_OF_ALL * self._of_all).argmin())
 
 
 @numba.njit(cache=True, nogil=True)
-def compute_expected_values(gradients, hessians, reachable, spreads, noise, hessian_noise):  # type: ignore[no-untyped-def]
+def compute_expected_values(  # type: ignore[no-untyped-def]
+    gradients, hessians, reachable, is_chain, spreads, noise, hessian_noise
+):
     """What a tree's leaves are expected to be for each spread, float64 [n_spreads, n_leaves], and the risk of each.
 
     See `ValueSpread`. Risks are in units of the variance of the noise.
 
     Args:
         gradients, hessians: float64 [n_leaves], Hessians at least 0.
-        reachable: bool [n_leaves]; the other leaves hold only noise, and get 0.
+        reachable: bool [n_leaves]; the other leaves hold only noise, and get 0 or what is above them.
+        is_chain: whether the leaves are stretches of one numeric feature in order; else they are those of a tree.
         spreads: float64 [n_spreads], at least 0.
         noise, hessian_noise: standard deviations, the first above 0.
     """
@@ -485,8 +495,10 @@ def compute_expected_values(gradients, hessians, reachable, spreads, noise, hess
     for number in range(len(spreads)):
         step = spreads[number] * spreads[number]
         noise_squared, variances = noise * noise + step * hessian_noise * hessian_noise, np.zeros(n_leaves)
-        if step > 0:
+        if step > 0 and is_chain:
             _along_chain(gradients, hessians, reachable, step, noise_squared, values[number], variances)
+        elif step > 0:
+            _down_tree(gradients, hessians, reachable, step, noise_squared, values[number], variances)
         for leaf in range(n_leaves):
             if reachable[leaf]:
                 residual = (gradients[leaf] - hessians[leaf] * values[number, leaf]) / noise
@@ -530,6 +542,49 @@ def _along_chain(gradients, hessians, reachable, step, noise_squared, values, va
         values[leaf] = (ahead_value[leaf] + value) * variances[leaf]
         precision += hessians[leaf] * hessians[leaf] / noise_squared
         value += hessians[leaf] * gradients[leaf] / noise_squared
+
+
+@numba.njit(cache=True, nogil=True)
+def _down_tree(gradients, hessians, reachable, step, noise_squared, values, variances):  # type: ignore[no-untyped-def]
+    """The same where values walk from each node to those below it, which stand at 2 i + 1 and 2 i + 2.
+
+    A pass up knows of each node what the sums below it say; one down adds what all others say.
+    """
+    n_leaves = len(gradients)
+    n_nodes = 2 * n_leaves - 1
+    precision, value, is_alive = np.zeros(n_nodes), np.zeros(n_nodes), np.zeros(n_nodes, dtype=np.bool_)
+    for leaf in range(n_leaves):
+        if reachable[leaf]:
+            node = n_leaves - 1 + leaf
+            precision[node] = hessians[leaf] * hessians[leaf] / noise_squared
+            value[node] = hessians[leaf] * gradients[leaf] / noise_squared
+            is_alive[node] = True
+    steps = np.zeros(n_leaves - 1)
+    for node in range(n_leaves - 2, -1, -1):
+        is_alive[node] = is_alive[2 * node + 1] or is_alive[2 * node + 2]
+        # A node that sends all its records one way is no step.
+        steps[node] = step if is_alive[2 * node + 1] and is_alive[2 * node + 2] else 0.0
+        for below in range(2 * node + 1, 2 * node + 3):
+            passed = 1 / (1 + precision[below] * steps[node])
+            precision[node] += precision[below] * passed
+            value[node] += value[below] * passed
+    mean, variance = np.zeros(n_nodes), np.zeros(n_nodes)
+    variance[0] = 1 / (precision[0] + 1 / step)
+    mean[0] = value[0] * variance[0]
+    for node in range(n_leaves - 1):
+        for below in range(2 * node + 1, 2 * node + 3):
+            if steps[node] == 0:
+                mean[below], variance[below] = mean[node], variance[node]
+                continue
+            # What all but this side says of the node, a step further.
+            passed = 1 / (1 + precision[below] * steps[node])
+            others = 1 / variance[node] - precision[below] * passed
+            before = 1 / (1 / others + steps[node])
+            variance[below] = 1 / (precision[below] + before)
+            others_value = (mean[node] / variance[node] - value[below] * passed) / others
+            mean[below] = (value[below] + before * others_value) * variance[below]
+    for leaf in range(n_leaves):
+        values[leaf], variances[leaf] = mean[n_leaves - 1 + leaf], variance[n_leaves - 1 + leaf]
 
 
 def scale_ratios(

@@ -180,7 +180,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     at = _Position(run, candidates, order, run.make_ordered_sum())
     if filters_classes(run.plan, settings):
         at.classes = ClassCovariance(run.loss.n_outputs, settings.filters_by_features)
-    if settings.shape_rate:
+    if settings.shape_rate or settings.subset_rate:
         at.spread = ValueSpread()
     if isinstance(settings, BoostingSettings):
         start = settings.start_of(run.plan)
@@ -226,6 +226,8 @@ def _cut_again(grown: Grown, at: _Position) -> None:
 def _at_random(at: _Position, n_trees: int) -> Growth:
     run, depth, first = at.run, at.run.settings.max_depth, at.n_fitted
     subsets = at.order.features_of_batch(first, n_trees)
+    if max(map(len, subsets)) > 1:
+        depth = run.settings.deepest
     words = draw_words(run.structure_seed, first, subsets, run.grid, depth)
     cuts, is_central = at.candidates.cut_table, run.settings.central_subsets
     trees = random_trees(words, subsets, cuts, run.grid, depth, run.groups, is_central)

@@ -34,7 +34,7 @@ def rounds_of_trees(plan: Plan, settings: Settings) -> list[AlikeRounds]:
         for level in range(n_levels):
             # Of a tree: the entries that one record adds its statistics to, and all of them.
             kind: type[Query] = LeafSums
-            per_record, n_entries, n_paid = 1, 2**settings.max_depth, 2**settings.max_depth
+            per_record, n_entries, n_paid = 1, 2**settings.deepest, 2**settings.deepest
             if plan.model.split_method == "hist":
                 kind, per_record, n_entries = NodeHistograms, k, 2**level * sum(bins[-k:])
                 n_paid = 2 ** (n_levels - 1) * sum(paid_bins[-k:])

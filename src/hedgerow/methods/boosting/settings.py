@@ -159,13 +159,19 @@ ones."""
 
 SIGNAL_OF_SPREAD = 500.0
 """From so much signal on; of less the releases say too little of how far values lie apart."""
+MOST_MU_OF_SPREAD = {"binary": 3.0}
+"""Up to this mu, an epsilon of about 15 at a delta of 1e-4: with less noise, values that follow releases more closely
+fit what is chance in the records."""
 SHAPE_RATES, SIGNAL_OF_SHAPE_RATE = {"binary": (0.3, 0.3), "regression": (0.5, 0.75), "count": (0.5, 0.5)}, 4000.0
 """By the type of the label the least and the most. Between these the rate rises as the fourth root of what is missing
 of this signal: functions that jump from value to value need longer steps where there are few."""
+SIGNAL_OF_SUBSETS, SUBSET_RATE, SUBSET_LEVELS = {"binary": 5000.0}, 0.4, 1
+"""By the type of the label, from so much signal on trees on several features have expected values too, and are a level
+deeper then."""
 
 
 def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> BoostingSettings:
-    """The settings with values that are expected by their spread: where a plan leaves values to the rule.
+    """The settings with the trees whose values are expected by their spread: where a plan leaves values to the rule.
 
     The signal is a unit's. Only with noise of the coordinator is the noise's size known exactly: sums with noise of the
     sites hold more of it.
@@ -177,9 +183,14 @@ def _with_spread(plan: Plan, signal: float, settings: BoostingSettings) -> Boost
     has_signal = SIGNAL_OF_SPREAD <= signal < math.inf
     if label not in SHAPE_RATES or not has_signal or plan.privacy.noise != "server":
         return settings
+    if mu_of(plan.privacy.epsilon, plan.privacy.delta) > MOST_MU_OF_SPREAD.get(label, math.inf):
+        return settings
     least, most = SHAPE_RATES[label]
     longer = least * math.sqrt(math.sqrt(SIGNAL_OF_SHAPE_RATE / signal))
-    return replace(settings, shape_rate=max(least, min(most, longer)))
+    settings = replace(settings, shape_rate=max(least, min(most, longer)))
+    if signal < SIGNAL_OF_SUBSETS.get(label, math.inf):
+        return settings
+    return replace(settings, subset_rate=SUBSET_RATE, subset_levels=SUBSET_LEVELS if model.max_depth == "auto" else 0)
 
 
 # Two classes ----------------------------------------------------------------------------------------------------------
