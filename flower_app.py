@@ -18,7 +18,7 @@ client_app = ClientApp()
 @server_app.main()
 def coordinate(grid: Grid, context: Context) -> None:
     """Run the plan of the coordinator's file."""
-    from hedgerow.flower.app import serve
+    from hedgerow.carriers.flower import serve
 
     serve(grid, context, VERSION)
 
@@ -27,7 +27,7 @@ def coordinate(grid: Grid, context: Context) -> None:
 def answer(message: Message, context: Context) -> Message:
     """Answer one message of the coordinator."""
     try:
-        from hedgerow.flower.app import reply_to
+        from hedgerow.carriers.flower import reply_to
     except ImportError:
         print("hedgerow: this SuperNode has no Hedgerow, or one without Flower; see docs/flower.md", flush=True)
         return Message(RecordDict({"hedgerow": ConfigRecord({"refused": "flower-version"})}), reply_to=message)

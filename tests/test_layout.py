@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "crypto": set(),
     "secagg": {"crypto"},
     "rounds": {"plan", "protocol", "privacy", "crypto", "secagg"},
-    "transport": {"plan", "protocol"},
+    "transport": {"plan", "protocol", "crypto"},
     "study": {"plan", "protocol", "crypto", "storage", "transport"},
     "trees": {"plan", "protocol", "losses"},
     "data": {"plan", "protocol", "losses", "privacy", "trees", "survey"},
@@ -51,13 +51,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "evaluation", "survey", "training", "methods", "models", "client", "server",
     },
 }  # fmt: skip
-# The edges put rooms together. What a party does is in `app`: the command line and Flower stand on it, and on no other
-# edge; the estimators are a fit in one process and need no party. Nothing but `__main__` imports `cli`.
+# The edges put rooms together. What a party does is in `app`: the command line and the carriers stand on it, and on
+# no other edge; the estimators are a fit in one process and need no party. Nothing but `__main__` imports `cli`.
 MAY_IMPORT["estimators"] = {*MAY_IMPORT["local"], "local"}
 MAY_IMPORT["app"] = {*MAY_IMPORT["local"], "local", "study"}
-MAY_IMPORT["flower"] = {*MAY_IMPORT["app"], "app"}
+MAY_IMPORT["carriers"] = {*MAY_IMPORT["app"], "app"}
 MAY_IMPORT["testing"] = MAY_IMPORT["client"] | MAY_IMPORT["server"] | {"client", "server"}
-MAY_IMPORT["cli"] = {*MAY_IMPORT["flower"], "flower", "testing"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT["carriers"], "carriers", "testing"}
 # Every room may import these.
 GROUND = {"errors", "codec", "__version__"}
 # These names were given to the top of the repository. Nothing needs them there, so they are links into the package.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import get_args
 
 from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
-from hedgerow.flower.envelope import Bundle, Envelope, EnvelopeKind, HandedBack, HandedOn
 from hedgerow.protocol import messages
 from hedgerow.protocol.stream import (
     Admittance,
@@ -38,6 +37,7 @@ from hedgerow.secagg.messages import HASHES, KEYS, EpochParameters, Roster, Site
 from hedgerow.secagg.messages import Kind as SecaggKind
 from hedgerow.secagg.participant import OpenSlot, ParticipantEpoch, ParticipantState, ParticipantStep
 from hedgerow.secagg.view import EpochRecord, StoredView
+from hedgerow.transport.envelope import Bundle, Envelope, EnvelopeKind, HandedBack, HandedOn
 
 INTRODUCTION = f"""---
 search:

@@ -19,9 +19,9 @@ from experiments.federation import SEED, Timeline, coordinate, local_model
 from experiments.harness import arguments
 from hedgerow.app.environments import start_node
 from hedgerow.app.inputs import read_plan
+from hedgerow.carriers.coordinator import make_federation, partition_file
 from hedgerow.client.node import warm_up
 from hedgerow.errors import EnvironmentFault
-from hedgerow.flower.coordinator import make_federation, partition_file
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.identities import read_private, read_roster

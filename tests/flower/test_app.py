@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from hedgerow import __version__
+from hedgerow.carriers import read_coordinator_file, read_site_file, require_version
 from hedgerow.cli.commands import build_parser
 from hedgerow.errors import RemoteProtocolError
-from hedgerow.flower import read_coordinator_file, read_site_file, require_version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -68,8 +68,8 @@ def test_only_the_shim_travels() -> None:
 @needs_flower
 def test_only_the_node_config_names_the_site(tmp_path: Path) -> None:
     """A run's configuration comes from whoever starts runs: it cannot point a SuperNode at another site's file."""
+    from hedgerow.carriers.flower import SITE_KEY, site_path
     from hedgerow.errors import UsageError
-    from hedgerow.flower.app import SITE_KEY, site_path
 
     def path(node: dict[str, Any], run: dict[str, Any]) -> Path:
         return site_path(SimpleNamespace(node_config=node, run_config=run))  # type: ignore[arg-type]
@@ -87,9 +87,9 @@ def test_only_the_node_config_names_the_site(tmp_path: Path) -> None:
 @needs_flower
 def test_an_nvflare_clients_file_is_the_one_in_its_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVFlare gives its nodes a name and a partition; neither they nor a job's configuration lead to another file."""
+    from hedgerow.carriers.flower import site_path
     from hedgerow.errors import UsageError
-    from hedgerow.flower.app import site_path
-    from hedgerow.flower.envelope import NodeSocket
+    from hedgerow.transport.envelope import NodeSocket
 
     def path(name: str) -> Path:
         node = {"client-name": name, "partition-id": 0, "num-partitions": 3}
@@ -135,7 +135,7 @@ def test_the_extra_takes_the_versions_of_flower_that_were_run() -> None:
 @needs_flower
 def test_a_node_answers_what_it_cannot_use_with_a_code_word() -> None:
     """Another version, no request, no site: the coordinator gets one word, and no text that could quote a file."""
-    from hedgerow.flower.app import RECORD, content_for
+    from hedgerow.carriers.flower import RECORD, content_for
 
     def refusal(app: str, **content: Any) -> object:
         context = SimpleNamespace(node_config={}, run_config={})
@@ -164,7 +164,7 @@ def test_the_documents_files_are_read_and_its_commands_exist(tmp_path: Path) -> 
 
 def test_every_word_of_the_document_is_one_that_the_code_says() -> None:
     """An operator searches the table for the word in the log."""
-    modules = (*ROOT.glob("src/hedgerow/transport/*.py"), *ROOT.glob("src/hedgerow/flower/*.py"))
+    modules = (*ROOT.glob("src/hedgerow/transport/*.py"), *ROOT.glob("src/hedgerow/carriers/*.py"))
     sources = "".join(path.read_text(encoding="utf-8") for path in modules)
     errors = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     words = set(re.findall(r"`(flower-(?:version|no-site|node-absent|file))`", DOCUMENT))

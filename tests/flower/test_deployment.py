@@ -20,17 +20,17 @@ import numpy as np
 import pytest
 
 from hedgerow.app.inputs import read_plan
+from hedgerow.carriers import read_coordinator_file
 from hedgerow.client.node import Node, warm_up
 from hedgerow.codec import Integers, head
 from hedgerow.data.site_data import read_site_data
-from hedgerow.flower import read_coordinator_file
-from hedgerow.flower.envelope import EnvelopeKind
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
+from hedgerow.transport.envelope import EnvelopeKind
 from tests.flower.deployment import Deployment, Process, free_port, why_not
 from tests.wards import survivors_model
 

@@ -21,16 +21,22 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from hedgerow.app.inputs import read_plan, read_policy
+from hedgerow.carriers import coordinator, read_coordinator_file, read_site_file, site
+from hedgerow.carriers.site import LinkStore
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.state import OwnerDesk
 from hedgerow.codec import head
 from hedgerow.data.site_data import read_site_data
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
-from hedgerow.flower import coordinator, read_coordinator_file, read_site_file, site
-from hedgerow.flower import envelope as node_socket
-from hedgerow.flower.coordinator import Clock, FlowerHub, Patience
-from hedgerow.flower.envelope import (
+from hedgerow.local.training import train
+from hedgerow.models.model import Model
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.messages import MessageKind
+from hedgerow.protocol.stream import WireRefusal
+from hedgerow.transport import envelope as node_socket
+from hedgerow.transport.carrier import Clock, EnvelopeHub, Patience
+from hedgerow.transport.envelope import (
     KEY_BYTES,
     Envelope,
     EnvelopeKind,
@@ -45,12 +51,6 @@ from hedgerow.flower.envelope import (
     seal_messages,
     sign,
 )
-from hedgerow.flower.site import LinkStore
-from hedgerow.local.training import train
-from hedgerow.models.model import Model
-from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.messages import MessageKind
-from hedgerow.protocol.stream import WireRefusal
 from hedgerow.transport.identities import PrivateIdentity, Role, build_roster, new_identity, read_private, read_roster
 from hedgerow.transport.interface import Joined, Left
 
@@ -101,7 +101,7 @@ class Office:
         return found
 
 
-def run(federation: object, office: Office, name: str = "coordinator.toml") -> tuple[Model, FlowerHub]:
+def run(federation: object, office: Office, name: str = "coordinator.toml") -> tuple[Model, EnvelopeHub]:
     file = read_coordinator_file(Path(federation.path(name)))  # type: ignore[attr-defined]
     return coordinator.coordinate(file, office, QUICK)
 
@@ -182,7 +182,7 @@ def test_rows_that_come_while_a_run_goes_on_join_it(in_files: Callable[..., Modu
     run(federation, office)
     with closing(sqlite3.connect(federation.path("site-1-state/node.db"))) as database:
         came = database.execute("select round from arrivals").fetchall()
-    plan = coordinator.read_plan(federation.path("plan.toml"))
+    plan = read_plan(federation.path("plan.toml"))
     rows = {name: read_site_data(federation.path(f"{name}.csv"), plan)[0] for name in federation.sites}
     more = {"site-1": read_site_data(late, plan)[0]}
     noise = SeededNoise(read_coordinator_file(federation.folder / "coordinator.toml").seed)
@@ -350,7 +350,7 @@ def test_a_coordinator_started_again_goes_on_from_its_journal(office: Office, mo
         return Fetched("", answer())
 
     office.bend = die
-    monkeypatch.setattr(FlowerHub, "close", lambda hub: None)
+    monkeypatch.setattr(EnvelopeHub, "close", lambda hub: None)
     with pytest.raises(Killed):
         run(federation, office)
     office.bend = office.plainly
@@ -601,7 +601,7 @@ def test_what_waits_for_a_site_is_bounded(length: int, most: int) -> None:
     post = OneNode(site)
     now = itertools.count()
     clock = Clock(lambda: float(next(now)), lambda _: None, os.urandom, lambda: 0.0)
-    hub = FlowerHub(hub_identity, build_roster(hub_identity.public, [site.public]), post, clock)
+    hub = EnvelopeHub(hub_identity, build_roster(hub_identity.public, [site.public]), post, clock)
     assert hub.receive(60.0) == Joined("north")
     message = bytes(length)
     taken = next(number for number in itertools.count() if number > 5000 or not hub.send("north", message))
@@ -768,7 +768,7 @@ def test_a_stopped_run_makes_room_for_a_corrected_plan(
 
     office.bend = die
     with monkeypatch.context() as patch:
-        patch.setattr(FlowerHub, "close", lambda hub: None)
+        patch.setattr(EnvelopeHub, "close", lambda hub: None)
         with pytest.raises(Killed):
             run(federation, office)
     office.bend = office.plainly

@@ -8,8 +8,8 @@ import pytest
 
 from hedgerow.app.coordinator import RunLines
 from hedgerow.app.node import ConnectionNotes
+from hedgerow.carriers import site
 from hedgerow.errors import RemoteProtocolError
-from hedgerow.flower import site
 from hedgerow.protocol.stream import WireCode
 from hedgerow.server.coordinator import RunEvent, RunEventKind
 from hedgerow.transport.interface import Connected, Disconnected

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hedgerow.carriers import site
 from hedgerow.cli.main import main
 from hedgerow.client.budget import RESERVED, BudgetBook
 from hedgerow.client.node import Node
@@ -23,8 +24,15 @@ from hedgerow.crypto import Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, DataError, PolicyRefusal
 from hedgerow.evaluation.sums import ScoreHistogram
-from hedgerow.flower import site
-from hedgerow.flower.envelope import (
+from hedgerow.methods.registry import resolve
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.messages import Hello, Invitation, Message, Ready, Refused, Welcome, decode, encode
+from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
+from hedgerow.secagg.messages import Roster, Site
+from hedgerow.server.release import Releaser
+from hedgerow.transport.envelope import (
     Envelope,
     EnvelopeKind,
     LinkKeys,
@@ -34,14 +42,6 @@ from hedgerow.flower.envelope import (
     public_key,
     sign,
 )
-from hedgerow.methods.registry import resolve
-from hedgerow.models.model import Model
-from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.messages import Hello, Invitation, Message, Ready, Refused, Welcome, decode, encode
-from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.secagg.messages import Roster, Site
-from hedgerow.server.release import Releaser
 from hedgerow.transport.identities import read_private
 from hedgerow.trees.leaf_sums import LeafSums
 from tests.builders import make_data, make_plan, take

@@ -29,7 +29,7 @@ MODULES = {
 ASKED = {
     "sklearn": "import hedgerow; hedgerow.DPGBDTClassifier",
     "matplotlib": "from hedgerow.models.plots import pyplot_module; pyplot_module()",
-    "flwr": "import hedgerow.flower.app",
+    "flwr": "import hedgerow.carriers.flower",
     "prometheus_client": "import hedgerow.app.page",
     "starlette": "import hedgerow.app.page",
     "uvicorn": "import hedgerow.app.page",
@@ -76,7 +76,7 @@ def test_a_node_and_a_coordinator_need_no_extra() -> None:
     """The product runs after `pip install hedgerow`; the extra's old name still works in commands that were noted."""
     assert {"grpcio", "protobuf"} <= packages(PROJECT["dependencies"])
     assert PROJECT["optional-dependencies"]["grpc"] == []
-    for module in ("app.node", "app.coordinator", "app.monitor", "flower.site"):
+    for module in ("app.node", "app.coordinator", "app.monitor", "carriers.site"):
         code = f"import sys\nfor name in {list(OPTIONAL)}: sys.modules[name] = None\nimport hedgerow.{module}"
         subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 

@@ -128,6 +128,6 @@ def print_result(done: NodeResult, *, as_json: bool) -> None:
 
 def answer_flower(arguments: argparse.Namespace) -> None:
     """Answer until interrupted."""
-    from hedgerow.flower.site import serve
+    from hedgerow.carriers.site import serve
 
     serve(Path(arguments.site), Path(arguments.socket), arguments.log_format, leaves=arguments.leave)

@@ -1,10 +1,9 @@
-"""Hedgerow on Flower: what the app that Flower carries calls in the Hedgerow that is installed. See docs/flower.md.
+"""Runs over carriers that need no trust: Flower, NVFlare, files. See docs/flower.md, docs/nvflare.md, docs/airlock.md.
 
-One version is on every machine: app, coordinator and node compare it before anything else.
+One version is on every machine: coordinator and node compare it before anything else.
 
-Here stand the two files that Flower's operators write: `site.toml` beside a SuperNode, `coordinator.toml` beside the
-SuperLink. Paths in them are relative to the file's own folder. Neither file travels, and nothing that travels can name
-others.
+Here stand the two files that operators write: `site.toml` at a site, `coordinator.toml` at the coordinator. Paths in
+them are relative to the file's own folder. Neither file travels, and nothing that travels can name others.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The app that Flower carries is a shim: it says of which version it is, and hands over. Everything else is the Hedgerow
 that each side's operator has installed, and a version that differs is refused on either side.
 
-`GridPost` is the post of the coordinator's hub: envelopes as bytes in one record of Flower's messages, over its public
+`GridCarrier` carries for the coordinator's hub: envelopes as bytes in one record of Flower's messages, over its public
 grid. Flower's own `send_and_receive` looks for replies every three seconds; here the hub looks when it likes.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hedgerow import __version__
+from hedgerow.carriers import read_coordinator_file, require_version
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError, missing_extra
-from hedgerow.flower import read_coordinator_file, require_version
-from hedgerow.flower.envelope import Fetched, ask
 from hedgerow.plan.fields import escape_for_terminal
+from hedgerow.transport.envelope import Fetched, ask
 
 try:
     from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -33,8 +33,8 @@ _NODE_UNAVAILABLE = 5
 """Flower's code for a node whose signs of life have stopped (flwr.common.constant.ErrorCode)."""
 
 
-class GridPost:
-    """See `coordinator.Post`.
+class GridCarrier:
+    """See `transport.carrier.Carrier`.
 
     Args:
         grid: what Flower gives a ServerApp.
@@ -44,20 +44,20 @@ class GridPost:
         self._grid = grid
 
     def nodes(self) -> Sequence[int]:
-        """See `Post.nodes`."""
+        """See `Carrier.nodes`."""
         return list(self._grid.get_node_ids())
 
-    def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
-        """See `Post.push`."""
+    def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
+        """See `Carrier.push`."""
         messages = [
             Message(record(request=data), dst_node_id=node, message_type=MESSAGE_TYPE, ttl=_SECONDS_TO_LIVE)
-            for node, data in letters
+            for node, data in envelopes
         ]
         numbers = [number or None for number in self._grid.push_messages(messages)]
-        return numbers if len(numbers) == len(letters) else [None] * len(letters)
+        return numbers if len(numbers) == len(envelopes) else [None] * len(envelopes)
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
-        """See `Post.pull`."""
+        """See `Carrier.pull`."""
         return [_read_fetched(message) for message in self._grid.pull_messages(list(numbers))]
 
 
@@ -104,15 +104,16 @@ SIMULATION_KEY = "simulation"
 def serve(grid: Grid, context: Context, app_version: str) -> None:
     """Run the coordinator whose file the run's configuration names; raises HedgerowError."""
     # A node's process has no use for what a coordinator imports.
-    from hedgerow.flower.coordinator import Patience, coordinate, simulate
+    from hedgerow.carriers.coordinator import coordinate, simulate
+    from hedgerow.transport.carrier import Patience
 
     require_version(app_version, "The app")
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     if folder:
-        simulate(grid, GridPost(grid), Path(folder), context.run_config)
+        simulate(grid, GridCarrier(grid), Path(folder), context.run_config)
         return
     file = read_coordinator_file(Path(str(context.run_config.get(COORDINATOR_KEY, ""))))
-    coordinate(file, GridPost(grid), Patience(repeat=file.repeat, longest_repeat=10.0 * file.repeat))
+    coordinate(file, GridCarrier(grid), Patience(repeat=file.repeat, longest_repeat=10.0 * file.repeat))
 
 
 def reply_to(message: Message, context: Context, app_version: str) -> Message:
@@ -139,7 +140,7 @@ def answer(path: Path, version: str, request: bytes) -> bytes:
     if path.is_socket():
         return ask(path, version, request)
     # Seconds of imports, which a resident node has behind it.
-    from hedgerow.flower import site
+    from hedgerow.carriers import site
 
     return site.answer(path, request)
 
@@ -158,7 +159,7 @@ def site_path(context: Context) -> Path:
         return _client_path(str(node[CLIENT_KEY]), Path.cwd())
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     if folder and "partition-id" in node and "num-partitions" in node:
-        from hedgerow.flower.coordinator import partition_file
+        from hedgerow.carriers.coordinator import partition_file
 
         return partition_file(Path(folder), int(str(node["partition-id"])))
     raise UsageError("flower-no-site", site_key=SITE_KEY)

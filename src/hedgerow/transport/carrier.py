@@ -1,7 +1,7 @@
-"""Engine `flower`, the coordinator's end: its hub, and a run from `coordinator.toml`.
+"""The seam for carriers that only hand envelopes over, and the hub that stands on it. No carrier needs to be trusted.
 
-The hub stands over whatever posts envelopes to nodes and fetches their replies. Loop, journal, monitor and model are as
-everywhere.
+A `Carrier` knows which nodes there are, takes an envelope for one and brings back the reply: Flower's grid, NVFlare's
+clients, a folder of files. What it carries is signed and sealed beneath (`transport/envelope.py`).
 
 Nodes cannot speak first: whatever they have to say is the reply to a request. So messages for a site wait until the
 coordinator waits, and go together as one request; a site has one request at a time, and the next one waits for its
@@ -11,36 +11,14 @@ reply. A request without a reply is posted again, byte for byte: a node answers 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.csv as arrow_csv
-
-from hedgerow.app.coordinator import ModelFile, build_model, carry_out, publish, require_masks
-from hedgerow.app.environments import make_keys
-from hedgerow.app.evaluation import (
-    conclude_evaluation,
-    describe_evaluation,
-    journal_file,
-    prepare_evaluation,
-    print_evaluation,
-)
-from hedgerow.app.inputs import check_can_write, read_plan
-from hedgerow.app.output import end_log, json_text, note, warn
-from hedgerow.app.progress import list_contributors
-from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
-from hedgerow.errors import UsageError
-from hedgerow.flower import CoordinatorFile, read_coordinator_file
-from hedgerow.flower.envelope import (
+from hedgerow.protocol.messages import Deferred, encode
+from hedgerow.protocol.stream import WireCode, WireRefusal
+from hedgerow.transport.envelope import (
     HIGHEST_NUMBER,
     KEY_BYTES,
     LINK_BYTES,
@@ -57,27 +35,8 @@ from hedgerow.flower.envelope import (
     seal_messages,
     sign,
 )
-from hedgerow.methods.tasks import TrainingTask
-from hedgerow.models.model import Model
-from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.messages import Deferred, MessageKind, encode
-from hedgerow.protocol.stream import WireCode, WireRefusal
-from hedgerow.secagg.guarantees import SMALLEST_COHORT
-from hedgerow.server.coordinator import RunSession, invitation_to
-from hedgerow.server.status import RunBoard
-from hedgerow.transport.identities import (
-    PinnedRoster,
-    PrivateIdentity,
-    read_private,
-    read_roster,
-    require_pinned,
-)
-from hedgerow.transport.interface import Address, Arrived, Hub, HubEvent, Joined, Left, Repeats, Traffic, times
-
-if TYPE_CHECKING:
-    from flwr.serverapp import Grid
-
-# The hub --------------------------------------------------------------------------------------------------------------
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
+from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 
 _log = logging.getLogger(__name__)
 _DEFERRED = encode(Deferred())
@@ -88,14 +47,14 @@ _PER_MESSAGE = 256
 """Counted for each message that waits, so that empty ones cannot fill the memory either."""
 
 
-class Post(Protocol):
-    """What carries envelopes: Flower's grid, or a table in memory."""
+class Carrier(Protocol):
+    """What carries envelopes to nodes, and their replies back."""
 
     def nodes(self) -> Sequence[int]:
         """The nodes that are there now."""
 
-    def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
-        """Post one envelope to each of these nodes; the number of each letter, None for one that was not taken."""
+    def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
+        """Post one envelope to each of these nodes; the number of each, None for one that was not taken."""
 
     def pull(self, numbers: Iterable[str]) -> list[Fetched]:
         """The replies that are there."""
@@ -144,7 +103,7 @@ class _Peer:
     number: int = -1
     request: Envelope | None = None
     raw: bytes = b""
-    letters: set[str] = field(default_factory=set)
+    posted: set[str] = field(default_factory=set)
     posted_at: float = 0.0
     repeat_after: float = 0.0
     failures: int = 0
@@ -173,13 +132,13 @@ class _Peer:
         return waited
 
 
-class FlowerHub:
+class EnvelopeHub:
     """See `transport.interface.Hub`.
 
     Args:
         identity: the coordinator's.
         roster: who may take part.
-        post: carries the envelopes.
+        carrier: carries the envelopes.
         greeting: what a greeting carries, open for its carrier to read.
         needs_reply: whether what waits for a site must go now, or may wait for the next message; patience; a node that
             asks its owner is greeted again after `repeat`.
@@ -189,14 +148,14 @@ class FlowerHub:
         self,
         identity: PrivateIdentity,
         roster: PinnedRoster,
-        post: Post,
+        carrier: Carrier,
         clock: Clock,
         greeting: Callable[[], list[bytes]] = list,
         needs_reply: Callable[[str, Sequence[bytes]], bool] = lambda site, messages: bool(messages),
         patience: Patience | None = None,
     ) -> None:
         require_pinned(identity, roster)
-        self._identity, self._roster, self._post, self._clock = identity, roster, post, clock
+        self._identity, self._roster, self._carrier, self._clock = identity, roster, carrier, clock
         self._greeting, self._needs_reply = greeting, needs_reply
         self._patience = patience or Patience()
         self._peers: dict[int, _Peer] = {}
@@ -280,15 +239,15 @@ class FlowerHub:
     def _post_all(self, peers: list[_Peer]) -> None:
         if not peers:
             return
-        numbers = self._post.push([(peer.node, peer.raw) for peer in peers])
+        numbers = self._carrier.push([(peer.node, peer.raw) for peer in peers])
         now = self._clock.now()
         for peer, number in zip(peers, numbers, strict=True):
-            is_first = not peer.letters
+            is_first = not peer.posted
             peer.posted_at = now
             grown = self._patience.repeat if is_first else 2 * peer.repeat_after
             peer.repeat_after = min(grown, self._patience.longest_repeat)
             if number is not None:
-                peer.letters.add(number)
+                peer.posted.add(number)
                 self._traffic.sent += len(peer.raw)
 
     def _write_greeting(self, peer: _Peer) -> None:
@@ -312,14 +271,14 @@ class FlowerHub:
 
     def _sign(self, peer: _Peer) -> None:
         if peer.request is not None:
-            peer.raw, peer.letters, peer.failures = sign(peer.request, self._identity.seed), set(), 0
+            peer.raw, peer.posted, peer.failures = sign(peer.request, self._identity.seed), set(), 0
 
     def _call_roll(self) -> list[int]:
         """Take in the nodes that are new; returns those that are not there any more."""
         if self._clock.now() < self._next_roll_call:
             return []
         self._next_roll_call = self._clock.now() + self._patience.roll_call
-        there = set(self._post.nodes())
+        there = set(self._carrier.nodes())
         for node in sorted(there - set(self._peers)):
             self._peers[node] = _Peer(node, b"", b"")
         return sorted(set(self._peers) - there)
@@ -332,14 +291,14 @@ class FlowerHub:
     # Replies -----------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        waiting = {letter: peer for peer in self._peers.values() for letter in peer.letters}
+        waiting = {number: peer for peer in self._peers.values() for number in peer.posted}
         if not waiting:
             return
-        for fetched in self._post.pull(list(waiting)):
+        for fetched in self._carrier.pull(list(waiting)):
             peer = waiting.get(fetched.number)
-            if peer is None or fetched.number not in peer.letters:
+            if peer is None or fetched.number not in peer.posted:
                 continue
-            peer.letters.discard(fetched.number)
+            peer.posted.discard(fetched.number)
             if fetched.data is None:
                 self._post_again(peer, fetched)
                 continue
@@ -366,7 +325,7 @@ class FlowerHub:
         is_lost = reply.kind is EnvelopeKind.LOST and reply.number < HIGHEST_NUMBER
         if peer.site not in ("", reply.site) or reply.link != peer.link or not (is_lost or reply.number == peer.number):
             raise WireRefusal(WireCode.SITE_MISMATCH)
-        peer.raw, peer.letters = b"", set()
+        peer.raw, peer.posted = b"", set()
         if is_lost:
             peer.number = max(peer.number, reply.number)
             if not peer.site and self._is_twin(peer, reply.site):
@@ -414,7 +373,7 @@ class FlowerHub:
             self._begin_again(peer, WireCode.CONNECTION_LOST)
             peer.rests_until = self._clock.now() + self._patience.roll_call
             return
-        if peer.letters:
+        if peer.posted:
             return  # The same request is under way once more.
         peer.failures += 1
         self.refusals[fetched.code] += 1
@@ -430,203 +389,10 @@ class FlowerHub:
     def _begin_again(self, peer: _Peer, reason: WireCode) -> None:
         """The link is over; the node is greeted again."""
         self._drop(peer, reason)
-        peer.site, peer.keys, peer.raw, peer.letters = "", None, b"", set()
+        peer.site, peer.keys, peer.raw, peer.posted = "", None, b"", set()
         peer.drain()
 
     def _drop(self, peer: _Peer, reason: WireCode) -> None:
         if peer.site and self._by_site.get(peer.site) is peer:
             del self._by_site[peer.site]
             self._events.append(Left(peer.site, reason.value))
-
-
-# A run ----------------------------------------------------------------------------------------------------------------
-
-_KIND_AT = 4
-_MAY_WAIT = {MessageKind.WELCOME, MessageKind.ABANDONED}
-_INVITATIONS = {MessageKind.INVITATION, MessageKind.EVALUATION}
-
-
-def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = None) -> tuple[Model, FlowerHub]:
-    """Carry the run out and write the model; the hub is closed, and knows what the run has sent.
-
-    Raises:
-        HedgerowError: as `run_coordinator`; the journal keeps what was released, and started again the run goes on.
-    """
-    model = Model.load(file.model) if file.model else None
-    plan = read_plan(file.plan) if model is None else model.plan
-    require_masks(plan)
-    out = check_can_write(file.out)
-    journal = f"{out}.journal" if model is None else journal_file(out, model)
-    place = ModelFile(out, model, check_can_write(file.journal or journal))
-    about = None if model is None else prepare_evaluation(model, file.epsilon, file.delta or None, file.noise)
-    keys, hubs = (read_private(Path(file.identity)), read_roster(Path(file.roster))), list[FlowerHub]()
-    noise: NoiseSource = SystemNoise(os.urandom) if file.seed < 0 else SeededNoise(file.seed)
-
-    @contextmanager
-    def asking(session: RunSession, board: RunBoard) -> Iterator[Hub]:
-        hubs.append(make_hub(session, keys, post, patience))
-        try:
-            with serve_monitors(file, board, hubs[0], keys):
-                yield hubs[0]
-        finally:
-            hubs[0].close()
-
-    try:
-        outcome, session = carry_out(keys, plan, noise, place, about, asking)
-        if model is None:
-            written = build_model(outcome)
-            if written.salvaged is not None:
-                warn(f"{written.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
-            note(f"{written.ensemble.n_trees} trees, {len(session.run.survivors)} rounds, written to {out}.")
-        else:
-            found, sites = conclude_evaluation(outcome, model), list_contributors(session)
-            written = found.model
-            print_evaluation(found, sites, out, None)
-            if file.scores:
-                content = json_text(describe_evaluation(found, sites, out, None))
-                check_can_write(file.scores).write_text(content + "\n", encoding="utf-8")
-        note(f"Requests to a site: {max(hubs[0].n_requests.values(), default=0)} at most.")
-    finally:
-        end_log()
-    return written, hubs[0]
-
-
-def make_hub(
-    session: RunSession, keys: tuple[PrivateIdentity, PinnedRoster], post: Post, patience: Patience | None
-) -> FlowerHub:
-    """The hub of a run. Its greeting invites, and what needs no answer waits for the next message: fewer exchanges.
-
-    A greeting travels in the open. A plan may; a model that is evaluated comes, sealed, with the message after it.
-    """
-    task = session.run.task
-    greeting = [encode(invitation_to(task, session.run.run_id))] if isinstance(task, TrainingTask) else []
-
-    def needs_reply(site: str, messages: Sequence[bytes]) -> bool:
-        is_ready = session.run.sites[site].is_ready
-        kinds = {MessageKind(message[_KIND_AT]) for message in messages} - _MAY_WAIT
-        # A site that was invited by its greeting and has said that it is ready need not be asked again.
-        return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
-
-    clock = Clock(time.monotonic, time.sleep, os.urandom, time.time)
-    return FlowerHub(*keys, post, clock, lambda: greeting, needs_reply, patience)
-
-
-@contextmanager
-def serve_monitors(
-    file: CoordinatorFile, board: RunBoard, hub: FlowerHub, keys: tuple[PrivateIdentity, PinnedRoster]
-) -> Iterator[None]:
-    """Let the roster's monitors watch, if the file says where."""
-    if not file.monitor:
-        yield
-        return
-    # The monitors' streams are gRPC's: only a coordinator that is watched needs the extra.
-    from hedgerow.transport.grpc_hub import Monitors, MonitorServer
-
-    monitors = Monitors(keys[1])
-    server = MonitorServer(*keys, Address.parse(file.monitor, "monitor"), monitors)
-    try:
-        note(f"Monitors may watch on port {server.port}.")
-        with publish(board, hub, monitors):
-            yield
-    finally:
-        server.close()
-
-
-# Simulations ----------------------------------------------------------------------------------------------------------
-# Federations that are set up in one place: all of a simulation's, and the keys of Flower's own processes.
-# A simulation has keys, policies and rows of the shipped study for as many sites as Flower has nodes. The rows are
-# public, so everything may lie in one folder; the parties' code is the one of every run.
-
-_POLICY = 'version = 1\ndata_set = "{name}"\nmax_epsilon = 3.0\ndelta = 1e-5\nmin_sites = {n_sites}\n'
-_POLICY += 'noise = ["server"]\n'
-_SITE = """\
-version = 1
-data = "rows.csv"
-identity = "{name}.private.json"
-roster = "../roster.toml"
-policy = "policy.toml"
-plan = "../plan.toml"
-state = "state"
-threads = 1
-"""
-_COORDINATOR = """\
-version = 1
-plan = "plan.toml"
-roster = "roster.toml"
-identity = "coordinator.private.json"
-out = "model.json"
-"""
-_PATIENCE = Patience(poll=0.05, repeat=600.0, longest_repeat=3600.0)
-_JOINING_SECONDS = 120.0
-
-
-def simulate(grid: Grid, post: Post, folder: Path, config: Mapping[str, object]) -> None:
-    """Make a federation of all nodes of a simulation in `folder`, run it, and leave the model there.
-
-    Args:
-        grid: what Flower gives a ServerApp.
-        post: the same as the coordinator's hub takes it.
-        folder: where the files of all parties go.
-        config: the run's configuration: "trees", "batch" and "depth" of the plan.
-    """
-    nodes = wait_for_nodes(grid)
-    model = {name: int(str(config.get(key, default))) for name, key, default in _MODEL}
-    make_federation(folder, len(nodes), model)
-    began = time.monotonic()
-    trained, hub = coordinate(read_coordinator_file(folder / "coordinator.toml"), post, _PATIENCE)
-    print(
-        f"simulation: {len(nodes)} nodes, {trained.ensemble.n_trees} trees, {max(hub.n_requests.values())} exchanges, "
-        f"{time.monotonic() - began:.0f} s.",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-_MODEL = (("n_trees", "trees", 100), ("batch_size", "batch", 25), ("max_depth", "depth", 4))
-
-
-def wait_for_nodes(grid: Grid) -> list[int]:
-    """All nodes of a simulation, when their number does not grow any more; raises UsageError for fewer than three."""
-    deadline, before = time.monotonic() + _JOINING_SECONDS, -1
-    while time.monotonic() < deadline:
-        nodes = sorted(grid.get_node_ids())
-        if len(nodes) == before and len(nodes) >= SMALLEST_COHORT:
-            return nodes
-        before = len(nodes)
-        time.sleep(1.0)
-    raise UsageError("too-few-sites", n_sites=max(before, 0), wanted=SMALLEST_COHORT)
-
-
-def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> None:
-    """Write the files of all parties; raises UsageError when the folder holds a federation already."""
-    if (folder / "roster.toml").exists():
-        raise UsageError("exists", code="out-is-folder", path=folder / "roster.toml")
-    places = {f"site-{number}": partition_file(folder, number).parent for number in range(n_sites)}
-    make_keys(folder, places)
-    columns = load_rand_hie()
-    # All rows of a person are at one site, as the plan declares.
-    people, person = np.unique(columns["zper"], return_inverse=True)
-    owner = (np.random.default_rng(0).permutation(len(people)) % n_sites)[person]
-    for number, (name, place) in enumerate(places.items()):
-        rows = pa.table({name: values[owner == number] for name, values in columns.items()})
-        arrow_csv.write_csv(rows, place / "rows.csv")
-        (place / "policy.toml").write_text(_POLICY.format(name=name, n_sites=SMALLEST_COHORT), encoding="utf-8")
-        (place / "site.toml").write_text(_SITE.format(name=name), encoding="utf-8")
-    (folder / "plan.toml").write_text(_plan(n_sites, model), encoding="utf-8")
-    (folder / "coordinator.toml").write_text(_COORDINATOR, encoding="utf-8")
-
-
-def partition_file(folder: Path, number: int) -> Path:
-    """The site's file of one partition."""
-    return folder / f"site-{number}" / "site.toml"
-
-
-def _plan(n_sites: int, model: Mapping[str, int]) -> str:
-    """The demonstration's plan for all rows, for so many sites, with patience for so many nodes on one machine."""
-    text = rand_hie_plan_text()
-    federation = f"min_sites = {max(SMALLEST_COHORT, n_sites * 2 // 3)}\njoin_timeout = 3600\nround_timeout = 1800"
-    for old, new in (("n_records = 14133", "n_records = 20190"), ("min_sites = 6", federation)):
-        if text.count(old) != 1:
-            raise UsageError("demonstration-plan", old=old)
-        text = text.replace(old, new)
-    return text + "\n[model]\n" + "".join(f"{name} = {value}\n" for name, value in model.items())

@@ -28,6 +28,7 @@ from hedgerow.app.node import NodeOptions, book_file, make_setup, note_book, not
 from hedgerow.app.output import begin_log, note, tell
 from hedgerow.app.owner import approval_command, list_facts
 from hedgerow.app.rows import Load, check_table, loader, with_rows_read
+from hedgerow.carriers import SiteFile, read_site_file, require_version
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession
@@ -43,20 +44,6 @@ from hedgerow.data.adapters import PLAIN
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.sources import file_path, is_url
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
-from hedgerow.flower import SiteFile, read_site_file, require_version
-from hedgerow.flower.envelope import (
-    KEY_BYTES,
-    Envelope,
-    EnvelopeKind,
-    LinkKeys,
-    NodeSocket,
-    messages_in,
-    parse,
-    public_key,
-    require_signature,
-    seal_messages,
-    sign,
-)
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
@@ -72,6 +59,19 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.storage import Database
+from hedgerow.transport.envelope import (
+    KEY_BYTES,
+    Envelope,
+    EnvelopeKind,
+    LinkKeys,
+    NodeSocket,
+    messages_in,
+    parse,
+    public_key,
+    require_signature,
+    seal_messages,
+    sign,
+)
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster, require_pinned
 from hedgerow.trees.binning import cuts_again
 

@@ -1,8 +1,8 @@
-"""Engine `flower`: what travels inside Flower's messages, sealed end to end, so that what carries it cannot read it.
+"""Envelopes: what a carrier hands over, sealed end to end, so that it can neither read nor change it.
 
-A SuperLink stores messages and sees all of them. What one node sends, together with what the others send, would show it
-the sum before its noise; so beneath Flower's own TLS and authentication every message is signed by a key of the roster
-and sealed (X25519, HKDF-SHA256, ChaCha20-Poly1305) for the one party that it is for.
+Who carries a run's messages, such as Flower's SuperLink, sees all of them. What one node sends, together with what the
+others send, would show it the sum before its noise; so every message is signed by a key of the roster and sealed
+(X25519, HKDF-SHA256, ChaCha20-Poly1305) for the one party that it is for.
 
 One *link* is the coordinator's connection to one node, from a greeting to the next. A greeting is signed but open: its
 messages may only be what every party of the run knows (the plan). Greetings and requests are numbered, and a node takes
@@ -57,7 +57,7 @@ class PartKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Envelope(Encoded):
-    """Coordinator (greeting, request) or node (reply, lost), signed: what Flower carries.
+    """Coordinator (greeting, request) or node (reply, lost), signed: what is carried.
 
     The body is a sealed Bundle, bound to the envelope without it; in a greeting it is an open one.
 
@@ -305,7 +305,7 @@ def _receive_all(connection: socket.socket, seconds: float) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What came back for one letter.
+    """What came back for one envelope.
 
     Attributes:
         data: the reply, or None.
