@@ -203,6 +203,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "duckdb": ("DuckDB", "duckdb"),
     "flwr": ("flwr", "flower"),
     "matplotlib": ("matplotlib", "plots"),
+    "mpmath": ("mpmath", "pld"),
     "narwhals": ("narwhals", "sklearn"),
     "onnx": ("onnx", "onnx"),
     "pandas": ("pandas", "experiments"),

@@ -1,7 +1,6 @@
 """What statistics say, as sheets of rows: the same ones are printed on a terminal and stand on a page.
 
-The page is one HTML file, `statistics.html` with its gaps filled in: pictures are inline SVG, and nothing is asked of
-another host.
+Pictures are inline SVG.
 """
 
 from __future__ import annotations
@@ -10,14 +9,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import resources
-from string import Template
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hedgerow.app.document import (
+    render_document,
+    render_figures,
+    render_printed,
+    render_section,
+    render_table,
+    render_text,
+)
 from hedgerow.app.inputs import join_names
 from hedgerow.app.output import print_facts
 from hedgerow.local.survey import TableSurvey
@@ -75,7 +80,7 @@ class Bars:
             for place, (look, height) in enumerate(looks)
             if look
         )
-        return f'<svg class="bars" viewBox="0 0 240 48" preserveAspectRatio="none" role="img">{bars}</svg>'
+        return f'<svg class="bars" viewBox="0 0 240 48" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
 
 
 @dataclass(frozen=True)
@@ -315,28 +320,24 @@ def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
     """
     found, report = survey.statistics, survey.report
     is_curves = isinstance(found, SurvivalCurves)
-    facts = [("records, about", count_text(found.n_records)), ("epsilon", short(report.epsilon))]
-    facts += [("delta", f"{report.delta:g}")]
-    template = resources.files("hedgerow.app").joinpath("statistics.html").read_text(encoding="utf-8")
-    picture = draw_curves(found) if isinstance(found, SurvivalCurves) else ""
-    return Template(template).substitute(
-        title="Survival curves" if is_curves else "Statistics before training",
-        sites=escape(_sites_text(sites)),
-        facts="".join(f'<div><b>{escape(value)}</b><span class="muted">{name}</span></div>' for name, value in facts),
-        voided="".join(f'<p class="void">Void: {escape(reason)}.</p>' for reason in report.voided_by),
-        body=picture + "\n".join(map(_render_sheet, build_sheets(found, is_page=True))),
-        meaning=escape(" ".join(filter(None, (_unknown_text(found), explain_sheets(found))))),
-        report=escape(report.text(subject)),
-    )
+    figures = [("records, about", count_text(found.n_records)), ("epsilon", short(report.epsilon))]
+    figures.append(("delta", f"{report.delta:g}"))
+    sheets = build_sheets(found, is_page=True)
+    body = [
+        render_figures(figures),
+        *(render_text(f"Void: {reason}.", "void") for reason in report.voided_by),
+        draw_curves(found) if isinstance(found, SurvivalCurves) else "",
+        *(render_section(sheet.title, [_render_sheet(sheet)]) for sheet in sheets),
+        render_text(" ".join(filter(None, (_unknown_text(found), explain_sheets(found)))), "muted"),
+        render_section("What it cost", [render_printed(report.text(subject))]),
+    ]
+    title = "Survival curves" if is_curves else "Statistics before training"
+    return render_document(title, f"Noisy sums over {_sites_text(sites)}", body)
 
 
 def _render_sheet(sheet: Sheet) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in sheet.heads)
-    rows = "\n".join(
-        "<tr>" + "".join(f"<td>{c.svg() if isinstance(c, Bars) else escape(c)}</td>" for c in row) + "</tr>"
-        for row in sheet.rows
-    )
-    return f'<h2>{escape(sheet.title)}</h2><div class="wide"><table><tr>{head}</tr>\n{rows}</table></div>'
+    rows = [[cell.svg() if isinstance(cell, Bars) else escape(cell) for cell in row] for row in sheet.rows]
+    return render_table(sheet.title, sheet.heads, rows, is_markup=True)
 
 
 # The picture of curves ------------------------------------------------------------------------------------------------

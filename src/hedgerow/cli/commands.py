@@ -10,6 +10,7 @@ from hedgerow.cli import (
     check,
     coordinator,
     evaluate,
+    evidence,
     join,
     ledger,
     model,
@@ -26,7 +27,7 @@ from hedgerow.cli import (
 from hedgerow.errors import UsageError
 
 GROUPS = (
-    train, plan, privacy, check, survey, evaluate, model, study, join, owner,
+    train, plan, privacy, check, survey, evaluate, model, evidence, study, join, owner,
     ledger, coordinator, node, monitor, parties,
 )  # fmt: skip
 _EXIT_CODES = """\

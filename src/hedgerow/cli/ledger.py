@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
             if policy is None:
                 raise UsageError("usage-needs", option="--lost", other="--policy")
             book.charge_lost(policy.data_set, policy.unit, arguments.lost, policy.delta)
-        content = _content(book, delta)
+        content = book.describe(delta)
         asked = book.invitations()
     finally:
         book.close()
@@ -164,33 +164,6 @@ def _open_store(folder: Path, open_files: ExitStack) -> NodeStore | None:
         if fault.code != "database-locked":
             raise
         raise UsageError("run-in-use", folder=folder) from fault
-
-
-def _content(book: BudgetBook, delta: float) -> dict[str, Any]:
-    names = list(dict.fromkeys(line.data_set for line in book.lines()))
-    return {
-        "delta": delta,
-        "data_sets": [
-            {
-                "data_set": name,
-                "epsilon": book.spent(name, delta),
-                "runs": [
-                    {
-                        "run_id": line.run_id,
-                        "site": line.site,
-                        "plan": line.plan_name,
-                        "plan_digest": line.plan_digest,
-                        "unit": line.unit,
-                        "status": line.status,
-                        "epsilon": line.epsilon(delta),
-                        "begun": line.begun,
-                    }
-                    for line in book.lines(name)
-                ],
-            }
-            for name in names
-        ],
-    }
 
 
 def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:

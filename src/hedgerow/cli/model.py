@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from hedgerow.app.inputs import adapt_table, check_can_write, picture_file
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, note, number, print_json, today, warn, wrap_text
 from hedgerow.cli.options import add_command, add_shared
+from hedgerow.errors import UsageError
 from hedgerow.models.formats import FORMATS
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def add_commands(commands: Any) -> None:
     add_shared(add, "--json")
     add = add_command(commands, "report", report, "print what a model promises")
     add("model", metavar="MODEL")
+    add("--html", metavar="FILE", help="write it as a page, with shapes, bands, importances and calibration")
+    add_shared(add, "--evaluation")
     add_shared(add, "--json")
     add = add_command(commands, "plot", plot, "draw how each feature moves a model's prediction")
     add("model", metavar="MODEL")
@@ -59,8 +62,19 @@ def report(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"model": arguments.model, **model.report.to_dict(), **model.filing(today())})
         return
+    if arguments.evaluation is not None and arguments.html is None:
+        raise UsageError("usage-needs", option="--evaluation", other="--html")
     if model.salvaged is not None:
         warn(model.salvaged.text())
+    if arguments.html is not None:
+        from hedgerow.app.evidence import read_evaluation, render_report
+        from hedgerow.models.model import write_atomically
+
+        out = check_can_write(arguments.html)
+        measured = None if arguments.evaluation is None else read_evaluation(Path(arguments.evaluation))
+        write_atomically(out, render_report(model, today(), measured).encode())
+        note(f"Wrote {out}.")
+        return
     print(wrap_text(model.report_text(today())))
     if model.bounds_text:
         print("\n" + wrap_text(f"Predicts numbers from {model.bounds_text}.", hanging=0))

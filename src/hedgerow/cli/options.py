@@ -103,6 +103,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "metavar": "SHARE",
         "help": "go on though so many of the table's rows are left out (0.1)",
     },
+    "--evaluation": {"metavar": "FILE", "help": "what `hedgerow evaluate --federated --json` printed of this model"},
     "--roster": {"metavar": "ROSTER", "help": "who takes part, and by which keys"},
     "--identity": {"metavar": "FILE", "help": "the coordinator's .private.json"},
     "--connect": {"required": True, "metavar": "HOST:PORT", "help": "the coordinator"},

@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.plan import Plan
@@ -149,6 +150,33 @@ class BudgetBook:
             )
             for run_id, site, state, name, plan, digest, unit, status, events, begun in rows
         ]
+
+    def describe(self, delta: float) -> dict[str, Any]:
+        """Every data set with its runs and what they have cost at a delta, as JSON values: `hedgerow ledger --json`."""
+        names = list(dict.fromkeys(line.data_set for line in self.lines()))
+        return {
+            "delta": delta,
+            "data_sets": [
+                {
+                    "data_set": name,
+                    "epsilon": self.spent(name, delta),
+                    "runs": [
+                        {
+                            "run_id": line.run_id,
+                            "site": line.site,
+                            "plan": line.plan_name,
+                            "plan_digest": line.plan_digest,
+                            "unit": line.unit,
+                            "status": line.status,
+                            "epsilon": line.epsilon(delta),
+                            "begun": line.begun,
+                        }
+                        for line in self.lines(name)
+                    ],
+                }
+                for name in names
+            ],
+        }
 
     def has(self, run_id: bytes) -> bool:
         """Whether this node's part in a run stands in the book."""

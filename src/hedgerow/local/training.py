@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -339,8 +339,21 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
     Raises:
         EnvironmentFault: matplotlib is missing, or the file cannot be written.
     """
+    subtitle = f"{_subtitle(found)} · bars: 95 % of the privacy noise"
+    draw_calibration(found.evaluation.curves, found.model.plan.label.name, subtitle, path)
+
+
+def draw_calibration(
+    curves: Sequence[CalibrationCurve], label: str, subtitle: str, path: str | Path | BinaryIO
+) -> None:
+    """The picture of `plot_calibration`.
+
+    Args:
+        label: its name.
+        path: a file by its ending, or an open one, which gets a PNG.
+    """
     pyplot = pyplot_module()
-    curves = found.evaluation.curves[:MAX_CURVES]
+    curves = curves[:MAX_CURVES]
     with pyplot.rc_context(style()):
         figure, (axis, lower) = pyplot.subplots(
             2, 1, figsize=(5.6, HEIGHT), height_ratios=(4.2, 1), sharex=True, layout="constrained"
@@ -353,7 +366,8 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
             _draw(axis, lower, curve, CLASS_COLOURS[number % len(CLASS_COLOURS)], alone=len(curves) == 1)
         axis.set_xlim(-0.01, 1.01)
         axis.set_ylim(-0.02, 1.02)
-        axis.set_ylabel(_vertical_label(found), color=MUTED)
+        said = curves[0].label_class if len(curves) == 1 else "the class"
+        axis.set_ylabel(f"share of records with {label} = {said}", color=MUTED)
         lower.set_ylabel("of all records", color=MUTED)
         lower.set_ylim(bottom=0)
         lower.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
@@ -361,7 +375,6 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
         lower.set_xlabel("predicted probability", color=MUTED)
         if len(curves) > 1:
             axis.legend(frameon=False, loc="upper left")
-        subtitle = f"{_subtitle(found)} · bars: 95 % of the privacy noise"
         add_titles(figure, "Calibration on held-out rows", subtitle, HEIGHT)
         save_figure(pyplot, figure, path)
 
@@ -377,11 +390,6 @@ def _draw(axis: Any, lower: Any, curve: CalibrationCurve, colour: str, *, alone:
     )  # fmt: skip
     # One thin bar per bin: bins differ in width, and areas would mislead.
     lower.vlines(curve.predicted, 0, curve.share, color=colour, linewidth=4 if alone else 2, alpha=0.6)
-
-
-def _vertical_label(found: FederatedEvaluation) -> str:
-    name, curves = found.model.plan.label.name, found.evaluation.curves
-    return f"share of records with {name} = {curves[0].label_class if len(curves) == 1 else 'the class'}"
 
 
 def _subtitle(found: FederatedEvaluation) -> str:

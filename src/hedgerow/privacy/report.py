@@ -349,7 +349,14 @@ class PrivacyReport(PrivacyContext):
         lines = [self.headline]
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
         lines += [f"  ! Warning: {warning}." for warning in self.warnings]
-        facts = [
+        facts = self.facts(subject, sites)
+        # On a line of its own a digest is not broken, and can be copied.
+        digest = [f"    {self.public.digest}"] if self.public is not None and self.public.digest else []
+        return "\n".join([*lines, *(f"  {name:<17} {text}" for name, text in facts), *digest])
+
+    def facts(self, subject: str = "the model", sites: Sequence[str] = ()) -> list[tuple[str, str]]:
+        """The lines of `text` by name; one without a name goes on with what stands above it. Arguments as there."""
+        return [
             ("epsilon spent", f"{_number(self.epsilon)} at delta {self.delta:.3g}{self._describe_request()}"),
             *(("", line) for line in self._describe_account()),
             ("protects", self._unit()),
@@ -358,9 +365,6 @@ class PrivacyReport(PrivacyContext):
             *([("in words", _in_words(self, subject))] if self.guarantee == "holds" else []),
             *self._limits(sites),
         ]
-        # On a line of its own a digest is not broken, and can be copied.
-        digest = [f"    {self.public.digest}"] if self.public is not None and self.public.digest else []
-        return "\n".join([*lines, *(f"  {name:<17} {text}" for name, text in facts), *digest])
 
     @property
     def headline(self) -> str:

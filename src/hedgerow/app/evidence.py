@@ -1,0 +1,570 @@
+"""The pack that a reviewer signs: a page, its JSON, and an entry for a public registry; and a model's report as a page.
+
+`gather_evidence` makes the JSON, and the page is made of that alone: whatever stands on it is in the JSON, and every
+number there is from the model's file, from what a command printed into a file that was given, or counted from these.
+The words are in `evidence.toml`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import json
+import math
+import platform
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from hedgerow import __version__
+from hedgerow.app.document import (
+    render_contents,
+    render_document,
+    render_facts,
+    render_figures,
+    render_picture,
+    render_printed,
+    render_section,
+    render_table,
+    render_text,
+)
+from hedgerow.app.evaluation import format_title
+from hedgerow.app.inputs import join_names
+from hedgerow.app.output import json_text, number
+from hedgerow.app.recount import recount_ledger
+from hedgerow.client.budget import BudgetBook
+from hedgerow.errors import UsageError
+from hedgerow.evaluation.estimates import CalibrationCurve
+from hedgerow.local.training import draw_calibration
+from hedgerow.models.model import Model, write_atomically
+from hedgerow.models.plots import plot_shapes
+from hedgerow.plan.fields import read_json
+from hedgerow.privacy.ledger import EVALUATION_KINDS
+from hedgerow.privacy.outlook import outlook_facts
+from hedgerow.trees.importances import importances
+
+FILL_IN = "FILL IN"
+_BAND = 1.96
+"""Standard deviations on both sides of an interval of 95 %."""
+_LIBRARIES = ("numpy", "numba", "scipy", "cryptography", "pyarrow", "grpcio", "protobuf")
+_OF_RUNS = ("begun", "status", "epsilon", "unit", "plan")
+_SEEN = ("who", "rows", "one site's sums", "exact totals", "noisy totals")
+Content = dict[str, Any]
+
+
+def _words() -> Content:
+    return tomllib.loads(resources.files("hedgerow.app").joinpath("evidence.toml").read_text(encoding="utf-8"))
+
+
+# What is said ---------------------------------------------------------------------------------------------------------
+
+
+def gather_evidence(
+    model_file: Path, model: Model, date: str, *, book: Path | None, attack: Path | None, evaluation: Path | None,
+    published: Sequence[Path] = (),
+) -> Content:  # fmt: skip
+    """The content of evidence.json.
+
+    Args:
+        model_file, model: the file, and what it holds.
+        date: of the day, as ISO 8601.
+        book: a site's budget book.
+        attack: what `hedgerow attack --json` printed.
+        evaluation: what `hedgerow evaluate --federated --json` printed.
+        published: other files that were published.
+
+    Raises:
+        UsageError: a file has no such JSON.
+        OSError: a file cannot be read.
+        ImportError: without the libraries of the extra "pld".
+    """
+    report = model.report
+    ledger = json.loads(model.ledger.to_json())["releases"]
+    files = [model_file, *([evaluation] if evaluation else []), *published]
+    content: Content = {
+        "written_on": date,
+        "model": {"file": model_file.name, **model.filing(date)},
+        "report": report.to_dict(),
+        "report_text": model.report_text(date),
+        "facts": report.facts(sites=model.sites),
+        "ledger": _group_releases(ledger),
+        "recount": recount_ledger(ledger, report.delta),
+        "budget": None if book is None else _read_book(book, report.delta),
+        "published": [_describe_file(file) for file in files],
+        "attack": None if attack is None else _read_object(attack),
+        "evaluation": None if evaluation is None else read_evaluation(evaluation),
+        "importances": list_importances(model),
+        "software": _describe_software(),
+    }
+    said = _describe(model, content)
+    words = _words()
+    fill = [(item, about, Template(text).substitute(said).strip()) for item, about, text in words["annex"]["card"]]
+    content["model_card"] = [
+        {"item": item, "asks": about, "answer": text or "For the authors."} for item, about, text in fill
+    ]
+    content["impact"] = [[about, Template(text).substitute(said)] for about, text in words["annex"]["impact"]]
+    content["trust"] = _describe_trust(model, words["trust"], said)
+    content["registry"] = _draft_entry(model, content, said, date)
+    return content
+
+
+def read_evaluation(file: Path) -> Content:
+    """What `hedgerow evaluate --federated --json` printed into a file; UsageError for anything else."""
+    found = _read_object(file)
+    try:
+        _read_curves(found)
+        estimates = [found["n_records"], *found["scores"].values()]
+        is_one = all(each.keys() == {"value", "noise_error", "sampling_error"} for each in estimates)
+        is_one = is_one and isinstance(found["cost"]["epsilon"], int | float | str) and "private" not in found
+    except (KeyError, TypeError, ValueError, AttributeError):
+        is_one = False
+    if not is_one:
+        expected = "a file with what `hedgerow evaluate --federated --json` printed"
+        raise UsageError("argument", code="usage", name="--evaluation", value=str(file), expected=expected)
+    return found
+
+
+def list_importances(model: Model) -> list[Content]:
+    """Each feature's share of the importances, the largest first, as the picture of shapes has them."""
+    found = importances(model.ensemble)
+    total = float(found.values.sum())
+    shares = found.values / total if total > 0 else np.zeros_like(found.values)
+    order = np.argsort(-shares, kind="stable")
+    return [{"feature": model.plan.feature_names[place], "share": float(shares[place])} for place in order]
+
+
+def _read_object(file: Path) -> Content:
+    data = file.read_bytes()
+    try:
+        found = read_json(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError(
+            "argument", code="usage", name="FILE", value=str(file), expected="what a command printed with --json"
+        )
+    return found
+
+
+def _read_book(book: Path, delta: float) -> Content:
+    opened = BudgetBook(book)
+    try:
+        return opened.describe(delta)
+    finally:
+        opened.close()
+
+
+def _describe_file(file: Path) -> Content:
+    data = file.read_bytes()
+    return {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+
+
+def _group_releases(ledger: Iterable[Mapping[str, Any]]) -> list[Content]:
+    """Releases of one kind, noise and sensitivity, in one line each, in the order of the first of them."""
+    groups: dict[tuple[Any, ...], int] = {}
+    for release in ledger:
+        key = release["kind"], release["event"]["type"], release["sensitivity"], release["sigma"]
+        groups[key] = groups.get(key, 0) + 1
+    return [
+        {
+            "kind": kind, "noise": noise, "releases": count, "sensitivity": sensitivity, "sigma": sigma,
+            "noise_multiplier": sigma / sensitivity,
+        }
+        for (kind, noise, sensitivity, sigma), count in groups.items()
+    ]  # fmt: skip
+
+
+def _describe_software() -> Content:
+    package = Path(str(resources.files("hedgerow")))
+    hasher = hashlib.sha256()
+    for file in sorted(each for each in package.rglob("*") if each.suffix in (".py", ".toml", ".html", ".css", ".js")):
+        hasher.update(f"{file.relative_to(package).as_posix()}\n".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return {
+        "hedgerow": __version__,
+        "hedgerow_sources_sha256": hasher.hexdigest(),
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+def _describe(model: Model, content: Content) -> dict[str, str]:
+    """What the sentences of `evidence.toml` name."""
+    plan, report, evaluation = model.plan, model.report, content["evaluation"]
+    facts = dict(content["facts"])
+    label = plan.label
+    whom = "a record" if report.unit == "record" else f"a {report.unit}"
+    sites = f"{len(model.sites)} sites: {join_names(model.sites)}" if model.sites else "The file names no sites"
+    trees = f"{model.ensemble.n_trees} trees" if model.ensemble.n_trees else "no tree"
+    n_evaluated = sum(release.kind in EVALUATION_KINDS for release in model.ledger)
+    evaluated = "It was evaluated on rows that sites gave for it." if n_evaluated else "It was not evaluated by sites."
+    scores = [] if evaluation is None else _list_scores(evaluation)
+    performance = "; ".join(f"{name} {value} [{low}, {high}]" for name, value, low, high in scores)
+    names = ", ".join(format_title(name) for name in (evaluation or {"scores": {}})["scores"])
+    counts = [line for line in content["recount"] if "epsilon" in line]
+    recounted = "; ".join(f"{line['epsilon']:.6g} by {line['by']}" for line in counts)
+    origin = content["report"].get("taken_as_public", {}).get("n_records", {}).get("origin", "declared")
+    kind = label.kind.describe(label)
+    bound = f"For {whom} differential privacy bounds what any of this can reach: {facts.get('in words')}"
+    bound = bound if report.guarantee == "holds" else f"No bound holds for this model: {'; '.join(report.voided_by)}."
+    is_exact = any(line["noise"] == "unnoised" for line in content["ledger"])
+    return {
+        "description": f"A model that predicts {label.name} ({label.type}, {kind}) from {len(plan.features)} features, "
+        f"{trees}, trained by the method {plan.model.algorithm} with Hedgerow {model.created_with}.",
+        "label": f"{label.name} ({label.type}, {kind})",
+        "n_features": str(len(plan.features)),
+        "feature_names": ", ".join(plan.feature_names),
+        "sites": sites,
+        "n_records": f"{plan.privacy.n_records:,}",
+        "n_records_origin": origin,
+        "outlook": "; ".join(f"{name}: {text}" for name, text in outlook_facts(plan)),
+        "method": f"{plan.model.algorithm}, {trees}.",
+        "measures": f"{names}, with intervals that count the noise." if names else "None are in this pack.",
+        "performance": performance or "No figures are in this pack.",
+        "by_group": "No figures by group are in this pack.",
+        "evaluated": evaluated,
+        "evaluated_on": f"Evaluation: about {scores[0][1]} records [{scores[0][2]}, {scores[0][3]}]." if scores else "",
+        "output": {
+            "probabilities": "A probability of each class; the program's predicted class is the likeliest one, and no "
+            "other threshold was chosen.",
+            "values": "A number within the label's bounds.",
+            "survival": "A risk, and chances to be without the event at the end of each interval.",
+        }[label.kind.predicts],
+        "bound": bound,
+        "exact": "what follows from totals without noise." if is_exact else "no row, and no exact total.",
+        "releases": facts["releases"],
+        "n_releases": f"{report.n_releases:,}",
+        "n_choices": str(report.n_choices),
+        "n_groups": str(report.n_groups),
+        "before": "see the budget book on this page." if content["budget"] else "none are in this pack.",
+        "attacks": f"{'Figures' if content['attack'] else 'No figures'} of attacks are on this page.",
+        "recounted": recounted or "none of them could.",
+        "agreed_digest": content["model"]["agreed_digest"],
+        "model_file": content["model"]["file"],
+        "version": model.created_with,
+        "clear": ", unless sums are in the clear (below)" if report.sums_in_clear else "",
+    }  # fmt: skip
+
+
+def _describe_trust(model: Model, words: Content, said: Mapping[str, str]) -> Content:
+    report = model.report
+    # An evaluation may have had other noise: who has seen exact totals in either has seen some.
+    own = words["server" if "server" in report.evaluation_modes else report.noise_mode]
+    is_apt = {
+        "clear": report.sums_in_clear, "masks": not report.sums_in_clear, "groups": report.n_groups > 0,
+        "choices": report.n_choices > 0, "spoils": True,
+    }  # fmt: skip
+    notes = [report.trust, own["lies"], *(words["words"][name] for name in is_apt if is_apt[name])]
+    return {
+        "rows": [[Template(cell).substitute(said) for cell in row] for row in own["rows"]],
+        "notes": [Template(each).substitute(said) for each in notes],
+    }
+
+
+def _draft_entry(model: Model, content: Content, said: Mapping[str, str], date: str) -> Content | None:
+    """An entry of the registry's schema; None without a guarantee."""
+    report, facts = model.report, dict(content["facts"])
+    if report.guarantee != "holds":
+        return None
+    public = [("sites", "their names, and that they take part")]
+    public += [] if report.public is None else report.public.facts(report.n_prepared)
+    is_pure = report.accounted_by == "pure"
+    epsilon = float(f"{report.epsilon:.6g}")
+    epsilon = epsilon if epsilon >= report.epsilon else report.epsilon
+    return {
+        "url_slug": re.sub(r"[^a-z0-9]+", "_", model.plan.name.lower()).strip("_") or "model",
+        "status": "Draft",
+        "tier": 3,
+        "deployment": {
+            "basic": {
+                "name": model.plan.name,
+                "data_curators": [f"{FILL_IN}: who publishes the model"],
+                "description": said["description"],
+                "intended_use": f"{FILL_IN}: what the model may be used for",
+                "data_product_type": "Machine learning model",
+                "data_product_region": f"{FILL_IN}: which region the data describe",
+                "publication_date": date,
+            },
+            "dp_variant": {
+                "variant_name": "Pure DP" if is_pure else "Approximate DP",
+                "data_domain": f"Tables of {said['sites']}; columns and bounds by the plan.",
+                "unprotected_quantities": "; ".join(f"{name}: {text}" for name, text in public),
+            },
+            "privacy_loss": {
+                "privacy_unit": "record" if report.unit == "record" else report.unit,
+                "privacy_unit_details": f"{facts['neighbouring data']}. Protected: {facts['protects']}.",
+                "privacy_parameters": {"epsilon": epsilon} | ({} if is_pure else {"delta": report.delta}),
+                "privacy_parameters_details": f"{facts['in words']} Rows of a person: {facts['rows of a person']}.",
+            },
+            "deployment_model": {
+                "model_name": "Local" if report.noise_mode == "local" else "Federated",
+                "model_name_details": f"Noise: {report.noise_mode}.",
+                "actors": report.trust,
+                "release_type": "One release",
+                "release_type_details": f"{facts['one run']}",
+                "data_source_type": "Static",
+                "access_type": "Non-interactive",
+            },
+            "accounting": {
+                "post_processing": "The model is computed from the noisy totals and public facts.",
+                "composition": f"Adaptive composition of {said['n_releases']} releases: {facts['epsilon spent']}.",
+            },
+            "implementation": {
+                "preprocessing_and_hyperparameter_tuning": f"Not covered: {facts['not covered']}.",
+                "mechanisms": f"{', '.join(sorted({line['noise'] for line in content['ledger']}))}, in whole numbers; "
+                f"Hedgerow {model.created_with}.",
+                "justification": f"{FILL_IN}: why this unit, epsilon and delta",
+            },
+            "administrative": {"registry_authors": [f"{FILL_IN}: who fills this in"]},
+        },
+    }  # fmt: skip
+
+
+# The pages ------------------------------------------------------------------------------------------------------------
+
+
+def write_evidence(folder: Path, model: Model, content: Content) -> dict[str, Path]:
+    """Write evidence.html, evidence.json and, where the guarantee holds, registry.yaml; what was there is replaced."""
+    texts = {"evidence.json": json_text(content) + "\n", "evidence.html": render_evidence(model, content)}
+    if content["registry"] is not None:
+        # JSON is YAML.
+        texts["registry.yaml"] = json_text(content["registry"]) + "\n"
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    return {name: folder / name for name in texts}
+
+
+def render_evidence(model: Model, content: Content) -> str:
+    """The page of a pack, from its JSON and the model's pictures."""
+    words = _words()
+    titles, notes = words["layers"], words["notes"]
+    parts: dict[str, list[str]] = {
+        "promise": _render_promise(content),
+        "account": [
+            render_facts(_pick(content["facts"], "releases")),
+            _render_table("Releases", content["ledger"]),
+            render_text(notes["recount"]),
+            render_table("Counted twice", ("by", "epsilon"), _list_counts(content)),
+        ],
+        "trust": [
+            render_table("Who sees what", _SEEN, content["trust"]["rows"]),
+            *map(render_text, content["trust"]["notes"]),
+            render_facts(_pick(content["facts"], "groups of sites", "sums of sites")),
+        ],
+        "gaps": [render_facts(_pick(content["facts"], "not covered")), render_facts(words["gaps"].items())],
+        "public": [render_facts(_pick(content["facts"], "taken as public")), _render_public(content["report"])],
+        "before": _render_budget(content, notes),
+        "published": [render_text(notes["published"]), _render_table("Files", content["published"])],
+        "attacks": _render_attack(content["attack"], notes),
+        "performance": render_performance(content["evaluation"], model, notes),
+        "card": [
+            render_text(notes["card"]),
+            _render_table("TRIPOD+AI", content["model_card"]),
+        ],
+        "impact": [render_facts(map(tuple, content["impact"]))],
+        "registry": [render_text(notes["registry"]), render_printed(json_text(content["registry"]))]
+        if content["registry"]
+        else [render_text(notes["no_registry"])],
+        "software": [
+            render_text(Template(notes["software"]).substitute(version=content["model"]["created_with"])),
+            render_facts(content["software"].items()),
+        ],
+        "sign": [render_text(notes["sign"]), *(render_text(line, "sign") for line in ("Name", "Date, signature"))],
+    }  # fmt: skip
+    body = [render_text(notes["reading"]), render_text(notes["order"], "muted"), render_contents(titles.values())]
+    body += [render_section(titles[name], own) for name, own in parts.items()]
+    subtitle = f"{content['model']['plan_name']}: {content['model']['file']}, {content['written_on']}"
+    return render_document("Evidence for reviewers", subtitle, body)
+
+
+def render_report(model: Model, date: str, evaluation: Content | None) -> str:
+    """A model's report as a page: promise, shapes with their bands, importances, calibration."""
+    notes = _words()["notes"]
+    content = {"report": model.report.to_dict(), "facts": model.report.facts(sites=model.sites)}
+    body = [
+        *_render_promise(content),
+        render_section("How each feature acts", [_render_shapes(model), _render_importances(list_importances(model))]),
+        render_section("How well it predicts", render_performance(evaluation, model, notes)),
+        render_section("The report in full", [render_printed(model.report_text(date))]),
+    ]
+    return render_document(model.plan.name, f"Report of a model of Hedgerow {model.created_with}, {date}", body)
+
+
+def render_performance(evaluation: Content | None, model: Model, notes: Mapping[str, str]) -> list[str]:
+    """Scores with their intervals and curves of calibration, or where to get them."""
+    if evaluation is None:
+        return [render_text(notes["no_evaluation"])]
+    heads = ("measure", "value", "from", "to")
+    parts = [render_text(notes["evaluation"]), render_table("Scores", heads, _list_scores(evaluation))]
+    if evaluation["report"].get("n_releases") != model.report.n_releases:
+        parts.insert(0, render_text(notes["evaluation_other"], "void"))
+    if curves := _read_curves(evaluation):
+        drawn = io.BytesIO()
+        title = "Calibration on held-out rows"
+        draw_calibration(curves, model.plan.label.name, "bars: 95 % of the privacy noise", drawn)
+        parts.append(
+            render_picture(
+                drawn.getvalue(), f"{title}: predicted chance against what happened; the table has the numbers"
+            )
+        )
+        curve_heads = ("class", "predicted", "observed", "from", "to", "share of records")
+        parts.append(render_table(title, curve_heads, _list_calibration(curves)))
+    return [*parts, render_text(notes["site_figures"], "muted")]
+
+
+def _render_promise(content: Content) -> list[str]:
+    report = content["report"]
+    figures = [("guarantee", report["guarantee"]), ("epsilon", dict(content["facts"])["epsilon spent"].split(" ")[0])]
+    figures += [("delta", f"{report['delta']:.3g}"), ("protects", report["unit"])]
+    names = (
+        "epsilon spent",
+        "protects",
+        "neighbouring data",
+        "in words",
+        "rows of a person",
+        "lines of a CSV",
+        "one run",
+    )
+    return [
+        render_figures(figures),
+        *(render_text(f"Void: {reason}.", "void") for reason in report["voided_by"]),
+        *(render_text(f"Warning: {warning}.", "void") for warning in report["warnings"]),
+        render_facts(_pick(content["facts"], *names)),
+    ]
+
+
+def _render_shapes(model: Model) -> str:
+    drawn = io.BytesIO()
+    plot_shapes(model, drawn)
+    return render_picture(
+        drawn.getvalue(), "What each feature adds to the score; pale bands: what the noise alone could have drawn"
+    )
+
+
+def _render_importances(shares: Iterable[Content]) -> str:
+    rows = [(each["feature"], f"{each['share']:.1%}") for each in shares]
+    return render_table("Importances", ("feature", "share of the importances"), rows)
+
+
+def _render_table(title: str, rows: Sequence[Content]) -> str:
+    heads = [name.replace("_", " ") for name in rows[0]] if rows else ["none"]
+    return render_table(title, heads, [[_text(cell) for cell in row.values()] for row in rows])
+
+
+def _render_public(report: Content) -> str:
+    columns = report.get("taken_as_public", {}).get("columns", [])
+    rows = []
+    for each in columns:
+        more = [(name, value) for name, value in each.items() if name not in ("name", "role", "type", "origin")]
+        said = [f"{name.replace('_', ' ')} {_list_text(value)}" for name, value in more]
+        rows.append((each["name"], each["role"], each["type"], each["origin"], "; ".join(said)))
+    return render_table("Public columns", ("column", "role", "type", "from", "values"), rows)
+
+
+def _render_budget(content: Content, notes: Mapping[str, str]) -> list[str]:
+    if content["budget"] is None:
+        return [render_text(notes["no_book"])]
+    parts = [render_text(notes["book"])]
+    for data_set in content["budget"]["data_sets"]:
+        epsilon, delta = _text(data_set["epsilon"]), f"{content['budget']['delta']:.3g}"
+        said = f"{data_set['data_set']}: epsilon {epsilon} together at delta {delta}"
+        own = content["model"]["plan_digest"], content["model"]["agreed_digest"]
+        rows = [
+            (*(_text(run[name] or "?") for name in _OF_RUNS), "yes" if run["plan_digest"] in own else "no")
+            for run in data_set["runs"]
+        ]
+        parts += [render_text(said), render_table(data_set["data_set"], (*_OF_RUNS, "this plan"), rows)]
+    return parts
+
+
+def _render_attack(attack: Content | None, notes: Mapping[str, str]) -> list[str]:
+    if attack is None:
+        return [render_text(notes["no_attack"])]
+    # Only what says of itself that its rows are not private is taken to be so.
+    is_private = attack.get("private", True) is not False
+    rows = [(name, _text(value)) for name, value in _flatten(attack) if name not in ("private", "note")]
+    note = render_text(notes["attack"], "void") if is_private else render_text(notes["attack_public"])
+    return [note, render_table("Attacks", ("figure", "value"), rows)]
+
+
+def _flatten(content: Any, name: str = "") -> list[tuple[str, Any]]:
+    pairs = (
+        content.items() if isinstance(content, dict) else enumerate(content, 1) if isinstance(content, list) else None
+    )
+    if pairs is None:
+        return [(name, content)]
+    return [each for key, own in pairs for each in _flatten(own, f"{name}, {key}" if name else str(key))]
+
+
+def _list_counts(content: Content) -> list[tuple[str, str]]:
+    report = content["report"]
+    counts = [(f"Hedgerow, {report['accounted_by']}", report["epsilon"])]
+    counts += [(f"{line['by']} {line['version']}", line.get("epsilon", line.get("why"))) for line in content["recount"]]
+    # So many digits that they can differ.
+    return [(by, f"{found:.10g}" if isinstance(found, float) else str(found)) for by, found in counts]
+
+
+def _list_scores(evaluation: Content) -> list[tuple[str, str, str, str]]:
+    """Name, value and interval of each score; the number of records first."""
+    found = {"records": evaluation["n_records"], **evaluation["scores"]}
+    return [(format_title(name), *_interval(each)) for name, each in found.items()]
+
+
+def _interval(estimate: Mapping[str, Any]) -> tuple[str, str, str]:
+    value, noise, sampling = (estimate[name] for name in ("value", "noise_error", "sampling_error"))
+    if value is None or not isinstance(noise, int | float):
+        return "not measurable", "", ""
+    reach = _BAND * math.hypot(noise, sampling or 0.0)
+    return number(value), number(value - reach), number(value + reach)
+
+
+def _read_curves(evaluation: Content) -> list[CalibrationCurve]:
+    def numbers(values: Sequence[Any]) -> Any:
+        return np.array(
+            [math.inf if value == "infinite" else math.nan if value is None else value for value in values], float
+        )
+
+    names = "predicted", "observed", "noise_error", "share"
+    return [CalibrationCurve(each["class"], *(numbers(each[name]) for name in names)) for each in evaluation["curves"]]
+
+
+def _list_calibration(curves: Iterable[CalibrationCurve]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for curve in curves:
+        for predicted, observed, error, share in zip(
+            curve.predicted, curve.observed, curve.noise_error, curve.share, strict=True
+        ):
+            if math.isfinite(error):
+                low, high = max(observed - _BAND * error, 0.0), min(observed + _BAND * error, 1.0)
+                rows.append((curve.label_class, *(f"{value:.3f}" for value in (predicted, observed, low, high, share))))
+    return rows
+
+
+def _pick(facts: Iterable[Sequence[str]], *names: str) -> list[tuple[str, str]]:
+    """Some facts by their names, with the lines that go on with them."""
+    found, is_picked = list[tuple[str, str]](), False
+    for name, text in facts:
+        is_picked = name in names if name else is_picked
+        if is_picked:
+            found.append((name, text))
+    return found
+
+
+def _list_text(value: Any) -> str:
+    return (
+        ", ".join(map(_list_text, value))
+        if isinstance(value, list | tuple)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def _text(value: Any) -> str:
+    return number(value, 6) if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

@@ -1,0 +1,318 @@
+"""The pack for reviewers and the page of a report: every figure is found again, and nothing is asked of the network."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hedgerow.app import recount
+from hedgerow.app.evidence import FILL_IN, gather_evidence, render_evidence
+from hedgerow.app.output import json_text, number
+from hedgerow.cli.main import main
+from hedgerow.client.budget import FINISHED, BudgetBook
+from hedgerow.models.model import Model
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import (
+    DiscreteGaussianEvent,
+    DiscreteGaussianSumEvent,
+    DiscreteLaplaceEvent,
+    Event,
+    LocalGaussianEvent,
+    SampledGaussianEvent,
+    SelectionEvent,
+    UnnoisedEvent,
+)
+from hedgerow.privacy.ledger import Ledger, Release
+from hedgerow.privacy.report import PrivacyContext, build_report
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads((ROOT / "tests" / "vectors" / "opendp_deployments_schema.json").read_text(encoding="utf-8"))[
+    "schema"
+]
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+@pytest.fixture(scope="module")
+def evaluated(
+    study: Path, sites: list[str], model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A model that the sites have evaluated, and what that printed."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    out, printed = folder / "model.json", folder / "evaluation.json"
+    with pytest.MonkeyPatch.context() as patch:
+        lines: list[str] = []
+        patch.setattr("hedgerow.cli.evaluate.print_json", lambda content: lines.append(json_text(content)))
+        arguments = ["--federated", *sites, "--epsilon", "3", "--out", str(out), "--json"]
+        assert main(["evaluate", str(model), *arguments]) == 0
+    printed.write_text(lines[0])
+    return out, printed
+
+
+@pytest.fixture(scope="module")
+def pack(evaluated: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a pack of everything: evaluation, book, attack."""
+    folder, (model, evaluation) = tmp_path_factory.mktemp("pack"), evaluated
+    book = BudgetBook(folder / "north-budget.db")
+    book.serve("north", folder)
+    plan = Model.load(model).plan
+    book.reserve(b"\1" * 16, "wards", plan, [DiscreteGaussianEvent(50.0, 100, 3)], (9.0, 1e-6))
+    book.settle(b"\1" * 16, ([DiscreteGaussianEvent(50.0, 100, 3)], {}), FINISHED)
+    book.close()
+    (folder / "attack.json").write_text('{"private": true, "membership": {"auc": 0.5125, "bound": 0.5661}}')
+    options = ["--evaluation", str(evaluation), "--book", str(folder / "north-budget.db")]
+    options += ["--attack", str(folder / "attack.json"), "--out", str(folder / "out")]
+    assert main(["evidence", str(model), *options]) == 0
+    return folder
+
+
+def read_text(page: str) -> str:
+    """What a reader sees."""
+    body = page[page.index("<main>") :]
+    return html.unescape(re.sub(r"<[^>]*>", " ", re.sub(r'(src|href|d|id)="[^"]*"', "", body)))
+
+
+def leaves(content: Any) -> Iterator[Any]:
+    """All plain values in a JSON value."""
+    if isinstance(content, dict | list):
+        for each in content.values() if isinstance(content, dict) else content:
+            yield from leaves(each)
+    else:
+        yield content
+
+
+def forms(value: Any) -> set[str]:
+    """How a page may write a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return set()
+    written = {number(value), number(value, 6), f"{value:.10g}", f"{value:g}", f"{value:.3g}", f"{value:.6g}"}
+    written |= {f"{value:.3f}", f"{100 * value:.1f}"}
+    return written | ({f"{value:,}"} if isinstance(value, int) else set())
+
+
+def intervals(evaluation: dict[str, Any]) -> Iterator[float]:
+    """Both ends of each interval of an evaluation."""
+    for each in [evaluation["n_records"], *evaluation["scores"].values()]:
+        reach = 1.96 * math.hypot(each["noise_error"], each["sampling_error"] or 0.0)
+        yield from (each["value"] - reach, each["value"] + reach)
+    for curve in evaluation["curves"]:
+        for observed, error in zip(curve["observed"], curve["noise_error"], strict=True):
+            if error != "infinite":
+                yield from (max(observed - 1.96 * error, 0.0), min(observed + 1.96 * error, 1.0))
+
+
+def test_every_number_of_the_page_is_found_again(pack: Path) -> None:
+    """A reviewer can trace each figure: it stands in evidence.json, as it is or rounded, or in the page's words."""
+    text = (pack / "out" / "evidence.json").read_text()
+    content = json.loads(text)
+    words = (ROOT / "src" / "hedgerow" / "app" / "evidence.toml").read_text()
+    known = {each for source in (text, words) for each in NUMBER.findall(source)}
+    for value in [*leaves(content), *intervals(content["evaluation"])]:
+        known |= {each for form in forms(value) for each in NUMBER.findall(form)}
+    shown = set(NUMBER.findall(read_text((pack / "out" / "evidence.html").read_text())))
+    assert sorted(shown - known) == []
+
+
+def test_every_part_is_what_a_command_prints(
+    pack: Path, evaluated: tuple[Path, Path], hedgerow: Callable[..., Any]
+) -> None:
+    """Nothing is in the pack that the model, its ledger, a command or a file does not say."""
+    content, (model, evaluation) = json.loads((pack / "out" / "evidence.json").read_text()), evaluated
+    report = hedgerow("report", model, "--json")
+    assert content["report"] == {name: value for name, value in report.items() if name in content["report"]}
+    assert content["model"] == {"file": model.name} | {
+        name: report[name] for name in content["model"] if name != "file"
+    }
+    ledger = json.loads(model.read_text())["ledger"]["releases"]
+    assert sum(line["releases"] for line in content["ledger"]) == len(ledger) == report["n_releases"]
+    for line in content["ledger"]:
+        same = [each for each in ledger if (each["kind"], each["sigma"]) == (line["kind"], line["sigma"])]
+        assert line["noise_multiplier"] == line["sigma"] / line["sensitivity"] and len(same) >= line["releases"]
+    assert content["evaluation"] == json.loads(evaluation.read_text())
+    assert content["attack"] == json.loads((pack / "attack.json").read_text())
+    delta = str(report["delta"])
+    assert content["budget"] == hedgerow("ledger", pack / "north-budget.db", "--delta", delta, "--json")
+    for line, file in zip(content["published"], (model, evaluation), strict=True):
+        assert (line["file"], line["sha256"]) == (file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+    assert math.fsum(each["share"] for each in content["importances"]) == pytest.approx(1)
+
+
+def test_the_page_asks_nothing_of_the_network(pack: Path, evaluated: tuple[Path, Path], tmp_path: Path) -> None:
+    """Both pages open from disk: no script, and nothing but links within the page and pictures that are in it."""
+    model, evaluation = evaluated
+    assert main(["report", str(model), "--html", str(tmp_path / "r.html"), "--evaluation", str(evaluation)]) == 0
+    for page in ((pack / "out" / "evidence.html").read_text(), (tmp_path / "r.html").read_text()):
+        assert "<script" not in page and "url(http" not in page
+        assert set(re.findall(r'(?:src|href)="([^"]{5})', page)) <= {"data:"} | set(re.findall(r'href="(#.{4})', page))
+        ids = set(re.findall(r' id="([^"]+)"', page))
+        assert {anchor for anchor in re.findall(r'href="#([^"]+)"', page)} <= ids
+    assert page.count("<img ") == 2
+
+
+def test_the_entry_is_one_of_the_registry(pack: Path) -> None:
+    """It can be sent to OpenDP's registry of deployments: their schema takes it, with what is to be filled in."""
+    entry = json.loads((pack / "out" / "registry.yaml").read_text())
+    assert list(faults(entry, SCHEMA)) == []
+    assert sum(FILL_IN in str(each) for each in leaves(entry)) == 5
+    # The check itself can fail.
+    entry["deployment"]["basic"] |= {"publication_date": "1/1/2026", "surprise": ""}
+    assert len(list(faults(entry, SCHEMA))) == 2
+
+
+def faults(value: Any, schema: dict[str, Any]) -> Iterator[str]:
+    """What a schema of this kind (draft 7, as far as it uses it) has against a value."""
+    kinds: dict[str, Any] = {"object": dict, "array": list, "string": str, "number": (int, float), "integer": int}
+    wanted = schema.get("type", [])
+    wanted = [wanted] if isinstance(wanted, str) else wanted
+    if wanted and not any(isinstance(value, kinds[each]) for each in wanted):
+        yield f"{value!r} is no {wanted}"
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{value!r} is none of {schema['enum']}"
+    if schema.get("format") == "date":
+        try:
+            datetime.date.fromisoformat(value)
+        except ValueError:
+            yield f"{value!r} is no date"
+    if isinstance(value, dict):
+        yield from (f"{name} is missing" for name in schema.get("required", []) if name not in value)
+        for name, own in value.items():
+            if name in schema["properties"]:
+                yield from faults(own, schema["properties"][name])
+            elif schema.get("additionalProperties") is False:
+                yield f"{name} is unknown"
+    if isinstance(value, list):
+        yield from ([] if len(value) >= schema.get("minItems", 0) else ["too few items"])
+        yield from (each for own in value for each in faults(own, schema["items"]))
+
+
+def releases(*events: Event) -> list[dict[str, Any]]:
+    """A ledger's releases with the noise that the events say, as JSON."""
+    made = []
+    for place, event in enumerate(events):
+        noise = getattr(event, "epsilon", None)
+        ratio = 1 / noise if noise else getattr(event, "noise_multiplier", 0.0)
+        sigma = getattr(event, "sigma", 0) or getattr(event, "share_sigma", 0) * getattr(event, "n_shares", 1) ** 0.5
+        sigma = sigma or (1000.0 if ratio else 0.0)
+        sensitivity = sigma / ratio if ratio else 1.0
+        made.append(Release(f"{place}/LeafSums/x", place, "LeafSums", event, 4, sensitivity, sigma))
+    return json.loads(Ledger(tuple(made)).to_json())["releases"]  # type: ignore[no-any-return]
+
+
+def test_the_second_account_agrees_and_shares_nothing() -> None:
+    """Other libraries find what our accountants find, a little less for the grid or a little more for theirs."""
+    events: list[Event] = [DiscreteGaussianEvent(30.0, 3000, 4)] * 40
+    events += [DiscreteGaussianSumEvent(20.0, 1000, 4, 4)] * 10
+    found = {line["by"]: line["epsilon"] for line in recount.recount_ledger(releases(*events), 1e-5)}
+    ours = get_accountant("gdp").epsilon(events, 1e-5)
+    assert ours * (1 - 1e-4) < found["mpmath"] <= ours and found["dp_accounting"] == pytest.approx(ours, rel=1e-3)
+    # The noise is read from the ledger's own numbers: half of it is told, whatever an event claims.
+    halved = [each | {"sigma": each["sigma"] / 2} for each in releases(*events)]
+    assert recount.recount_ledger(halved, 1e-5)[0]["epsilon"] > 1.9 * ours
+    imports = [
+        node for node in ast.walk(ast.parse(Path(recount.__file__).read_text())) if isinstance(node, ast.ImportFrom)
+    ]
+    assert [each.module for each in imports if (each.module or "").startswith("hedgerow")] == []
+
+
+def test_the_second_account_says_what_it_cannot_tell() -> None:
+    """A kind of release that a library has no like of is named, and no figure stands for it."""
+    pure, sampled = DiscreteLaplaceEvent(0.1), SampledGaussianEvent(2.0, 0.05, 1000, 1, 4)
+    formula, distributions = recount.recount_ledger(releases(pure, pure), 1e-6)
+    assert "why" in formula and distributions["epsilon"] == pytest.approx(0.2, abs=1e-3)
+    assert 0 < recount.recount_ledger(releases(sampled), 1e-5)[1]["epsilon"] < 2
+    for event in (SelectionEvent(0.1), UnnoisedEvent()):
+        assert ["epsilon" in line for line in recount.recount_ledger(releases(event), 1e-5)] == [False, False]
+
+
+@pytest.fixture
+def gather(
+    evaluated: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Model, dict[str, Any]]]:
+    """The content of a pack about the model with other releases and another context, without a second account."""
+    monkeypatch.setattr("hedgerow.app.evidence.recount_ledger", lambda releases, delta: [])
+    file, _ = evaluated
+    model = Model.load(file)
+
+    def gather(ledger: Ledger, **context: Any) -> tuple[Model, dict[str, Any]]:
+        about = replace(PrivacyContext.from_plan(model.plan), **context)
+        other = replace(model, ledger=ledger, report=build_report(ledger, about))
+        return other, gather_evidence(file, other, "2026-01-31", book=None, attack=None, evaluation=None)
+
+    return gather
+
+
+def read_ledger(*events: Event, kind: str = "LeafSums") -> Ledger:
+    """A ledger of releases with these events, of which the last is of that kind."""
+    made = [Release.from_dict(each) for each in releases(*events)]
+    return Ledger((*made[:-1], replace(made[-1], kind=kind)))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "context"),
+    [
+        (read_ledger(DiscreteGaussianEvent(30.0, 3000, 4)), {"seeded": True}),
+        (read_ledger(UnnoisedEvent()), {}),
+        (read_ledger(DiscreteGaussianEvent(30.0, 3000, 4)), {"bounds_from_data": True}),
+    ],
+)
+def test_a_void_guarantee_is_not_sold(
+    ledger: Ledger, context: dict[str, Any], gather: Callable[..., tuple[Model, dict[str, Any]]]
+) -> None:
+    """Of a model without a promise the pack says why, drafts no entry, and bounds no attack."""
+    model, content = gather(ledger, **context)
+    page = read_text(render_evidence(model, content))
+    assert content["registry"] is None and content["report"]["guarantee"] == "void"
+    assert "No bound holds" in page and "differential privacy bounds" not in page
+    assert ("no exact total" in page) == (context != {})
+
+
+SERVER, SHARED = DiscreteGaussianEvent(30.0, 3000, 4), DiscreteGaussianSumEvent(20.0, 1000, 4, 4)
+LOCAL = LocalGaussianEvent(30.0, 3000, 4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "events", "kind", "sees_exact"),
+    [
+        ("server", [SERVER], "LeafSums", True),
+        ("distributed", [SHARED], "LeafSums", False),
+        ("local", [LOCAL], "LeafSums", False),
+        ("distributed", [SHARED, SERVER], "ScoreHistogram", True),
+        ("server", [SERVER, SHARED], "ScoreHistogram", True),
+    ],
+)
+def test_whoever_sees_an_exact_total_is_said_to(
+    mode: str, events: list[Event], kind: str, sees_exact: bool, gather: Callable[..., tuple[Model, dict[str, Any]]]
+) -> None:
+    """In each mode, and where an evaluation had other noise than the training."""
+    _, content = gather(read_ledger(*events, kind=kind), noise_mode=mode)
+    seen = {row[0]: row[3] for row in content["trust"]["rows"]}
+    assert seen["the coordinator"].startswith("yes") == sees_exact
+    assert content["registry"]["deployment"]["deployment_model"]["model_name"] == (
+        "Local" if mode == "local" else "Federated"
+    )
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"private": true, "auc": 0.7}', '{"scores": {"auc": 0.7}}'])
+def test_only_a_noisy_evaluation_is_taken(text: str, model: Path, tmp_path: Path) -> None:
+    """Exact scores of private rows do not come into a page by mistake."""
+    (tmp_path / "scores.json").write_text(text)
+    arguments = [
+        "report",
+        str(model),
+        "--html",
+        str(tmp_path / "r.html"),
+        "--evaluation",
+        str(tmp_path / "scores.json"),
+    ]
+    assert main(arguments) == 2
+    assert not (tmp_path / "r.html").exists()
