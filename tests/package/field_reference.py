@@ -7,7 +7,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from hedgerow import (
     DPLinearClassifier,
     DPLinearRegressor,
 )
+from hedgerow.app.schema import read_sentences
 from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.errors import PlanError
@@ -31,7 +31,11 @@ HEAD = """\
 
 *Every field of a plan, of a site's policy and of the estimators. Reference; made from the declarations by
 `python -m experiments field_reference > docs/fields.md`.* "auto" is decided from public numbers
-([the rule](defaults.md)). "required" has no default."""
+([the rule](defaults.md)). "required" has no default.
+
+Editors that know TOML schemas (taplo, Even Better TOML) underline what a field may not be: the first line of a draft
+names its schema, and `--out` writes that beside it. Of another plan, a policy, a roster or an adapter it is
+`hedgerow schema policy --out policy.schema.json`, and `#:schema ./policy.schema.json` as the first line of the file."""
 ESTIMATORS = (DPGBDTClassifier, DPGBDTRegressor, DPGBDTSurvival, DPLinearClassifier, DPLinearRegressor)
 _NAMES = tuple(one.__name__ for one in ESTIMATORS)
 WHOSE = {_NAMES: "all", _NAMES[:3]: "boosted", _NAMES[3:]: "linear"}
@@ -52,18 +56,6 @@ KINDS = """\
 
 What `query_kinds` may list. `hedgerow privacy` prints those of a training by a plan. A record adds to each sum what its
 bound allows and no more. Noise is added to all of them but `SplitSelection`, of which a choice is drawn."""
-
-
-def sentences(owner: type) -> dict[str, str]:
-    """What a class's docstring says of each of its attributes or parameters, on one line."""
-    text = inspect.cleandoc(owner.__doc__ or "")
-    found: dict[str, str] = {}
-    for part in re.findall(r"^.*:\n((?:[ ]{4}.*(?:\n|$))+)", text, re.MULTILINE):
-        entries = re.split(r"\n(?=\S)", textwrap.dedent(part).strip())
-        for names, _, said in (" ".join(entry.split()).partition(": ") for entry in entries):
-            if not said.startswith("as in `DP"):
-                found |= dict.fromkeys(re.split(r",\s*", names), said)
-    return found
 
 
 def _allowed(field: dataclasses.Field[Any]) -> str:
@@ -91,7 +83,7 @@ def _default(value: Any) -> str:
 
 def table_of_fields(owner: type) -> Iterable[str]:
     """A row for each field of a section; those of one meaning share a row."""
-    said = sentences(owner)
+    said = read_sentences(owner)
     names: dict[tuple[str, str, str], list[str]] = {}
     for field in dataclasses.fields(owner):
         facts = (_allowed(field), _default(field.default), said[field.name].replace("|", r"\|"))
@@ -107,9 +99,9 @@ def table_of_parameters() -> Iterable[str]:
     shared: dict[tuple[str, str, str, str], list[str]] = {}
     for owner in ESTIMATORS:
         # The estimators of numbers and of times leave to that of classes what is the same.
-        said = sentences(DPGBDTClassifier)
+        said = read_sentences(DPGBDTClassifier)
         for each in (DPLinearClassifier,) * (owner is DPLinearRegressor) + owner.__mro__[::-1]:
-            said |= sentences(each)
+            said |= read_sentences(each)
         for name, given in inspect.signature(owner).parameters.items():
             kind = f"`{given.annotation}`".replace(" | ", " or ")
             takers.setdefault((name, kind, _default(given.default), said[name]), []).append(owner.__name__)

@@ -250,6 +250,7 @@ def _show_site(
     """What concerns a site only; returns where the coordinator's policy is, unless the owner has one, and the fit."""
     from hedgerow.app.cost import show_cost
     from hedgerow.app.fit import show_fit
+    from hedgerow.app.schema import write_beside
     from hedgerow.client.policy import parse_policy
     from hedgerow.data.adapters import PLAIN
     from hedgerow.local.forecast import forecast
@@ -272,6 +273,7 @@ def _show_site(
             # How a table is to be read is for its owner to say.
             raise UsageError("invitation-file", where=options.invitation)
         write_atomically(draft, text.encode())
+        write_beside(draft, "policy")
         proposed, own = draft, str(draft)
     if options.adapter is not None:
         _adapt(options, options.adapter, own)

@@ -21,7 +21,7 @@ from hedgerow.app.inputs import is_terminal, join_names, prompt, read_plan, read
 from hedgerow.app.output import name_log, note, print_facts, warn
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, UsageError
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.toml import toml_value
+from hedgerow.plan.toml import schema_line, toml_value
 from hedgerow.privacy.events import scope_events
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal
 from hedgerow.study import (
@@ -182,7 +182,7 @@ def build_policy(proposed: str, data_set: str, noise: str = "distributed") -> st
     """
     # A proposal that names the data as well cannot be read: with a new name for them, their budget would begin again.
     grants = "" if noise == "distributed" or re.search(r"(?m)^\s*noise\b", proposed) else f'noise = ["{noise}"]\n'
-    return f"version = 1\ndata_set = {toml_value(data_set)}\n{grants}{proposed}"
+    return f"{schema_line('policy')}\nversion = 1\ndata_set = {toml_value(data_set)}\n{grants}{proposed}"
 
 
 def invite(

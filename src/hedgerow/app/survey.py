@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hedgerow.app.inputs import adapt_sites, join_names, new_file, read_text
 from hedgerow.app.output import json_text, note
 from hedgerow.app.progress import list_contributors, status
+from hedgerow.app.schema import write_beside
 from hedgerow.app.statistics import draw_curves, render_page
 from hedgerow.data.drafts import ask_about_texts, read_codebook
 from hedgerow.data.fit import explain_lines
@@ -122,6 +123,7 @@ class Survey:
             texts["curves.svg"] = draw_curves(self.found.statistics, is_file=True)
         if self.text:
             save_plan(folder / PLAN, self.text)
+            write_beside(folder / PLAN, "plan")
         for name, text in texts.items():
             write_atomically(folder / name, text.encode())
         return {name: folder / name for name in (*texts, *([PLAN] if self.text else []))}

@@ -6,6 +6,7 @@ With `init --federated` a coordinator has sites find what a plan leaves open, an
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    """Add `plan init` and `plan preset`."""
+    """Add `plan init`, `plan preset` and `schema`."""
     actions = add_group(commands, "plan", "draft a plan")
     add = add_command(actions, "init", init, "draft a commented plan from a table's header")
     command: argparse.ArgumentParser = actions.choices["init"]
@@ -70,6 +71,22 @@ def add_commands(commands: Any) -> None:
     add("--list", action="store_true", help="list all names with their sources")
     add("--plan", metavar="PLAN", help="write the settings over this plan's [model]")
     add("--out", metavar="FILE", help="file to write (default: print it); an existing one is kept")
+    text = "print a JSON Schema, by which editors underline what a file may not say"
+    add = add_command(commands, "schema", schema, text)
+    add("kind", choices=("plan", "policy", "roster", "adapter"), metavar="KIND", help="plan, policy, roster or adapter")
+    add("--out", metavar="FILE", help="file to write (default: print it)")
+
+
+def schema(arguments: argparse.Namespace) -> None:
+    """Print a JSON Schema, or write it where a file's first line says that it is."""
+    from hedgerow.app.schema import build_schema
+    from hedgerow.models.model import write_atomically
+
+    text = f"{json.dumps(build_schema(arguments.kind), indent=1)}\n"
+    if arguments.out is None:
+        print(text, end="")
+    else:
+        write_atomically(check_can_write(arguments.out), text.encode())
 
 
 def init(arguments: argparse.Namespace) -> None:
@@ -127,12 +144,14 @@ def _say_what_cells_suggest(place: Location) -> None:
 
 def _write(text: str, out: Path | None) -> None:
     """Print a draft, or write it and say what is left to do."""
+    from hedgerow.app.schema import write_beside
     from hedgerow.models.model import write_atomically
 
     if out is None:
         print(text, end="")
         return
     write_atomically(out, text.encode())
+    write_beside(out, "plan")
     n_open = len(re.findall(r"^# \w+ = .*# FILL IN", text, re.M))
     kinds = " that go with each type" if re.search("^# type = .*# FILL IN", text, re.M) else ""
     rest = f" In it, fill in the {n_open} lines marked FILL IN{kinds}; then" if n_open else " Now"

@@ -29,6 +29,7 @@ from hedgerow.errors import HedgerowError, PlanError, PolicyRefusal, RemoteProto
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, survey_task
 from hedgerow.plan.fields import (
     MOST_VALUES,
+    allows,
     boolean,
     define_field,
     distinct_texts,
@@ -60,6 +61,7 @@ be known: an owner who agrees to either says so.
 """
 
 
+@allows({"type": "array", "items": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}, "uniqueItems": True})
 def _plan_digests(value: object, path: str) -> tuple[str, ...]:
     """A list of distinct digests of plans, 64 hexadecimal digits each."""
     digests = tuple(digest.lower() for digest in distinct_texts(value, path))

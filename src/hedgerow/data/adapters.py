@@ -34,6 +34,8 @@ from hedgerow.data.tables import Table
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import PlanError, UsageError
 from hedgerow.plan.fields import (
+    allowed_by,
+    allows,
     date_format,
     define_field,
     distinct_texts,
@@ -61,6 +63,7 @@ UNITS: Mapping[str, tuple[float, float]] = {
 _EVERY_COLUMN = ""
 
 
+@allows({"type": "string"})
 def _encoding(value: Any, path: str) -> str:
     """An encoding that CSV files may be declared in."""
     try:
@@ -71,12 +74,18 @@ def _encoding(value: Any, path: str) -> str:
     return str(value)
 
 
+def _by_column(each: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A table of such values, as JSON Schema."""
+    return {"type": "object", "additionalProperties": each}
+
+
 def _require_table(value: Any, path: str, expected: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise refuse(path, value, expected)
     return value
 
 
+@allows(_by_column(allowed_by(text)))
 def _renames(value: Any, path: str) -> tuple[tuple[str, str], ...]:
     found = _require_table(value, path, 'a table such as {age_years = "age"}')
     names = tuple((name, text(new, f"{path}.{name}")) for name, new in found.items())
@@ -85,6 +94,7 @@ def _renames(value: Any, path: str) -> tuple[tuple[str, str], ...]:
     return names
 
 
+@allows(_by_column(_by_column(allowed_by(distinct_texts)["items"])))
 def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     expected = 'a table for each column, such as sex = {M = "male", F = "female"}'
     found = []
@@ -96,17 +106,20 @@ def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], .
     return tuple(found)
 
 
+@allows({"anyOf": [allowed_by(distinct_texts), _by_column(allowed_by(distinct_texts))]})
 def _missing(value: Any, path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if not isinstance(value, Mapping):
         return ((_EVERY_COLUMN, distinct_texts(value, path)),)
     return tuple((column, distinct_texts(own, f"{path}.{column}")) for column, own in value.items())
 
 
+@allows(_by_column(allowed_by(date_format)))
 def _dates(value: Any, path: str) -> tuple[tuple[str, str], ...]:
     found = _require_table(value, path, 'a table of formats, such as {admitted = "%d.%m.%Y"}')
     return tuple((column, date_format(layout, f"{path}.{column}")) for column, layout in found.items())
 
 
+@allows(_by_column({"anyOf": [{"type": "number"}, {"enum": list(UNITS)}]}))
 def _scales(value: Any, path: str) -> tuple[tuple[str, tuple[float, float]], ...]:
     found = []
     for column, own in _require_table(value, path, 'a table of factors, such as {age = "days to years"}').items():

@@ -20,7 +20,7 @@ from hedgerow.plan.draft import Entry
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
 from hedgerow.plan.plan import DECLARED, FOUND, PLAN_VERSION, Feature, Label, Plan, read_feature
 from hedgerow.plan.registry import label_kinds
-from hedgerow.plan.toml import plan_toml, toml_without_label
+from hedgerow.plan.toml import plan_toml, schema_line, toml_without_label
 from hedgerow.privacy.ledger import Ledger, write_prepared_tables
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.outlook import with_buckets
@@ -389,6 +389,7 @@ def usual_epsilon(report: PrivacyReport) -> float:
 
 
 _PREAMBLE = (
+    f"{schema_line('plan')}\n"
     "# A plan of Hedgerow: the one public file that all parties agree on.\n"
     "# Its bounds, categories, classes and number of records were found by noisy sums, which [[prepared]] names\n"
     "# below: privacy.epsilon is for them and the training together, and must stay above what they have cost.\n"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hedgerow.plan.fields import escape_for_terminal, format_day
 from hedgerow.plan.plan import MANY_CATEGORIES, MAX_CATEGORIES, PLAN_VERSION
 from hedgerow.plan.registry import label_kinds
-from hedgerow.plan.toml import OPEN_CLASSES, toml_value
+from hedgerow.plan.toml import OPEN_CLASSES, schema_line, toml_value
 
 _USUAL_EPSILON = 1.0
 
@@ -71,7 +71,7 @@ def _top(bounds_are_public: bool) -> str:
             "# nothing. Where you doubt, take the wider ones; `hedgerow check` shows how a table fits."
         )
     return (
-        "# A plan of Hedgerow: the one public file that all parties agree on.\n"
+        f"{schema_line('plan')}\n# A plan of Hedgerow: the one public file that all parties agree on.\n"
         f'{origin}\nversion = {PLAN_VERSION}\nname = "plan"'
     )
 

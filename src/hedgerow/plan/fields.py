@@ -130,7 +130,30 @@ def _too_deep() -> str:
 
 
 Check = Callable[[Any, str], Any]
+"""Takes a field's value and its dotted path, and returns the value to be kept; PlanError for one that may not be."""
+SomeCheck = TypeVar("SomeCheck", bound=Check)
 Section = TypeVar("Section")
+JsonSchema = Mapping[str, Any]
+
+
+def allows(schema: JsonSchema | Callable[[], JsonSchema]) -> Callable[[SomeCheck], SomeCheck]:
+    """Say beside a check, as JSON Schema, what it allows: all that it accepts, for an editor to underline the rest."""
+
+    def note(check: SomeCheck) -> SomeCheck:
+        vars(check)["schema"] = schema
+        return check
+
+    return note
+
+
+def allowed_by(check: Check) -> JsonSchema:
+    """What a check says that it allows; one that says nothing may allow anything."""
+    schema: JsonSchema | Callable[[], JsonSchema] = vars(check).get("schema", {})
+    return schema() if callable(schema) else schema
+
+
+def _or_words(schema: dict[str, Any], words: tuple[str, ...]) -> JsonSchema:
+    return {"anyOf": [schema, {"enum": list(words)}]} if words else schema
 
 
 def refuse(path: str, found: object, expected: str) -> PlanError:
@@ -150,6 +173,7 @@ def integer(low: int, high: int, *also: str) -> Check:
     """An integer in [low, high], or one of the words in `also`."""
     words = "".join(f', or "{word}"' for word in also)
 
+    @allows(_or_words({"type": "integer", "minimum": low, "maximum": high}, also))
     def check(value: Any, path: str) -> Any:
         if isinstance(value, str) and value in also:
             return value
@@ -165,7 +189,11 @@ def number(low: float, high: float, *also: str, exclusive: bool = False) -> Chec
     words = "".join(f', or "{word}"' for word in also)
     between = "strictly between" if exclusive else "from"
     joiner = "and" if exclusive else "to"
+    least, most = ("exclusiveMinimum", "exclusiveMaximum") if exclusive else ("minimum", "maximum")
+    # JSON has no infinity: editors read that of TOML as null.
+    ends = {"type": "number", least: low, most: high} if high < math.inf else {"type": ["number", "null"], least: low}
 
+    @allows(_or_words(ends, also))
     def check(value: Any, path: str) -> Any:
         if isinstance(value, str) and value in also:
             return value
@@ -185,6 +213,7 @@ def number(low: float, high: float, *also: str, exclusive: bool = False) -> Chec
 def one_of(*words: str) -> Check:
     """One of the given words."""
 
+    @allows({"enum": list(words)})
     def check(value: Any, path: str) -> Any:
         if not isinstance(value, str) or value not in words:
             raise refuse(path, value, "one of " + ", ".join(f'"{word}"' for word in words))
@@ -197,12 +226,14 @@ def some_of(*words: str) -> Check:
     """A list of distinct words out of the given ones."""
     each = one_of(*words)
 
+    @allows({"type": "array", "items": {"enum": list(words)}, "uniqueItems": True})
     def check(value: Any, path: str) -> Any:
         return tuple(each(word, path) for word in distinct_texts(value, path))
 
     return check
 
 
+@allows({"type": "boolean"})
 def boolean(value: Any, path: str) -> bool:
     """true or false."""
     if not isinstance(value, bool):
@@ -210,6 +241,7 @@ def boolean(value: Any, path: str) -> bool:
     return value
 
 
+@allows({"type": "string", "pattern": r"^[^\n]*\S[^\n]*$"})
 def text(value: Any, path: str) -> str:
     """A non-empty line of text."""
     if not isinstance(value, str) or not value.strip() or "\n" in value:
@@ -217,6 +249,7 @@ def text(value: Any, path: str) -> str:
     return value
 
 
+@allows({"type": "array", "items": {"not": {"type": ["array", "object", "null"]}}, "uniqueItems": True})
 def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
     """A list of distinct values, kept as the text in which the data writes them."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
@@ -230,6 +263,7 @@ def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
     return words
 
 
+@allows({"type": "array", "items": {**allowed_by(distinct_texts), "minItems": 1}})
 def groups(value: Any, path: str) -> tuple[tuple[str, ...], ...]:
     """Lists of distinct names, none of them empty."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
@@ -240,6 +274,7 @@ def groups(value: Any, path: str) -> tuple[tuple[str, ...], ...]:
     return found
 
 
+@allows({"type": "array", "items": {"type": "number"}})
 def ascending_numbers(value: Any, path: str) -> tuple[float, ...]:
     """A list of finite numbers, each above the one before."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
@@ -286,6 +321,7 @@ def days_between(low: float, high: float) -> tuple[float, float]:
     return first, max(min(math.ceil(high), LAST_DAY), first + 1)
 
 
+@allows({"type": "string", "pattern": "%"})
 def date_format(value: Any, path: str) -> str:
     """How a date is written: %Y, %m and %d, each once, if so wished %H, %M and %S; other characters for themselves."""
     parts = re.findall("%(.)", text(value, path))

@@ -23,6 +23,7 @@ from typing import Any
 from hedgerow.errors import PlanError
 from hedgerow.plan.fields import (
     MOST_VALUES,
+    allows,
     ascending_numbers,
     boolean,
     date_format,
@@ -58,11 +59,13 @@ a library gives the column, because the caller said so; the private rows, which 
 _ORIGINS = one_of(DECLARED, FOUND, TYPED, READ_OFF)
 
 
+@allows(lambda: {"enum": list(label_kinds())})
 def _label_type(value: Any, path: str) -> Any:
     """The name of a type of label."""
     return one_of(*label_kinds())(value, path)
 
 
+@allows(lambda: {"enum": list(rules_by_method())})
 def _algorithm(value: Any, path: str) -> Any:
     """The name of a method."""
     return one_of(*rules_by_method())(value, path)
@@ -242,6 +245,7 @@ class ModelSection:
     interaction_constraints: tuple[tuple[str, ...], ...] = define_field(groups, ())
 
 
+@allows({"type": ["number", "null"], "exclusiveMinimum": 0})
 def _epsilon(value: Any, path: str) -> Any:
     """A number above 0, or inf."""
     expected = "a number above 0 (inf for a model without privacy)"

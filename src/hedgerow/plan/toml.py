@@ -15,6 +15,16 @@ OPEN_CLASSES = "# classes =   # FILL IN, the positive class last, such as [0, 1]
 _OPEN_BOUNDS = {name: f"# {name} =   # FILL IN, rather too wide than too narrow" for name in ("min", "max")}
 
 
+def schema_file(kind: str) -> str:
+    """The name of the JSON Schema of such files, in their folder: see `hedgerow.app.schema`."""
+    return f"{kind}.schema.json"
+
+
+def schema_line(kind: str) -> str:
+    """The first line of a draft, by which editors find its schema."""
+    return f"#:schema ./{schema_file(kind)}"
+
+
 def plan_toml(plan: Plan) -> str:
     """TOML that `parse_plan` reads back to an equal plan; comments of the file it came from are not kept."""
     table = plan.to_dict()

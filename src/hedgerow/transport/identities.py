@@ -225,7 +225,7 @@ _ROSTER = "The roster"
 """Of private and public files, and of rosters."""
 PRIVATE_SUFFIX = ".private.json"
 PUBLIC_SUFFIX = ".public.toml"
-_FIELDS = {"name", "role", "identity_key", "certificate", "proof"}
+PARTY_FIELDS = {"name", "role", "identity_key", "certificate", "proof"}
 _TOO_OPEN = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -348,7 +348,7 @@ def read_public(path: Path) -> PublicIdentity:
 
 def parse_public(content: object, where: str) -> PublicIdentity:
     """The identity in a table of TOML or JSON; raises UsageError or RemoteProtocolError."""
-    if not isinstance(content, Mapping) or set(content) != _FIELDS:
+    if not isinstance(content, Mapping) or set(content) != PARTY_FIELDS:
         raise UsageError("roster-file", name=where, fault="a party has other fields")
     try:
         return PublicIdentity(

@@ -1,0 +1,126 @@
+"""What a plan, a policy, a roster and an adapter may say, as JSON Schema for editors, out of the declared fields.
+
+It says what each field may be, not what goes with what: `hedgerow privacy`, `node` and `check` ask the whole file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hedgerow.models.model import write_atomically
+from hedgerow.plan.fields import ISO_DATE, allowed_by, text
+from hedgerow.plan.plan import PLAN_VERSION, Feature, FederationSection, Label, ModelSection, Prepared, Privacy
+from hedgerow.plan.registry import sections
+from hedgerow.plan.toml import schema_file
+
+Schema = dict[str, Any]
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_ARE_NAMED: Schema = {"type": "object", "additionalProperties": False}
+
+
+def plan_schema() -> Schema:
+    """Of a plan's file."""
+    feature = describe_section(Feature)
+    for bound in ("min", "max"):
+        # Of a date, which is turned into days before the field's check.
+        own = feature["properties"][bound]
+        feature["properties"][bound] = {"type": ["number", "string"], "pattern": ISO_DATE} | {
+            name: own[name] for name in ("minimum", "maximum", "description")
+        }
+    own = {"privacy": Privacy, "label": Label, "model": ModelSection, "federation": FederationSection, **sections()}
+    properties = {
+        "version": {"const": PLAN_VERSION},
+        "name": allowed_by(text),
+        **{name: describe_section(section) for name, section in own.items()},
+        "features": {"type": "array", "minItems": 1, "items": feature},
+        "prepared": {"type": "array", "items": describe_section(Prepared)},
+    }
+    return _ARE_NAMED | {"properties": properties, "required": ["version", "privacy", "label", "features"]}
+
+
+def policy_schema() -> Schema:
+    """Of a site's policy."""
+    from hedgerow.client.policy import Policy
+
+    return describe_section(Policy)
+
+
+def adapter_schema() -> Schema:
+    """Of a file that says how a site writes its table; a policy is such a file too."""
+    from hedgerow.data.adapters import Adapter
+
+    return {"type": "object", "properties": {"data": describe_section(Adapter)}, "required": ["data"]}
+
+
+def roster_schema() -> Schema:
+    """Of a roster, which `hedgerow roster build` writes."""
+    from hedgerow.protocol.stream import MAX_ROWS
+    from hedgerow.transport.identities import FORMAT_VERSION, PARTY_FIELDS, ROWS_VERSION, Role
+
+    base64 = {"type": "string", "pattern": "^[A-Za-z0-9+/=]+$"}
+    party = {name: base64 for name in sorted(PARTY_FIELDS)} | {"name": allowed_by(text)}
+    required = sorted(PARTY_FIELDS)
+
+    def listed(role: Role, **more: Any) -> Schema:
+        return _ARE_NAMED | {"properties": {**party, "role": {"const": role.value}, **more}, "required": required}
+
+    site = listed(Role.SITE, max_rows={"type": "integer", "minimum": 1, "maximum": MAX_ROWS})
+    properties = {
+        "version": {"enum": [FORMAT_VERSION, ROWS_VERSION]},
+        "epoch": {"type": "integer", "minimum": 1},
+        "coordinator": listed(Role.COORDINATOR),
+        "sites": {"type": "array", "minItems": 1, "items": site},
+        "monitors": {"type": "array", "items": listed(Role.MONITOR)},
+    }
+    return _ARE_NAMED | {"properties": properties, "required": ["version", "epoch", "coordinator", "sites"]}
+
+
+SCHEMAS: dict[str, Callable[[], Schema]] = {
+    "plan": plan_schema, "policy": policy_schema, "roster": roster_schema, "adapter": adapter_schema,
+}  # fmt: skip
+
+
+def build_schema(kind: str) -> Schema:
+    """The schema of a kind of file, one of `SCHEMAS`."""
+    return {"$schema": _DIALECT, "title": f"{kind} of Hedgerow", **SCHEMAS[kind]()}
+
+
+def write_beside(draft: Path, kind: str) -> None:
+    """Write the schema that a draft's first line names, unless there is such a file."""
+    path = draft.with_name(schema_file(kind))
+    if not path.exists():
+        write_atomically(path, f"{json.dumps(build_schema(kind), indent=1)}\n".encode())
+
+
+def describe_section(section: type) -> Schema:
+    """A table of the fields of a dataclass whose fields carry their checks; a field may be such a table itself."""
+    said, properties, required = read_sentences(section), {}, []
+    for field in dataclasses.fields(section):
+        if dataclasses.is_dataclass(field.default):
+            properties[field.name] = describe_section(type(field.default))
+        else:
+            properties[field.name] = {**allowed_by(field.metadata["check"]), "description": said.get(field.name, "")}
+        if field.default is dataclasses.MISSING:
+            required.append(field.name)
+        elif isinstance(field.default, str | int | float) and field.default != "":
+            properties[field.name]["default"] = field.default
+    return _ARE_NAMED | {"properties": properties, "required": required}
+
+
+def read_sentences(owner: type) -> dict[str, str]:
+    """What a class's docstring says of each of its attributes or parameters, on one line."""
+    doc = inspect.cleandoc(owner.__doc__ or "")
+    found: dict[str, str] = {}
+    for part in re.findall(r"^.*:\n((?:[ ]{4}.*(?:\n|$))+)", doc, re.MULTILINE):
+        entries = re.split(r"\n(?=\S)", textwrap.dedent(part).strip())
+        for names, _, said in (" ".join(entry.split()).partition(": ") for entry in entries):
+            if not said.startswith("as in `DP"):
+                found |= dict.fromkeys(re.split(r",\s*", names), said)
+    return found
