@@ -28,7 +28,8 @@ from hedgerow.app.inputs import read_plan, read_policy, signing_key, signing_ros
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import warm_up
 from hedgerow.client.node_session import NodeSession, run_node
-from hedgerow.client.policy import NodeSetup, Policy
+from hedgerow.client.policy import Policy
+from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.errors import EnvironmentFault

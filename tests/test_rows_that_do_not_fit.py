@@ -18,7 +18,8 @@ import pytest
 from hedgerow.app.rows import loader, open_arrivals, raw_loader
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
-from hedgerow.client.policy import NodeSetup, _limit_raw_rows, parse_policy
+from hedgerow.client.policy import parse_policy
+from hedgerow.client.setup import NodeSetup, _limit_raw_rows
 from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import records_from_columns

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hedgerow.client.node import Node, warm_up
-from hedgerow.client.policy import read_early
+from hedgerow.client.setup import read_early
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError
 from hedgerow.methods.registry import resolve

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
-from hedgerow.client.policy import parse_policy, read_plan
+from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, ModelError, PlanError, RemoteProtocolError
 from hedgerow.local.training import train
-from hedgerow.methods.tasks import EvaluationTask
+from hedgerow.methods.tasks import EvaluationTask, read_plan
 from hedgerow.models.model import Model
 from hedgerow.plan.fields import MOST_VALUES, escape_for_terminal, parse_toml, require_plain
 from hedgerow.plan.plan import Plan, parse_plan

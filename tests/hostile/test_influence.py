@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from hedgerow.app.rows import loader, with_rows_read
-from hedgerow.client.node import Node, is_worse_than_constant, select_rows
+from hedgerow.client.node import Node, is_worse_than_constant
 from hedgerow.client.node_session import NodeRun
+from hedgerow.client.setup import select_rows
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, RemoteProtocolError
 from hedgerow.local.training import MaskedAggregation, train

@@ -16,9 +16,11 @@ import pytest
 from hedgerow.carriers import site
 from hedgerow.cli.main import main
 from hedgerow.client.budget import RESERVED, BudgetBook
+from hedgerow.client.joining import check_own_plan
 from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeSession
-from hedgerow.client.policy import NodeSetup, Policy, check_own_plan
+from hedgerow.client.policy import Policy
+from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto import Identity
 from hedgerow.data.site_data import SiteData

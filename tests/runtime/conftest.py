@@ -14,7 +14,8 @@ import pytest
 
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_session import NodeSession, handle
-from hedgerow.client.policy import NodeSetup, Policy
+from hedgerow.client.policy import Policy
+from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto import Identity
 from hedgerow.data.site_data import SiteData

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.policy import Policy, parse_policy, require_moderate
+from hedgerow.client.policy import Policy, parse_policy
+from hedgerow.crypto import Identity
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
-from hedgerow.secagg.messages import EpochParameters
+from hedgerow.secagg.messages import EpochParameters, Roster, Site
 from hedgerow.server.coordinator import build_parameters
 from tests.builders import make_plan
 
@@ -93,11 +94,13 @@ def test_a_policy_lists_the_kinds_of_a_linear_start_as_well(federate: Builder, l
 def test_a_plan_that_would_fill_the_memory_is_refused_before_it_begins() -> None:
     """A coordinator may stop a run, but not a node's machine: the trees of this plan's one batch take gigabytes."""
     plan = make_plan(model={"n_trees": 100_000, "max_depth": 8, "batch_size": "all"})
+    coordinator, *keys = (Identity(bytes([number]) * 32).public for number in range(4))
+    roster = Roster(coordinator, tuple(Site(f"site-{number}", key) for number, key in enumerate(keys)))
     with pytest.raises(PolicyRefusal) as caught:
-        require_moderate(TrainingTask(plan), POLICY.secure_sums.max_length)
+        POLICY.check_task(TrainingTask(plan), roster)
     assert caught.value.code == "plan-too-large"
     largest = make_plan(model={"n_trees": 8192, "max_depth": 8, "batch_size": "all"})
-    require_moderate(TrainingTask(largest), POLICY.secure_sums.max_length)
+    POLICY.check_task(TrainingTask(largest), roster)
 
 
 def test_a_small_cohort_is_refused(federate: Builder) -> None:

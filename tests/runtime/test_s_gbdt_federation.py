@@ -17,7 +17,8 @@ from hedgerow.app.inputs import signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node, SamplingSource, SeededSampling
 from hedgerow.client.node_session import NodeSession, run_node
-from hedgerow.client.policy import NodeSetup, Policy
+from hedgerow.client.policy import Policy
+from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train

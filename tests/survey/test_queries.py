@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.policy import _limit_raw_rows
+from hedgerow.client.setup import _limit_raw_rows
 from hedgerow.data.columns import Place
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.errors import RemoteProtocolError

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hedgerow import DPGBDTClassifier
 from hedgerow.client.node import Node
-from hedgerow.client.policy import digest_rows
+from hedgerow.client.setup import digest_rows
 from hedgerow.data.site_data import HeldValues, SiteData
 from hedgerow.errors import DataError, ModelError
 from hedgerow.local.training import evaluate_federated, train

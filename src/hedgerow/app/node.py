@@ -21,10 +21,11 @@ from hedgerow.app.owner import AtTheNode, approval_command
 from hedgerow.app.progress import note_if_slow
 from hedgerow.app.rows import Load, check_table, loader, open_arrivals, raw_loader, with_rows_read
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.joining import leave
+from hedgerow.client.joining import check_own_plan, leave
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession, compute_patience, run_node
-from hedgerow.client.policy import NodeSetup, Policy, check_own_plan, no_held_out_rows, no_training_rows
+from hedgerow.client.policy import Policy
+from hedgerow.client.setup import NodeSetup, no_held_out_rows, no_training_rows
 from hedgerow.client.state import NodeStore, OwnerDesk, Question
 from hedgerow.data.fit import TableFit
 from hedgerow.data.sources import Location, adapt

@@ -9,7 +9,7 @@ from pathlib import Path
 from hedgerow.app.fit import Seen, Tell, log_fit
 from hedgerow.app.output import note
 from hedgerow.client.node import ArrivalFolder
-from hedgerow.client.policy import (
+from hedgerow.client.setup import (
     NodeSetup,
     no_held_out_rows,
     no_raw_rows,

@@ -30,20 +30,18 @@ from hedgerow.app.owner import approval_command, list_facts
 from hedgerow.app.rows import Load, check_table, loader, with_rows_read
 from hedgerow.carriers import SiteFile, read_site_file, require_version
 from hedgerow.client.budget import BudgetBook
+from hedgerow.client.joining import check_own_plan
 from hedgerow.client.node import available_threads, use_threads, warm_up
 from hedgerow.client.node_session import NodeSession
-from hedgerow.client.policy import (
-    NodeSetup,
-    Policy,
-    check_own_plan,
-    describe_invitation,
-)
+from hedgerow.client.policy import Policy
+from hedgerow.client.setup import NodeSetup
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import database_version
 from hedgerow.data.adapters import PLAIN
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.sources import file_path, is_url
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
+from hedgerow.methods.tasks import read_invitation
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
@@ -200,7 +198,7 @@ class FlowerNode:
                 code = fault.public_code if isinstance(fault, DataError) else fault.code
                 for message in (decode(each, FROM_COORDINATOR) for each in messages):
                     if isinstance(message, Invitation | EvaluationInvitation | SurveyInvitation):
-                        book.note_invitation(describe_invitation(message), fault.code)
+                        book.note_invitation(read_invitation(message)[0], fault.code)
                 return [*hello, encode(Refused(0, code))], b""
             if session.set_aside is not None and is_greeting:
                 self._report(session.set_aside)

@@ -190,10 +190,10 @@ class BudgetBook:
         )
         return rows[0][0] if rows else None
 
-    def is_charged(self, run_id: bytes) -> bool:
-        """Whether this node's line for a run is settled, and the run has cost something."""
-        lines = (line for line in self.lines() if line.run_id == run_id.hex() and line.site == self._site)
-        return any(line.status != RESERVED and line.events for line in lines)
+    def list_charged(self) -> set[bytes]:
+        """The runs that are settled for this node, and have cost something."""
+        lines = (line for line in self.lines() if line.site == self._site)
+        return {bytes.fromhex(line.run_id) for line in lines if line.status != RESERVED and line.events}
 
     def list_reserved(self) -> list[bytes]:
         """The runs that are reserved for this node, in this folder of its."""

@@ -1,8 +1,9 @@
 """Which runs a node takes part in: how a run stands at this node, whether it is joined, and how it is settled.
 
 A node has its state, with the counter beside it, and its budget book; one of them may be lost, older than the others,
-or changed by a crash in between. `NodeFiles` reads them together: a run's `RunStanding` is read once, and `may_join`
-alone decides by it and by what the owner allows. `reserve` and `begin` then write, always in one order:
+or changed by a crash in between. `NodeFiles` reads them together: a run's `RunStanding` is read once, and
+`require_joinable` alone decides by it and by what the owner allows (`require_allowed`). `reserve` and `begin` then
+write, always in one order:
 
 1. the state notes that the run is about to be joined;
 2. the book reserves its whole cost, and settles in the same write what the node leaves for it;
@@ -14,16 +15,18 @@ A crash between any two of them is put right by `NodeFiles.reconcile`, at the ne
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from hedgerow.client.budget import CLOSED, FINISHED, LEFT, MOST_UNUSED_DRAWS, RESERVED, STOPPED, BudgetBook, Charge
-from hedgerow.client.policy import Answers, NodeSetup, answering_node, check_task
+from hedgerow.client.setup import Answers, NodeSetup, build_answers, no_held_out_rows, no_training_rows
 from hedgerow.client.state import JOINING, OPEN, NodeStore, Question, StoredRun
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import NO_HASH
+from hedgerow.transport.identities import format_spoken
 
 _KINDS = {TrainingTask: "training", EvaluationTask: "evaluation", SurveyTask: "survey"}
 
@@ -142,23 +145,101 @@ class NodeFiles:
         """
         # The book knows of runs whose state was lost with the folder that it is kept apart from.
         runs = self.book.draws(plan.digest)
-        paid = {run_id for run_id in set(runs) if self.store.has_masked(run_id) or self.book.is_charged(run_id)}
-        n_unused = sum(run_id not in paid for run_id in runs)
+        charged = self.book.list_charged()
+        n_unused = sum(run_id not in charged and not self.store.has_masked(run_id) for run_id in runs)
         if n_unused >= MOST_UNUSED_DRAWS:
             raise PolicyRefusal("seed-drawn-too-often", n_unused=n_unused, name=plan.name, digest=plan.digest[:12])
+
+
+# What the owner allows -----------------------------------------------------------------------------------------------
+
+
+def check_own_plan(setup: NodeSetup) -> None:
+    """Refuse a plan that the owner's own rules do not allow, before anyone is dialled: raises PolicyRefusal.
+
+    What an evaluation of the plan's model may cost is in its invitation, and is checked then.
+    """
+    setup.policy.check_roster(setup.roster)
+    if setup.plan is None:
+        if setup.policy.surveys and not setup.policy.plans:
+            return
+        if not setup.policy.plans:
+            raise PolicyRefusal("no-pinned-plan")
+        if setup.policy.is_strict:
+            raise PolicyRefusal("rows-without-plan", code="strict-without-plan", line='rows_that_do_not_fit = "refuse"')
+        if setup.policy.limits_fit:
+            raise PolicyRefusal(
+                "rows-without-plan", code="limits-without-plan", line="max_unlisted, max_clamped or refuse_loss"
+            )
+        return
+    if setup.policy.plans:
+        _require_listed(setup.plan, setup.policy.plans)
+    if setup.load_held_out is no_held_out_rows:
+        require_allowed(TrainingTask(setup.plan), setup)
+    else:
+        # Where there are rows for evaluations only, it does not matter who added the noise to the training.
+        is_for_both = setup.load is not no_training_rows
+        setup.policy.check_plan(setup.plan, 0.0, None if is_for_both else setup.policy.noise_of_evaluations[0])
+
+
+def require_allowed(task: Task, setup: NodeSetup) -> None:
+    """Refuse what the owner forbids, whatever the rows: raises PolicyRefusal, RemoteProtocolError or UsageError."""
+    require_pinned(task, setup)
+    if isinstance(task, TrainingTask) and setup.arrivals is not None:
+        setup.arrivals.check(task.plan)
+    setup.policy.check_task(task, setup.roster)
+
+
+def require_pinned(task: Task, setup: NodeSetup) -> None:
+    """Raise PolicyRefusal unless the owner has named the task's plan: "no-pinned-plan" where none is named at all.
+
+    A coordinator that could make plans up would choose bounds, classes and units by which a model, or no more than
+    whether a node takes part, tells of single rows. A survey refuses nothing for what stands in a row: an owner agrees
+    to surveys as such, with the policy's line ``surveys``, beside the plan that they have named. The ends and groups of
+    curves are the coordinator's. With its own noise it would see the exact count of any of them, so `noise` of the
+    policy, "distributed" by default, decides.
+    """
+    if isinstance(task, SurveyTask):
+        if not setup.policy.surveys:
+            raise PolicyRefusal("policy-survey")
+        return
+    if setup.plan is None and not setup.policy.plans:
+        raise PolicyRefusal("no-pinned-plan")
+    # A model's plan says which seed the sites had drawn, where the owner's leaves it to them.
+    is_model = isinstance(task, EvaluationTask)
+    if setup.plan is not None and not task.plan.is_run_of(setup.plan, is_model=is_model):
+        require_same_plan(task.plan, setup.plan)
+    if setup.policy.plans:
+        _require_listed(task.plan, setup.policy.plans, is_model=is_model)
+
+
+def _require_listed(plan: Plan, digests: Collection[str], *, is_model: bool = False) -> None:
+    names = {plan.digest, plan.with_joint_structure().digest} if is_model else {plan.digest}
+    if names.isdisjoint(digests):
+        raise PolicyRefusal("policy-plan", name=plan.name, digest=plan.digest[:12])
+
+
+def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
+    """Raise PolicyRefusal (code "plan-changed") unless the two are one plan."""
+    if offered.digest != own.digest:
+        raise PolicyRefusal(
+            "plan-changed",
+            offered=format_spoken(bytes.fromhex(offered.digest)),
+            own=format_spoken(bytes.fromhex(own.digest)),
+        )
 
 
 # Joining -------------------------------------------------------------------------------------------------------------
 
 
-def may_join(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> None:
+def require_joinable(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> None:
     """Refuse a run that a node is not in and may not take up, whatever its rows and its budget are."""
     here = files.standing(run_id)
     if here.is_over:
         raise PolicyRefusal("run-closed", status=here.in_state)
     if here.is_lost:
         raise PolicyRefusal("state-lost")
-    check_task(task, setup)
+    require_allowed(task, setup)
     known = setup.models | files.store.models()
     if isinstance(task, EvaluationTask) and task.model_digest not in known:
         # The one who chooses the trees chooses which records share a bin; a "model" could be made to single one out.
@@ -168,7 +249,6 @@ def may_join(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> N
     if here.in_state == OPEN:
         raise PolicyRefusal("run-closed", status=OPEN)
     Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
-    setup.policy.check_kinds(task)
 
 
 def reserve(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> Question | None:
@@ -176,7 +256,7 @@ def reserve(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> Qu
 
     Returns what its owner has to be asked first; nothing is written then.
     """
-    may_join(files, setup, run_id, task)
+    require_joinable(files, setup, run_id, task)
     store, book, policy = files.store, files.book, setup.policy
     # Whatever else is reserved for this node will not go on: a node is in one run at a time.
     left = {old: files.charge(old) for old in book.list_reserved() if old != run_id}
@@ -200,7 +280,7 @@ def begin(files: NodeFiles, setup: NodeSetup, run_id: bytes, task: Task) -> tupl
     Nothing before this depends on a row.
     """
     try:
-        node, data_digest = answering_node(task, setup)
+        node, data_digest = build_answers(task, setup)
     except HedgerowError:
         # At nothing, unless the node was in this run before and has lost its database.
         files.close(run_id, LEFT)
@@ -238,9 +318,8 @@ def resume(files: NodeFiles, setup: NodeSetup, stored: StoredRun) -> Answers | P
     """
     run_id = stored.run_id
     try:
-        check_task(stored.task, setup)
-        setup.policy.check_kinds(stored.task)
-        node, data_digest = answering_node(stored.task, setup)
+        require_allowed(stored.task, setup)
+        node, data_digest = build_answers(stored.task, setup)
     except PolicyRefusal as why:
         if files.store.has_masked(run_id):
             became = "It is kept until this node joins another run, and then charged for what it has answered; --leave "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data.site_data import Recoded, SiteData
 from hedgerow.data.sources import file_ending
-from hedgerow.data.units import GOLDEN_MULTIPLIER, mix_words
+from hedgerow.data.units import mix_words
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.sums import EvaluationQuery
 from hedgerow.losses.registry import loss_kind
@@ -50,29 +50,6 @@ _USUAL = {
     "privacy": {"epsilon": 1.0, "delta": 1e-6, "n_records": 1000},
     "model": {"n_trees": 4, "max_depth": 2},
 }
-
-
-# Which rows are used --------------------------------------------------------------------------------------------------
-
-
-def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDArray[np.intp]:
-    """Which of a site's rows are used where it has more than it declares: those whose contents have the least hashes.
-
-    The rule is public and knows nothing but contents: rows that are alike are interchangeable. One row more or less
-    moves at most one other row in or out, so a unit moves sums by no more than one that is *replaced* by another.
-
-    Args:
-        columns: of numbers, each [n_rows].
-        most: >= 0.
-
-    Returns: intp [min(n_rows, most)], in increasing order.
-    """
-    hashes = np.zeros(n_rows, dtype=np.uint64)
-    for number, column in enumerate(columns, start=1):
-        words = np.ascontiguousarray(column)
-        words = words.astype(np.float64).view(np.uint64) if words.dtype.kind == "f" else words.astype(np.uint64)
-        hashes = mix_words(hashes * GOLDEN_MULTIPLIER + mix_words(words + np.uint64(number)))
-    return np.sort(np.argsort(hashes, kind="stable")[:most])
 
 
 # Random draws ---------------------------------------------------------------------------------------------------------

@@ -14,21 +14,15 @@ from math import isqrt
 import numpy as np
 
 from hedgerow.client.budget import ACCEPTED, FINISHED, LEFT, STOPPED, BudgetBook
-from hedgerow.client.joining import NodeFiles, begin, close_reserved, reserve, resume
+from hedgerow.client.joining import NodeFiles, begin, close_reserved, require_same_plan, reserve, resume
 from hedgerow.client.node import ArrivalsOfRun, Node
-from hedgerow.client.policy import (
-    Answers,
-    NodeSetup,
-    describe_invitation,
-    read_task,
-    require_same_plan,
-)
+from hedgerow.client.setup import Answers, NodeSetup
 from hedgerow.client.state import NodeStep, NodeStore, Question, StoredRun
 from hedgerow.codec import digest
 from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import SurveyTask, Task, build_checks, digest_model
+from hedgerow.methods.tasks import SurveyTask, Task, build_checks, digest_model, read_invitation
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
@@ -133,7 +127,7 @@ class NodeSession:
             if isinstance(node, PolicyRefusal):
                 self.set_aside = node
             else:
-                self._resume(stored, node)
+                self._take_up(stored, node).catch_up(stored.releases)
 
     @property
     def run_id(self) -> bytes:
@@ -290,15 +284,18 @@ class NodeSession:
     def _answer_invitation(self, message: Invitation | EvaluationInvitation | SurveyInvitation) -> list[Message]:
         """Answer an invitation; whatever the answer is, the owner can read in the book that it was given."""
         was_asked, self.question, self._deferred = self.question, None, None
+        words, task = read_invitation(message)
         try:
-            answers = self._join_or_ask(message.run_id, read_task(message))
+            if isinstance(task, HedgerowError):
+                raise task
+            answers = self._join_or_ask(message.run_id, task)
         except HedgerowError as fault:
-            self._book.note_invitation(describe_invitation(message), fault.code)
+            self._book.note_invitation(words, fault.code)
             raise
         if self.question is not None:
             self._deferred = message
             return [] if self.question == was_asked else [Deferred()]
-        self._book.note_invitation(describe_invitation(message), ACCEPTED)
+        self._book.note_invitation(words, ACCEPTED)
         return answers
 
     def _join_or_ask(self, run_id: bytes, task: Task) -> list[Message]:
@@ -314,16 +311,17 @@ class NodeSession:
             if self.question is not None:
                 return []
             self._run = None
-            self._resume(*begin(self._files, self._setup, run_id, task))
+            self._take_up(*begin(self._files, self._setup, run_id, task))
         self.state = NodeState.INVITED
         return [Ready(run_id, bytes.fromhex(task.digest))]
 
-    def _resume(self, stored: StoredRun, node: Answers) -> None:
-        """Rebuild scores and state from the store."""
-        self._run = NodeRun(self._setup, self._files, stored, node)
+    def _take_up(self, stored: StoredRun, node: Answers) -> NodeRun:
+        """Be in a run as it stands in the store."""
+        self._run = run = NodeRun(self._setup, self._files, stored, node)
         self.plan, self._unreported_fault = stored.task.plan, stored.fault
-        if self._run.participant is not None:
-            self.state = self._run.state
+        if run.participant is not None:
+            self.state = run.state
+        return run
 
     # The end ---------------------------------------------------------------------------------------------------------
 
@@ -518,8 +516,6 @@ class NodeRun:
                 ArrivalsOfRun(setup.arrivals, self.task.plan, self._store.database, self.run_id, is_closed=is_closed)
             )
         self._take_origin(stored.origin)
-        for release in stored.releases:
-            self._feed(release)
 
     @property
     def plan(self) -> Plan:
@@ -530,6 +526,11 @@ class NodeRun:
     def state(self) -> NodeState:
         """Where a node stands that has just come back to an epoch that is ready."""
         return NodeState.WAITING if self.participant is None else _STATES.get(self.participant.state, NodeState.WAITING)
+
+    def catch_up(self, releases: Iterable[IntVector]) -> None:
+        """Rebuild scores and the replica from the run's releases so far, after a restart."""
+        for release in releases:
+            self._feed(release)
 
     def leave_epoch(self) -> None:
         """The node is invited again, or the run is over: what is set up or ready counts no more."""

@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from hedgerow.errors import PlanError, PrivacyError, RemoteProtocolError
+from hedgerow.errors import HedgerowError, PlanError, PrivacyError, RemoteProtocolError
 from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble, schedule_of_evaluation
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.fields import MOST_VALUES, read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import check_delta, check_epsilon
 from hedgerow.privacy.schedule import Schedule
+from hedgerow.protocol.messages import EvaluationInvitation, Invitation, SurveyInvitation
 from hedgerow.survey.program import SurveyProgram
 from hedgerow.survey.requests import Asked, OpenPlan, OpenTable
 from hedgerow.training.settings import Settings
@@ -237,6 +238,48 @@ def survey_task(about: str, content: bytes) -> SurveyTask:
 
 
 Task = TrainingTask | EvaluationTask | SurveyTask
+
+
+def read_invitation(
+    message: Invitation | EvaluationInvitation | SurveyInvitation,
+) -> tuple[tuple[str, str, str, float], Task | HedgerowError]:
+    """What an invitation asks for, in the words of a site's list of invitations, and what it is for.
+
+    Returns:
+        Kind, digest, name and epsilon, as `hedgerow.client.budget.InvitationLine` has them; and the task, or why it
+        cannot be read.
+    """
+    match message:
+        case SurveyInvitation():
+            kind, content = "survey", message.questions
+        case EvaluationInvitation():
+            kind, content = "evaluation", message.plan
+        case _:
+            kind, content = "training", message.plan
+    words = kind, hashlib.sha256(content).hexdigest(), "(cannot be read)", math.inf
+    task: Task
+    try:
+        if isinstance(message, SurveyInvitation):
+            task = survey_task(message.about, message.questions)
+            return (kind, task.digest, task.plan.name, task.promise[0]), task
+        task = TrainingTask(read_plan(message.plan))
+        words = kind, task.digest, task.plan.name, task.promise[0]
+        if isinstance(message, EvaluationInvitation):
+            words = *words[:3], message.epsilon
+            numbers = message.epsilon, message.delta, message.first_round, message.noise
+            task = EvaluationTask(task.plan, message.model, *numbers)
+        return words, task
+    except HedgerowError as fault:
+        return words, fault
+
+
+def read_plan(content: bytes) -> Plan:
+    """The plan in an invitation; raises RemoteProtocolError."""
+    try:
+        return Plan.from_dict(read_json(content, MOST_VALUES))
+    except (ValueError, AttributeError) as fault:
+        why = f" {fault.what}" if isinstance(fault, PlanError) else ""
+        raise RemoteProtocolError("task-unreadable", code="plan-unreadable", what="plan", why=why) from fault
 
 
 def build_checks(task: Task) -> ReleaseChecks:

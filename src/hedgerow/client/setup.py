@@ -1,0 +1,197 @@
+"""What a node's owner gives it, and how its rows are read for a task.
+
+With a run's cost reserved, `build_answers` reads the rows, no more of them than the roster says, and makes of them what
+answers the task's queries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource
+from hedgerow.client.policy import Policy
+from hedgerow.crypto import Identity
+from hedgerow.data.raw_cells import digest_raw_rows
+from hedgerow.data.site_data import SiteData
+from hedgerow.data.units import GOLDEN_MULTIPLIER, mix_words
+from hedgerow.errors import PolicyRefusal
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.secagg.messages import Roster
+from hedgerow.secagg.transitions import Entropy
+from hedgerow.survey.queries import Column, RawSite, SurveyNode
+from hedgerow.survey.requests import Asked
+
+
+def no_held_out_rows(_: Plan) -> SiteData:
+    """Raise PolicyRefusal: the owner gave no rows to evaluate on."""
+    raise PolicyRefusal("policy-no-rows", code="policy-no-held-out", task="an evaluation", option="--held-out TABLE")
+
+
+def no_training_rows(_: Plan) -> SiteData:
+    """Raise PolicyRefusal: the owner gave no rows to train on."""
+    raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
+
+
+def no_raw_rows(_: Asked) -> RawSite:
+    """Raise PolicyRefusal: the owner gave no rows to train on, which surveys are asked about."""
+    raise PolicyRefusal("policy-no-rows", code="policy-no-training", task="training", option="a table to train on")
+
+
+Answers = Node | EvaluationNode | SurveyNode
+"""What answers the queries of a task."""
+
+
+@dataclass(frozen=True)
+class NodeSetup:
+    """What a node's owner gives it.
+
+    Attributes:
+        site: its name in the roster.
+        identity: its signing key.
+        roster: the roster that it pinned.
+        policy: the owner's rules.
+        entropy: the source of keys and masks: ``os.urandom`` but in tests.
+        noise: the source of its shares of noise.
+        load: reads the site's rows for a plan; DataError when they do not fit.
+        plan: the only plan that it takes part in; None for those whose digests the policy names.
+        n_threads: threads to sum with.
+        load_held_out: reads the rows on which models are evaluated; by default there are none.
+        models: digests of models that the owner lets be evaluated, besides those that this node helped to make.
+        sampling: where samples come from, for plans that draw any; None for the operating system.
+        arrivals: where rows come from while a run goes on; None for nowhere.
+        load_raw: reads the raw cells of the rows to train on, for a survey; by default there are none.
+        tell: takes a sentence that is for the owner alone.
+    """
+
+    site: str
+    identity: Identity
+    roster: Roster
+    policy: Policy
+    entropy: Entropy
+    noise: NoiseSource
+    load: Callable[[Plan], SiteData]
+    plan: Plan | None = None
+    n_threads: int = 1
+    load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
+    models: frozenset[bytes] = frozenset()
+    sampling: SamplingSource | None = None
+    arrivals: ArrivalFolder | None = None
+    load_raw: Callable[[Asked], RawSite] = no_raw_rows
+    tell: Callable[[str], object] = lambda text: None
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows that the roster says this site has; 0 where it does not say."""
+        return self.roster.find_max_rows(self.site)
+
+
+# The rows --------------------------------------------------------------------------------------------------------
+
+
+def select_rows(columns: Iterable[NDArray[Any]], n_rows: int, most: int) -> NDArray[np.intp]:
+    """Which of a site's rows are used where it has more than it declares: those whose contents have the least hashes.
+
+    The rule is public and knows nothing but contents: rows that are alike are interchangeable. One row more or less
+    moves at most one other row in or out, so a unit moves sums by no more than one that is *replaced* by another.
+
+    Args:
+        columns: of numbers, each [n_rows].
+        most: >= 0.
+
+    Returns: intp [min(n_rows, most)], in increasing order.
+    """
+    hashes = np.zeros(n_rows, dtype=np.uint64)
+    for number, column in enumerate(columns, start=1):
+        words = np.ascontiguousarray(column)
+        words = words.astype(np.float64).view(np.uint64) if words.dtype.kind == "f" else words.astype(np.uint64)
+        hashes = mix_words(hashes * GOLDEN_MULTIPLIER + mix_words(words + np.uint64(number)))
+    return np.sort(np.argsort(hashes, kind="stable")[:most])
+
+
+_MORE_ROWS = "rows-beyond-declared"
+
+
+def limit_rows(setup: NodeSetup, data: SiteData) -> SiteData:
+    """The rows, no more than the roster says (`select_rows`); the owner, and no one else, is told of more."""
+    if tell_about_more_rows(setup, data.n_records):
+        places = data.all_places()
+        columns = (*data.codes, data.labels, *(() if places is None else places))
+        return data.only(select_rows(columns, data.n_records, setup.max_rows))
+    return data
+
+
+def tell_about_more_rows(setup: NodeSetup, n_rows: int) -> bool:
+    """Whether there are more rows than the roster says, which the owner is told of then."""
+    is_more = 0 < setup.max_rows < n_rows
+    if is_more:
+        setup.tell(
+            f"This site has {n_rows:,} rows; the roster says that it has at most {setup.max_rows:,}. So many are used, "
+            "chosen by a public rule. For their units the promise is that of replacing one by another: twice mu. Give "
+            f"fewer rows, or agree on a roster with a larger number ({_MORE_ROWS}; private: for this site only)"
+        )
+    return is_more
+
+
+def _limit_raw_rows(setup: NodeSetup, raw: RawSite) -> RawSite:
+    """As `limit_rows`, of raw cells."""
+    if not tell_about_more_rows(setup, raw.n_records):
+        return raw
+    rows = np.arange(raw.n_all) if raw.rows is None else raw.rows
+    words = [word[rows] for column in raw.columns for word in _words(column)]
+    return replace(raw, rows=rows[select_rows(words, len(rows), setup.max_rows)])
+
+
+def _words(column: Column | NDArray[np.floating]) -> list[NDArray[Any]]:
+    """What a column holds, as numbers, each [n_all]."""
+    if isinstance(column, np.ndarray):
+        return [column]
+    texts, codes = column.texts
+    # The last one is for cells without a text, whose code is -1.
+    hashes = np.array([*(crc32(str(text).encode()) for text in texts), 0], dtype=np.uint64)
+    return [column.kinds, hashes[codes]]
+
+
+def build_answers(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
+    """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
+    if isinstance(task, SurveyTask):
+        raw = setup.load_raw(task.asked)
+        cells = _limit_raw_rows(setup, raw)
+        return SurveyNode(setup.site, cells, task.plan.privacy.rows_per_unit), digest_raw_rows(raw)
+    if isinstance(task, EvaluationTask):
+        held_out = setup.load_held_out(task.plan)
+        used = limit_rows(setup, held_out)
+        return EvaluationNode(setup.site, used, task.run_plan, setup.n_threads, setup.noise), digest_rows(held_out)
+    data = setup.load(task.plan)
+    used = limit_rows(setup, data)
+    node = Node(setup.site, used, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
+    return node, digest_rows(data)
+
+
+def digest_rows(data: SiteData) -> bytes:
+    """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
+    hasher, places = hashlib.sha256(), data.all_places()
+    own = [] if places is None else [places.tobytes()]
+    for part in (str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes(), *own):
+        hasher.update(len(part).to_bytes(8, "big"))
+        hasher.update(part)
+    return hasher.digest()
+
+
+def read_early(load: Callable[[Plan], SiteData], plan: Plan | None) -> Callable[[Plan], SiteData]:
+    """`load`, with the rows of `plan` read already; raises DataError when they do not fit.
+
+    A table that cannot be used is for the owner alone to hear of, and at once: the node does not dial then.
+    """
+    if plan is None:
+        return load
+    rows = load(plan)
+    return lambda offered: rows if offered.is_run_of(plan) else load(offered)
