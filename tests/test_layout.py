@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "study": {"plan", "protocol", "crypto", "storage", "transport"},
     "trees": {"plan", "protocol", "losses"},
     "data": {"plan", "protocol", "losses", "privacy", "trees", "survey"},
+    "attacks": {"plan", "protocol", "privacy"},
     "evaluation": {"plan", "protocol", "losses", "privacy", "trees"},
     "survey": {"plan", "protocol", "losses", "privacy", "trees"},
     "training": {"plan", "protocol", "losses", "privacy", "trees", "evaluation"},
@@ -54,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The edges put rooms together. What a party does is in `app`: the command line and the carriers stand on it, and on
 # no other edge; the estimators are a fit in one process and need no party. Nothing but `__main__` imports `cli`.
 MAY_IMPORT["estimators"] = {*MAY_IMPORT["local"], "local"}
-MAY_IMPORT["app"] = {*MAY_IMPORT["local"], "local", "study"}
+MAY_IMPORT["app"] = {*MAY_IMPORT["local"], "local", "study", "attacks"}
 MAY_IMPORT["carriers"] = {*MAY_IMPORT["app"], "app"}
 MAY_IMPORT["testing"] = MAY_IMPORT["client"] | MAY_IMPORT["server"] | {"client", "server"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["carriers"], "carriers", "testing"}
@@ -78,6 +79,7 @@ PURE: dict[str, set[str]] = {
     "losses": {"numpy", "numba"},
     # Threads divide integer sums, which do not depend on how they are divided.
     "trees": {"numpy", "numba", "concurrent"},
+    "attacks": {"numpy", "scipy"},
     "evaluation": {"numpy"},
     "survey": {"numpy"},
     "training": {"numpy", "numba"},

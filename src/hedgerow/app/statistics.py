@@ -293,19 +293,28 @@ def print_statistics(console: Console, found: TableStatistics | SurvivalCurves, 
     print_facts([("sites", _sites_text(names)), ("records", f"about {count_text(found.n_records)}")])
     console.print()
     for sheet in build_sheets(found):
-        table = Table(
-            box=box.SIMPLE_HEAD, title=sheet.title, title_justify="left", title_style="bold", pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )  # fmt: skip
-        table.add_column(sheet.heads[0], overflow="fold", style="green", min_width=8, max_width=18)
-        for name in sheet.heads[1:]:
-            table.add_column(name, overflow="fold", no_wrap=name in _UNBROKEN)
-        for row in sheet.rows:
-            table.add_row(*(Text(str(cell), style="green" if isinstance(cell, Bars) else "") for cell in row))
-        console.print(table)
+        print_sheet(console, sheet)
     if said := _unknown_text(found):
         console.print(Text(f"{said}\n"))
     console.print(Text(f"{explain_sheets(found)}\n", style="dim"))
+
+
+def print_sheet(console: Console, sheet: Sheet, *, widest: int = 18) -> None:
+    """A sheet on a terminal.
+
+    Args:
+        widest: columns of the terminal for the first of the sheet.
+    """
+    table = Table(
+        box=box.SIMPLE_HEAD, title=sheet.title, title_justify="left", title_style="bold", pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    table.add_column(sheet.heads[0], overflow="fold", style="green", min_width=8, max_width=widest)
+    for name in sheet.heads[1:]:
+        table.add_column(name, overflow="fold", no_wrap=name in _UNBROKEN)
+    for row in sheet.rows:
+        table.add_row(*(Text(str(cell), style="green" if isinstance(cell, Bars) else "") for cell in row))
+    console.print(table)
 
 
 def _sites_text(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from hedgerow import __version__
 from hedgerow.cli import (
+    attack,
     check,
     coordinator,
     evaluate,
@@ -27,7 +28,7 @@ from hedgerow.cli import (
 from hedgerow.errors import UsageError
 
 GROUPS = (
-    train, plan, privacy, check, survey, evaluate, model, evidence, study, join, owner,
+    train, plan, privacy, check, survey, evaluate, attack, model, evidence, study, join, owner,
     ledger, coordinator, node, monitor, parties,
 )  # fmt: skip
 _EXIT_CODES = """\

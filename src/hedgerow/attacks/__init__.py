@@ -1,0 +1,1 @@
+"""What an adversary can compute from releases and models, and how much of it a ledger allows; see docs/attack.md."""

@@ -1,0 +1,123 @@
+"""Attacks as arithmetic: what releases and scores say of who was in the data. No randomness, no models.
+
+A release is a sum over records under noise, and what a record of any kind adds to it is public: its scores follow from
+its own cells and from earlier releases. So with v_i what candidate i adds to all releases, in standard deviations of
+their noise, and c_i how often it is in the data,
+
+    released = c_1 v_1 + ... + c_n v_n + noise,      noise ~ N(0, 1) in each entry.
+
+All that an adversary can do with it follows from the products <v_i, v_j> and <v_i, released>. That v_i depends on
+earlier releases changes nothing: given these, each release is such a sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.optimize import nnls
+
+from hedgerow.attacks.measures import Bools, Floats
+
+SPREAD = 4.0
+"""One over the variance of whether a candidate is in the data, with a chance of one half."""
+
+
+class Products:
+    """The products of what candidates add to releases, collected release by release.
+
+    Attributes:
+        gram: [n, n], <v_i, v_j>.
+        matches: [n], <v_i, released>.
+    """
+
+    def __init__(self, n_candidates: int) -> None:
+        self.gram: Floats = np.zeros((n_candidates, n_candidates))
+        self.matches: Floats = np.zeros(n_candidates)
+
+    def add(self, vectors: Floats, released: Floats, sigma: float) -> None:
+        """Take a release in.
+
+        Args:
+            vectors: [n, length], what each candidate adds.
+            released: [length].
+            sigma: standard deviation of the noise, > 0.
+        """
+        own = vectors / sigma
+        self.gram += own @ own.T
+        self.matches += own @ (released / sigma)
+
+
+def infer_from_sums(products: Products) -> tuple[Floats, Floats]:
+    """Whether each candidate is in the data, for who knows all candidates and that each is in it by a coin.
+
+    The sum of the others is taken for a Gaussian of their mean and covariance. Then the log-likelihood ratio is
+    <S^-1 v_i, released - mean - v_i / 2>, with S the covariance of the noise and the others; by the formulas of
+    Woodbury and of Sherman and Morrison it is (H t)_i / H_ii with H = (G + 4)^-1 and t = <v, released> - G 1 / 2. It
+    is most powerful among linear statistics. The attack of Homer et al. 2008, as Dwork et al. 2015 (FOCS) analyse it,
+    in these sums.
+
+    Returns: the ratios [n], and mu² of the test [n]: H_ii^-1 - 4, at most |v_i|².
+    """
+    n = len(products.gram)
+    factor = cho_factor(products.gram + SPREAD * np.eye(n), lower=True)
+    centred = products.matches - products.gram.sum(axis=1) / 2
+    diagonal = np.diag(cho_solve(factor, np.eye(n)))
+    return cho_solve(factor, centred) / diagonal, np.maximum(1 / diagonal - SPREAD, 0.0)
+
+
+def infer_from_scores(signals: Floats, present: Bools) -> Floats:
+    """Whether each row was in each model's data, by what other models say of it (LiRA, Carlini et al. 2022, S&P).
+
+    For each model the log-ratio of two Gaussians of one covariance, fitted to all other models with and without the
+    row (arXiv 2112.03570, section IV; their online attack). A row that is in all or in none of the others says nothing.
+
+    Args:
+        signals: [n_models, n, n_signals], what models say of rows.
+        present: [n_models, n].
+
+    Returns: [n_models, n].
+    """
+    found = np.zeros(present.shape)
+    for model in range(len(signals)):
+        others = np.arange(len(signals)) != model
+        inside, own = present[others][..., None], signals[others]
+        n_inside, n_outside = inside.sum(axis=0), (~inside).sum(axis=0)
+        means = [
+            np.where(which, own, 0).sum(axis=0) / np.maximum(count, 1)
+            for which, count in ((inside, n_inside), (~inside, n_outside))
+        ]
+        variance = ((own - np.where(inside, *means)) ** 2).sum(axis=0) / max(1, len(own) - 2)
+        here = signals[model]
+        gain = ((here - means[1]) ** 2 - (here - means[0]) ** 2) / (2 * np.maximum(variance, 1e-12))
+        found[model] = np.where((n_inside > 0) & (n_outside > 0), gain, 0.0).sum(axis=1)
+    return found
+
+
+def reconstruct(products: Products, n_records: int) -> NDArray[np.int64]:
+    """The table that explains the releases best, of candidates that hold all of its records: int64 [n], how often each.
+
+    Least squares over counts that are not negative, as Dinur and Nissim 2003 (PODS) reconstruct from sums; then the
+    largest, until there are as many as records.
+    """
+    n = len(products.gram)
+    # Candidates that add the same cannot be told apart; the ridge shares out what they add, and hardly more.
+    factor = cholesky(products.gram + np.eye(n), lower=True)
+    target = solve_triangular(factor, products.matches, lower=True)
+    counts, _ = nnls(factor.T, target, maxiter=30 * n)
+    guess, left = np.zeros(n, dtype=np.int64), n_records
+    for candidate in np.argsort(-counts, kind="stable"):
+        guess[candidate] = min(left, max(1, round(counts[candidate])))
+        left -= int(guess[candidate])
+        if not left:
+            break
+    return guess
+
+
+def share_found(guess: NDArray[np.int64], truth: NDArray[np.int64]) -> tuple[float, float]:
+    """The share of all records that are guessed, and of those of a kind that is there once (nan for none)."""
+    unique = truth == 1
+    found = np.minimum(guess, truth)
+    return float(found.sum() / max(1, truth.sum())), float((guess[unique] >= 1).mean()) if unique.any() else float(
+        "nan"
+    )

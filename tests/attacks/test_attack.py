@@ -1,0 +1,118 @@
+"""The attacks on real runs: what they find where nothing protects, and that planted faults do not pass."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hedgerow.app import attack as attacks
+from hedgerow.app.attack import Attack, Target, attack
+from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
+from hedgerow.local.simulation import simulate_records
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import NoiseSource, SystemNoise
+from tests.builders import FEATURES, LABELS, bare_plan
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few models, few rows."""
+    for name, value in (("N_SHADOWS", 6), ("N_RUNS", 3), ("N_CORNERS", 6), ("N_ALTERED", 4), ("N_CHANCES", 5)):
+        monkeypatch.setattr(attacks, name, value)
+
+
+def plan_of(label: str = "binary", **fields: Any) -> Plan:
+    return bare_plan(LABELS[label], FEATURES, structure_seed=5, **{"n_records": 60, "n_trees": 8, **fields})
+
+
+def made(plan: Plan) -> SiteRows:
+    return site_rows_from_records([simulate_records(plan, 60, seed=1)], plan)
+
+
+def found_in(plan: Plan, **faults: Any) -> Attack:
+    return attack(Target(plan, made(plan), **faults), np.random.default_rng(1))
+
+
+class HalfNoise(SystemNoise):
+    """A fault: noise of half the size."""
+
+    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
+        return super().sample(max(1, sigma // 2), length, purpose)
+
+
+def half_noise() -> NoiseSource:
+    return HalfNoise(os.urandom)
+
+
+class CountsFirstTwice(Node):
+    """A fault: the first record of a site is counted twice."""
+
+    def __init__(self, site: str, data: SiteData, *further: Any) -> None:
+        twice = np.append(np.arange(data.n_records), 0)
+        super().__init__(site, data.only(twice), *further)
+
+
+@pytest.mark.parametrize("label", sorted(LABELS))
+def test_a_sound_run_passes(label: str) -> None:
+    """Every kind of label: sums are what single rows add, none adds more than its sensitivity, and noise is whole."""
+    found = found_in(plan_of(label))
+    assert found.findings == ()
+    assert found.signal.is_additive
+    assert 0 < found.signal.mean <= found.signal.largest <= 1
+    assert found.signal.planted <= 1
+
+
+def test_half_the_noise_is_found() -> None:
+    """Noise of half the size is a quarter of its variance."""
+    found = found_in(plan_of(n_trees=30), noise=half_noise)
+    assert any("variance" in finding for finding in found.findings)
+    assert found.signal.kinds[0].noise == pytest.approx(0.25, abs=0.08)
+
+
+def test_a_record_that_counts_twice_is_found() -> None:
+    """A record that is in a sum twice adds four times the squared sensitivity."""
+    found = found_in(plan_of(), node=CountsFirstTwice)
+    assert found.signal.is_additive is False
+    assert found.signal.excess > 3.9
+    assert len(found.findings) >= 3
+
+
+def test_without_noise_the_attacks_find_members_and_the_table() -> None:
+    """The attacks have power: where nothing protects, releases and the model file alone show who was there."""
+    found = found_in(plan_of(epsilon=np.inf, n_trees=60))
+    told = {(one.attack, one.targets): one.found.auc.value for one in found.membership}
+    assert told["releases", "all"] > 0.95
+    assert {one.source: one.share > 0.95 for one in found.reconstruction} == {"releases": True, "model file": True}
+    assert all(one.chance < 0.6 for one in found.reconstruction)
+    assert found.bound.auc == 1
+
+
+def test_rows_of_one_person_are_attacked_together() -> None:
+    """Where a plan protects persons, a target is a person with as many rows as the plan uses, and no more."""
+    plan = plan_of(unit="person", max_rows_per_unit=2)
+    rows = made(plan)
+    rows = replace(rows, unit=np.array([f"p{row // 3}" for row in range(60)]))
+    target = Target(plan, rows)
+    assert len(target.units) == 20
+    assert {len(unit) for unit in target.units} == {2}
+    found = attack(target, np.random.default_rng(1))
+    assert found.findings == ()
+    # Two rows of one person that pull alike spend what is charged; single rows would spend a quarter of it.
+    assert found.signal.planted > 0.9
+
+
+@pytest.mark.parametrize(
+    "fields", [{"algorithm": "adassp"}, {"algorithm": "s-gbdt"}, {"algorithm": "dp-xgboost"}, {"noise": "local"}]
+)
+def test_other_methods_and_noise_are_attacked_as_well(fields: dict[str, Any]) -> None:
+    """Samples, choices, Laplace noise, matrices and noise of each record: what can be looked at is, and fits."""
+    plan = bare_plan(LABELS["binary"], FEATURES, structure_seed=5, n_records=60, **fields)
+    found = found_in(plan)
+    assert found.findings == ()
+    assert 0.5 <= found.bound.auc < 0.8
