@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.trees.binning import FeatureGrid, build_grid
+from hedgerow.data.units import float_bounds
+from hedgerow.trees import binning
+from hedgerow.trees.binning import FeatureGrid, Grid, build_grid
 from tests.builders import make_plan
 
 METHODS = ["adaptive", "uniform", "log", "iterative_hessian"]
@@ -16,6 +21,14 @@ RANGES = [
     (0, 1), (-1, 1), (0, 4), (-3e38, 3e38), (0, 3e38), (-3e38, 0), (0, 1e-44), (-1e-40, 1e-40), (0, 1e-38),
     (1e30, 1.0000000001e30), (1e6, 1e6 + 1), (-5, -4), (-1e-3, 1e6), (16777216, 16777220),
 ]  # fmt: skip
+
+
+@pytest.fixture(params=[0, binning.FEW_VALUES], ids=["kernel", "search"], scope="module", autouse=True)
+def most_searched(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test by the kernel and by the search that stands in for it where values are few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binning, "FEW_VALUES", request.param)
+        yield
 
 
 def grid_of(low: float, high: float, method: str, spacing: str, integer: bool) -> FeatureGrid:
@@ -50,7 +63,9 @@ def test_codes_are_those_of_a_plain_search(method: str, spacing: str, integer: b
     for low, high in RANGES:
         grid = grid_of(low, high, method, spacing, integer)
         values = telling_values(grid)
-        np.testing.assert_array_equal(grid.encode(values), oracle(grid, values), err_msg=f"{low} to {high}")
+        np.testing.assert_array_equal(
+            Grid((grid,)).encode((values,))[0], oracle(grid, values), err_msg=f"{low} to {high}"
+        )
 
 
 @settings(max_examples=150)
@@ -62,7 +77,7 @@ def test_codes_of_arbitrary_edges_and_values(data: st.DataObject) -> None:
     grid = FeatureGrid(edges)
     values = np.array(data.draw(st.lists(st.floats(width=32), max_size=20)), dtype=np.float32)
     values = np.concatenate([values, telling_values(grid)])
-    np.testing.assert_array_equal(grid.encode(values), oracle(grid, values))
+    np.testing.assert_array_equal(Grid((grid,)).encode((values,))[0], oracle(grid, values))
 
 
 def test_values_are_compared_in_single_precision() -> None:
@@ -99,12 +114,31 @@ def test_the_matrix_kernel_bins_as_columns_do(method: str, dtype: type) -> None:
         np.testing.assert_array_equal(codes, expected)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_values_beyond_bounds_are_counted_while_they_are_binned(order: str) -> None:
+    """Owners are told of clamped columns: exact counts, in single precision, none of missing values, by any threads."""
+    random = np.random.default_rng(0)
+    features: list[dict[str, Any]] = [
+        {"name": f"x{i}", "type": "numeric", "min": low, "max": high} for i, (low, high) in enumerate(RANGES)
+    ]
+    plan = make_plan(features=features)
+    draws = random.normal(size=(45_000, len(features))) * 3
+    matrix = np.asfortranarray(draws) if order == "F" else draws
+    matrix[random.random(matrix.shape) < 0.1] = np.nan
+    bounds, single = float_bounds(plan), matrix.astype(np.float32)
+    expected = ((single < bounds[0]) | (single > bounds[1])).sum(axis=0).tolist()
+    for n_threads in (1, 2):
+        codes, found = build_grid(plan).encode_and_count(matrix, bounds, n_threads)
+        assert found.tolist() == expected
+        np.testing.assert_array_equal(codes, build_grid(plan).encode(tuple(single.T)))
+
+
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_bytes_are_used_as_long_as_every_code_fits(method: str, integer: bool) -> None:
     """256 codes fit a byte, 257 do not: a code that wrapped round would be another cell."""
     for top in (1, 100, 252, 253, 254, 10_000):
-        features = [
+        features: list[dict[str, Any]] = [
             {"name": "x", "type": "numeric", "min": 0, "max": top, "integer": integer},
             {"name": "c", "type": "categorical", "categories": [str(i) for i in range(250)]},
         ]

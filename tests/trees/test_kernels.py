@@ -250,8 +250,9 @@ def test_histograms_equal_a_slow_count(data: st.DataObject) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
-def test_what_is_mapped_from_a_file_compiles_nothing_once_more() -> None:
+def test_what_is_mapped_from_a_file_compiles_nothing_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that share a large model and its rows map them read only; predictions stay and come at once."""
+    monkeypatch.setattr(binning, "FEW_VALUES", 0)
     plan = make_plan()
     data = make_data(plan, 50, 1)
     ensemble = train(plan, [data]).ensemble

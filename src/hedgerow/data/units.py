@@ -156,19 +156,19 @@ class Records:
         )
 
 
+def float_bounds(plan: Plan) -> NDArray[np.float32]:
+    """The bounds of the features in single precision, which is how values are binned: [2, n_features], 0 for none."""
+    return np.array([[own.min or 0, own.max or 0] for own in plan.features], dtype=np.float32).T
+
+
 def count_beyond(features: Iterable[NDArray[Any]], plan: Plan) -> Iterator[tuple[str, int]]:
     """Each feature's name, and how many of its values are clamped or not listed.
 
     Args:
         features: as in `Records`.
     """
-    for feature, column in zip(plan.features, features, strict=True):
-        if feature.is_categorical:
-            outside = column == UNKNOWN_CATEGORY
-        else:
-            # As single-precision numbers, which is how they are binned.
-            low, high = np.float32(feature.min or 0), np.float32(feature.max or 0)
-            outside = (column < low) | (column > high)
+    for feature, column, (low, high) in zip(plan.features, features, float_bounds(plan).T, strict=True):
+        outside = column == UNKNOWN_CATEGORY if feature.is_categorical else (column < low) | (column > high)
         yield feature.name, int(np.count_nonzero(outside))
 
 

@@ -34,7 +34,15 @@ from hedgerow.data.columns import AsMissing, Place, identifiers, numbers, read_t
 from hedgerow.data.drafts import ask_about_texts
 from hedgerow.data.raw_cells import RawColumn
 from hedgerow.data.site_data import HeldValues, SiteData
-from hedgerow.data.units import MANY, ContributionReport, RowCount, count_beyond, read_feature, rows_within_bound
+from hedgerow.data.units import (
+    MANY,
+    ContributionReport,
+    RowCount,
+    count_beyond,
+    float_bounds,
+    read_feature,
+    rows_within_bound,
+)
 from hedgerow.errors import DataError, PlanError, UsageError, warn_caller
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
@@ -269,9 +277,9 @@ def _find_bounds_in_data(cells: Any, table: Table, name: str) -> dict[str, Any]:
 
 
 def encode_rows(
-    table: Table, plan: Plan, grid: Grid, *, is_training: bool = False
+    table: Table, plan: Plan, grid: Grid, *, is_training: bool = False, n_threads: int = 1
 ) -> tuple[CodeArray, HeldValues | None]:
-    """Grid codes [n_features, n] of a table, one byte per value, and no other copy of a C-ordered matrix.
+    """Grid codes [n_features, n] of a table, one byte per value, and no other copy of a matrix.
 
     Args:
         is_training: whether the values are wanted as well, where a run may ask for their places within their cells, and
@@ -285,11 +293,13 @@ def encode_rows(
             return read_feature(table[own.name], own, Place("X", own.name, 0), unfit[own.name])
         return table[:, index]
 
-    columns = tuple(map(values, range(grid.n_features)))
-    if isinstance(table, np.ndarray) and table.flags.c_contiguous:
-        codes = grid.encode_matrix(table)
+    if isinstance(table, np.ndarray):
+        codes, counts = grid.encode_and_count(table, float_bounds(plan), n_threads)
+        n_beyond = dict(zip(plan.feature_names, counts.tolist(), strict=True))
     else:
+        columns = tuple(map(values, range(grid.n_features)))
         codes = grid.encode(columns)
+        n_beyond = dict(count_beyond(columns, plan)) if is_training else {}
     n_rows, outside = codes.shape[1], {name: own.n_cells for name, own in unfit.items()}
     if not is_training:
         # A column of which no cell is read is told of when it is predicted from.
@@ -299,11 +309,9 @@ def encode_rows(
     held = HeldValues(grid, lru_cache(maxsize=4)(values)) if grid.divisible else None
     if plan.privacy.bounds_from_data:
         return codes, held
-    with np.errstate(over="ignore"):
-        counts = count_beyond((own if own.dtype.kind == "i" else own.astype(np.float32) for own in columns), plan)
-        # Of bounds that were found, `warn_about_few_records` speaks.
-        found = {own.name for own in plan.features if own.origin == FOUND}
-        _warn_about_columns(n_rows, {name: count * (name not in found) + outside[name] for name, count in counts})
+    # Of bounds that were found, `warn_about_few_records` speaks.
+    found = {own.name for own in plan.features if own.origin == FOUND}
+    _warn_about_columns(n_rows, {name: n * (name not in found) + outside[name] for name, n in n_beyond.items()})
     texts = [own.name for own in plan.features if own.is_hashed and own.origin == FOUND]
     odd = [name for name in texts if number_like(column(table, plan.feature_names, name).texts[0])]
     if question := ask_about_texts(odd):
@@ -682,20 +690,22 @@ class PrivateTrees(BaseEstimator):
             warn_caller(f"{doubt}.", FewRecordsWarning)
         threads = use_threads(count_threads(self.n_jobs))
         with _in_parameters(self), threads as n_threads, self._show_progress(plan, len(start.rows)) as progress:
-            site_data = self._site_data(plan, table, ready.y, start.rows)
+            site_data = self._site_data(plan, table, ready.y, start.rows, n_threads)
             note_first_fit()
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
         self.columns_ = {own.name: (own.type, own.origin) for own in plan.features}
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger
 
-    def _site_data(self, plan: Plan, table: Table, y: NDArray[Any], rows: Rows) -> dict[str, SiteData]:
+    def _site_data(
+        self, plan: Plan, table: Table, y: NDArray[Any], rows: Rows, n_threads: int = 1
+    ) -> dict[str, SiteData]:
         """Each site's rows as its node holds them, without those that are of no class that was found."""
         labels = self._encoded(y, plan)
         kept = self._kept(labels)
         n_used = len(labels) if kept is None else int(np.count_nonzero(kept))
         RowCount(n_used, {"data-label-outside": len(labels) - n_used}).warn()
-        encoded = encode_rows(table, plan, build_grid(plan), is_training=True)
+        encoded = encode_rows(table, plan, build_grid(plan), is_training=True, n_threads=n_threads)
         return split_sites(encoded, labels, rows, kept)
 
     def _show_progress(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
