@@ -136,7 +136,7 @@ def main_calibration(argv: list[str]) -> int:
             both = np.concatenate([last, first])
             ratios = [_ratio(last, 0), _ratio(first, 0), _ratio(both, 2)]
             *are_off, riskiest_is_off = (abs(mean - 1) > max(MOST_OFF, 3 * error) for mean, error in ratios)
-            is_behind = epsilon == 1 and both[:, 5].mean() > theirs[:, 5].mean() + MOST_BEHIND
+            is_behind = epsilon == 1 and bool(both[:, 5].mean() > theirs[:, 5].mean() + MOST_BEHIND)
             is_off = any(are_off) and epsilon in EPSILONS_OF_RATIOS
             is_wrong_at_risk = is_rare and riskiest_is_off and epsilon in EPSILONS_OF_RARE
             is_bad = is_behind or is_off or is_wrong_at_risk

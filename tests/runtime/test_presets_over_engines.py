@@ -83,7 +83,7 @@ def test_residuals_of_counts_far_below_their_bound_are_doubled_alike(loopback: L
     data = {site: take(rows, np.arange(i, 300, 3)) for i, site in enumerate(loopback.names)}
     noise = SeededNoise(3)
     local = train(plan, data, noise=noise)
-    assert [release.kind for release in local.ledger][::5] == ["CountOctaves", "RateSums"]
+    assert [release.kind for release in local.ledger][::5] == ["CountOctaves", "ScoreBins"]
     assert loopback.run(plan, data, noise).model == local.to_bytes()
 
 

@@ -194,7 +194,7 @@ def test_nothing_is_spent_where_all_is_declared() -> None:
     kinds = Counter(release.kind for release in numbers.ledger_.releases)
     assert kinds.pop("LeafSums") == 5 and not numbers.model_.plan.prepared
     # The others are of the start and the end of a regression.
-    assert set(kinds) == {"LabelSums", "SpreadSums", "GramMatrix", "CrossProducts", "CalibrationSums"}
+    assert set(kinds) == {"LabelSums", "SpreadSums", "GramMatrix", "CrossProducts", "ScoreBins"}
 
 
 def test_only_what_is_called_private_is_asked_for() -> None:

@@ -29,7 +29,7 @@ class MirroredNoise(SeededNoise):
 
     def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
         drawn, kind = super().sample(sigma, length, purpose), purpose.split("/")[1]
-        if kind == "OddsCounts":
+        if kind == "ScoreBins":
             counts, labels = drawn.reshape(2, -1)[:, ::-1]
             return np.concatenate([counts, -labels])
         if kind != "Histogram":

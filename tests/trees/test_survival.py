@@ -31,8 +31,8 @@ from hedgerow.losses.survival import (
 from hedgerow.losses.tables import RECORD_NORM, STEPS
 from hedgerow.methods.boosting.settings import BoostingSettings
 from hedgerow.methods.hazards import LifeTable, fit_hazards
-from hedgerow.methods.odds import ODDS_BINS
 from hedgerow.methods.registry import resolve
+from hedgerow.methods.score_bins import BINS_LENGTH, BINS_SENSITIVITY_SQUARED, N_BINS, KnownBins, ScoreBins
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.toml import plan_toml
@@ -160,6 +160,12 @@ def test_survival_curves_start_below_one_and_never_rise() -> None:
     assert np.allclose(hazards(np.array([0.3]), (256, -256)), [[1 / (1 + math.exp(-1.3)), 1 / (1 + math.exp(0.7))]])
 
 
+ASKED = ScoreBins(
+    purpose=ScoreBins.purpose_of(0, "calibration"), length=BINS_LENGTH, bound=RECORD_NORM,
+    sensitivity_squared=BINS_SENSITIVITY_SQUARED, noise_multiplier=1.0,
+)  # fmt: skip
+
+
 def events_by_score(slope: float, baseline: Baseline, n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Codes of records whose log-odds are baseline + slope * score, and both releases about them without noise."""
     rng, n_intervals = np.random.default_rng(seed), len(baseline)
@@ -173,7 +179,7 @@ def events_by_score(slope: float, baseline: Baseline, n: int, seed: int) -> tupl
         codes[had] = 2 * interval + 1
         is_in &= ~had
     bins = (np.clip(np.floor(np.abs(scores) * 2 + 0.5) * np.sign(scores), -20, 20) + 20).astype(int)
-    counts, events = np.bincount(bins, minlength=ODDS_BINS), np.bincount(bins[codes % 2 == 1], minlength=ODDS_BINS)
+    counts, events = np.bincount(bins, minlength=N_BINS), np.bincount(bins[codes % 2 == 1], minlength=N_BINS)
     released = np.concatenate([counts * RECORD_NORM, (2 * events - counts) * (RECORD_NORM // 2)])
     return counts_of(codes, n_intervals), released, codes
 
@@ -184,7 +190,7 @@ def test_the_last_release_finds_slope_and_baseline(slope: float) -> None:
     baseline = (-500, -450, -400, -350, -300, -250)
     fates, released, _ = events_by_score(slope, baseline, 400_000, 2)
     table = LifeTable.of(fates, 0.0)
-    found, own = fit_hazards(table, released, 0.0)
+    found, own = fit_hazards(table, KnownBins.of(ASKED, released, 0.0))
     assert abs(own - slope) < 0.04 * max(1.0, slope)
     assert np.abs(np.array(found) - np.array(baseline)).max() < 13
     assert np.abs(np.array(table.baseline) - np.array(baseline)).max() > 20
@@ -194,13 +200,14 @@ def test_under_noise_the_slope_stays_what_was_expected() -> None:
     fates, released, _ = events_by_score(1.0, (-500, -400, -300), 1_000, 3)
     table = LifeTable.of(fates, 0.0)
     for sigma in (50.0, 500.0, 1e6):
-        own = [fit_hazards(table, released + noise, sigma * RECORD_NORM)[1] for noise in noises(sigma, 20)]
+        drawn = [KnownBins.of(ASKED, released + noise, sigma * RECORD_NORM) for noise in noises(sigma, 20)]
+        own = [fit_hazards(table, known)[1] for known in drawn]
         assert 0.2 <= min(own) <= max(own) <= 2.0
         assert abs(np.mean(own) - 0.7) < 0.2
 
 
 def noises(sigma: float, n: int) -> np.ndarray:
-    return np.rint(np.random.default_rng(4).normal(0, sigma * RECORD_NORM, (n, 2 * ODDS_BINS))).astype(np.int64)
+    return np.rint(np.random.default_rng(4).normal(0, sigma * RECORD_NORM, (n, 2 * N_BINS))).astype(np.int64)
 
 
 def test_without_noise_a_known_model_of_hazards_is_learned(tmp_path: Path) -> None:

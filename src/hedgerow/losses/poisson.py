@@ -29,7 +29,7 @@ are large; so it may have as much of the norm as g. c is `model.hessian_scale`, 
 
 Where counts are far below M, the default multiplies g and h by a power of two before they are cut off, N and c staying
 as they are (`hedgerow.losses.tables.double_residuals`). Clipped residuals pull predictions down, which a last release
-puts right (`hedgerow.methods.boosting.calibration.RateSums`).
+puts right (`hedgerow.methods.boosting.calibration.ScoreBins`).
 """
 
 from __future__ import annotations

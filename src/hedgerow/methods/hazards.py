@@ -4,7 +4,7 @@ Before the first tree, `FateCounts`: how many records have each code. An actuary
 events among the n_j at risk in interval j, and p_j = e_j / n_j, whose log-odds are the baseline of a model without
 trees.
 
-After the last tree, `OddsCounts`: by bin of the finished score, how many records there are, and how many events. Joint
+After the last tree, `ScoreBins`: by bin of the finished score, how many records there are, and how many events. Joint
 clipping biases what is learned, ridges shorten it, and steps may go too far, so that scores are no log-odds of hazards,
 but s times them are. The slope s is the likeliest for the events of the bins,
 
@@ -32,7 +32,7 @@ Arithmetic is elementary, the logistic function a table, and sums are exact: all
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 
@@ -57,7 +57,7 @@ from hedgerow.methods.adassp.linear import (
 )
 from hedgerow.methods.adassp.program import gram_sigma, real_cross, real_gram
 from hedgerow.methods.linear_start import WIDEST_LINEAR_START, AskedModel
-from hedgerow.methods.odds import ODDS_BINS, ODDS_REACH, ODDS_STEP, ODDS_SURE
+from hedgerow.methods.score_bins import Bin, KnownBins
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
@@ -152,15 +152,6 @@ def _chance(place: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Bin:
-    """What was released of a bin of scores, and its middle in steps of 1/256."""
-
-    middle: float
-    events: float
-    n_records: float
-
-
-@dataclass(frozen=True)
 class _HazardLine:
     """What a slope says: the baseline, and of each bin its expected events and their information."""
 
@@ -169,25 +160,17 @@ class _HazardLine:
     information: tuple[float, ...]
 
 
-def fit_hazards(table: LifeTable, released: IntVector, sigma: float) -> tuple[Baseline, float]:
+def fit_hazards(table: LifeTable, known: KnownBins) -> tuple[Baseline, float]:
     """The baseline and the slope of a finished model's scores; where noise covers all, the table's own and `SLOPE`.
 
     Args:
         table: of the same records.
-        released: int64 [2 `ODDS_BINS`], an answer to `OddsCounts` with its noise.
-        sigma: the noise's standard deviation, in integer units.
+        known: of an answer to `ScoreBins` of classes: events and others.
 
     Returns:
         K integers within `BASELINE_LIMIT`, and the slope, from `LEAST_SLOPE` to `MOST_SLOPE`.
     """
-    noise, bins = sigma / RECORD_NORM, []
-    for number in range(ODDS_BINS):
-        middle = float((number - ODDS_REACH) * ODDS_STEP >> STEP_BITS)
-        n_records = float(released[number]) / RECORD_NORM
-        events = float(released[ODDS_BINS + number]) / RECORD_NORM + n_records / 2
-        if n_records > ODDS_SURE * noise:
-            # Cut off at 0 and at all, events would lean towards the middle where there are few, and the slope to 0.
-            bins.append(_Bin(middle, events, n_records))
+    noise, bins = known.noise_of_labels, known.bins
     if len(bins) < 2:
         return table.baseline, SLOPE
     low, high = LEAST_SLOPE, MOST_SLOPE
@@ -197,26 +180,26 @@ def fit_hazards(table: LifeTable, released: IntVector, sigma: float) -> tuple[Ba
     return _line(table, bins, low).baseline, low
 
 
-def _pull(line: _HazardLine, bins: list[_Bin], slope: float, noise: float) -> float:
-    """Above 0 where a larger slope is likelier: the score equation, and a prior as in `fit_odds`.
+def _pull(line: _HazardLine, bins: Sequence[Bin], slope: float, noise: float) -> float:
+    """Above 0 where a larger slope is likelier: the score equation, and a prior as in `fit_score_line`.
 
     How many events there are in all is the baseline's, so only how middles differ from their mean counts.
     """
     total = max(math.fsum(line.expected), 1e-9)
-    mean = math.fsum(own.middle * n for own, n in zip(bins, line.expected, strict=True)) / total
+    mean = math.fsum(own.place * n for own, n in zip(bins, line.expected, strict=True)) / total
     sums: list[list[float]] = [[], [], []]
     for own, expected, information in zip(bins, line.expected, line.information, strict=True):
-        distance = (own.middle - mean) / _STEPS_PER_UNIT
+        distance = own.place - mean
         # The number of records has noise as well, half of which is in that of the events.
         spread = noise * noise * (1 + (expected / own.n_records - 0.5) ** 2)
-        terms = ((own.events - expected) * distance, information * distance**2, spread * distance**2)
+        terms = ((own.label + own.n_records / 2 - expected) * distance, information * distance**2, spread * distance**2)
         for each, term in zip(sums, terms, strict=True):
             each.append(term)
     score, known, covered = map(math.fsum, sums)
     return score - (1 + covered / max(known, 1e-9)) * (slope - SLOPE) / SLOPE_DOUBT**2
 
 
-def _line(table: LifeTable, bins: list[_Bin], slope: float) -> _HazardLine:
+def _line(table: LifeTable, bins: Sequence[Bin], slope: float) -> _HazardLine:
     """See the module's text."""
     without, baseline = [1.0] * len(bins), []
     events: list[list[float]] = [[] for _ in bins]
@@ -226,7 +209,7 @@ def _line(table: LifeTable, bins: list[_Bin], slope: float) -> _HazardLine:
         place = _fit_baseline(bins, weights, slope, chance)
         baseline.append(place)
         for number, own in enumerate(bins):
-            hazard = _chance(place + slope * own.middle)
+            hazard = _chance(place + slope * own.place * _STEPS_PER_UNIT)
             at_risk = own.n_records * followed * without[number]
             events[number].append(at_risk * hazard)
             information[number].append(at_risk * hazard * (1 - hazard))
@@ -234,14 +217,15 @@ def _line(table: LifeTable, bins: list[_Bin], slope: float) -> _HazardLine:
     return _HazardLine(tuple(baseline), tuple(map(math.fsum, events)), tuple(map(math.fsum, information)))
 
 
-def _fit_baseline(bins: list[_Bin], weights: list[float], slope: float, chance: float) -> int:
+def _fit_baseline(bins: Sequence[Bin], weights: list[float], slope: float, chance: float) -> int:
     """The baseline with which the weighted mean of the bins' hazards is `chance`: by halving, in steps of 1/256."""
     low, high = -BASELINE_LIMIT, BASELINE_LIMIT
     wanted = chance * math.fsum(weights)
     while low < high:
         middle = (low + high) // 2
         mean = math.fsum(
-            weight * _chance(middle + slope * own.middle) for weight, own in zip(weights, bins, strict=True)
+            weight * _chance(middle + slope * own.place * _STEPS_PER_UNIT)
+            for weight, own in zip(weights, bins, strict=True)
         )
         low, high = (middle + 1, high) if mean < wanted else (low, middle)
     return low

@@ -34,9 +34,9 @@ class BoostingSettings(Settings):
             of counts "level", their mean; of times to an event "hazards", the baseline, or "linear hazards", a linear
             model of all features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release.
-        calibration: what that release calibrates: "none", the "line" of numbers, the "slope" of numbers where leaves
-            are not smoothed (`hedgerow.methods.line`), the "odds" of two classes, the "hazards" of times to an event,
-            or the "rates" of counts.
+        calibration: what that release calibrates: "none", the "line" of numbers and counts, the "slope" of numbers
+            where leaves are not smoothed (`hedgerow.methods.line`), the "odds" of two classes, or the "hazards" of
+            times to an event.
     """
 
     start: str = "none"
@@ -276,7 +276,7 @@ def _of_counts(plan: Plan, signal: float, usual: BoostingSettings) -> BoostingSe
     is_doubled = usual.interaction == "adaptive" and model.weight_update == "newton"
     if not is_doubled or model.split_method != "totally_random" or model.calibration == "none":
         return rule
-    rule = replace(rule, calibration="rates", calibration_share=line_share(signal))
+    rule = replace(rule, calibration="line", calibration_share=line_share(signal))
     return replace(rule, learning_rate=RATE_OF_COUNTS, noise_ridge=RIDGE_OF_COUNTS)
 
 

@@ -1,8 +1,10 @@
-"""The last release of two classes: what a record adds to it, what is made of it, and what the finished model keeps."""
+"""The last release, of labels by score: what a record adds to it, what is made of it, and what the model keeps."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +16,40 @@ from scipy.optimize import minimize
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
+from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM
+from hedgerow.methods.boosting.calibration import CUT_RESIDUALS, NUMBERS_PRIOR, ODDS_PRIOR, WHOLE_RESIDUALS
 from hedgerow.methods.boosting.schedule import weight_of_trees
 from hedgerow.methods.boosting.settings import BoostingSettings
-from hedgerow.methods.odds import ODDS_BINS, ODDS_LENGTH, ODDS_PRIOR, ODDS_SENSITIVITY_SQUARED, OddsCounts, fit_odds
 from hedgerow.methods.registry import resolve
+from hedgerow.methods.score_bins import (
+    BINS_LENGTH,
+    BINS_SENSITIVITY_SQUARED,
+    LEAST_STRETCH,
+    MOST_SHIFT,
+    MOST_STRETCH,
+    N_BINS,
+    KnownBins,
+    LinePrior,
+    ScoreBins,
+    expect_class,
+    fit_score_line,
+)
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from tests.builders import make_data, make_plan
 
 PLACES = np.arange(-10, 10.25, 0.5)
+
+
+ASKED = {
+    is_number: ScoreBins(
+        purpose=ScoreBins.purpose_of(0, "calibration"), length=BINS_LENGTH, bound=RECORD_NORM,
+        sensitivity_squared=BINS_SENSITIVITY_SQUARED, noise_multiplier=1.0, is_number=is_number,
+    )
+    for is_number in (False, True)
+}  # fmt: skip
 
 
 def bins_of(scores: np.ndarray) -> np.ndarray:
@@ -39,9 +64,9 @@ def odds_settings(plan: Plan) -> BoostingSettings:
     return own
 
 
-def question(plan: Plan) -> OddsCounts:
+def question(plan: Plan) -> ScoreBins:
     asked = odds_settings(plan).calibration_of(plan).question(0)
-    assert isinstance(asked, OddsCounts)
+    assert isinstance(asked, ScoreBins)
     return asked
 
 
@@ -54,14 +79,47 @@ def test_a_record_counts_once_in_the_bin_of_its_own_score(records: list[tuple[bo
     node = Node("site", SiteData(np.zeros((len(plan.features), len(records)), np.uint8), np.array(labels, np.int32)),
                 plan, resolve(plan))  # fmt: skip
     node.held.records.scores[0] = scores
-    expected = np.zeros((2, ODDS_BINS), dtype=np.int64)
+    expected = np.zeros((2, N_BINS), dtype=np.int64)
     for label, score in zip(labels, scores, strict=True):
         own = int(bins_of(np.array(score / 2**16)))
         expected[:, own] += [RECORD_NORM, RECORD_NORM // 2 if label else -RECORD_NORM // 2]
     found = node.answer(question(plan))
     assert np.array_equal(found, expected.ravel())
     if len(records) == 1:
-        assert int((found**2).sum()) == ODDS_SENSITIVITY_SQUARED and len(found) == ODDS_LENGTH
+        assert int((found**2).sum()) == BINS_SENSITIVITY_SQUARED and len(found) == BINS_LENGTH
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    kind=st.sampled_from(["regression", "count"]), step=st.sampled_from([2**9, 2**13, 2**15]),
+    records=st.lists(
+        st.tuples(st.integers(0, 60), st.integers(-(2**20), 2**20) | st.sampled_from([-(2**31), 2**31 - 1])),
+        min_size=1, max_size=5,
+    ),
+    centre=st.integers(-(2**18), 2**18), doublings=st.integers(0, 8),
+)  # fmt: skip
+def test_a_number_counts_by_how_far_it_is_above_its_prediction(
+    kind: str, step: int, records: list[tuple[int, int]], centre: int, doublings: int
+) -> None:
+    """In exact fractions of what is predicted; cut off at a half, doubled, no record adds more than it is charged."""
+    plan = make_plan(kind, {"calibration": "auto"})
+    labels, scores = np.array([label for label, _ in records]), np.array([score for _, score in records])
+    kept = plan.label.kind.encode(np.minimum(labels, plan.label.bounds[1]), plan.label)
+    node = Node("site", SiteData(np.zeros((len(plan.features), len(records)), np.uint8), kept), plan, resolve(plan))
+    node.held.records.scores[0] = scores
+    own = resolve(plan)
+    assert isinstance(own, BoostingSettings) and own.calibration == "line"
+    asked = own.calibration_of(plan).question(0, step=step, centre=centre, doublings=doublings, is_number=True)
+    expected = np.zeros((2, N_BINS), dtype=np.int64)
+    predicted = loss_kind(plan).link.units(scores, plan.label)
+    for label, mean, score in zip(kept.tolist(), predicted.tolist(), scores.tolist(), strict=True):
+        place = math.floor(Fraction(abs(score - centre), step) + Fraction(1, 2)) * (-1 if score < centre else 1)
+        above = max(-1, min(Fraction((label - mean) * 2**doublings, 2**16), 1))
+        expected[:, 20 + max(-20, min(place, 20))] += [RECORD_NORM // 2, math.trunc(above * RECORD_NORM)]
+    found = node.answer(asked)
+    assert np.array_equal(found, expected.ravel())
+    if len(records) == 1:
+        assert int((found**2).sum()) <= BINS_SENSITIVITY_SQUARED
 
 
 def exact_sums(shift: float, stretch: float, n: int, seed: int) -> np.ndarray:
@@ -70,21 +128,25 @@ def exact_sums(shift: float, stretch: float, n: int, seed: int) -> np.ndarray:
     scores = random.normal(-1, 1.2, n)
     labels = random.random(n) < 1 / (1 + np.exp(-(shift + (1 + stretch) * scores)))
     bins = bins_of(scores)
-    counts = np.bincount(bins, minlength=ODDS_BINS)
-    positive = np.bincount(bins[labels], minlength=ODDS_BINS)
+    counts = np.bincount(bins, minlength=N_BINS)
+    positive = np.bincount(bins[labels], minlength=N_BINS)
     return np.concatenate([counts * RECORD_NORM, (2 * positive - counts) * (RECORD_NORM // 2)]).astype(np.int64)
+
+
+def fit_odds(released: np.ndarray, sigma: float) -> tuple[float, float]:
+    return fit_score_line(KnownBins.of(ASKED[False], released, sigma), expect_class, ODDS_PRIOR)
 
 
 @pytest.mark.parametrize(("shift", "stretch"), [(0.0, 0.0), (0.6, 0.0), (-0.8, 0.7), (0.3, -0.4)])
 def test_it_finds_the_likeliest_line(shift: float, stretch: float) -> None:
     """Many records, no noise: the maximum of the likelihood by a general optimiser, and near the truth."""
     sums = exact_sums(shift, stretch, 200_000, 1)
-    counts = sums[:ODDS_BINS] / RECORD_NORM
-    positive = sums[ODDS_BINS:] / RECORD_NORM + counts / 2
+    counts = sums[:N_BINS] / RECORD_NORM
+    positive = sums[N_BINS:] / RECORD_NORM + counts / 2
 
     def loss(line: np.ndarray) -> float:
         log_odds = line[0] + (1 + line[1]) * PLACES
-        prior = (ODDS_PRIOR[0] * line[0] ** 2 + ODDS_PRIOR[1] * line[1] ** 2) / 2
+        prior = ((line[0] / ODDS_PRIOR.shift_doubt) ** 2 + (line[1] / ODDS_PRIOR.stretch_doubt) ** 2) / 2
         return float((counts * np.logaddexp(0, log_odds) - positive * log_odds).sum() + prior)
 
     best = minimize(loss, np.zeros(2)).x
@@ -97,7 +159,7 @@ def test_swapped_classes_have_the_mirror_image_of_the_line() -> None:
     """To the last bit, whatever was released: else a model would depend on which of its classes comes first."""
     random = np.random.default_rng(5)
     for sigma in (0.0, 10.0, 100.0):
-        noise = random.normal(size=ODDS_LENGTH) * sigma * RECORD_NORM
+        noise = random.normal(size=BINS_LENGTH) * sigma * RECORD_NORM
         released = np.rint(exact_sums(-2.0, 0.5, 20_000, 6) + noise).astype(np.int64)
         counts, labels = released.reshape(2, -1)[:, ::-1]
         shift, stretch = fit_odds(released, sigma * RECORD_NORM)
@@ -107,7 +169,7 @@ def test_swapped_classes_have_the_mirror_image_of_the_line() -> None:
 @pytest.mark.parametrize("place", [-20, 0, 7])
 def test_one_bin_alone_tells_the_level(place: int) -> None:
     """All scores alike, as where no feature says anything: the mean chance is the rate, however rare."""
-    counts, labels = np.zeros(ODDS_BINS), np.zeros(ODDS_BINS)
+    counts, labels = np.zeros(N_BINS), np.zeros(N_BINS)
     counts[place + 20], labels[place + 20] = 50_000, 500 - 25_000
     sums = np.concatenate([counts, labels]) * RECORD_NORM
     shift, stretch = fit_odds(sums.astype(np.int64), 30.0 * RECORD_NORM)
@@ -131,15 +193,38 @@ def test_noise_alone_changes_little_and_more_noise_less() -> None:
     assert errors[2][0] < 0.1 and errors[2][1] < 0.1
 
 
+def of_numbers(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What is expected of numbers whose residuals are not doubled, on the line of all places."""
+    return (places - PLACES) / 2, np.full(len(places), 0.5)
+
+
+@pytest.mark.parametrize(("shift", "stretch"), [(0.0, 0.0), (0.4, 0.0), (-0.3, 0.2)])
+def test_it_finds_the_line_of_numbers_and_noise_alone_none(shift: float, stretch: float) -> None:
+    """What labels are above predictions tells by how much these are to be moved; lost in noise, the prior is left."""
+    counts = np.full(N_BINS, 1000.0)
+    labels = counts * (shift + stretch * PLACES) / 2
+    sums = np.rint(np.concatenate([counts / 2, 2 * labels]) * RECORD_NORM).astype(np.int64)
+    known, prior = KnownBins.of(ASKED[True], sums, 0.0), LinePrior(0.25, 0.3, 0.35)
+    assert fit_score_line(known, of_numbers, prior) == pytest.approx((shift, stretch), abs=0.02)
+    lost = dataclasses.replace(known, noise_of_labels=1e6)
+    assert fit_score_line(lost, of_numbers, prior) == pytest.approx((0, 0.3), abs=0.05)
+    assert fit_score_line(dataclasses.replace(known, bins=()), of_numbers, prior) == (0, 0)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
-    released=st.lists(st.integers(-(2**62), 2**62), min_size=ODDS_LENGTH, max_size=ODDS_LENGTH),
+    released=st.lists(st.integers(-(2**62), 2**62), min_size=BINS_LENGTH, max_size=BINS_LENGTH),
     sigma=st.sampled_from([0.0, 1.0, 1e6, 1e15]),
+    prior=st.sampled_from([ODDS_PRIOR, NUMBERS_PRIOR, WHOLE_RESIDUALS, CUT_RESIDUALS]),
 )
-def test_any_release_gives_a_line_that_keeps_the_order(released: list[int], sigma: float) -> None:
+def test_any_release_gives_a_line_that_keeps_the_order(released: list[int], sigma: float, prior: LinePrior) -> None:
     """Nothing overflows, and no stretch turns scores around: a ranking stays as it was."""
-    shift, stretch = fit_odds(np.array(released, dtype=np.int64), sigma)
-    assert abs(shift) <= 8 and -0.75 <= stretch <= 3
+    for is_number in (False, True):
+        known = KnownBins.of(ASKED[is_number], np.array(released, dtype=np.int64), sigma)
+        at = np.array([own.place for own in known.bins])
+        for curve in (expect_class, lambda places, at=at: ((places - at) / 2, np.full(len(places), 0.5))):
+            shift, stretch = fit_score_line(known, curve, prior)
+            assert abs(shift) <= MOST_SHIFT and LEAST_STRETCH <= stretch <= MOST_STRETCH
 
 
 def skewed(plan: Plan, n: int) -> SiteData:

@@ -1,0 +1,202 @@
+"""How labels lie about the scores of a finished model, and the line on which scores mean what they should.
+
+Clips and ridges bias what is learned. So after its last tree a run asks, by bin of the finished score f, how many
+records there are and what their labels add up to. Of f, less a centre, the line a + (1 + b) f is then fitted by which
+records are expected to have these labels.
+
+Arithmetic is elementary, curves are tables, and sums are exact: all parties have the same model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.registry import loss_kind
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, logistic
+from hedgerow.methods.line import shorten
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.trees.leaf_sums import TrainingSite
+from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
+
+Floats = NDArray[np.float64]
+BINS_BESIDE = 20
+"""The bins on either side of the one about the centre."""
+N_BINS = 2 * BINS_BESIDE + 1
+BINS_LENGTH = 2 * N_BINS
+BINS_SENSITIVITY_SQUARED = (RECORD_NORM // 2) ** 2 + RECORD_NORM**2
+LOGIT_STEP = SCORE_UNIT // 2
+"""The width of a bin of log-odds, and of logarithms of means."""
+LEAST_KNOWN = 3.0
+"""A bin counts from so many deviations of noise on its records on: else empty ones would add up."""
+LEAST_STRETCH, MOST_STRETCH, MOST_SHIFT = -0.75, 3.0, 8.0
+_MOST_ROUNDS, _LONGEST_STEP = 40, 1.0
+_LEAST_SPREAD = 1e-9
+"""Of the two parameters, as a share of all that is known of them: one bin alone tells only one of them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreBins(Query):
+    """How labels lie about finished scores: int64 [2 `N_BINS`], records by bin, and labels by bin.
+
+    Bins are `step` wide, about the places up to 20 steps from `centre`, and the outermost hold all beyond. A score
+    between two places is in the outer bin, so scores below the centre have the mirror images of the bins above. Of
+    classes a label is 1/2, negative for the first class, or without the event; it has 2**14 to 1.0, and so has a
+    record. Of numbers and counts it is how far the label is above the prediction, as a share of its range, doubled
+    `doublings` times and cut off at +-1/2; it has 2**15 to 1.0, and a record 2**13. So no record's vector is longer
+    than sqrt(5 / 4) times 2**14.
+
+    Attributes:
+        step: in units of 2**-16 of a score, as `centre`.
+        doublings: how often distances are doubled before they are cut off.
+        is_number: whether labels are numbers or counts.
+    """
+
+    step: int = LOGIT_STEP
+    centre: int = 0
+    doublings: int = 0
+    is_number: bool = False
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: what a record adds follows from its own score and label."""
+        site.take_in(self.update)
+        scores, labels, label = site.records.scores[0].astype(np.int64), site.records.labels, site.plan.label
+        distances = scores - self.centre
+        places = np.minimum((np.abs(distances) + self.step // 2) // self.step, BINS_BESIDE)
+        bins = np.where(distances < 0, -places, places) + BINS_BESIDE
+        record, above = RECORD_NORM, np.where(labels % 2 == 1, RECORD_NORM // 2, -RECORD_NORM // 2)
+        if label.kind.is_number:
+            record = RECORD_NORM // 2
+            above = shorten(labels.astype(np.int64) - loss_kind(site.plan).link.units(scores, label), self.doublings)
+        sums = np.zeros((2, N_BINS), dtype=np.int64)
+        np.add.at(sums[0], bins, record)
+        np.add.at(sums[1], bins, above)
+        return sums.reshape(-1)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        counts, labels = released[:N_BINS], released[N_BINS:]
+        if (counts < -reach).any() or (counts > facts.n_rows * RECORD_NORM + reach).any():
+            yield "the number of records of a score is out of range"
+        most = 2.0 if self.is_number else 0.5
+        if (np.abs(labels) > most * np.maximum(counts, 0) + (1 + most) * reach).any():
+            yield "the labels of a score are more than its records"
+
+
+class Bin(NamedTuple):
+    """What was released of a bin: its place less the centre, in units of score, its records, and their labels' sum."""
+
+    place: float
+    n_records: float
+    label: float
+
+
+@dataclass(frozen=True)
+class KnownBins:
+    """The bins whose records stand out of the noise, and standard deviations of what is in records and labels."""
+
+    bins: tuple[Bin, ...]
+    noise_of_records: float
+    noise_of_labels: float
+
+    @classmethod
+    def of(cls, query: ScoreBins, released: IntVector, sigma: float) -> KnownBins:
+        """Of what was released for a question.
+
+        Labels are not cut off at what their bins can hold: they would lean towards the middle where records are few.
+
+        Args:
+            query: the question.
+            released: int64 [`BINS_LENGTH`], its answer with noise.
+            sigma: the noise's standard deviation, in integer units.
+        """
+        counts, labels = released.reshape(2, N_BINS) / RECORD_NORM
+        noise, unit = sigma / RECORD_NORM, 2 if query.is_number else 1
+        known = np.flatnonzero(counts > LEAST_KNOWN * noise)
+        places = (known - BINS_BESIDE) * (query.step / SCORE_UNIT)
+        bins = map(Bin, places.tolist(), (counts[known] * unit).tolist(), (labels[known] / unit).tolist())
+        return cls(tuple(bins), noise * unit, noise / unit)
+
+
+@dataclass(frozen=True)
+class LinePrior:
+    """What the line is taken for before any release: about no shift; about which stretch; and how far from either."""
+
+    shift_doubt: float
+    stretch: float
+    stretch_doubt: float
+
+
+Curve = Callable[[Floats], tuple[Floats, Floats]]
+"""The labels that are expected of records at some places, and by how much they rise there; [n] each."""
+
+
+def fit_score_line(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[float, float]:
+    """Shift and stretch, a and b, such that records at f have the labels that are expected at a + (1 + b) f.
+
+    The score equations are S = sum over bins (1, f) (Y - N y(f)). They have the covariance of the noise, V, besides the
+    information H, so that what they say is H (H + V)^-1 S, and counts H (H + V)^-1 H beside the prior.
+
+    Args:
+        known: of an answer to `ScoreBins`.
+        curve: of labels as those are.
+
+    Returns:
+        a, in units of score, and b, from -0.75 to 3; 0 and 0 where no bin is known.
+    """
+    if not known.bins:
+        return 0.0, 0.0
+    shift, stretch = 0.0, 0.0
+    places, n_records, labels = np.array(known.bins).T
+    for _ in range(_MOST_ROUNDS):
+        expected, rises = curve(shift + (1 + stretch) * places)
+        rests, weights = labels - n_records * expected, n_records * rises
+        spreads = known.noise_of_labels**2 + (known.noise_of_records * expected) ** 2
+        sums = (rests, rests * places, weights, weights * places, weights * places * places)
+        g0, g1, *information = [math.fsum(own.tolist()) for own in sums]
+        covered = [math.fsum((spreads * places**power).tolist()) for power in range(3)]
+        steps = _step_of_line((g0, g1), information, covered, prior, (shift, stretch))
+        shift = min(max(shift + min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP), -MOST_SHIFT), MOST_SHIFT)
+        stretch += min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP)
+        stretch = min(max(stretch, LEAST_STRETCH), MOST_STRETCH)
+    return shift, stretch
+
+
+def _step_of_line(
+    score: tuple[float, float],
+    information: list[float],
+    covered: list[float],
+    prior: LinePrior,
+    line: tuple[float, float],
+) -> tuple[float, float]:
+    """By how much the equations move the shift and the stretch; of symmetric matrices, three entries each."""
+    (g0, g1), (h00, h01, h11), (v00, v01, v11) = score, information, covered
+    least = _LEAST_SPREAD * (h00 + h11 + v00 + v11)
+    s00, s01, s11 = h00 + v00 + least, h01 + v01, h11 + v11 + least
+    # M = H (H + V)^-1.
+    whole = s00 * s11 - s01 * s01
+    m00, m01 = (h00 * s11 - h01 * s01) / whole, (h01 * s00 - h00 * s01) / whole
+    m10, m11 = (h01 * s11 - h11 * s01) / whole, (h11 * s00 - h01 * s01) / whole
+    p0, p1 = 1 / prior.shift_doubt**2, 1 / prior.stretch_doubt**2
+    r0, r1 = m00 * g0 + m01 * g1 - p0 * line[0], m10 * g0 + m11 * g1 - p1 * (line[1] - prior.stretch)
+    a00, a01 = m00 * h00 + m01 * h01 + p0, m00 * h01 + m01 * h11
+    a10, a11 = m10 * h00 + m11 * h01, m10 * h01 + m11 * h11 + p1
+    whole = a00 * a11 - a01 * a10
+    return (r0 * a11 - r1 * a01) / whole, (r1 * a00 - r0 * a10) / whole
+
+
+def expect_class(places: Floats) -> tuple[Floats, Floats]:
+    """A `Curve` of two classes, which are -1/2 and 1/2: an odd function, so that swapped classes have -a and b.
+
+    Between two entries of the logistic function's table in proportion.
+    """
+    table = logistic(2 * STEPS + 1, SCORE_UNIT >> STEP_BITS)
+    steps = np.minimum(np.abs(places) * (SCORE_UNIT >> STEP_BITS), STEPS - 1.0)
+    first = STEPS + np.floor(steps).astype(np.int64)
+    odds = np.copysign(table[first] + (table[first + 1] - table[first]) * (steps % 1.0) - 0.5, places)
+    return odds, 0.25 - odds * odds
