@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from hedgerow.app import attack as attacks
 from hedgerow.app.attack import Attack, Target, attack
-from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData, SiteRows, site_rows_from_records
 from hedgerow.local.simulation import simulate_records
 from hedgerow.plan.plan import Plan
@@ -22,8 +21,8 @@ from tests.builders import FEATURES, LABELS, bare_plan
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few models, few rows."""
-    for name, value in (("N_SHADOWS", 6), ("N_RUNS", 3), ("N_CORNERS", 6), ("N_ALTERED", 4), ("N_CHANCES", 5)):
+    """Few other rows."""
+    for name, value in (("N_CORNERS", 6), ("N_ALTERED", 4), ("N_CHANCES", 5)):
         monkeypatch.setattr(attacks, name, value)
 
 
@@ -35,8 +34,8 @@ def made(plan: Plan) -> SiteRows:
     return site_rows_from_records([simulate_records(plan, 60, seed=1)], plan)
 
 
-def found_in(plan: Plan, **faults: Any) -> Attack:
-    return attack(Target(plan, made(plan), **faults), np.random.default_rng(1))
+def found_in(target: Target) -> Attack:
+    return attack(target, np.random.default_rng(1), n_models=(6, 3, 3))
 
 
 class HalfNoise(SystemNoise):
@@ -50,18 +49,17 @@ def half_noise() -> NoiseSource:
     return HalfNoise(os.urandom)
 
 
-class CountsFirstTwice(Node):
+class CountsFirstTwice(Target):
     """A fault: the first record of a site is counted twice."""
 
-    def __init__(self, site: str, data: SiteData, *further: Any) -> None:
-        twice = np.append(np.arange(data.n_records), 0)
-        super().__init__(site, data.only(twice), *further)
+    def hold(self, rows: SiteData) -> SiteData:
+        return rows.only(np.append(np.arange(rows.n_records), 0))
 
 
 @pytest.mark.parametrize("label", sorted(LABELS))
 def test_a_sound_run_passes(label: str) -> None:
     """Every kind of label: sums are what single rows add, none adds more than its sensitivity, and noise is whole."""
-    found = found_in(plan_of(label))
+    found = found_in(Target(plan := plan_of(label), made(plan)))
     assert found.findings == ()
     assert found.signal.is_additive
     assert 0 < found.signal.mean <= found.signal.largest <= 1
@@ -70,14 +68,14 @@ def test_a_sound_run_passes(label: str) -> None:
 
 def test_half_the_noise_is_found() -> None:
     """Noise of half the size is a quarter of its variance."""
-    found = found_in(plan_of(n_trees=30), noise=half_noise)
+    found = found_in(Target(plan := plan_of(n_trees=30), made(plan), half_noise))
     assert any("variance" in finding for finding in found.findings)
     assert found.signal.kinds[0].noise == pytest.approx(0.25, abs=0.08)
 
 
 def test_a_record_that_counts_twice_is_found() -> None:
     """A record that is in a sum twice adds four times the squared sensitivity."""
-    found = found_in(plan_of(), node=CountsFirstTwice)
+    found = found_in(CountsFirstTwice(plan := plan_of(), made(plan)))
     assert found.signal.is_additive is False
     assert found.signal.excess > 3.9
     assert len(found.findings) >= 3
@@ -85,7 +83,7 @@ def test_a_record_that_counts_twice_is_found() -> None:
 
 def test_without_noise_the_attacks_find_members_and_the_table() -> None:
     """The attacks have power: where nothing protects, releases and the model file alone show who was there."""
-    found = found_in(plan_of(epsilon=np.inf, n_trees=60))
+    found = found_in(Target(plan := plan_of(epsilon=np.inf, n_trees=60), made(plan)))
     told = {(one.attack, one.targets): one.found.auc.value for one in found.membership}
     assert told["releases", "all"] > 0.95
     assert {one.source: one.share > 0.95 for one in found.reconstruction} == {"releases": True, "model file": True}
@@ -101,18 +99,19 @@ def test_rows_of_one_person_are_attacked_together() -> None:
     target = Target(plan, rows)
     assert len(target.units) == 20
     assert {len(unit) for unit in target.units} == {2}
-    found = attack(target, np.random.default_rng(1))
+    found = found_in(target)
     assert found.findings == ()
     # Two rows of one person that pull alike spend what is charged; single rows would spend a quarter of it.
     assert found.signal.planted > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields", [{"algorithm": "adassp"}, {"algorithm": "s-gbdt"}, {"algorithm": "dp-xgboost"}, {"noise": "local"}]
 )
 def test_other_methods_and_noise_are_attacked_as_well(fields: dict[str, Any]) -> None:
     """Samples, choices, Laplace noise, matrices and noise of each record: what can be looked at is, and fits."""
     plan = bare_plan(LABELS["binary"], FEATURES, structure_seed=5, n_records=60, **fields)
-    found = found_in(plan)
+    found = found_in(Target(plan, made(plan)))
     assert found.findings == ()
     assert 0.5 <= found.bound.auc < 0.8

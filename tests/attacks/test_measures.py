@@ -93,13 +93,25 @@ def test_the_test_by_sums_is_the_likelihood_ratio(seed: int, n: int, length: int
 
 
 def test_scores_tell_members_from_shadow_models() -> None:
-    """A row that moves its own score is told by other models' scores; one that does not is not."""
+    """A row that moves its own score is told by shadow models' scores; one that does not is told by chance alone."""
     random = np.random.default_rng(2)
-    present = random.random((40, 200)) < 0.5
-    signals = random.standard_normal((40, 200, 2))
-    assert abs(find_auc(infer_from_scores(signals, present), present) - 0.5) < 0.03
+    present = random.random((60, 200)) < 0.5
+    signals = random.standard_normal((60, 200, 2))
+    found = infer_from_scores(signals[:40], present[:40], signals[40:])
+    assert abs(find_auc(found, present[40:]) - 0.5) < 0.03
     signals[..., 1] += 2 * present
-    assert find_auc(infer_from_scores(signals, present), present) > 0.85
+    found = infer_from_scores(signals[:40], present[:40], signals[40:])
+    assert find_auc(found, present[40:]) > 0.85
+
+
+def test_few_rows_that_say_nothing_are_told_by_chance() -> None:
+    """No target is fitted to another one: of one row in many targets the area is one half, neither less nor more."""
+    random = np.random.default_rng(3)
+    areas = []
+    for _ in range(200):
+        present, signals = random.random((60, 1)) < 0.5, random.standard_normal((60, 1, 1))
+        areas.append(find_auc(infer_from_scores(signals[:20], present[:20], signals[20:]), present[20:]))
+    assert abs(np.mean(areas) - 0.5) < 0.03
 
 
 @pytest.mark.parametrize(("noise", "least", "most"), [(0.0, 1.0, 1.0), (200.0, 0.0, 0.6)])

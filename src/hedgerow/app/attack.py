@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.text import Text
 from scipy.special import ndtr
 
+from hedgerow.app.document import render_document, render_figures, render_section, render_text
 from hedgerow.app.output import PRIVATE, PRIVATE_MARK, alarm, note, number, print_facts, width, wrap_text
-from hedgerow.app.statistics import Sheet, print_sheet
+from hedgerow.app.statistics import Sheet, print_sheet, render_sheet
 from hedgerow.attacks.inference import (
     Products,
     infer_from_scores,
@@ -59,7 +60,7 @@ Progress = Callable[[str], object]
 MOST_UNITS = 1_000
 """Of the table that are told members from others, drawn by chance: a product of every two is needed."""
 MOST_SIGNALS = 5_000
-N_SHADOWS, N_RUNS = 64, 8
+N_SHADOWS, N_TARGETS, N_RUNS = 64, 16, 8
 OUTLIERS = 0.05
 N_CORNERS, N_ALTERED, MOST_COLUMNS = 40, 60, 12
 EXACT = 1e-3
@@ -137,31 +138,29 @@ class Target:
     Args:
         plan: whose seed of the trees is known.
         rows: the table; of a unit, as many rows are used as the plan allows.
-        node: of another kind than `Node` to plant a fault.
         noise: of each run.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        rows: SiteRows,
-        node: type[Node] = Node,
-        noise: Callable[[], NoiseSource] = lambda: SystemNoise(os.urandom),
+        self, plan: Plan, rows: SiteRows, noise: Callable[[], NoiseSource] = lambda: SystemNoise(os.urandom)
     ) -> None:
-        plan, privacy = plan.with_one_sum(), plan.privacy
-        if privacy.noise == "distributed":
+        self.digest, self.grid = plan.digest, build_grid(plan)
+        self.data, self.units = rows.data, units_of(rows, plan)
+        plan = plan.with_one_sum()
+        if plan.privacy.noise == "distributed":
             # The least noise that the sites' shares may add up to is what the coordinator would add.
-            plan = replace(plan, privacy=replace(privacy, noise="server"))
+            plan = replace(plan, privacy=replace(plan.privacy, noise="server"))
         self.plan = without_secure_aggregation(replace(plan, federation=replace(plan.federation, min_sites=1)))
-        self.data, self.units, self.grid = rows.data, units_of(rows, plan), build_grid(plan)
-        self.settings, self._node, self._noise = resolve(self.plan), node, noise
-        # A record's own noise in the local model is no part of what it adds.
-        self._bare = replace(self.plan, privacy=replace(privacy, noise="server"))
+        self.settings, self._noise = resolve(self.plan), noise
+
+    def hold(self, rows: SiteData) -> SiteData:
+        """What a node holds of these rows; a target that holds others plants a fault."""
+        return rows
 
     def run(self, chosen: Sequence[Unit]) -> tuple[list[Step], Outcome]:
         """Train on these units."""
         rows = self.data.only(np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.intp))
-        witness = _Witness(self._node("attacked", rows, self.plan, self.settings))
+        witness = _Witness(Node("attacked", self.hold(rows), self.plan, self.settings))
         asked: list[tuple[Query, IntVector]] = []
         program = _watch(program_for(self.plan, self.settings), asked)
         outcome = run_program(self.plan, program, PlainAggregation([witness]), self._noise())
@@ -178,24 +177,24 @@ class Target:
 
     def replay(self, steps: Sequence[Step], candidates: Sequence[SiteData]) -> Iterator[tuple[Step, Floats]]:
         """What each candidate adds to each release if it is drawn, float64 [n, length]; choices are left out."""
-        nodes = [self._node("candidate", own, self._bare, self.settings, 1, Everyone()) for own in candidates]
-        places = [own.all_places() for own in candidates]
+        held = [self.hold(own) for own in candidates]
+        sites = [Node("candidate", own, self.plan, self.settings, 1, Everyone()).held for own in held]
+        places = [own.all_places() for own in held]
         together = SiteData(
-            np.concatenate([own.codes for own in candidates], axis=1),
-            np.concatenate([own.labels for own in candidates]),
+            np.concatenate([own.codes for own in held], axis=1),
+            np.concatenate([own.labels for own in held]),
             None if places[0] is None else np.concatenate([own for own in places if own is not None], axis=1),
         )
-        ends, before = np.cumsum([own.n_records for own in candidates]), Recoded({}, together.codes)
+        ends, before = np.cumsum([own.n_records for own in held])[:-1], Recoded({}, together.codes)
         for step in steps:
-            if step.query.new_edges:
-                # Once for all: a table of all places is made, which would take most of the time.
-                edges = step.query.new_edges
+            if edges := step.query.new_edges:
+                # Once for all: a node makes a table of all places for it, which would take most of the time.
                 before = Recoded(edges, together.codes_in(self.grid, edges, before))
-                for node, codes in zip(nodes, np.split(before.codes, ends[:-1], axis=1), strict=True):
-                    node.cut_again(self.grid, Recoded(edges, codes))
-            answers = [node.answer(step.query) for node in nodes]
+                for site, codes in zip(sites, np.split(before.codes, ends, axis=1), strict=True):
+                    site.records = site.records._replace(codes=np.ascontiguousarray(codes))
+            answers = [step.query.answer(site) for site in sites]
             if not step.query.is_choice:
-                yield step, np.array(answers, dtype=np.float64).reshape(len(nodes), -1)
+                yield step, np.array(answers, dtype=np.float64).reshape(len(sites), -1)
 
     def rows_of(self, units: Sequence[Unit]) -> list[SiteData]:
         """The rows of each unit."""
@@ -354,6 +353,7 @@ def attack(
     random: np.random.Generator,
     progress: Progress = lambda text: None,
     outliers: Sequence[int] | None = None,
+    n_models: tuple[int, int, int] = (N_SHADOWS, N_TARGETS, N_RUNS),
 ) -> Attack:
     """All attacks on runs of a target's plan over its table.
 
@@ -361,21 +361,27 @@ def attack(
         random: draws members, corners and other values; not the noise.
         progress: is told what is being done.
         outliers: which units are, by their numbers; None takes the twentieth that releases tell best.
+        n_models: shadow models, >= 3; targets, >= 2; and of how many of these the releases are looked at, >= 2.
     """
     units = target.units
     progress(f"Training on {min(len(units), MOST_SIGNALS):,} units")
     signal, attributes, outcome = _measure_signal(target, random, progress)
     bound = Bound.of_ledger(outcome.ledger.events(), outcome.report.epsilon, target.plan.privacy.delta)
     attributes = tuple(replace(one, right=replace(one.right, bound=bound.accuracy)) for one in attributes)
-    membership, reconstruction = _tell_members(target, bound, random, progress, outliers)
+    membership, reconstruction = _tell_members(target, bound, random, progress, outliers, n_models)
     return Attack(
-        target.plan.digest, len(units), target.plan.privacy.rows_per_unit, bound, membership, reconstruction, signal,
+        target.digest, len(units), target.plan.privacy.rows_per_unit, bound, membership, reconstruction, signal,
         attributes, tuple(_contradictions(membership, signal, attributes)),
     )  # fmt: skip
 
 
 def _tell_members(
-    target: Target, bound: Bound, random: np.random.Generator, progress: Progress, given: Sequence[int] | None
+    target: Target,
+    bound: Bound,
+    random: np.random.Generator,
+    progress: Progress,
+    given: Sequence[int] | None,
+    n_models: tuple[int, int, int],
 ) -> tuple[tuple[Membership, ...], tuple[Reconstruction, ...]]:
     """Train on halves of the table, drawn by a coin for each unit, and tell who was in which.
 
@@ -388,22 +394,24 @@ def _tell_members(
     n, of_row = len(pool), np.repeat(np.arange(len(pool)), [len(unit) for unit in pool])
     candidates, rows = target.rows_of(pool), np.concatenate(pool)
     kinds = _number_kinds(candidates)
-    present = random.random((N_SHADOWS, n)) < 0.5
+    n_shadows, n_targets, n_runs = n_models
+    present = random.random((n_targets + n_shadows, n)) < 0.5
     signals, told, powers, found = [], [], [], defaultdict(list)
     for model, inside in enumerate(present):
-        progress(f"Membership: model {model + 1} of {N_SHADOWS}")
+        progress(f"Membership: model {model + 1} of {len(present)}")
         steps, outcome = target.run([unit for unit, is_in in zip(pool, inside, strict=True) if is_in])
         signals.append(target.signals(outcome.ensemble)[rows])
-        if model >= N_RUNS:
+        if model >= n_runs:
             continue
-        progress(f"Releases: run {model + 1} of {N_RUNS}")
-        sources = _collect(target, steps, candidates, has_weights=outcome.ensemble.leaf_weights is not None)
+        progress(f"Releases: run {model + 1} of {n_runs}")
+        sources = collect_products(target, steps, candidates, has_weights=outcome.ensemble.leaf_weights is not None)
         ratios, power = infer_from_sums(sources["releases"])
         told.append(ratios)
         powers.append(power)
         for source, products in sources.items():
             found[source].append(_rebuild(products, kinds, inside, random))
-    by_row = infer_from_scores(np.array(signals), present[:, of_row])
+    shown, members = np.array(signals), present[n_targets:, of_row]
+    by_row = infer_from_scores(shown[n_targets:], members, shown[:n_targets])
     scores = np.add.reduceat(by_row, np.flatnonzero(np.diff(of_row, prepend=-1)), axis=1)
     is_outlier = np.zeros(n, dtype=np.bool_)
     is_outlier[np.argsort(-np.mean(powers, axis=0))[: max(1, round(OUTLIERS * n))]] = True
@@ -416,11 +424,11 @@ def _tell_members(
         for name, own in (("scores", scores), ("releases", np.array(told)))
         for targets, which in (("all", np.ones(n, dtype=np.bool_)), ("outliers", is_outlier))
     )
-    n_records = float(present[:N_RUNS].sum(axis=1).mean())
+    n_records = float(present[:n_runs].sum(axis=1).mean())
     return tuple(membership), tuple(_summarize(source, own, n_records, n) for source, own in found.items())
 
 
-def _collect(
+def collect_products(
     target: Target, steps: Sequence[Step], candidates: Sequence[SiteData], *, has_weights: bool
 ) -> dict[str, Products]:
     """The products of what candidates add to all releases, and to the weights of leaves that a model file has."""
@@ -687,13 +695,29 @@ EXPLANATION = (
 )
 
 
-def print_attack(found: Attack, *, is_private: bool) -> None:
-    """What was found, for a person."""
-    print(f"{wrap_text(PRIVATE if is_private else MADE, hanging=0)}\n")
+def _list_facts(found: Attack) -> list[tuple[str, str]]:
     bound = found.bound
     unit = "rows" if found.rows_per_unit == 1 else f"units of up to {found.rows_per_unit} rows"
     facts = [("table", f"{found.n_units:,} {unit}"), ("ledger", f"epsilon {number(bound.epsilon)} at {bound.delta:g}")]
-    print_facts([*facts, ("mu", number(bound.mu))])
+    return facts if math.isinf(bound.mu) else [*facts, ("mu", number(bound.mu))]
+
+
+def render_attack(found: Attack, subject: str, *, is_private: bool) -> str:
+    """What was found, as a page."""
+    body = [
+        render_text(PRIVATE, "void") if is_private else render_text(MADE),
+        render_figures(_list_facts(found)),
+        *(render_text(f"Against the ledger: {finding}.", "void") for finding in found.findings),
+        *(render_section(sheet.title, [render_sheet(sheet)]) for sheet in build_attack_sheets(found)),
+        render_text(EXPLANATION, "muted"),
+    ]
+    return render_document("Attacks on a model's own runs", subject, body)
+
+
+def print_attack(found: Attack, *, is_private: bool) -> None:
+    """What was found, for a person."""
+    print(f"{wrap_text(PRIVATE if is_private else MADE, hanging=0)}\n")
+    print_facts(_list_facts(found))
     console = Console(width=width())
     for sheet in build_attack_sheets(found):
         print_sheet(console, sheet, widest=40)

@@ -336,7 +336,7 @@ def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
         render_figures(figures),
         *(render_text(f"Void: {reason}.", "void") for reason in report.voided_by),
         draw_curves(found) if isinstance(found, SurvivalCurves) else "",
-        *(render_section(sheet.title, [_render_sheet(sheet)]) for sheet in sheets),
+        *(render_section(sheet.title, [render_sheet(sheet)]) for sheet in sheets),
         render_text(" ".join(filter(None, (_unknown_text(found), explain_sheets(found)))), "muted"),
         render_section("What it cost", [render_printed(report.text(subject))]),
     ]
@@ -344,7 +344,8 @@ def render_page(survey: TableSurvey, sites: Sequence[str], subject: str) -> str:
     return render_document(title, f"Noisy sums over {_sites_text(sites)}", body)
 
 
-def _render_sheet(sheet: Sheet) -> str:
+def render_sheet(sheet: Sheet) -> str:
+    """A sheet on a page."""
     rows = [[cell.svg() if isinstance(cell, Bars) else escape(cell) for cell in row] for row in sheet.rows]
     return render_table(sheet.title, sheet.heads, rows, is_markup=True)
 

@@ -66,32 +66,28 @@ def infer_from_sums(products: Products) -> tuple[Floats, Floats]:
     return cho_solve(factor, centred) / diagonal, np.maximum(1 / diagonal - SPREAD, 0.0)
 
 
-def infer_from_scores(signals: Floats, present: Bools) -> Floats:
-    """Whether each row was in each model's data, by what other models say of it (LiRA, Carlini et al. 2022, S&P).
+def infer_from_scores(shadows: Floats, members: Bools, targets: Floats) -> Floats:
+    """Whether each row was in the data of each target, by what shadow models say of it (LiRA).
 
-    For each model the log-ratio of two Gaussians of one covariance, fitted to all other models with and without the
-    row (arXiv 2112.03570, section IV; their online attack). A row that is in all or in none of the others says nothing.
+    The log-ratio of two Gaussians of one covariance, fitted to the shadows with and without the row (Carlini et al.
+    2022, S&P, arXiv 2112.03570, section IV: their online attack). A row that is in all or in none of the shadows says
+    nothing. Targets are no shadows of each other: left out one at a time they would be, each target would pull the
+    means of the others, and members would seem less like members than they are.
 
     Args:
-        signals: [n_models, n, n_signals], what models say of rows.
-        present: [n_models, n].
+        shadows: [n_shadows, n, n_signals], what they say of rows.
+        members: [n_shadows, n], whose rows they were made of.
+        targets: [n_targets, n, n_signals].
 
-    Returns: [n_models, n].
+    Returns: [n_targets, n].
     """
-    found = np.zeros(present.shape)
-    for model in range(len(signals)):
-        others = np.arange(len(signals)) != model
-        inside, own = present[others][..., None], signals[others]
-        n_inside, n_outside = inside.sum(axis=0), (~inside).sum(axis=0)
-        means = [
-            np.where(which, own, 0).sum(axis=0) / np.maximum(count, 1)
-            for which, count in ((inside, n_inside), (~inside, n_outside))
-        ]
-        variance = ((own - np.where(inside, *means)) ** 2).sum(axis=0) / max(1, len(own) - 2)
-        here = signals[model]
-        gain = ((here - means[1]) ** 2 - (here - means[0]) ** 2) / (2 * np.maximum(variance, 1e-12))
-        found[model] = np.where((n_inside > 0) & (n_outside > 0), gain, 0.0).sum(axis=1)
-    return found
+    inside = members[..., None]
+    n_inside, n_outside = inside.sum(axis=0), (~inside).sum(axis=0)
+    within = np.where(inside, shadows, 0).sum(axis=0) / np.maximum(n_inside, 1)
+    without = np.where(inside, 0, shadows).sum(axis=0) / np.maximum(n_outside, 1)
+    variance = ((shadows - np.where(inside, within, without)) ** 2).sum(axis=0) / max(1, len(shadows) - 2)
+    gains = ((targets - without) ** 2 - (targets - within) ** 2) / (2 * np.maximum(variance, 1e-12))
+    return np.asarray(np.where((n_inside > 0) & (n_outside > 0), gains, 0.0).sum(axis=2))
 
 
 def reconstruct(products: Products, n_records: int) -> NDArray[np.int64]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from hedgerow.app.inputs import adapt_sites
-from hedgerow.app.output import print_json
+from hedgerow.app.inputs import adapt_sites, check_can_write
+from hedgerow.app.output import print_json, today
 from hedgerow.cli.options import ADAPTERS, add_command, add_shared
 
 _EXAMPLE = """\
@@ -25,18 +26,23 @@ def add_commands(commands: Any) -> None:
     add("model", metavar="MODEL")
     add("data", metavar="DATA", nargs="?", help="one's own table with labels; without it, made-up rows")
     add("--adapter", **ADAPTERS)
+    add("--out", metavar="PAGE", help="write a page for the browser as well, such as attack.html")
     add_shared(add, "--allow-loss", "--json")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what was found."""
-    from hedgerow.app.attack import attack_model, describe_attack, print_attack
-    from hedgerow.models.model import Model
+    from hedgerow.app.attack import attack_model, describe_attack, print_attack, render_attack
+    from hedgerow.models.model import Model, write_atomically
 
+    page = None if arguments.out is None else check_can_write(arguments.out)
     own = {} if arguments.data is None else {arguments.data: arguments.data}
     table = next(iter(adapt_sites(own, arguments.adapters).values()), None)
     model = Model.load(arguments.model)
     found = attack_model(model, table, allowed=arguments.allow_loss, quiet=arguments.json)
+    if page is not None:
+        subject = f"{model.plan.name}: {Path(arguments.model).name}, {today()}"
+        write_atomically(page, render_attack(found, subject, is_private=bool(own)).encode())
     if arguments.json:
         print_json({"model": arguments.model, "data": arguments.data, **describe_attack(found, is_private=bool(own))})
         return

@@ -36,7 +36,7 @@ from hedgerow.privacy.noise import NoiseSource, SystemNoise, attempt_discrete_ga
 from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query
 from hedgerow.storage import Database
 from hedgerow.training.settings import Settings
-from hedgerow.trees.binning import Grid, build_grid
+from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import Site, SiteRecords, TrainingSite, apply_update
 
 _USUAL = {
@@ -247,12 +247,6 @@ class Node:
             np.concatenate([old.scores, late.scores], axis=1),
         )
 
-    def cut_again(self, grid: Grid, made: Recoded) -> None:
-        """Take codes by new edges that were made for many nodes at once; a query of other edges makes its own."""
-        self.held.records = self.held.records._replace(codes=np.ascontiguousarray(made.codes))
-        if self.held.kept is not None:
-            self.held.kept["cut again"] = grid, made.edges
-
     def answer(self, query: Query) -> IntVector:
         """The site's vector for a query: int64 [query.length]; in the local model with noise for each record.
 
@@ -303,8 +297,6 @@ def _cut_again(held: Site, data: SiteData, query: Query) -> None:
     if query.new_edges:
         kept = {} if held.kept is None else held.kept
         grid, edges = kept.get("cut again") or (build_grid(held.plan), {})
-        if edges is query.new_edges:
-            return
         codes = data.codes_in(grid, query.new_edges, Recoded(edges, held.records.codes))
         held.records = held.records._replace(codes=codes)
         kept["cut again"] = grid, query.new_edges
