@@ -19,7 +19,7 @@ BESIDE_TESTS = {
     "error_table": "tests.package.error_table",
     "faults": "tests.processes.faults",
     "field_reference": "tests.package.field_reference",
-    "flower": "tests.flower.beside_grpc",
+    "flower": "tests.carriers.beside_grpc",
     "make_rand_hie": "tests.package.make_rand_hie",
     "pictures": "tests.package.pictures",
     "poisoning": "tests.hostile.poisoning",

@@ -321,6 +321,8 @@ def carry_out(
     opened: Callable[[RunSession, RunBoard], AbstractContextManager[Hub]],
     log_format: str = "text",
     shows: Callable[[str], object] = lambda said: None,
+    entropy: Callable[[int], bytes] = os.urandom,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Outcome, RunSession]:
     """Wait for the sites and carry the run out, whatever engine carries its messages.
 
@@ -333,6 +335,8 @@ def carry_out(
         opened: the hub, from when the run can begin until it is over.
         log_format: of what is said: text or json.
         shows: as `RunLines`; what it raises ends the run here, and the journal keeps it.
+        entropy: draws the run's number.
+        clock: as for `run_coordinator`.
 
     Raises:
         HedgerowError: why the run was given up; the journal keeps what was released.
@@ -349,7 +353,7 @@ def carry_out(
         board(event)
         lines(event)
 
-    setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch, model, survey)
+    setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, entropy, watch, model, survey)
     place = check_can_write(str(file.journal))
     journal, aside = open_journal(place, task, setup.roster, is_new=file.is_new, before_new=file.require_room)
     try:
@@ -367,7 +371,7 @@ def carry_out(
             # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
             with note_if_slow(quiet=file.quiet):
                 rehearse(session.run.task.with_structure_seed(0))
-            outcome = run_coordinator(session, hub, plan.federation, time.monotonic, lines.waiting, pause.exists)
+            outcome = run_coordinator(session, hub, plan.federation, clock, lines.waiting, pause.exists)
         file.keep(outcome, session)
         return outcome, session
     finally:

@@ -123,6 +123,15 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
     return found if found.out else replace(found, out=found.model)
 
 
+def read_party_file(path: Path) -> SiteFile | CoordinatorFile:
+    """The file of either: a site's has a policy, and a coordinator's has none; raises UsageError."""
+    try:
+        is_site = "policy" in read_toml(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        is_site = False
+    return read_site_file(path) if is_site else read_coordinator_file(path)
+
+
 def _read(kind: type[File], path: Path, name: str) -> File:
     try:
         content = read_toml(path.read_text(encoding="utf-8-sig"))

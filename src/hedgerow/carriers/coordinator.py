@@ -37,9 +37,10 @@ from hedgerow.models.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind, encode
 from hedgerow.secagg.guarantees import SMALLEST_COHORT
-from hedgerow.server.coordinator import RunSession, invitation_to
+from hedgerow.server.coordinator import RunSession, anticipate_setup, invitation_to
+from hedgerow.server.release import Outcome
 from hedgerow.server.status import RunBoard
-from hedgerow.transport.carrier import Carrier, Clock, EnvelopeHub, Patience
+from hedgerow.transport.carrier import Carrier, Clock, EnvelopeHub, Patience, Waiting
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
 from hedgerow.transport.interface import Address, Hub
 
@@ -53,10 +54,22 @@ _MAY_WAIT = {MessageKind.WELCOME, MessageKind.ABANDONED}
 _INVITATIONS = {MessageKind.INVITATION, MessageKind.EVALUATION}
 
 
-def coordinate(file: CoordinatorFile, carrier: Carrier, patience: Patience | None = None) -> tuple[Model, EnvelopeHub]:
+def coordinate(
+    file: CoordinatorFile,
+    carrier: Carrier,
+    patience: Patience | None = None,
+    clock: Clock | None = None,
+    *,
+    quiet: bool = False,
+) -> tuple[Model, EnvelopeHub]:
     """Carry the run out and write the model; the hub is closed, and knows what the run has sent.
 
+    Args:
+        clock: of the run; None for this machine's.
+        quiet: do not say what happens.
+
     Raises:
+        Waiting: the carrier's, while there is no result.
         HedgerowError: as `run_coordinator`; the journal keeps what was released, and started again the run goes on.
     """
     model = Model.load(file.model) if file.model else None
@@ -64,22 +77,36 @@ def coordinate(file: CoordinatorFile, carrier: Carrier, patience: Patience | Non
     require_masks(plan)
     out = check_can_write(file.out)
     journal = f"{out}.journal" if model is None else journal_file(out, model)
-    place = ModelFile(out, model, check_can_write(file.journal or journal))
+    place = ModelFile(out, model, check_can_write(file.journal or journal), quiet=quiet)
     about = None if model is None else prepare_evaluation(model, file.epsilon, file.delta or None, file.noise)
     keys, hubs = (read_private(Path(file.identity)), read_roster(Path(file.roster))), list[EnvelopeHub]()
-    noise: NoiseSource = SystemNoise(os.urandom) if file.seed < 0 else SeededNoise(file.seed)
+    clock, ended = clock or Clock(time.monotonic, time.sleep, os.urandom, time.time), list[tuple[Outcome, RunSession]]()
+    noise: NoiseSource = SystemNoise(clock.entropy) if file.seed < 0 else SeededNoise(file.seed)
 
     @contextmanager
     def asking(session: RunSession, board: RunBoard) -> Iterator[Hub]:
-        hubs.append(make_hub(session, keys, carrier, patience))
+        hubs.append(make_hub(session, keys, carrier, patience, clock))
         try:
             with serve_monitors(file, board, hubs[0], keys):
                 yield hubs[0]
+        except Waiting:
+            if session.made is not None:
+                # Whether the sites say that they have heard of the end changes nothing about it.
+                ended.append((session.made, session))
+            raise
         finally:
             hubs[0].close()
 
     try:
-        outcome, session = carry_out(keys, plan, noise, place, about, asking)
+        try:
+            outcome, session = carry_out(
+                keys, plan, noise, place, about, asking, entropy=clock.entropy, clock=clock.now
+            )
+        except Waiting:
+            if not ended:
+                raise
+            ((outcome, session),) = ended
+            place.keep(outcome, session)
         if model is None:
             written = build_model(outcome)
             if written.salvaged is not None:
@@ -99,14 +126,26 @@ def coordinate(file: CoordinatorFile, carrier: Carrier, patience: Patience | Non
 
 
 def make_hub(
-    session: RunSession, keys: tuple[PrivateIdentity, PinnedRoster], carrier: Carrier, patience: Patience | None
+    session: RunSession,
+    keys: tuple[PrivateIdentity, PinnedRoster],
+    carrier: Carrier,
+    patience: Patience | None,
+    clock: Clock,
 ) -> EnvelopeHub:
     """The hub of a run. Its greeting invites, and what needs no answer waits for the next message: fewer exchanges.
+
+    Where the carrier knows all sites from the beginning, the greeting begins the set-up as well.
 
     A greeting travels in the open. A plan may; a model that is evaluated comes, sealed, with the message after it.
     """
     task = session.run.task
-    greeting = [encode(invitation_to(task, session.run.run_id))] if isinstance(task, TrainingTask) else []
+    is_known = all(carrier.site_at(node) for node in carrier.nodes())
+
+    def greet(is_first: bool) -> list[bytes]:
+        if not isinstance(task, TrainingTask):
+            return []
+        ahead = anticipate_setup(session.run, is_first=is_first) if is_known else []
+        return [encode(invitation_to(task, session.run.run_id)), *ahead]
 
     def needs_reply(site: str, messages: Sequence[bytes]) -> bool:
         is_ready = session.run.sites[site].is_ready
@@ -114,8 +153,7 @@ def make_hub(
         # A site that was invited by its greeting and has said that it is ready need not be asked again.
         return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
 
-    clock = Clock(time.monotonic, time.sleep, os.urandom, time.time)
-    return EnvelopeHub(*keys, carrier, clock, lambda: greeting, needs_reply, patience)
+    return EnvelopeHub(*keys, carrier, clock, greet, needs_reply, patience)
 
 
 @contextmanager

@@ -117,6 +117,13 @@ class LinkStore:
         values = (link.link, link.hub_key, link.secret, link.number, link.request, link.reply, link.kept)
         self._database.write(("insert or replace into link values (1, ?, ?, ?, ?, ?, ?, ?)", values))
 
+    def open_reply(self, site: str, reply: Envelope) -> tuple[bytes, ...]:
+        """The messages in this site's own reply of the link that is there; none in one that says that it is lost."""
+        link = self.load()
+        if link is None or link.link != reply.link or reply.kind is not EnvelopeKind.REPLY:
+            return ()
+        return messages_in(reply, LinkKeys.agree(link.secret, link.hub_key, link.link, site).to_hub)
+
     def close(self) -> None:
         """Close the file."""
         self._database.close()
@@ -223,9 +230,11 @@ class FlowerNode:
             if isinstance(hello, Hello):
                 # Nothing of an earlier link opens in this one: its keys do what the coordinator's Welcome does.
                 session.receive(encode(Welcome(hello.connection)))
-        if session.state is NodeState.OUTSIDE:
-            for message in messages:
-                answers += session.receive(message)
+        is_outside = session.state is NodeState.OUTSIDE
+        for number, message in enumerate(messages if is_outside else ()):
+            if number and session.state is not NodeState.INVITED:
+                break  # Its owner is asked first, or it has refused.
+            answers += session.receive(message)
         return answers
 
     @staticmethod

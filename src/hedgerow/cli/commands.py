@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from hedgerow import __version__
 from hedgerow.cli import (
     attack,
+    carry,
     check,
     coordinator,
     evaluate,
@@ -29,7 +30,7 @@ from hedgerow.errors import UsageError
 
 GROUPS = (
     train, plan, privacy, check, survey, evaluate, attack, model, evidence, study, join, owner,
-    ledger, coordinator, node, monitor, parties,
+    ledger, coordinator, node, carry, monitor, parties,
 )  # fmt: skip
 _EXIT_CODES = """\
 exit codes:

@@ -403,6 +403,8 @@ class CoordinatorRun:
         n_phases: grows with every phase, so that a driver knows when to begin to wait.
         is_stalled: too few sites are there to go on; they are waited for.
         origin: the epoch whose nonces seed the trees: the first that was ready.
+        anticipated: a set-up of all sites, whose parameters went out with the invitations; None where there is none.
+        early: what sites have answered to it before all were ready.
         prepared: the phase's messages that bring one release or none, by how many: most sites need the same.
         burnt: slots that were given up before their manifests.
     """
@@ -418,6 +420,8 @@ class CoordinatorRun:
     ledger: Ledger = field(default_factory=Ledger)
     attempt: int = 0
     origin: EpochView | None = None
+    anticipated: EpochParameters | None = None
+    early: dict[str, bytes] = field(default_factory=dict)
     prepared: dict[int, bytes] = field(default_factory=dict)
     burnt: list[BurntSlot] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -539,7 +543,9 @@ class CoordinatorRun:
     def invite(self, site: SiteRecord) -> None:
         """Ask a site to take part, from the next epoch on."""
         site.invite()
-        self.send(site, invitation_to(self.task, self.run_id))
+        if self.anticipated is None:
+            # Else the invitation has gone to it with the beginning of the set-up, which a second one would end.
+            self.send(site, invitation_to(self.task, self.run_id))
 
     def send_origin(self, site: SiteRecord) -> None:
         """Show a site that may be late whose signed nonces seed the trees; once, for there may be thousands."""
@@ -708,17 +714,54 @@ def begin_setup(run: CoordinatorRun) -> None:
         members = choose_members(run)
     if run.attempt >= MAX_ATTEMPTS:
         raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.fault_summary())
+    anticipated, run.anticipated = run.anticipated, None
+    if anticipated is not None and set(run.early) != members:
+        # Who has answered an attempt takes no other one of its number.
+        run.attempt = anticipated.attempt
+        anticipated = None
     run.attempt += 1
+    parameters = anticipated or _choose_parameters(run, members)
+    run.journal.save_attempt(run.attempt)
+    run.sites.begin_epoch(members)
+    setup = EpochSetup(run.setup.roster, parameters)
+    run.enter(SettingUp(setup))
+    for site in run.sites.invited:
+        if anticipated is not None:
+            setup, complaints = setup.receive([run.early[site.name]])
+            site.has_answered = not complaints
+            for complaint in complaints:
+                run.tell(RunEventKind.COMPLAINT, site.name, complaint.code)
+            continue
+        run.send_origin(site)
+        run.send(site, Payload(MessageKind.ENROL, parameters.to_bytes()))
+    run.stage = SettingUp(setup)
+
+
+def anticipate_setup(run: CoordinatorRun, *, is_first: bool) -> list[bytes]:
+    """The message that begins the set-up of all sites, to go with their invitations; none once it cannot.
+
+    It saves an exchange where all sites come. Where one does not, or comes twice, the set-up is begun as ever.
+
+    Args:
+        is_first: whether its site was not invited before.
+    """
+    if run.state is not RunState.GATHERING or run.attempt:
+        return []
+    if not is_first:
+        # It may have answered, and take no attempt of that number again.
+        run.attempt, run.anticipated, run.early = 1, None, {}
+        return []
+    if run.anticipated is None:
+        run.anticipated = replace(_choose_parameters(run, {site.name for site in run.sites}), attempt=1)
+    return [encode(Payload(MessageKind.ENROL, run.anticipated.to_bytes()))]
+
+
+def _choose_parameters(run: CoordinatorRun, members: Collection[str]) -> EpochParameters:
+    """The parameters of an epoch of these sites."""
     n_slots = slots_for(run.replica.n_left_of_drawing, len(members))
     identity = (run.run_id, run.attempt, run.setup.roster.hash())
     nodes = [len(part) for part in run.parts(members) if part]
-    parameters = replace(build_parameters(run.plan, identity, n_slots, min(nodes)), drawing=run.replica.drawing)
-    run.journal.save_attempt(run.attempt)
-    run.sites.begin_epoch(members)
-    run.enter(SettingUp(EpochSetup(run.setup.roster, parameters)))
-    for site in run.sites.invited:
-        run.send_origin(site)
-        run.send(site, Payload(MessageKind.ENROL, parameters.to_bytes()))
+    return replace(build_parameters(run.plan, identity, n_slots, min(nodes)), drawing=run.replica.drawing)
 
 
 def advance_setup(run: CoordinatorRun, setup: EpochSetup) -> None:
@@ -1264,7 +1307,7 @@ class RunSession:
     def _is_expected(self, site: SiteRecord) -> bool:
         state, slot = self.run.state, self.run.slot
         if state is RunState.GATHERING:
-            return site.may_join
+            return site.may_join or (site.is_ready and self._is_early(site))
         if state is RunState.SETTING_UP:
             return site.is_setting_up and site.can_answer
         if state is RunState.FINISHING:
@@ -1275,6 +1318,11 @@ class RunSession:
             return site.link in (Connection.RETURNING, Connection.AWAY) or (site.spec is Asked.NOW and site.can_answer)
         is_asked = site.link is Connection.RETURNING or (site.opening is Asked.NOW and site.can_answer)
         return is_asked and site.node in slot.uploads
+
+    def _is_early(self, site: SiteRecord) -> bool:
+        """Whether a site's answer to the set-up that was anticipated can still come."""
+        run = self.run
+        return run.anticipated is not None and run.state is RunState.GATHERING and site.name not in run.early
 
     def _is_in_epoch(self, site: SiteRecord) -> bool:
         """Whether the epoch counts on a site, which may have lost its state of it."""
@@ -1289,6 +1337,9 @@ class RunSession:
         is_late = not site.is_connected and not isinstance(message, Hello)
         if site.is_silent and not is_late:
             self._wake(site)
+        if kind is MessageKind.SETUP_ANSWER and isinstance(message, Payload) and self._is_early(site):
+            run.early[site.name] = message.content
+            return
         if is_late or not is_expected(run.state, kind):
             run.tell(RunEventKind.LATE, site.name, kind.name.lower().replace("_", "-"))
             return

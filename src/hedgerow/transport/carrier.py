@@ -47,11 +47,18 @@ _PER_MESSAGE = 256
 """Counted for each message that waits, so that empty ones cannot fill the memory either."""
 
 
+class Waiting(Exception):
+    """What a carrier raises where no reply can come before this process has ended; the run goes on in another one."""
+
+
 class Carrier(Protocol):
     """What carries envelopes to nodes, and their replies back."""
 
     def nodes(self) -> Sequence[int]:
         """The nodes that are there now."""
+
+    def site_at(self, node: int) -> str:
+        """Whose node it is, where the carrier knows: a greeting is for that site alone then; "" where it does not."""
 
     def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
         """Post one envelope to each of these nodes; the number of each, None for one that was not taken."""
@@ -139,7 +146,7 @@ class EnvelopeHub:
         identity: the coordinator's.
         roster: who may take part.
         carrier: carries the envelopes.
-        greeting: what a greeting carries, open for its carrier to read.
+        greeting: what a greeting carries, open for its carrier to read; whether its node is greeted for the first time.
         needs_reply: whether what waits for a site must go now, or may wait for the next message; patience; a node that
             asks its owner is greeted again after `repeat`.
     """
@@ -150,7 +157,7 @@ class EnvelopeHub:
         roster: PinnedRoster,
         carrier: Carrier,
         clock: Clock,
-        greeting: Callable[[], list[bytes]] = list,
+        greeting: Callable[[bool], list[bytes]] = lambda is_first: [],
         needs_reply: Callable[[str, Sequence[bytes]], bool] = lambda site, messages: bool(messages),
         patience: Patience | None = None,
     ) -> None:
@@ -210,10 +217,11 @@ class EnvelopeHub:
     def close(self) -> None:
         """See `Hub.close`: what was sent before is delivered first, to those who take it in time."""
         deadline = self._clock.now() + self._patience.closing
+        self._flush(everything=True)
         while any(peer.is_busy or peer.outbox for peer in self._by_site.values()) and self._clock.now() < deadline:
-            self._flush(everything=True)
             self._collect()
             self._clock.sleep(self._patience.poll)
+            self._flush(everything=True)
         self._peers.clear()
         self._by_site.clear()
 
@@ -251,13 +259,13 @@ class EnvelopeHub:
                 self._traffic.sent += len(peer.raw)
 
     def _write_greeting(self, peer: _Peer) -> None:
+        is_first = peer.number < 0
         peer.link, peer.secret = self._clock.entropy(LINK_BYTES), self._clock.entropy(KEY_BYTES)
         # An earlier process may have greeted the node: seconds since 1970 are more than it counted, or the node says.
         peer.number, peer.keys = max(peer.number + 1, int(self._clock.date())), None
-        body = bundle_messages(self._greeting())
-        peer.request = Envelope(
-            EnvelopeKind.GREETING, "", peer.link, peer.number, public_key(peer.secret), _NO_HASH, body
-        )
+        body = bundle_messages(self._greeting(is_first))
+        site, key = self._carrier.site_at(peer.node), public_key(peer.secret)
+        peer.request = Envelope(EnvelopeKind.GREETING, site, peer.link, peer.number, key, _NO_HASH, body)
         self._sign(peer)
 
     def _write_request(self, peer: _Peer) -> None:
@@ -323,7 +331,8 @@ class EnvelopeHub:
         if request is None or reply.request != request.digest:
             return  # It answers an earlier link; the request of this one is under way.
         is_lost = reply.kind is EnvelopeKind.LOST and reply.number < HIGHEST_NUMBER
-        if peer.site not in ("", reply.site) or reply.link != peer.link or not (is_lost or reply.number == peer.number):
+        is_for_it = peer.site in ("", reply.site) and request.site in ("", reply.site)
+        if not is_for_it or reply.link != peer.link or not (is_lost or reply.number == peer.number):
             raise WireRefusal(WireCode.SITE_MISMATCH)
         peer.raw, peer.posted = b"", set()
         if is_lost:

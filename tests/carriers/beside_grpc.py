@@ -26,7 +26,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Address
-from tests.flower.deployment import Deployment, why_not
+from tests.carriers.deployment import Deployment, why_not
 
 _PATIENCE = 3600.0
 _GREETINGS = 2

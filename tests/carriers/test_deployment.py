@@ -31,7 +31,7 @@ from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.envelope import EnvelopeKind
-from tests.flower.deployment import Deployment, Process, free_port, why_not
+from tests.carriers.deployment import Deployment, Process, free_port, why_not
 from tests.wards import survivors_model
 
 pytestmark = [

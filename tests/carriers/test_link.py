@@ -72,6 +72,9 @@ class Office:
     def nodes(self) -> Sequence[int]:
         return sorted(set(self.places) - self.away)
 
+    def site_at(self, node: int) -> str:
+        return ""
+
     def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
         numbers: list[str | None] = []
         for node, data in letters:
@@ -576,6 +579,9 @@ class OneNode:
 
     def nodes(self) -> Sequence[int]:
         return [FIRST_NODE]
+
+    def site_at(self, node: int) -> str:
+        return ""
 
     def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
         for _, data in letters:

@@ -1,0 +1,409 @@
+"""Runs whose messages are files, for sites without a connection: ``hedgerow carry out`` and ``hedgerow carry in``.
+
+Every process ends between two steps, at both ends, and days may pass. A site's node lives for one request anyway. The
+coordinator notes every reply that was carried in, and the time, before anything follows from it; each process then
+plays the run from its beginning over what was noted (`Replay`). It comes out where the last one was, byte for byte:
+keys, nonces and noise are drawn from one secret and all that was noted before, so whatever differs is drawn anew.
+
+A file is what an app hands to a node on one machine (`HandedOn`, `HandedBack`): the release of Hedgerow, and an
+envelope. Beside each lies a page for who has to let it pass.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from hashlib import sha256
+from pathlib import Path
+
+from hedgerow import __version__
+from hedgerow.app.inputs import output_folder, read_plan
+from hedgerow.app.output import note, warn
+from hedgerow.carriers import CoordinatorFile, SiteFile, require_version
+from hedgerow.carriers.coordinator import coordinate
+from hedgerow.carriers.pages import describe_reply, describe_request
+from hedgerow.carriers.site import LinkStore, answer
+from hedgerow.codec import database_version
+from hedgerow.crypto import hkdf, keystream
+from hedgerow.errors import EnvironmentFault, HedgerowError, PlanError, RemoteProtocolError, UsageError
+from hedgerow.models.model import Model, write_atomically
+from hedgerow.protocol.stream import WireRefusal
+from hedgerow.storage import Database
+from hedgerow.transport.carrier import Clock, Patience, Waiting
+from hedgerow.transport.envelope import (
+    MAX_BYTES,
+    Envelope,
+    EnvelopeKind,
+    Fetched,
+    HandedBack,
+    HandedOn,
+    parse,
+    require_signature,
+)
+from hedgerow.transport.identities import PinnedRoster, read_private, read_roster
+
+REQUEST, REPLY = "request", "reply"
+_LEAST_SECONDS = 86400.0
+"""That a plan has to give sites to join and to answer: files are carried by people."""
+_SETTLING = 5.0
+"""Seconds that pass in a run, at most, after what was carried in at one time was read."""
+_PATIENCE = Patience(poll=0.5, longest_poll=0.5, repeat=60.0, longest_repeat=60.0, closing=0.0)
+_KEPT = "carried.reply"
+_SCHEMA = """
+create table if not exists run (one integer primary key check (one = 1), secret blob, release text, is_over integer);
+create table if not exists noted (number integer primary key, moment real, request blob, reply blob);
+create table if not exists sent (number integer primary key, site text, request blob, envelope blob)
+"""
+_VERSION = 1
+_Noted = tuple[float, bytes]
+"""When it was carried in, and the reply; without one, only that the coordinator looked."""
+
+
+def name_file(site: str, number: int, kind: str) -> str:
+    """The name of a file: the numbers of a run grow by one from file to file, and a reply has its request's."""
+    return f"{site}-{number}.{kind}"
+
+
+def find_files(folder: Path, site: str, kind: str) -> list[Path]:
+    """The files in a folder that say that they are this site's, in their order; raises UsageError for no folder."""
+    pattern = re.compile(rf"{re.escape(site)}-[0-9]{{1,10}}\.{kind}")
+    try:
+        found = [path for path in folder.iterdir() if pattern.fullmatch(path.name)]
+    except OSError as fault:
+        raise UsageError("file-unreadable", path=folder, fault=fault.strerror or fault) from None
+    return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+def _refuse(path: Path, fault: str) -> RemoteProtocolError:
+    return RemoteProtocolError("carried-file", path=path, fault=fault)
+
+
+def _read(path: Path, kind: type[HandedOn] | type[HandedBack], identity_key: bytes) -> tuple[bytes, Envelope]:
+    """The envelope in a file, as bytes and as what they say, signed by this key; raises `carried-file` by name."""
+    try:
+        with path.open("rb") as stream:
+            found = kind.from_bytes(stream.read(MAX_BYTES + 1))
+        data = found.request if isinstance(found, HandedOn) else found.reply
+        envelope = parse(data)
+    except OSError as fault:
+        raise _refuse(path, f"it cannot be read, {fault.strerror or fault}") from None
+    except (ValueError, WireRefusal):
+        raise _refuse(path, "it is not whole, or not such a file") from None
+    if isinstance(found, HandedOn):
+        require_version(found.release, "The coordinator")
+    try:
+        require_signature(data, identity_key)
+    except WireRefusal:
+        raise _refuse(path, "the roster's key has not signed what it holds") from None
+    return data, envelope
+
+
+def _write(folder: Path, name: str, data: bytes, page: str) -> None:
+    write_atomically(folder / name, data)
+    write_atomically(folder / f"{name}.txt", page.encode())
+    note(f"Written: {folder / name}, {len(data):,} bytes, and its page.")
+
+
+def _take_all(paths: Iterable[Path], take: Callable[[Path], bool]) -> int:
+    """Take files in; one that is refused stops no other. Returns how many were new; raises the first refusal."""
+    n_new, n_known, refused = 0, 0, list[HedgerowError]()
+    for path in paths:
+        try:
+            is_new = take(path)
+            n_new, n_known = n_new + is_new, n_known + (not is_new)
+        except RemoteProtocolError as fault:
+            refused.append(fault)
+            warn(str(fault))
+    if refused:
+        raise refused[0]
+    if n_known:
+        note(f"Taken before: {n_known} file{'s' * (n_known > 1)}.")
+    return n_new
+
+
+# A site ---------------------------------------------------------------------------------------------------------------
+
+
+def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
+    """Answer what the coordinator asks; the answer is kept for `carry_out_of_site`.
+
+    Args:
+        place: of the site's file.
+
+    Raises:
+        RemoteProtocolError: `carried-file`; the other files of the folder were taken all the same.
+        HedgerowError: as `site.answer`.
+    """
+    name, roster = read_private(Path(file.identity)).public.name, read_roster(Path(file.roster))
+    state = Path(file.state)
+
+    def take(path: Path) -> bool:
+        request, envelope = _read(path, HandedOn, roster.coordinator.identity_key)
+        if envelope.kind not in (EnvelopeKind.GREETING, EnvelopeKind.REQUEST) or envelope.site != name:
+            raise _refuse(path, f"it is not for {name}")
+        with closing(LinkStore(state)) as store:
+            link = store.load()
+        if link is not None and envelope.number < link.number:
+            return False
+        is_next = link is not None and envelope.link == link.link and envelope.number <= link.number + 1
+        if envelope.kind is EnvelopeKind.REQUEST and not is_next:
+            raise _refuse(path, "the file before it has not been carried in")
+        is_new = link is None or envelope.digest != link.request
+        write_atomically(state / _KEPT, answer(place, request))
+        if is_new:
+            note(f"{path.name} is answered.")
+        return is_new
+
+    if not _take_all(find_files(folder, name, REQUEST), take):
+        note(f"Nothing new for {name} in {folder}.")
+
+
+def carry_out_of_site(file: SiteFile, folder: Path) -> None:
+    """Write the answer to what was carried in last, with its page."""
+    name, state = read_private(Path(file.identity)).public.name, Path(file.state)
+    try:
+        reply = (state / _KEPT).read_bytes()
+    except FileNotFoundError:
+        note(f"{name} has nothing to carry out: nothing has been carried in.")
+        return
+    envelope, data = parse(reply), HandedBack(reply).to_bytes()
+    with closing(LinkStore(state)) as store:
+        messages = store.open_reply(name, envelope)
+    named = name_file(name, envelope.number, REPLY)
+    _write(output_folder(str(folder)), named, data, describe_reply(named, data, envelope, messages, state))
+
+
+# The coordinator ------------------------------------------------------------------------------------------------------
+
+
+class Replay:
+    """The carrier and the clock of a run that is played over what was noted of it.
+
+    Args:
+        secret: 32 bytes, of this run alone.
+        noted: what was carried in, and when, in its order.
+    """
+
+    def __init__(self, roster: PinnedRoster, secret: bytes, noted: Sequence[_Noted]) -> None:
+        self._sites, self._secret, self._noted = [site.name for site in roster.sites], secret, noted
+        self._next, self._count, self._is_over = 1, 0, False
+        self._began = noted[0][0]
+        self._now = self._tick = 0.0
+        self._heard = sha256(repr(self._began).encode()).digest()
+        self.sent: list[tuple[str, bytes]] = []
+        """Every envelope that the run has posted, with whom it is for."""
+
+    def nodes(self) -> Sequence[int]:
+        """See `Carrier.nodes`: all sites of the roster."""
+        return range(len(self._sites))
+
+    def site_at(self, node: int) -> str:
+        """See `Carrier.site_at`."""
+        return self._sites[node]
+
+    def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
+        """See `Carrier.push`; one that is posted again is the same file."""
+        if self._is_over:
+            return [None] * len(envelopes)
+        posted = [(self._sites[node], data) for node, data in envelopes]
+        self.sent += [one for one in posted if one not in self.sent]
+        return [parse(data).digest.hex() for _, data in posted]
+
+    def pull(self, numbers: Iterable[str]) -> list[Fetched]:
+        """See `Carrier.pull`: the reply that was noted next, of those that were carried in by now."""
+        awaited = set(numbers)
+        while self._next < len(self._noted) and (reply := self._noted[self._next][1]):
+            self._note(reply)
+            if (number := parse(reply).request.hex()) in awaited:
+                return [Fetched(number, reply)]
+        return []
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return self._now
+
+    def date(self) -> float:
+        """When the run began."""
+        return self._began
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass until the next look; raises Waiting where there was none."""
+        self._now += seconds
+        if self._now - self._tick < _SETTLING or self._is_over:
+            return
+        if self._next == len(self._noted):
+            self._is_over = True
+            raise Waiting
+        self._now = self._tick = max(self._now, self._noted[self._next][0] - self._began)
+        self._note(repr(self._tick).encode())
+
+    def entropy(self, n_bytes: int) -> bytes:
+        """Random bytes, from the secret and all that was noted before."""
+        self._count += 1
+        key = hkdf(self._secret, self._heard, b"hedgerow/carried/" + self._count.to_bytes(8, "big"))
+        return keystream(key, n_bytes)
+
+    def _note(self, content: bytes) -> None:
+        self._heard = sha256(self._heard + content).digest()
+        self._next += 1
+
+
+class CarriedRun:
+    """A coordinator's run, as it is on the disk between two processes.
+
+    What is noted holds, until the run is over, what a running coordinator has in its memory: its owner's alone, 0600.
+
+    Raises EnvironmentFault, as `Database`.
+    """
+
+    def __init__(self, file: CoordinatorFile) -> None:
+        self._file, self._roster = file, read_roster(Path(file.roster))
+        self._journal = Path(file.journal or f"{file.out}.journal")
+        place = self._journal.with_name(f"{self._journal.name}.carried")
+        self._database = Database(place, _SCHEMA, database_version(_VERSION))
+        self._database.rows("pragma secure_delete = on")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a run."""
+        return bool(self._database.rows("select 1 from run"))
+
+    def begin(self) -> None:
+        """Begin a run; raises PlanError `carried-timeouts` for a plan that has no time for files, and UsageError."""
+        file, journal = self._file, self._journal
+        plan = read_plan(file.plan) if file.plan else Model.load(file.model).plan
+        seconds = min(plan.federation.join_timeout, plan.federation.round_timeout)
+        if seconds < _LEAST_SECONDS:
+            raise PlanError("carried-timeouts", seconds=seconds, least=_LEAST_SECONDS)
+        if journal.exists():
+            raise UsageError("exists", code="out-is-folder", path=journal)
+        values = (os.urandom(32), __version__)
+        self._database.write(("insert into run values (1, ?, ?, 0)", values), self._look())
+
+    def look(self) -> None:
+        """Note that the coordinator looks now, so that time passes in the run."""
+        self._database.write(self._look())
+
+    @staticmethod
+    def _look() -> tuple[str, tuple[object, ...]]:
+        return "insert into noted (moment, request, reply) values (?, x'', x'')", (time.time(),)
+
+    def take(self, path: Path, site: str) -> bool:
+        """Note what a file of this site holds, or say that it was noted before; raises `carried-file`."""
+        pinned = self._roster.site(site)
+        if pinned is None:
+            return False
+        reply, envelope = _read(path, HandedBack, pinned.identity_key)
+        if envelope.site != site or envelope.kind not in (EnvelopeKind.REPLY, EnvelopeKind.LOST):
+            raise _refuse(path, f"it is not a reply of {site}")
+        sent = self._database.rows("select site from sent where request = ?", (envelope.request,))
+        if sent != [(site,)]:
+            raise _refuse(path, f"it answers no file of this run to {site}")
+        before = self._database.rows("select reply from noted where request = ?", (envelope.request,))
+        if before:
+            if before != [(reply,)]:
+                raise _refuse(path, f"{site} has answered the same file otherwise before")
+            return False
+        if envelope.request not in {parse(data).digest for _, data in self.waiting()}:
+            note(f"{path.name} is late: the run has gone on without it.")
+            return True
+        statement = "insert into noted (moment, request, reply) values (?, ?, ?)"
+        self._database.write((statement, (time.time(), envelope.request, reply)))
+        note(f"{path.name} is carried in.")
+        return True
+
+    def carry_in(self, folder: Path) -> None:
+        """Take the files of all sites in, and go on as far as they lead; raises as `_take_all` and `go_on`."""
+        if self._is_over:
+            note("The run is over; nothing more is carried in.")
+            return
+        self.look()
+        try:
+            names = [site.name for site in self._roster.sites]
+            whose = {path: name for name in names for path in find_files(folder, name, REPLY)}
+            _take_all(whose, lambda path: self.take(path, whose[path]))
+        finally:
+            self.go_on()
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self._database.rows("select 1 from run where is_over"))
+
+    def go_on(self) -> None:
+        """Play the run over what was noted, and keep what it sends; raises HedgerowError where it is given up.
+
+        Raises UsageError `journal-of-another-run` where it does not come out where it was.
+        """
+        ((secret, release, is_over),) = self._database.rows("select secret, release, is_over from run")
+        if is_over:
+            return
+        require_version(release, "This run")
+        noted = self._database.rows("select moment, reply from noted order by number")
+        replay = Replay(self._roster, secret, noted)
+        for beside in ("", "-wal", "-shm"):
+            # It follows from what is noted, and is written again.
+            Path(f"{self._journal}{beside}").unlink(missing_ok=True)
+        failure: HedgerowError | None = None
+        with suppress(Waiting):
+            try:
+                clock = Clock(replay.now, replay.sleep, replay.entropy, replay.date)
+                coordinate(self._file, replay, _PATIENCE, clock, quiet=True)
+            except EnvironmentFault:
+                raise
+            except HedgerowError as fault:
+                failure = fault
+            is_over = failure is None
+        before = self._database.rows("select site, envelope from sent order by number")
+        if failure is not None and not replay.sent:
+            raise failure
+        if before != replay.sent[: len(before)]:
+            raise UsageError("journal-of-another-run", path=self._database.path)
+        new = [(site, parse(data).digest, data) for site, data in replay.sent[len(before) :]]
+        insert = "insert into sent (site, request, envelope) values (?, ?, ?)"
+        ending = [("update run set is_over = 1, secret = x''", ()), ("update noted set reply = x''", ())]
+        self._database.write(*((insert, values) for values in new), *(ending if is_over else []))
+        if failure is not None:
+            raise failure
+
+    def waiting(self) -> list[tuple[str, bytes]]:
+        """For each site the envelope that was sent last, if it has not been answered."""
+        last = "select max(number) from sent group by site"
+        is_open = f"number in ({last}) and request not in (select request from noted)"
+        return self._database.rows(f"select site, envelope from sent where {is_open} order by site")
+
+    def carry_out(self, folder: Path) -> None:
+        """Write what waits for the sites, with a page for each."""
+        place = output_folder(str(folder))
+        for site, envelope in self.waiting():
+            data = HandedOn(__version__, envelope).to_bytes()
+            name = name_file(site, parse(envelope).number, REQUEST)
+            _write(place, name, data, describe_request(name, data, parse(envelope), site))
+        if not self.waiting():
+            note("Nothing waits to be carried out.")
+
+
+def carry_into_coordinator(file: CoordinatorFile, folder: Path) -> None:
+    """Take the sites' answers in, and go on with the run as far as they lead."""
+    with closing(CarriedRun(file)) as run:
+        if not run.is_begun:
+            raise UsageError("no-open-run", path=file.out)
+        run.carry_in(folder)
+
+
+def carry_out_of_coordinator(file: CoordinatorFile, folder: Path) -> None:
+    """Write what the sites are asked next; the first time, begin the run."""
+    with closing(CarriedRun(file)) as run:
+        if not run.is_begun:
+            run.begin()
+        try:
+            run.go_on()
+        finally:
+            # Of a run that was given up, too: its sites are told.
+            run.carry_out(folder)

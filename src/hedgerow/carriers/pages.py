@@ -1,0 +1,102 @@
+"""The page beside each carried file, in plain words, for who has to let the file pass and signs that they did."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from hedgerow.app.output import wrap_text
+from hedgerow.client.state import NodeStore
+from hedgerow.plan.plan import Plan, who_sees
+from hedgerow.protocol.messages import MessageKind
+from hedgerow.transport.envelope import Envelope, EnvelopeKind
+
+_COLUMNS = 78
+_KIND_AT = 4
+"""In a message: the byte that says its kind."""
+_HOLDS = {
+    MessageKind.HELLO: "A greeting: a random number, the run that this site is in, and how many of its results it has.",
+    MessageKind.READY: "That this site takes part in the plan named below.",
+    MessageKind.SETUP_ANSWER: "A step of the set-up: public keys, a random number, or parts of secret keys, each "
+    "encrypted for one other site. It is made without the table: with no rows at all it would be the same.",
+    MessageKind.UPLOAD: "Sums over all rows of this site, as the plan asks for them, as whole numbers. To each a "
+    "random number is added (a mask), which the sites take away together, and from the sum of all sites only. With "
+    "it the numbers are random: whoever reads them, the coordinator too, learns nothing of this site.",
+    MessageKind.ECHO: "A signature under the list of the sites whose sums are added up.",
+    MessageKind.ANSWER: "Parts of keys that take the masks off the sum of all sites, of this round alone.",
+    MessageKind.REFUSED: "That this site refuses, with a code word: docs/errors.md has its meaning.",
+    MessageKind.DONE: "That this site has the result, by its SHA-256.",
+    MessageKind.DEFERRED: "That this site's owner is asked first.",
+}
+_CANNOT = """\
+No row, no cell, no name, and no count or sum of this site that anyone could read. The length of a file follows from \
+the plan and the number of sites, not from the rows. Nothing in it is executed where it is read, and a file that is \
+changed by one bit is refused."""
+_REQUEST_HOLDS = """\
+What the coordinator asks this site next, and what the site needs for its answer: the plan, lists of the sites' public \
+keys, parts of keys that are encrypted for this site, and results of earlier rounds, to which noise was added so that \
+no row can be told from them."""
+_REQUEST_CANNOT = """\
+No row, no cell, and no sum of another site. Nothing in it is executed: the site's own Hedgerow knows what may be \
+asked, compares, and answers only what its owner's policy allows."""
+
+
+def describe_reply(name: str, data: bytes, envelope: Envelope, messages: Sequence[bytes], state: Path) -> str:
+    """The page of a file that leaves a site.
+
+    Args:
+        name: of the file, which holds `data`.
+        messages: what is in the envelope.
+        state: the folder of the site's node.
+    """
+    counts = Counter(MessageKind(message[_KIND_AT]) for message in messages)
+    sizes = {kind: sum(len(each) for each in messages if each[_KIND_AT] == kind) for kind in counts}
+    holds = [f"{_HOLDS[kind]} ({sizes[kind]:,} bytes.)" for kind in counts]
+    if envelope.kind is EnvelopeKind.LOST:
+        holds = ["That this site cannot go on from the file that it was sent, and has to be asked anew."]
+    store = NodeStore(state)
+    try:
+        run = store.load()
+    finally:
+        store.close()
+    about = [("from", f"{envelope.site}, whose key has signed it"), ("to", "the coordinator, who alone can open it")]
+    if run is not None:
+        plan: Plan = run.task.plan
+        about += [
+            ("run", run.run_id.hex()[:12]),
+            ("plan", f"{plan.name}, {plan.digest}"),
+            ("who sees totals", who_sees(plan.privacy.noise)),
+        ]
+    return _page(f"File {name}, which leaves {envelope.site}", name, data, about, holds or ["Nothing."], _CANNOT)
+
+
+def describe_request(name: str, data: bytes, envelope: Envelope, site: str) -> str:
+    """The page of a file for a site; arguments as for `describe_reply`."""
+    opens = f"{site}, which alone can open it"
+    if envelope.kind is EnvelopeKind.GREETING:
+        opens = f"{site}; it is signed, and not encrypted: it holds the plan, which all parties have"
+    about = [("from", "the coordinator, whose key has signed it"), ("to", opens)]
+    return _page(f"File {name}, for {site}", name, data, about, [_REQUEST_HOLDS], _REQUEST_CANNOT)
+
+
+def _page(title: str, name: str, data: bytes, about: Sequence[tuple[str, str]], holds: list[str], cannot: str) -> str:
+    facts = [
+        *about,
+        ("file", name),
+        ("size", f"{len(data):,} bytes"),
+        ("SHA-256", sha256(data).hexdigest()),
+        ("written", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
+    ]
+    lines = [title, "=" * len(title), ""]
+    lines += [wrap_text(f"{fact + ':':<17} {value}", 18, _COLUMNS) for fact, value in facts]
+    lines += ["", "What it holds", "-------------", *(wrap_text(f"- {text}", 2, _COLUMNS) for text in holds)]
+    lines += ["", "What it cannot hold", "-------------------", wrap_text(cannot, 0, _COLUMNS)]
+    checks = ["- The digest above is that of the file: sha256sum shows it.", "- The name and the site are those of the "
+              "exchange that was agreed.", "- docs/airlock.md says what else can be checked."]  # fmt: skip
+    lines += ["", "To check", "--------", *(wrap_text(each, 2, _COLUMNS) for each in checks)]
+    lines += ["", "Checked by: ______________________   Date: ____________   passed / held back", ""]
+    return "\n".join(lines)
+

@@ -1,0 +1,206 @@
+"""Runs whose messages are files: every process ends between two steps, and people carry what lies in folders."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.carriers import read_coordinator_file
+from hedgerow.carriers.files import CarriedRun, Replay
+from hedgerow.cli.main import main
+from hedgerow.codec import head
+from hedgerow.errors import PlanError
+from hedgerow.protocol.messages import MessageKind
+from hedgerow.transport.carrier import Waiting
+from hedgerow.transport.envelope import Envelope, EnvelopeKind, sign
+from hedgerow.transport.identities import Role, build_roster, new_identity
+from tests.carriers.conftest import Builder, Federation
+
+DAYS = {"join_timeout": 1e6, "round_timeout": 1e6, "idle_timeout": 2e6}
+
+
+class Airlock:
+    """The folders of a federation, and the commands that its parties type."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.folders = {name: federation.folder / f"{name}-airlock" for name in ("coordinator", *federation.sites)}
+        for folder in self.folders.values():
+            folder.mkdir()
+
+    def party(self, way: str, name: str) -> int:
+        return main(["carry", way, str(self.folders[name]), "--as", self.federation.path(f"{name}.toml")])
+
+    def carry(self, source: str, target: str, ending: str) -> None:
+        for path in self.folders[source].glob(f"*.{ending}"):
+            shutil.copy(path, self.folders[target])
+
+    def step(self, *without: str) -> None:
+        """Requests to the sites, and their answers back; every command ends well."""
+        assert self.party("out", "coordinator") == 0
+        for site in self.federation.sites:
+            if site not in without:
+                self.carry("coordinator", site, "request")
+                assert self.party("in", site) == self.party("out", site) == 0
+                self.carry(site, "coordinator", "reply")
+        assert self.party("in", "coordinator") == 0
+
+    def files(self, name: str, ending: str) -> list[Path]:
+        return sorted(self.folders[name].glob(f"*.{ending}"))
+
+    @property
+    def is_done(self) -> bool:
+        return (self.federation.folder / "model.json").exists()
+
+
+@pytest.fixture
+def airlock(in_files: Builder) -> Airlock:
+    return Airlock(in_files(**DAYS))
+
+
+@pytest.mark.slow
+def test_a_run_by_files_makes_the_local_engines_model(airlock: Airlock) -> None:
+    """Two rounds are nine files to a site and eight back; each has a page with its digest, and none can be read."""
+    while not airlock.is_done:
+        airlock.step()
+    federation = airlock.federation
+    assert airlock.party("out", "coordinator") == 0
+    for site in federation.sites:
+        airlock.carry("coordinator", site, "request")
+        assert airlock.party("in", site) == 0
+    requests = [path for path in airlock.files("coordinator", "request") if path.name.startswith("site-0-")]
+    replies = airlock.files("site-0", "reply")
+    assert [len(requests), len(replies)] == [9, 8]
+    for path in requests + replies:
+        page = path.with_name(f"{path.name}.txt").read_text(encoding="utf-8")
+        assert sha256(path.read_bytes()).hexdigest() in page
+    for path in requests[1:] + replies:
+        assert not any(head(kind) in path.read_bytes() for kind in MessageKind)
+    assert federation.model() == federation.local_model()
+    # Nothing that opens what was carried is left.
+    noted = (federation.folder / "model.json.journal.carried").read_bytes()
+    assert not any(path.read_bytes()[-64:] in noted for path in replies)
+
+
+@pytest.mark.slow
+def test_each_file_that_is_not_right_is_refused_by_its_name(
+    airlock: Airlock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Changed, cut off, swapped or out of its turn, at either end; what is right beside it is taken all the same."""
+    refused = 8
+    assert airlock.party("out", "coordinator") == 0
+    first, other, _ = airlock.files("coordinator", "request")
+    place = airlock.folders["site-0"] / first.name
+    for wrong in (flip(first.read_bytes()), first.read_bytes()[:-9], other.read_bytes(), b""):
+        place.write_bytes(wrong)
+        assert airlock.party("in", "site-0") == refused
+        said = capsys.readouterr().err.replace("\n", "").replace(" ", "")
+        assert "carried-file" in said and first.name in said
+    airlock.step()
+    # The second request was lost, and the third is there.
+    reply, stranger = airlock.files("coordinator", "reply")[:2]
+    whole = reply.read_bytes()
+    assert airlock.party("out", "coordinator") == 0
+    second = airlock.files("coordinator", "request")[1]
+    (airlock.folders["site-0"] / f"site-0-{number_of(second) + 1}.request").write_bytes(second.read_bytes()[:-1])
+    assert airlock.party("in", "site-0") == refused
+    for wrong in (flip(whole), whole[:40], stranger.read_bytes()):
+        reply.write_bytes(wrong)
+        assert airlock.party("in", "coordinator") == refused
+        assert reply.name in capsys.readouterr().err.replace("\n", "").replace(" ", "")
+    reply.write_bytes(whole)
+    assert airlock.party("in", "coordinator") == 0 and "Taken before: 3" in capsys.readouterr().err
+
+
+def flip(data: bytes) -> bytes:
+    """The data with one bit changed in the middle."""
+    place = len(data) // 2
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def number_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+@pytest.mark.slow
+def test_a_file_that_is_asked_for_twice_is_the_same_file(airlock: Airlock) -> None:
+    """A lost disk costs another `carry out`; nothing is drawn, masked or answered a second time."""
+    for _ in range(5):
+        airlock.step()
+    assert airlock.party("out", "coordinator") == 0
+    airlock.carry("coordinator", "site-1", "request")
+    assert airlock.party("in", "site-1") == airlock.party("out", "site-1") == 0
+    before = {
+        path: path.read_bytes()
+        for path in (*airlock.files("coordinator", "request"), *airlock.files("site-1", "reply"))
+    }
+    for path in before:
+        path.unlink()
+    assert airlock.party("out", "coordinator") == 0
+    airlock.carry("coordinator", "site-1", "request")
+    assert airlock.party("in", "site-1") == airlock.party("out", "site-1") == 0
+    again = (*airlock.files("coordinator", "request"), *airlock.files("site-1", "reply"))
+    assert {path: path.read_bytes() for path in again}.items() <= before.items() and len(again) == 4
+
+
+@pytest.mark.slow
+def test_a_site_whose_disk_never_comes_back_is_not_waited_for_without_end(
+    in_files: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the plan's time the run goes on without it, and its late answer changes nothing."""
+    airlock = Airlock(in_files(n_sites=4, **DAYS))
+    now = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    for _ in range(4):
+        airlock.step()
+    while not airlock.is_done:
+        now[0] += 2e6
+        airlock.step("site-3")
+    assert airlock.federation.survivors() == [airlock.federation.sites[:3]] * 2
+
+
+def test_a_plan_for_machines_is_no_plan_for_people(in_files: Builder) -> None:
+    """A minute for an answer would leave every site out; said before the run begins, and nothing is written."""
+    federation = in_files()
+    run = CarriedRun(read_coordinator_file(Path(federation.path("coordinator.toml"))))
+    with pytest.raises(PlanError) as refused:
+        run.begin()
+    assert refused.value.code == "carried-timeouts" and not run.is_begun
+    run.close()
+    assert main(["carry", "in", str(federation.folder), "--as", federation.path("coordinator.toml")]) == 2
+
+
+IDENTITY = new_identity("hub", Role.COORDINATOR, b"a" * 32)
+ROSTER = build_roster(IDENTITY.public, [new_identity(name, Role.SITE, name.encode() * 32).public for name in "bcd"])
+
+
+@given(
+    st.lists(st.binary(min_size=32, max_size=32), max_size=4), st.lists(st.binary(min_size=32, max_size=32), max_size=4)
+)
+@settings(max_examples=30, deadline=None)
+def test_what_is_drawn_follows_from_all_that_was_noted(one: list[bytes], two: list[bytes]) -> None:
+    """Played again, a run draws the same keys and noise; over other answers, others: no noise covers two sums."""
+    drawn = [draw_after(noted) for noted in (one, one, two)]
+    assert drawn[0] == drawn[1]
+    assert (drawn[0] == drawn[2]) == (one == two)
+
+
+def draw_after(requests: list[bytes]) -> bytes:
+    replies = [
+        sign(Envelope(EnvelopeKind.REPLY, "b", bytes(32), 1, bytes(32), request), IDENTITY.seed) for request in requests
+    ]
+    replay = Replay(ROSTER, b"s" * 32, [(0.0, b""), *((1.0, reply) for reply in replies)])
+    replay.pull([])
+    drawn = replay.entropy(40)
+    assert replay.entropy(40) != drawn
+    with pytest.raises(Waiting):
+        for _ in range(100):
+            replay.sleep(1.0)
+    assert replay.push([(0, replies[0] if replies else b"")]) == [None], "What comes after its end was not sent."
+    return drawn
