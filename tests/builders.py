@@ -166,7 +166,10 @@ def plans(draw: st.DrawFn, min_epsilon: float = 0.05, max_epsilon: float = 20.0)
     }
     # Drawn from the end as well, so that a lone categorical feature occurs.
     features = draw(st.permutations(FEATURES))[:n_features]
-    return make_plan(draw(pick(sorted(LABELS))), model, privacy, features)
+    label = draw(pick(sorted(LABELS)))
+    if model["weight_update"] == "newton" and (classes := LABELS[label].get("classes")) and draw(st.booleans()):
+        model["class_weights"] = [draw(pick([1e-6, 0.5, 1.0, 3.7, 1e6])) for _ in classes]
+    return make_plan(label, model, privacy, features)
 
 
 def make_data(plan: Plan, n: int, seed: int) -> SiteData:

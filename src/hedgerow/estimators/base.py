@@ -443,7 +443,7 @@ _AS_MATRIX: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_fin
 fraction stood somewhere among them."""
 
 
-_TRIAL_LABEL = {"type": "binary", "classes": ["0", "1"]}
+_TRIAL_LABEL: dict[str, Any] = {"type": "binary", "classes": ["0", "1"]}
 FEW_RECORDS = 2000.0
 """Below so many records times epsilon, bounds that are found by noise have cost accuracy (docs/privacy.md)."""
 
@@ -552,6 +552,11 @@ class PrivateTrees(BaseEstimator):
     columns_: dict[str, tuple[str, str]]
     _y_is_numeric = False
 
+    def __new__(cls, **parameters: Any) -> Self:
+        """Refuse what no signature has, but other boosted trees have."""
+        refuse_looks(parameters)
+        return super().__new__(cls)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -639,6 +644,8 @@ class PrivateTrees(BaseEstimator):
             dict.fromkeys(private, (NUMBER, Range(0.0, 1.0))), has_units=holders.units is not None,
         )  # fmt: skip
         trial_label = {"name": unused_name("label", names), **_TRIAL_LABEL}
+        if getattr(self, "class_weight", None) is not None:
+            trial_label["class_weights"] = [1, 2]
         trial = self._plan(table, names, trial_label, replace(start, n_records=self._read_n_records(n_rows) or 1))
         if holders.units is not None:
             kept = self._within_bound(holders.units, n_rows, trial)
@@ -727,6 +734,8 @@ class PrivateTrees(BaseEstimator):
             name = unused_name("unit", [*names, label["name"]])
             unit = {"unit": name, "max_rows_per_unit": to_python(self.max_rows_per_unit)}
         sections = self._model_sections(start.structure_seed)
+        label = dict(label)
+        sections["model"]["class_weights"] = label.pop("class_weights", [])
         groups = groups_by_name(getattr(self, "interaction_cst", None), names)
         if groups:
             sections["model"]["interaction_constraints"] = groups
@@ -928,15 +937,27 @@ def _in_parameters(estimator: BaseEstimator) -> Iterator[None]:
 
 
 def refuse_weights(others: Mapping[str, Any]) -> None:
-    """What `fit` does with arguments that it does not know: weights are refused by name, others as Python does.
+    """What `fit` does with arguments that it does not know: some are refused by name, others as Python does.
 
     Weights are no parameter of `fit`, for scikit-learn would then take it that they work.
     """
+    refuse_looks(others)
     if others.get("sample_weight") is not None:
         raise UsageError("sample-weight")
-    unknown = [name for name in others if name != "sample_weight"]
+    unknown = [name for name in others if name not in {"sample_weight", *_LOOKS}]
     if unknown:
         raise TypeError(f"fit() got an unexpected keyword argument {unknown[0]!r}")
+
+
+_LOOKS = ("eval_set", "early_stopping_rounds", "early_stopping", "warm_start")
+"""Parameters of other boosted trees that ask the rows again."""
+
+
+def refuse_looks(parameters: Mapping[str, Any]) -> None:
+    """Raise UsageError for one of `_LOOKS` that asks for something."""
+    for name in _LOOKS:
+        if parameters.get(name):
+            raise UsageError("every-look-costs", name=name)
 
 
 def is_missing(value: Any) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -84,6 +84,9 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         classes: the public list of classes; None finds a usual pair such as 0 and 1, false and true, or no and yes, by
             noisy counts, for 2 % of the budget, or else whole numbers from -128 to 1023, or texts of up to 16 bytes,
             for 2 % more. Rows of a class that is not found are left out.
+        class_weight: dictionary from a class to how much a record of it counts (1 where it is not named), public: from
+            a published rate, never counted from `y`. Only their ratios matter. All noise is for the largest, so what
+            the others say is learned with less, and predicted chances are of classes that are weighed so.
         n_records: the public or declared number of records; None counts them, with noise.
         monotonic_cst: what is known of how the chance of classes_[1] (or the number) goes with features: 1 where it
             never falls with a feature, -1 where it never rises, 0 where nothing is said. One per feature in order, or
@@ -131,6 +134,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         bounds: Any = PRIVATE,
         categories: Mapping[Any, Any] | str | None = None,
         classes: Sequence[Any] | None = None,
+        class_weight: Mapping[Any, float] | None = None,
         n_records: int | None = None,
         joint_clip: float | str = "auto",
         monotonic_cst: Any = None,
@@ -152,7 +156,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             sites: the name of each row's site [n]; None for one site.
             units: the identifier of whom each row is about [n], where a person may have several rows: the guarantee
                 is then for a person, of whom `max_rows_per_unit` rows are used. None protects single rows.
-            others: nothing; a `sample_weight` is refused with its reason.
+            others: nothing; `sample_weight`, `eval_set` and `early_stopping_rounds` are refused with their reasons.
 
         Raises:
             UsageError: bounds, categories or classes are missing or do not fit X, or classes are of another type
@@ -169,7 +173,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         return self
 
     def _ready(self, X: Any, y: Any, holders: RowOwners) -> TrainingInputs:
-        y = _one_column(y, X)
+        y, weights = _one_column(y, X), self._read_class_weights()
         cells = _read_values(y)
         if self._finds_classes and cells is not None:
             # What the labels are is found as of a feature: one of them may have decided the type of all.
@@ -188,10 +192,14 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
                 _finite(numbers_of(y, Place("y", "y", 0)))
             check_classification_targets(y)
             self.classes_ = self._read_declared_classes(y, kind)
+            if not set(weights) <= set(self.classes_.tolist()):
+                raise self._wrong_weights()
             start = self._begin(table, len(y), holders)
         texts = [as_text(value) for value in self.classes_.tolist()]
         label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
         label |= {"origin": self._origin_of_label(self.classes)}
+        if weights:
+            label["class_weights"] = [to_python(weights.get(name, 1)) for name in self.classes_.tolist()]
         # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
         return TrainingInputs(table, y if cells is None else cells, label, start)
 
@@ -201,6 +209,23 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         # Whether a row is of a class that was found depends on that row and on what was released.
         return labels >= 0 if self._finds_classes else None
+
+    def _read_class_weights(self) -> Mapping[Any, float]:
+        """What is declared of classes; which there are may be known only when they are found."""
+        given: Any = getattr(self, "class_weight", None)
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping) or not all(isinstance(own, numbers.Real) and own > 0 for own in given.values()):
+            raise self._wrong_weights()
+        return given
+
+    def _wrong_weights(self) -> UsageError:
+        expected = (
+            "a dictionary from classes of y to public numbers above 0, such as {0: 1, 1: 9} where one record in ten is "
+            'known to be of class 1. "balanced" would count the classes of private rows'
+        )
+        given: Any = getattr(self, "class_weight", None)
+        return UsageError("argument", code="class-weight", name="class_weight", value=given, expected=expected)
 
     @property
     def _finds_classes(self) -> bool:
@@ -234,6 +259,13 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         """Probabilities of classes_, float64 [n, n_classes]."""
         codes = self._codes(X)
         return self.model_.ensemble.probabilities(codes)
+
+    def staged_predict_proba(self, X: Any) -> Iterator[NDArray[np.float64]]:
+        """`predict_proba` of the first tree, of the first two, and so on: free, for all trees are released.
+
+        To choose a number of trees by private rows is a release that is not: see `score`.
+        """
+        return self.model_.ensemble.staged_probabilities(self._codes(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy on rows that you may show.

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, Loss, exponentials
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, WEIGHT_BITS, Loss, exponentials
 
 TABLE, SOFTMAX, SQUARED, CURVE = 0, 1, 2, 3
 """Kinds of loss, in the order of `KIND_NUMBER`."""
@@ -31,7 +31,7 @@ class PackedLoss(NamedTuple):
         unit: integer units of 1.0 of a gradient.
         hessian_unit: softmax: units of 1.0 of a Hessian, 0 to release `constant` instead.
         norm: softmax: the norm that was promised of each record.
-        clip, constant, n_statistics, curve: as in `Loss`.
+        clip, constant, n_statistics, curve, class_weights: as in `Loss`.
     """
 
     kind: int
@@ -44,6 +44,7 @@ class PackedLoss(NamedTuple):
     constant: int
     n_statistics: int
     curve: NDArray[np.int64]
+    class_weights: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
 
 @lru_cache(maxsize=64)
@@ -61,6 +62,7 @@ def pack_loss(loss: Loss) -> PackedLoss:
         constant=loss.constant,
         n_statistics=loss.n_statistics,
         curve=np.ascontiguousarray(loss.curve),
+        class_weights=np.ascontiguousarray(loss.class_weights),
     )
 
 
@@ -168,6 +170,12 @@ def _softmax_statistics(labels, scores, begin, end, loss, statistics, packed):  
         if hessian_unit == 0:
             statistics[n_classes] = loss.constant
         _shrink(statistics, n_statistics, np.int64(loss.norm))
+        if len(loss.class_weights) > 0:
+            # After the shrinking, so that a record of a class has its part of what one of the heaviest may add.
+            weight = loss.class_weights[labels[begin + i]]
+            for k in range(n_statistics):
+                size = (abs(statistics[k]) * weight) >> WEIGHT_BITS
+                statistics[k] = size if statistics[k] >= 0 else -size
         for pair in range(packed.shape[0]):
             second = statistics[2 * pair + 1] if 2 * pair + 1 < n_statistics else np.int64(0)
             packed[pair, i] = _pack(statistics[2 * pair], second)

@@ -241,6 +241,7 @@ class LossKind:
         clipped_hessian_scale: the default c under that clip.
         averaging: what `weight_update = "averaging"` makes of such labels instead.
         starts: what boosted trees may begin with where a plan asks for it: "mean", "linear".
+        has_class_weights: whether `build` weighs records by their class, as a plan may say.
         cuts_again: whether boosted trees cut features again by default, see `hedgerow.trees.binning.cuts_again`.
         deviance: what is evaluated of numbers besides their errors; None for squares.
     """
@@ -257,6 +258,7 @@ class LossKind:
     deviance: Deviance | None = None
     starts: tuple[str, ...] = ()
     cuts_again: bool = False
+    has_class_weights: bool = False
 
 
 # Averaging: leaves hold shares of classes, or means of a numeric label, instead of gradients (CCS'22, section 4.4.1)

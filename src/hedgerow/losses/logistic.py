@@ -15,10 +15,12 @@ from hedgerow.losses.tables import (
     SCORE_UNIT,
     STEP_BITS,
     STEPS,
+    WEIGHT_UNIT,
     Loss,
     check_units,
     logistic,
     loss_from_table,
+    read_class_weights,
 )
 from hedgerow.plan.plan import Label, Plan
 
@@ -29,12 +31,13 @@ HESSIAN_SCALE = GOLDEN_RATIO**2.5
 
 def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
     newton = plan.model.weight_update == "newton"
-    return _loss(newton, joint_clip, hessian_scale or (HESSIAN_SCALE if newton else 0.5))
+    c = hessian_scale or (HESSIAN_SCALE if newton else 0.5)
+    return _loss(newton, joint_clip, c, plan.model.class_weights)
 
 
 # Every replica of a run asks for it.
 @lru_cache(maxsize=8)
-def _loss(newton: bool, joint_clip: float | None, c: float) -> Loss:
+def _loss(newton: bool, joint_clip: float | None, c: float, class_weights: tuple[float, ...]) -> Loss:
     probability = logistic(STEPS + 1, SCORE_UNIT >> STEP_BITS)
     # That of the other class, from the same table: a difference would be rounded otherwise.
     other = probability[::-1]
@@ -44,6 +47,8 @@ def _loss(newton: bool, joint_clip: float | None, c: float) -> Loss:
     limit = float(norms.max()) if joint_clip is None else joint_clip
     check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)
     pairs *= np.minimum(1, limit / norms)[..., None]
+    if class_weights:
+        pairs *= (read_class_weights(class_weights) / WEIGHT_UNIT)[:, None, None]
     return loss_from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
 
 
@@ -98,4 +103,5 @@ KIND = LossKind(
     clipped_hessian_scale=2.0,
     averaging=shares(LABEL),
     cuts_again=True,
+    has_class_weights=True,
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from hedgerow.losses.kinds import ClassLink, Floats, Ints, LossKind, Objective, classification_scores, shares
 from hedgerow.losses.labels import Classes
-from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, exponentials
+from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, exponentials, read_class_weights
 from hedgerow.plan.plan import Label, Plan
 
 MAX_CLASSES = 250
@@ -38,7 +39,9 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
     weights = np.concatenate([np.ones(n_classes), np.full(n_statistics - n_classes, c)])
     empty = np.empty((0, STEPS, n_statistics), dtype=np.int16)
     constant = 0 if newton else math.floor(c * scale)
-    return Loss("softmax", n_classes, n_statistics, scale * weights, empty, RECORD_NORM**2, 0, constant)
+    loss = Loss("softmax", n_classes, n_statistics, scale * weights, empty, RECORD_NORM**2, 0, constant)
+    own = plan.model.class_weights
+    return replace(loss, class_weights=read_class_weights(own)) if own else loss
 
 
 WEIGHT_UNIT = 2**30
@@ -99,4 +102,5 @@ KIND = LossKind(
     clipped_hessian_scale=HESSIAN_SCALE,
     averaging=shares(LABEL),
     cuts_again=True,
+    has_class_weights=True,
 )

@@ -18,7 +18,7 @@ explained in docs/privacy.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from functools import cached_property, lru_cache
@@ -40,6 +40,9 @@ negative score and the other class, but for the sign of the gradient. Only then 
 classes comes first."""
 SCORE_LIMIT = STEPS // 2 << STEP_BITS
 RECORD_NORM = 2**14
+WEIGHT_BITS = 16
+WEIGHT_UNIT = 2**WEIGHT_BITS
+"""Of the largest class weight."""
 LARGEST_UNIT = 2**28
 """Integer units per 1.0 of a statistic: beyond this, products and squares in the kernels would leave 64 bits."""
 _CONTEXT = Context(prec=50)
@@ -65,6 +68,8 @@ class Loss:
         constant: the last statistic when it is the same for every record (squared; softmax with gradient updates).
         curve: int64 [3, STEPS], kind "curve": for each step of score the prediction, as labels are kept, and the last
             statistic, both not descending and the latter at least 0; and the largest gradient beside it.
+        class_weights: int64 [n_classes], kind "softmax": by what part of `WEIGHT_UNIT` the statistics of a record of
+            each class are multiplied, rounded towards zero; empty where all count alike. A table holds them itself.
     """
 
     kind: str
@@ -77,6 +82,7 @@ class Loss:
     constant: int = 0
     is_share: bool = False
     curve: NDArray[np.int64] = field(default_factory=lambda: np.zeros((3, 0), dtype=np.int64))
+    class_weights: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def counts_classes(self) -> bool:
@@ -224,6 +230,11 @@ def loss_from_table(
         table = np.rint(values * scale).astype(np.int16)
     norm_squared = int((table.astype(np.int64) ** 2).sum(axis=-1).max())
     return Loss("table", n_outputs, values.shape[-1], scale * weights, table, norm_squared)
+
+
+def read_class_weights(weights: Sequence[float]) -> NDArray[np.int64]:
+    """Class weights as parts of `WEIGHT_UNIT`, rounded down, so that no record counts more than the heaviest's."""
+    return np.array([int(weight / max(weights) * WEIGHT_UNIT) for weight in weights], dtype=np.int64)
 
 
 def check_units(*units: float) -> None:

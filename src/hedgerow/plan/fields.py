@@ -286,6 +286,18 @@ def ascending_numbers(value: Any, path: str) -> tuple[float, ...]:
     return found
 
 
+def list_of(each: Check) -> Check:
+    """A list of values that each pass this check."""
+
+    @allows({"type": "array", "items": allowed_by(each)})
+    def check(value: Any, path: str) -> Any:
+        if isinstance(value, str) or not isinstance(value, list | tuple):
+            raise refuse(path, value, "a list")
+        return tuple(each(item, f"{path}[{index}]") for index, item in enumerate(value))
+
+    return check
+
+
 ISO_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?$"
 """A date of ISO 8601, or a moment; one that names no time zone is taken as UTC."""
 DATE_PARTS = {"Y": "([0-9]{4})", "m": "([0-9]{1,2})", "d": "([0-9]{1,2})"} | dict.fromkeys("HMS", "([0-9]{1,2})")

@@ -32,6 +32,7 @@ from hedgerow.plan.fields import (
     format_day,
     groups,
     integer,
+    list_of,
     number,
     one_of,
     parse_day,
@@ -209,6 +210,9 @@ class ModelSection:
         leaf_clip: largest value of a leaf, before the learning rate.
         joint_clip: largest norm of what one record adds, gradient and Hessian together.
         hessian_scale: weight of the Hessian beside the gradient.
+        class_weights: how much a record of each class counts, in the order of the classes; only their ratios matter.
+            The noise is for the largest, so the others are learned with less. Predicted chances are of classes that
+            are weighed so.
         start: what trees begin with.
         shrinkage: share of the James-Stein correction for trees that released little but noise.
         calibration: whether a last release puts predictions right.
@@ -238,6 +242,7 @@ class ModelSection:
     leaf_clip: float = define_field(number(0, 1e6, exclusive=True), 2.0)
     joint_clip: float | str = define_field(number(0, 10, "auto", "none", exclusive=True), "auto")
     hessian_scale: float | str = define_field(number(0, 1000, "auto", exclusive=True), "auto")
+    class_weights: tuple[float, ...] = define_field(list_of(number(1e-6, 1e6)), ())
     start: str = define_field(one_of("auto", "none", "mean", "linear"), "auto")
     shrinkage: float | str = define_field(number(0, 1, "auto"), "auto")
     calibration: str = define_field(one_of("auto", "none"), "auto")

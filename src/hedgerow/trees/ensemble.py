@@ -23,7 +23,7 @@ still reaches the same value.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import ModelError
-from hedgerow.losses.kinds import Link
+from hedgerow.losses.kinds import Link, Share
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.survival import BASELINE_LIMIT, Baseline, survival_curves
 from hedgerow.losses.tables import SCORE_UNIT
@@ -119,9 +119,24 @@ class Ensemble:
         """
         return self.link.probabilities(self.scores(codes))
 
+    def staged_probabilities(self, codes: CodeArray) -> Iterator[NDArray[np.float64]]:
+        """`probabilities` of the first tree, of the first two, and so on; of averaged trees that of their mean."""
+        scores, is_mean = np.zeros((self.n_outputs, codes.shape[1])), isinstance(self.link, Share)
+        for count in range(1, self.n_trees + 1):
+            scores += replace(self, fitted=_take_tree(self.fitted, count - 1)).scores(codes)
+            yield self.link.probabilities(scores * (self.n_trees / count if is_mean else 1.0))
+
     def survival(self, codes: CodeArray) -> NDArray[np.float64]:
         """Chances to be without the event at the end of each interval: float64 [n, K], of a time to an event."""
         return survival_curves(self.scores(codes)[0], self.baseline)
+
+
+def _take_tree(fitted: FittedTrees | None, number: int) -> FittedTrees | None:
+    if fitted is None:
+        return None
+    own, trees = slice(number, number + 1), fitted.trees
+    one = TreeBatch(feature=trees.feature[own], goes_left=trees.goes_left[own], threshold=trees.threshold[own])
+    return FittedTrees(one, fitted.values[own])
 
 
 def _writable(fitted: FittedTrees) -> FittedTrees:

@@ -33,6 +33,11 @@ def check(plan: Plan) -> None:
         if getattr(model, name) not in only:
             expected = " or ".join(f'"{word}"' for word in only)
             raise refuse(f"model.{name}", getattr(model, name), f"{expected} for a time to an event")
+    if model.class_weights and not (loss_kind(plan).has_class_weights and model.weight_update == "newton"):
+        raise refuse("model.class_weights", list(model.class_weights), 'none but for classes, with "newton" updates')
+    if model.class_weights and len(model.class_weights) != len(plan.label.classes):
+        expected = f"{len(plan.label.classes)} weights, one for each of label.classes"
+        raise refuse("model.class_weights", list(model.class_weights), expected)
     if model.start == "linear" and "mean" in starts and all(feature.is_categorical for feature in plan.features):
         raise refuse("model.start", model.start, '"mean" without numeric features')
 

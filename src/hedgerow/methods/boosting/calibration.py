@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import numpy as np
@@ -164,7 +165,12 @@ class OddsCalibration(BinnedCalibration):
     def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
         run, query = grown.run, self.question(**asked)
         known = KnownBins.of(query, (yield query), run.sigma(query))
-        shift, stretch = fit_score_line(known, expect_class, ODDS_PRIOR)
+        # The release counts records as they are, and scores are of classes that are weighed: they stay so far above.
+        logs = [Decimal(weight).ln() for weight in self.plan.model.class_weights or (1, 1)]
+        above = float(logs[1] - logs[0])
+        bins = tuple(own._replace(place=own.place - above) for own in known.bins)
+        shift, stretch = fit_score_line(replace(known, bins=bins), expect_class, ODDS_PRIOR)
+        shift -= stretch * above
         ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
         last = constant_trees(run.grid, 1, shift, largest_value(run))
         grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
