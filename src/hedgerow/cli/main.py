@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from hedgerow.app.output import begin_log, end_log, report_error, tell
 from hedgerow.cli.commands import build_parser
@@ -38,9 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # An error of parsing must know these two before there is a namespace.
     as_json, debug = "--json" in arguments, "--debug" in arguments
-    # A core dump would hold rows, keys and masks.
-    _, most = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
+    with suppress(ImportError):
+        # A core dump would hold rows, keys and masks. Windows has no such module, and writes none.
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     try:
         with _no_interrupt_dropped():
             _run(arguments)

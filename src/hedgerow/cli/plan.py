@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    """Add `plan init`, `plan preset` and `schema`."""
+    """Add `init`, `plan init`, `plan preset` and `schema`."""
+    text = "write a folder to begin a study in: a plan, made-up tables of three sites, a script"
+    add = add_command(commands, "init", start, text)
+    add("folder", metavar="FOLDER", help="a new one, or one with nothing in it")
     actions = add_group(commands, "plan", "draft a plan")
     add = add_command(actions, "init", init, "draft a commented plan from a table's header")
     command: argparse.ArgumentParser = actions.choices["init"]
@@ -75,6 +79,15 @@ def add_commands(commands: Any) -> None:
     add = add_command(commands, "schema", schema, text)
     add("kind", choices=("plan", "policy", "roster", "adapter"), metavar="KIND", help="plan, policy, roster or adapter")
     add("--out", metavar="FILE", help="file to write (default: print it)")
+
+
+def start(arguments: argparse.Namespace) -> None:
+    """Write the folder, and say what to type in it."""
+    from hedgerow.app.starter import start_study
+
+    folder = Path(arguments.folder)
+    print_facts([("wrote", join_names(path.name for path in start_study(folder)))])
+    note(f"Begin with {format_command(f'cd {shlex.quote(str(folder))}')} and README.md, or rehearse it: python study.py")
 
 
 def schema(arguments: argparse.Namespace) -> None:

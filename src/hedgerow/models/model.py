@@ -800,7 +800,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     try:
         try:
             # No group may write it, whatever a user lets new files be: a roster or a policy is refused then.
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
+            with open(draft, "xb", opener=lambda path, flags: os.open(path, flags, 0o644)) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
