@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-
 _CODE = """
 import os, signal, socket, sys
 
@@ -61,7 +60,7 @@ COMMANDS = [
 
 @pytest.mark.slow
 def test_estimators_and_local_commands_need_no_unix(tmp_path: Path) -> None:
-    """An analyst on Windows fits, trains, predicts and reports; nodes and coordinators are for Unix, and are not asked."""
+    """An analyst on Windows fits, trains, predicts and reports; nodes and coordinators are for Unix."""
     (tmp_path / "a.csv").write_text("x,y\n" + "1,0\n8,1\n" * 30, encoding="utf-8")
     (tmp_path / "plan.toml").write_text(_PLAN, encoding="utf-8")
     done = subprocess.run(

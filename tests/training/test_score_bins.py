@@ -156,7 +156,7 @@ def test_it_finds_the_likeliest_line(shift: float, stretch: float) -> None:
 
 
 def test_scores_of_weighed_classes_stay_above_the_log_odds() -> None:
-    """Scores that hold the classes' weights keep them: what is likeliest of them without is found, and they are added."""
+    """Scores that hold the classes' weights keep them: the likeliest line is that of the scores without."""
     above = 2.0
     shift, stretch = fit_odds(exact_sums(-above, 0.0, 200_000, 1), 0.0, above)
     assert (shift, stretch) == pytest.approx((0.0, 0.0), abs=0.08)

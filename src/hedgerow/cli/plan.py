@@ -87,7 +87,7 @@ def start(arguments: argparse.Namespace) -> None:
 
     folder = Path(arguments.folder)
     print_facts([("wrote", join_names(path.name for path in start_study(folder)))])
-    note(f"Begin with {format_command(f'cd {shlex.quote(str(folder))}')} and README.md, or rehearse it: python study.py")
+    note(f"Begin with README.md, or rehearse it: {format_command(f'cd {shlex.quote(str(folder))}; python study.py')}")
 
 
 def schema(arguments: argparse.Namespace) -> None:

@@ -215,7 +215,8 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         given: Any = getattr(self, "class_weight", None)
         if given is None:
             return {}
-        if not isinstance(given, Mapping) or not all(isinstance(own, numbers.Real) and own > 0 for own in given.values()):
+        weights = given.values() if isinstance(given, Mapping) else [None]
+        if not all(isinstance(own, numbers.Real) and own > 0 for own in weights):
             raise self._wrong_weights()
         return given
 
