@@ -91,9 +91,8 @@ def some_rows(n: int = 600) -> tuple[np.ndarray, np.ndarray]:
 
 
 def estimator(**parameters: Any) -> DPGBDTClassifier:
-    return DPGBDTClassifier(
-        **{"bounds": (-4, 4), "classes": [0, 1], "n_records": 600, "n_trees": 20, "epsilon": 20.0} | parameters
-    )
+    known: dict[str, Any] = {"bounds": (-4, 4), "classes": [0, 1], "n_records": 600, "n_trees": 20, "epsilon": 20.0}
+    return DPGBDTClassifier(**known | parameters)
 
 
 def test_a_rare_class_is_predicted_more_often_by_its_weight() -> None:

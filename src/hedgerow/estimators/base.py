@@ -555,7 +555,8 @@ class PrivateTrees(BaseEstimator):
     def __new__(cls, **parameters: Any) -> Self:
         """Refuse what no signature has, but other boosted trees have."""
         refuse_looks(parameters)
-        return super().__new__(cls)
+        made: Self = super().__new__(cls)
+        return made
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -644,8 +645,8 @@ class PrivateTrees(BaseEstimator):
             dict.fromkeys(private, (NUMBER, Range(0.0, 1.0))), has_units=holders.units is not None,
         )  # fmt: skip
         trial_label = {"name": unused_name("label", names), **_TRIAL_LABEL}
-        if getattr(self, "class_weight", None) is not None:
-            trial_label["class_weights"] = [1, 2]
+        if weights := getattr(self, "class_weight", None):
+            trial_label["class_weights"] = [to_python(end(weights.values())) for end in (min, max)]
         trial = self._plan(table, names, trial_label, replace(start, n_records=self._read_n_records(n_rows) or 1))
         if holders.units is not None:
             kept = self._within_bound(holders.units, n_rows, trial)

@@ -40,8 +40,8 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
     empty = np.empty((0, STEPS, n_statistics), dtype=np.int16)
     constant = 0 if newton else math.floor(c * scale)
     loss = Loss("softmax", n_classes, n_statistics, scale * weights, empty, RECORD_NORM**2, 0, constant)
-    own = plan.model.class_weights
-    return replace(loss, class_weights=read_class_weights(own)) if own else loss
+    given = plan.model.class_weights
+    return replace(loss, class_weights=read_class_weights(given)) if given else loss
 
 
 WEIGHT_UNIT = 2**30
