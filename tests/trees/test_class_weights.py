@@ -102,6 +102,9 @@ def test_a_rare_class_is_predicted_more_often_by_its_weight() -> None:
     weighed = estimator(random_state=0, class_weight={1: 9}).fit(X, y)
     assert weighed.model_.plan.model.class_weights == (1.0, 9.0)
     assert plain.predict(X).mean() < 0.15 < weighed.predict(X).mean()
+    # Without the weights its odds are right: the mean chance is the rate.
+    chance = 1 / (1 + 9 * np.exp(-weighed.decision_function(X)))
+    assert chance.mean() == pytest.approx(y.mean(), abs=0.02)
     stages = list(weighed.staged_predict_proba(X))
     assert len(stages) == weighed.model_.ensemble.n_trees
     assert np.array_equal(stages[-1], weighed.predict_proba(X))

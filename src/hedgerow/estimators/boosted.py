@@ -213,7 +213,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     def _read_class_weights(self) -> Mapping[Any, float]:
         """What is declared of classes; which there are may be known only when they are found."""
         given: Any = getattr(self, "class_weight", None)
-        weights = dict(given) if isinstance(given, Mapping) else {} if given is None else {None: None}
+        weights: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else {} if given is None else {None: None}
         if not all(isinstance(own, numbers.Real) and float(own) > 0 for own in weights.values()):
             raise self._wrong_weights()
         return weights
