@@ -205,6 +205,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "matplotlib": ("matplotlib", "plots"),
     "mpmath": ("mpmath", "pld"),
     "narwhals": ("narwhals", "sklearn"),
+    "nvflare": ("NVFlare", "nvflare"),
     "onnx": ("onnx", "onnx"),
     "pandas": ("pandas", "experiments"),
     "prometheus_client": ("prometheus_client", "console"),

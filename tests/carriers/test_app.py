@@ -6,6 +6,7 @@ import ast
 import difflib
 import re
 import tomllib
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 
 from hedgerow import __version__
-from hedgerow.carriers import read_coordinator_file, read_site_file, require_version
+from hedgerow.carriers import answer_handed_on, find_site, read_coordinator_file, read_site_file, require_version
 from hedgerow.cli.commands import build_parser
 from hedgerow.errors import RemoteProtocolError
+from hedgerow.transport.envelope import HandedBack, HandedOn, NodeSocket
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -78,36 +80,33 @@ def test_only_the_node_config_names_the_site(tmp_path: Path) -> None:
     partition = {"partition-id": 3, "num-partitions": 4}
     assert path({SITE_KEY: "/ours.toml", **partition}, theirs) == Path("/ours.toml")
     assert path(partition, {"simulation": str(tmp_path)}) == tmp_path / "site-3" / "site.toml"
-    for node, run in (({}, theirs), (partition, {SITE_KEY: "/theirs.toml"}), (partition, {"simulation": ""})):
+    client = {"client-name": "site-1", **partition}
+    for node, run in (
+        ({}, theirs), (partition, {SITE_KEY: "/theirs.toml"}), (partition, {"simulation": ""}), (client, theirs)
+    ):
         with pytest.raises(UsageError) as refused:
             path(node, run)
         assert refused.value.code == "flower-no-site"
 
 
-@needs_flower
-def test_an_nvflare_clients_file_is_the_one_in_its_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVFlare gives its nodes a name and a partition; neither they nor a job's configuration lead to another file."""
-    from hedgerow.carriers.flower import site_path
-    from hedgerow.errors import UsageError
-    from hedgerow.transport.envelope import NodeSocket
-
-    def path(name: str) -> Path:
-        node = {"client-name": name, "partition-id": 0, "num-partitions": 3}
-        return site_path(SimpleNamespace(node_config=node, run_config={"simulation": "/theirs"}))  # type: ignore[arg-type]
-
-    workspace = tmp_path / "site-1"
-    job = workspace / "8c1f" / "app_site-1"
-    for folder in (job, workspace / "local"):
-        folder.mkdir(parents=True)
-    monkeypatch.chdir(job)
-    assert path("site-1") == workspace / "local" / "hedgerow.toml"
-    listener = NodeSocket(workspace / "local" / "hedgerow.sock")
-    assert path("site-1") == workspace / "local" / "hedgerow.sock"
+def test_an_nvflare_clients_file_is_the_one_in_its_workspace(tmp_path: Path) -> None:
+    """Its owner puts it into a folder that jobs do not fill; the socket of a resident node there goes before."""
+    assert find_site(tmp_path) == tmp_path / "hedgerow.toml"
+    listener = NodeSocket(tmp_path / "hedgerow.sock")
+    assert find_site(tmp_path) == tmp_path / "hedgerow.sock"
     listener.close()
-    for name in ("site-2", "", "../site-1"):
-        with pytest.raises(UsageError) as refused:
-            path(name)
-        assert refused.value.code == "flower-no-site"
+
+
+def test_what_an_nvflare_client_is_handed_is_answered_or_refused_by_a_word(tmp_path: Path) -> None:
+    """Another version, garbage, a client without a file: nothing but a code word leaves, whatever the fault."""
+    absent = partial(answer_handed_on, lambda: tmp_path / "absent.toml")
+    for handed, code in (
+        (HandedOn("0.0.1", b"").to_bytes(), "flower-version"),
+        (HandedOn(__version__, b"").to_bytes(), "flower-file"),
+        (b"garbage", "malformed"),
+    ):
+        back = HandedBack.from_bytes(absent(handed))
+        assert (back.reply, back.refusal) == (b"", code)
 
 
 def test_an_nvflare_job_of_xgboost_changes_in_twenty_lines_at_most() -> None:
@@ -118,7 +117,7 @@ def test_an_nvflare_job_of_xgboost_changes_in_twenty_lines_at_most() -> None:
     found = [*difflib.unified_diff(before.splitlines(), after.splitlines(), n=99, lineterm="")][3:]
     assert [line.rstrip() for line in shown.splitlines()] == [line.rstrip() for line in found]
     changed = [line[0] for line in found if line[0] in "+-"]
-    assert (changed.count("-"), changed.count("+")) == (8, 4) and "eight lines go and four come" in text
+    assert (changed.count("-"), changed.count("+")) == (8, 3) and "eight lines go and three come" in text
 
 
 def test_the_extra_takes_the_versions_of_flower_that_were_run() -> None:

@@ -30,6 +30,7 @@ ASKED = {
     "sklearn": "import hedgerow; hedgerow.DPGBDTClassifier",
     "matplotlib": "from hedgerow.models.plots import pyplot_module; pyplot_module()",
     "flwr": "import hedgerow.carriers.flower",
+    "nvflare": "import hedgerow.carriers.collab",
     "prometheus_client": "import hedgerow.app.page",
     "starlette": "import hedgerow.app.page",
     "uvicorn": "import hedgerow.app.page",

@@ -9,13 +9,27 @@ them are relative to the file's own folder. Neither file travels, and nothing th
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hedgerow import __version__
-from hedgerow.errors import PlanError, RemoteProtocolError, UsageError
-from hedgerow.plan.fields import define_field, distinct_texts, integer, number, one_of, read_section, read_toml, text
+from hedgerow.errors import HedgerowError, PlanError, RemoteProtocolError, UsageError
+from hedgerow.plan.fields import (
+    define_field,
+    distinct_texts,
+    escape_for_terminal,
+    integer,
+    number,
+    one_of,
+    read_section,
+    read_toml,
+    text,
+)
+from hedgerow.protocol.stream import WireCode
+from hedgerow.transport.envelope import HandedBack, HandedOn, ask
 
 FILE_VERSION = 1
 _PATHS = {
@@ -121,6 +135,41 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
     if fault:
         raise UsageError("flower-file", path=path, fault=fault)
     return found if found.out else replace(found, out=found.model)
+
+
+SITE_FILE = "hedgerow.toml"
+"""What an NVFlare client's owner puts into the folder of its workspace that jobs do not fill."""
+
+
+def find_site(folder: Path) -> Path:
+    """The site's file in a folder, or the socket of a resident node beside it, which goes before."""
+    file = folder / SITE_FILE
+    resident = file.with_suffix(".sock")
+    return resident if resident.is_socket() else file
+
+
+def answer_at(path: Path, version: str, request: bytes) -> bytes:
+    """The reply of the node that listens at this socket, or else of the one whose file this is."""
+    if path.is_socket():
+        return ask(path, version, request)
+    # Seconds of imports, which a resident node has behind it.
+    from hedgerow.carriers import site
+
+    return site.answer(path, request)
+
+
+def answer_handed_on(find: Callable[[], Path], data: bytes) -> bytes:
+    """A HandedBack to a HandedOn of this version, by the node that `find` finds; a refusal is told here in full."""
+    try:
+        asked = HandedOn.from_bytes(data)
+        require_version(asked.release, "The coordinator")
+        return HandedBack(answer_at(find(), asked.release, asked.request)).to_bytes()
+    except HedgerowError as fault:
+        print(f"hedgerow: {escape_for_terminal(str(fault))} ({fault.code})", file=sys.stderr, flush=True)
+        code = fault.code
+    except ValueError:
+        code = WireCode.MALFORMED.value
+    return HandedBack(b"", code).to_bytes()
 
 
 def read_party_file(path: Path) -> SiteFile | CoordinatorFile:

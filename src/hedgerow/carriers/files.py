@@ -45,7 +45,7 @@ from hedgerow.transport.envelope import (
 )
 from hedgerow.transport.identities import PinnedRoster, read_private, read_roster
 
-REQUEST, REPLY = "request", "reply"
+_REQUEST, _REPLY = "request", "reply"
 _LEAST_SECONDS = 86400.0
 """That a plan has to give sites to join and to answer: files are carried by people."""
 _SETTLING = 5.0
@@ -157,7 +157,7 @@ def carry_into_site(place: Path, file: SiteFile, folder: Path) -> None:
             note(f"{path.name} is answered.")
         return is_new
 
-    if not _take_all(find_files(folder, name, REQUEST), take):
+    if not _take_all(find_files(folder, name, _REQUEST), take):
         note(f"Nothing new for {name} in {folder}.")
 
 
@@ -172,7 +172,7 @@ def carry_out_of_site(file: SiteFile, folder: Path) -> None:
     envelope, data = parse(reply), HandedBack(reply).to_bytes()
     with closing(LinkStore(state)) as store:
         messages = store.open_reply(name, envelope)
-    named = name_file(name, envelope.number, REPLY)
+    named = name_file(name, envelope.number, _REPLY)
     _write(output_folder(str(folder)), named, data, describe_reply(named, data, envelope, messages, state))
 
 
@@ -327,7 +327,7 @@ class CarriedRun:
         self.look()
         try:
             names = [site.name for site in self._roster.sites]
-            whose = {path: name for name in names for path in find_files(folder, name, REPLY)}
+            whose = {path: name for name in names for path in find_files(folder, name, _REPLY)}
             _take_all(whose, lambda path: self.take(path, whose[path]))
         finally:
             self.go_on()
@@ -383,7 +383,7 @@ class CarriedRun:
         place = output_folder(str(folder))
         for site, envelope in self.waiting():
             data = HandedOn(__version__, envelope).to_bytes()
-            name = name_file(site, parse(envelope).number, REQUEST)
+            name = name_file(site, parse(envelope).number, _REQUEST)
             _write(place, name, data, describe_request(name, data, parse(envelope), site))
         if not self.waiting():
             note("Nothing waits to be carried out.")

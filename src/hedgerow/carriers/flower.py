@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hedgerow import __version__
-from hedgerow.carriers import read_coordinator_file, require_version
+from hedgerow.carriers import answer_at, read_coordinator_file, require_version
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError, missing_extra
 from hedgerow.plan.fields import escape_for_terminal
-from hedgerow.transport.envelope import Fetched, ask
+from hedgerow.transport.envelope import Fetched
 
 try:
     from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -97,10 +97,6 @@ def _word(said: object) -> str:
 
 SITE_KEY = "hedgerow-site"
 """The key of a SuperNode's --node-config that names its site's file."""
-CLIENT_KEY = "client-name"
-"""The key in which NVFlare tells a SuperNode the name under which its site was provisioned."""
-SITE_FILE_OF_CLIENT = Path("local", "hedgerow.toml")
-"""Where an NVFlare client's owner puts the site's file: in the folder of the workspace that jobs do not fill."""
 COORDINATOR_KEY = "coordinator"
 SIMULATION_KEY = "simulation"
 
@@ -133,46 +129,24 @@ def content_for(content: Mapping[str, object], context: Context, app_version: st
         request = content.get("request")
         if not isinstance(request, bytes):
             raise RemoteProtocolError("malformed-message", fault="It holds no request.")
-        return record(reply=answer(site_path(context), str(content["version"]), request))
+        return record(reply=answer_at(site_path(context), str(content["version"]), request))
     except HedgerowError as fault:
         print(f"hedgerow: {escape_for_terminal(str(fault))} ({fault.code})", file=sys.stderr, flush=True)
         return record(refused=fault.code)
 
 
-def answer(path: Path, version: str, request: bytes) -> bytes:
-    """The reply of the node that listens at this socket, or else of the one whose file this is."""
-    if path.is_socket():
-        return ask(path, version, request)
-    # Seconds of imports, which a resident node has behind it.
-    from hedgerow.carriers import site
-
-    return site.answer(path, request)
-
-
 def site_path(context: Context) -> Path:
     """The site's file or its node's socket, as the SuperNode's operator named it; in a simulation, the partition's.
 
-    Only --node-config names it: nothing that the coordinator sends can. NVFlare writes the --node-config itself, and
-    starts a job's SuperNode in the folder `app_NAME` of the job, in the workspace of the client `NAME`.
+    Only --node-config names it: nothing that the coordinator sends can.
     """
     node: Mapping[str, object] = context.node_config
     if SITE_KEY in node:
         return Path(str(node[SITE_KEY]))
-    if CLIENT_KEY in node:
-        # Each of these nodes has a partition too, and a job must not choose a folder for it.
-        return _client_path(str(node[CLIENT_KEY]), Path.cwd())
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
-    if folder and "partition-id" in node and "num-partitions" in node:
+    # NVFlare's Flower jobs give their nodes a partition too, and a client's name: none may choose a folder for it.
+    if folder and "partition-id" in node and "num-partitions" in node and "client-name" not in node:
         from hedgerow.carriers.coordinator import partition_file
 
         return partition_file(Path(folder), int(str(node["partition-id"])))
     raise UsageError("flower-no-site", site_key=SITE_KEY)
-
-
-def _client_path(name: str, folder: Path) -> Path:
-    """What the owner of an NVFlare client has put into its workspace. Args: folder: of the job, where its node runs."""
-    if folder.name != f"app_{name}":
-        raise UsageError("flower-no-site", site_key=SITE_KEY)
-    file = folder.parent.parent / SITE_FILE_OF_CLIENT
-    resident = file.with_suffix(".sock")
-    return resident if resident.is_socket() else file

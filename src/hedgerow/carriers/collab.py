@@ -1,0 +1,144 @@
+"""NVFlare as a carrier, by its Collab API (2.9): a coordinator in the server's job, a site's node in each client's.
+
+A job holds nothing but the name of the coordinator's file. What a client reads stands in its own workspace, in the
+folder that NVFlare leaves to the site: no job names it. The same recipe runs in NVFlare's simulator, in a POC and
+in production.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hedgerow import __version__
+from hedgerow.carriers import answer_handed_on, find_site, read_coordinator_file
+from hedgerow.errors import UsageError, missing_extra
+from hedgerow.transport.carrier import Patience
+from hedgerow.transport.envelope import Fetched, HandedBack, HandedOn
+
+try:
+    from nvflare.apis.fl_constant import FLContextKey
+    from nvflare.collab import CollabCallError, CollabRecipe, collab
+except ImportError as error:
+    raise missing_extra("nvflare", "The carrier NVFlare") from error
+
+SITES_VARIABLE = "HEDGEROW_NVFLARE_SITES"
+"""In a simulation, the folder of the sites' files: NAME/site.toml. Whoever runs it sets it; a job cannot."""
+_SECONDS_TO_ANSWER = 600.0
+_THREADS = 256
+
+
+class CollabCarrier:
+    """See `transport.carrier.Carrier`.
+
+    Args:
+        clients: `collab.clients`, inside `collab.main`.
+    """
+
+    def __init__(self, clients: Iterable[Any]) -> None:
+        self._clients, self._numbers = list(clients), count(1)
+        # A call to a client that is gone keeps its thread until it is given up.
+        self._pool = ThreadPoolExecutor(_THREADS)
+        self._calls: dict[str, Future[bytes]] = {}
+
+    def nodes(self) -> Sequence[int]:
+        """See `Carrier.nodes`."""
+        return range(len(self._clients))
+
+    def site_at(self, node: int) -> str:
+        """See `Carrier.site_at`: a client's node says itself which site it is."""
+        return ""
+
+    def push(self, envelopes: Sequence[tuple[int, bytes]]) -> list[str | None]:
+        """See `Carrier.push`."""
+        numbers: list[str | None] = []
+        for node, data in envelopes:
+            number = str(next(self._numbers))
+            call = self._clients[node](timeout=_SECONDS_TO_ANSWER).answer
+            # The call finds its job by the context of the thread that runs it.
+            context, request = contextvars.copy_context(), HandedOn(__version__, data).to_bytes()
+            self._calls[number] = self._pool.submit(context.run, call, request=request)
+            numbers.append(number)
+        return numbers
+
+    def pull(self, numbers: Iterable[str]) -> list[Fetched]:
+        """See `Carrier.pull`; raises what ends the job."""
+        done = [number for number in numbers if number in self._calls and self._calls[number].done()]
+        return [self._fetch(number, self._calls.pop(number)) for number in done]
+
+    def close(self) -> None:
+        """Wait for no call any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @staticmethod
+    def _fetch(number: str, call: Future[bytes]) -> Fetched:
+        try:
+            back = HandedBack.from_bytes(call.result())
+        except CollabCallError:
+            # Its text may quote what only the site's owner should read.
+            return Fetched(number, None, "nvflare-call-failed")
+        except ValueError:
+            return Fetched(number, None, "malformed")
+        return Fetched(number, None, back.refusal) if back.refusal else Fetched(number, back.reply)
+
+
+class Coordinator:
+    """The server's end of a job.
+
+    Args:
+        file: of the coordinator, on the server.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def _run(self) -> None:
+        # A client has no use for what a coordinator imports.
+        from hedgerow.carriers.coordinator import coordinate
+
+        file, carrier = read_coordinator_file(Path(self.file)), CollabCarrier(collab.clients)
+        patience = Patience(poll=0.01, longest_poll=0.05, repeat=file.repeat, longest_repeat=10.0 * file.repeat)
+        try:
+            coordinate(file, carrier, patience)
+        finally:
+            carrier.close()
+
+    run = collab.main(_run)
+
+
+class SiteNode:
+    """A client's end of a job: hands requests to the site's node, which answers the pinned coordinator alone."""
+
+    def _answer(self, request: bytes) -> bytes:
+        """A HandedBack to a HandedOn."""
+        return answer_handed_on(find_own_site, request)
+
+    answer = collab.publish(_answer)
+
+
+def find_own_site() -> Path:
+    """The file of this client's site, or its node's socket: in its own workspace; in a simulation where one says."""
+    folder, name = os.environ.get(SITES_VARIABLE), str(collab.site_name)
+    if folder:
+        return Path(folder, name, "site.toml")
+    return find_site(Path(collab.fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_site_config_dir()))
+
+
+def make_recipe(name: str, coordinator: str, min_clients: int) -> Any:
+    """A job as NVFlare's recipes are: run in an environment of NVFlare, or exported to a folder.
+
+    Args:
+        coordinator: the coordinator's file on the server; absolute, for the job runs in a folder of its own.
+        min_clients: with fewer clients NVFlare does not begin.
+
+    Raises:
+        UsageError: `flower-file` for a file that is not absolute.
+    """
+    if not Path(coordinator).is_absolute():
+        raise UsageError("flower-file", path=coordinator, fault="it has to be absolute")
+    return CollabRecipe(name, Coordinator(coordinator), SiteNode(), min_clients=min_clients)
