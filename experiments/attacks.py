@@ -106,7 +106,9 @@ class Case:
     def line(self) -> list[str]:
         """As text."""
         signal, cells = self.found.signal, self.found.attributes
-        noise = [kind.noise for kind in signal.kinds if not math.isnan(kind.noise)]
+        # Of all entries of all kinds together: an error is one over the root of half their number.
+        known = [(kind.noise, kind.noise_error**-2) for kind in signal.kinds if not math.isnan(kind.noise)]
+        noise = sum(one * size for one, size in known) / sum(size for _, size in known) if known else math.nan
         areas = [
             "{:.3f} ± {:.3f}".format(*self.auc(kind, targets))
             for kind in ("scores", "releases")
@@ -116,7 +118,7 @@ class Case:
         return [
             self.name, _epsilon(self.epsilon), *areas, f"{self.found.bound.auc:.3f}",
             *(f"{self.share(source):.2f}" for source in ("releases", "model file")),
-            f"{max(signal.largest, signal.planted):.3f}", f"{noise[0]:.2f}" if noise else "-",
+            f"{max(signal.largest, signal.planted):.3f}", f"{noise:.2f}",
             f"{right:.2f}", f"{self.found.bound.accuracy:.2f}",
         ]  # fmt: skip
 

@@ -248,7 +248,7 @@ class Reconstruction:
 
     Attributes:
         n_records, n_candidates: means over runs; the candidates hold all records.
-        share, unique: of all records, and of those of a kind that is in the table once; `bound` is not known.
+        share, unique: of all records, and of those of a kind that is in the table once.
         chance, unique_chance: who knows the candidates and nothing else.
     """
 
@@ -313,7 +313,6 @@ class Attribute:
         column: a feature or the label.
         right: the share of cells that the most powerful test gets right, of `n_cells`; expected of it are `mean` and,
             for the cell that is easiest to tell, `largest`. One half is a coin's.
-        bound: what the ledger allows.
     """
 
     column: str
@@ -339,10 +338,8 @@ class Attack:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        content = asdict(self)
-        content["bound"] |= {"auc": self.bound.auc, "accuracy": self.bound.accuracy}
-        content["membership"] = [{**asdict(one), "found": one.found.to_dict()} for one in self.membership]
-        return content
+        found = asdict(self)
+        return found | {"bound": found["bound"] | {"auc": self.bound.auc, "accuracy": self.bound.accuracy}}
 
 
 # Carrying it out ------------------------------------------------------------------------------------------------------
@@ -592,7 +589,9 @@ def _contradictions(membership: Sequence[Membership], signal: Signal, attributes
     if signal.is_additive is False:
         yield "a sum is not what its units add one by one"
     for kind in signal.kinds:
-        if abs(kind.noise - 1) > N_ERRORS * kind.noise_error:
+        # Wilson and Hilferty 1931: the cube root of a mean square is nearly Gaussian, for few entries as well.
+        spread = kind.noise_error**2 / 9
+        if abs(kind.noise ** (1 / 3) - 1 + spread) > N_ERRORS * math.sqrt(spread):
             yield f"the noise of {kind.kind} has {kind.noise:.3g} times the ledger's variance"
     for column in attributes:
         if column.right.is_above(N_ERRORS):

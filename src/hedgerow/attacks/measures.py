@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,10 +111,6 @@ class Separation:
     def is_above(self, n_errors: float) -> bool:
         """Whether any of it is above what the ledger allows by more than so many standard errors."""
         return self.auc.is_above(n_errors) or any(rate.is_above(n_errors) for rate in self.rates.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"auc": asdict(self.auc), "tpr_at_fpr": {str(at): asdict(rate) for at, rate in self.rates.items()}}
 
 
 def separate(scores: Floats, present: Bools, bound: Bound) -> Separation:
