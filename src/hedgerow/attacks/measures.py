@@ -136,17 +136,27 @@ def separate(scores: Floats, present: Bools, bound: Bound) -> Separation:
 
     def of_area(value: float) -> float:
         # The variance of an area where members are like others; it is less where they are not (Hanley, McNeil 1982).
-        return min(1.0, 4 * value * (1 - value)) * (1 / n_present + 1 / n_absent) / 12
+        own = _shrink(value, min(n_present, n_absent))
+        return 4 * own * (1 - own) * (1 / n_present + 1 / n_absent) / 12
 
     def of_rate(at: float) -> Callable[[float], float]:
         # Of the share itself, and of the threshold, beside which the share grows by no more than share / rate.
-        return lambda value: value * (1 - value) / n_present + value * value / (at * n_absent)
+        def variance(value: float) -> float:
+            own = _shrink(value, n_present)
+            return own * (1 - own) / n_present + own * own / (at * n_absent)
+
+        return variance
 
     rates = {
         at: measure(lambda own, labels, at=at: find_rate(own, labels, at), of_rate(at), bound.rate(at))  # type: ignore[misc]
         for at in FALSE_ALARM_RATES
     }
     return Separation(measure(find_auc, of_area, bound.auc), rates)
+
+
+def _shrink(share: float, count: int) -> float:
+    """A share of so many, half a one nearer to one half: none and all of a few are not known without error."""
+    return (share * count + 0.5) / (count + 1)
 
 
 def find_auc(scores: Floats, present: Bools) -> float:
