@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -193,9 +194,13 @@ def test_noise_alone_changes_little_and_more_noise_less() -> None:
     assert errors[2][0] < 0.1 and errors[2][1] < 0.1
 
 
-def of_numbers(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What is expected of numbers whose residuals are not doubled, on the line of all places."""
-    return (places - PLACES) / 2, np.full(len(places), 0.5)
+def expect_numbers(places: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is expected of numbers whose residuals are not doubled, of bins that are at these places."""
+    return (places - at) / 2, np.full(len(places), 0.5), np.full(len(places), 0.25)
+
+
+def of_numbers(places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return expect_numbers(places, PLACES)
 
 
 @pytest.mark.parametrize(("shift", "stretch"), [(0.0, 0.0), (0.4, 0.0), (-0.3, 0.2)])
@@ -222,7 +227,7 @@ def test_any_release_gives_a_line_that_keeps_the_order(released: list[int], sigm
     for is_number in (False, True):
         known = KnownBins.of(ASKED[is_number], np.array(released, dtype=np.int64), sigma)
         at = np.array([own.place for own in known.bins])
-        for curve in (expect_class, lambda places, at=at: ((places - at) / 2, np.full(len(places), 0.5))):
+        for curve in (expect_class, partial(expect_numbers, at=at)):
             shift, stretch = fit_score_line(known, curve, prior)
             assert abs(shift) <= MOST_SHIFT and LEAST_STRETCH <= stretch <= MOST_STRETCH
 

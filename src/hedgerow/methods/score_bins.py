@@ -37,7 +37,7 @@ LEAST_KNOWN = 3.0
 LEAST_STRETCH, MOST_STRETCH, MOST_SHIFT = -0.75, 3.0, 8.0
 _MOST_ROUNDS, _LONGEST_STEP = 40, 1.0
 _LEAST_SPREAD = 1e-9
-"""Of the two parameters, as a share of all that is known of them: one bin alone tells only one of them."""
+"""Of a label; and of the two parameters, as a share of all that is known: one bin alone tells only one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,15 +132,15 @@ class LinePrior:
     stretch_doubt: float
 
 
-Curve = Callable[[Floats], tuple[Floats, Floats]]
-"""The labels that are expected of records at some places, and by how much they rise there; [n] each."""
+Curve = Callable[[Floats], tuple[Floats, Floats, Floats]]
+"""The labels that are expected of records at some places, by how much they rise there, and their variance; [n] each."""
 
 
 def fit_score_line(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[float, float]:
     """Shift and stretch, a and b, such that records at f have the labels that are expected at a + (1 + b) f.
 
-    The score equations are S = sum over bins (1, f) (Y - N y(f)). They have the covariance of the noise, V, besides the
-    information H, so that what they say is H (H + V)^-1 S, and counts H (H + V)^-1 H beside the prior.
+    The equations are S = sum over bins (1, f) (Y - N y(f)), and H is how they change with a and b. With the covariance
+    V that labels and noise give S, what they say is H V^-1 S, and counts H V^-1 H beside the prior.
 
     Args:
         known: of an answer to `ScoreBins`.
@@ -154,13 +154,13 @@ def fit_score_line(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[fl
     shift, stretch = 0.0, 0.0
     places, n_records, labels = np.array(known.bins).T
     for _ in range(_MOST_ROUNDS):
-        expected, rises = curve(shift + (1 + stretch) * places)
+        expected, rises, variances = curve(shift + (1 + stretch) * places)
         rests, weights = labels - n_records * expected, n_records * rises
-        spreads = known.noise_of_labels**2 + (known.noise_of_records * expected) ** 2
-        sums = (rests, rests * places, weights, weights * places, weights * places * places)
-        g0, g1, *information = [math.fsum(own.tolist()) for own in sums]
-        covered = [math.fsum((spreads * places**power).tolist()) for power in range(3)]
-        steps = _step_of_line((g0, g1), information, covered, prior, (shift, stretch))
+        noises = known.noise_of_labels**2 + (known.noise_of_records * expected) ** 2
+        spreads = n_records * np.maximum(variances, _LEAST_SPREAD) + noises
+        sums = (rests, rests * places, *(own * places**power for own in (weights, spreads) for power in range(3)))
+        g0, g1, *rest = [math.fsum(own.tolist()) for own in sums]
+        steps = _step_of_line((g0, g1), rest[:3], rest[3:], prior, (shift, stretch))
         shift = min(max(shift + min(max(steps[0], -_LONGEST_STEP), _LONGEST_STEP), -MOST_SHIFT), MOST_SHIFT)
         stretch += min(max(steps[1], -_LONGEST_STEP), _LONGEST_STEP)
         stretch = min(max(stretch, LEAST_STRETCH), MOST_STRETCH)
@@ -169,19 +169,19 @@ def fit_score_line(known: KnownBins, curve: Curve, prior: LinePrior) -> tuple[fl
 
 def _step_of_line(
     score: tuple[float, float],
-    information: list[float],
-    covered: list[float],
+    change: list[float],
+    covariance: list[float],
     prior: LinePrior,
     line: tuple[float, float],
 ) -> tuple[float, float]:
     """By how much the equations move the shift and the stretch; of symmetric matrices, three entries each."""
-    (g0, g1), (h00, h01, h11), (v00, v01, v11) = score, information, covered
-    least = _LEAST_SPREAD * (h00 + h11 + v00 + v11)
-    s00, s01, s11 = h00 + v00 + least, h01 + v01, h11 + v11 + least
-    # M = H (H + V)^-1.
-    whole = s00 * s11 - s01 * s01
-    m00, m01 = (h00 * s11 - h01 * s01) / whole, (h01 * s00 - h00 * s01) / whole
-    m10, m11 = (h01 * s11 - h11 * s01) / whole, (h11 * s00 - h01 * s01) / whole
+    (g0, g1), (h00, h01, h11), (v00, v01, v11) = score, change, covariance
+    least = _LEAST_SPREAD * (v00 + v11)
+    v00, v11 = v00 + least, v11 + least
+    # M = H V^-1.
+    whole = v00 * v11 - v01 * v01
+    m00, m01 = (h00 * v11 - h01 * v01) / whole, (h01 * v00 - h00 * v01) / whole
+    m10, m11 = (h01 * v11 - h11 * v01) / whole, (h11 * v00 - h01 * v01) / whole
     p0, p1 = 1 / prior.shift_doubt**2, 1 / prior.stretch_doubt**2
     r0, r1 = m00 * g0 + m01 * g1 - p0 * line[0], m10 * g0 + m11 * g1 - p1 * (line[1] - prior.stretch)
     a00, a01 = m00 * h00 + m01 * h01 + p0, m00 * h01 + m01 * h11
@@ -190,7 +190,7 @@ def _step_of_line(
     return (r0 * a11 - r1 * a01) / whole, (r1 * a00 - r0 * a10) / whole
 
 
-def expect_class(places: Floats) -> tuple[Floats, Floats]:
+def expect_class(places: Floats) -> tuple[Floats, Floats, Floats]:
     """A `Curve` of two classes, which are -1/2 and 1/2: an odd function, so that swapped classes have -a and b.
 
     Between two entries of the logistic function's table in proportion.
@@ -199,4 +199,5 @@ def expect_class(places: Floats) -> tuple[Floats, Floats]:
     steps = np.minimum(np.abs(places) * (SCORE_UNIT >> STEP_BITS), STEPS - 1.0)
     first = STEPS + np.floor(steps).astype(np.int64)
     odds = np.copysign(table[first] + (table[first + 1] - table[first]) * (steps % 1.0) - 0.5, places)
-    return odds, 0.25 - odds * odds
+    variances = 0.25 - odds * odds
+    return odds, variances, variances

@@ -47,8 +47,8 @@ Steps = Generator[Query, IntVector, None]
 """Asks, and needs nothing but the answer."""
 ODDS_PRIOR = LinePrior(2.0, 0.0, 0.35)
 """Of a rare class the shift may be large."""
-NUMBERS_PRIOR, BINS_PER_UNIT = LinePrior(0.05, 0.0, 0.1), 8
-"""Of numbers the shift's doubt and the bins are of residuals as they are doubled."""
+NUMBERS_PRIOR, BINS_PER_UNIT, MOST_VARIANCE = LinePrior(0.02, 0.0, 0.1), 8, 0.25
+"""Of numbers the shift's doubt and the bins are of residuals as they are doubled, the variance of their labels."""
 WHOLE_RESIDUALS, CUT_RESIDUALS = LinePrior(0.05, 0.0, 0.1), LinePrior(0.25, 0.3, 0.35)
 """Of counts whose residuals are hardly ever clipped, and of those that are doubled."""
 
@@ -141,10 +141,13 @@ class LineCalibration(BinnedCalibration):
         unit = 2**doublings / (2 * SCORE_UNIT)
         before = link.units(_in_units([own.place for own in known.bins]) + centre, label)
 
-        def expect(places: Floats) -> tuple[Floats, Floats]:
+        def expect(places: Floats) -> tuple[Floats, Floats, Floats]:
             means = link.units(_in_units(places) + centre, label)
-            rises = means + SCORE_UNIT if is_count else np.full(len(means), SCORE_UNIT)
-            return (means - before) * unit, rises * unit
+            above = (means - before) * unit
+            # A count rises as its mean does, which is more than its variance where it is a share of its range.
+            if is_count:
+                return above, (means + SCORE_UNIT) * unit, (means + SCORE_UNIT) * unit
+            return above, np.full(len(means), unit * SCORE_UNIT), np.full(len(means), MOST_VARIANCE)
 
         shift, stretch = fit_score_line(known, expect, prior)
         start, *others = [batch.values for batch in grown.batches]
