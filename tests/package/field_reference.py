@@ -23,7 +23,7 @@ from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import Adapter
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Feature, FederationSection, Label, ModelSection, Privacy
-from hedgerow.plan.registry import sections
+from hedgerow.plan.registry import named_losses, sections
 from hedgerow.protocol.queries import Query
 
 HEAD = """\
@@ -143,6 +143,7 @@ def render() -> str:
     named = {"[privacy]": Privacy, "[model]": ModelSection, "[federation]": FederationSection}
     named |= {"[[features]]": Feature, "[label]": Label}
     named |= {f"[{name}]": section for name, section in sections().items()}
+    named |= {f'[loss], name = "{name}"': loss for name, loss in named_losses().items()}
     for title, owner in named.items():
         parts += ["", f"### `{title}`", "", *table_of_fields(owner)]
     parts += ["", PREPARED, "", "## Policy", "", *table_of_fields(Policy)]

@@ -737,6 +737,9 @@ class PrivateTrees(BaseEstimator):
         sections = self._model_sections(start.structure_seed)
         label = dict(label)
         sections["model"]["class_weights"] = label.pop("class_weights", [])
+        if label["type"] == _TRIAL_LABEL["type"]:
+            # Before the survey the label is one that a loss of numbers is not for.
+            sections.pop("loss", None)
         groups = groups_by_name(getattr(self, "interaction_cst", None), names)
         if groups:
             sections["model"]["interaction_constraints"] = groups

@@ -58,7 +58,7 @@ from hedgerow.losses.survival import doubt_times, survival_codes
 from hedgerow.plan.fields import as_text, ascending_numbers
 from hedgerow.plan.names import looks_like_identifier
 from hedgerow.plan.plan import Label, Plan
-from hedgerow.plan.registry import label_kinds
+from hedgerow.plan.registry import label_kinds, named_losses
 from hedgerow.survey.kinds import DATE, TRUTH
 
 
@@ -286,7 +286,10 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     """Boosted trees for a bounded number, with differential privacy for each record.
 
     Parameters are those of `DPGBDTClassifier`, but for `classes`:
-        loss: "squared_error", or "poisson" for counts from 0 to a maximum: it models the logarithm of their mean.
+        loss: "squared_error"; "poisson" for counts from 0 to a maximum: it models the logarithm of their mean;
+            "quantile", "expectile" or "huber"; or one of these with its parameters, as a plan's [loss] has them:
+            {"name": "huber", "delta": 0.1}.
+        quantile: with loss="quantile" or "expectile", which one, between 0 and 1.
         label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None finds it by
             noisy counts, rather too wide than too narrow, for 4 % of the budget, or refuses where too few records are
             seen.
@@ -322,7 +325,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         max_rows_per_unit: int = 1,
         secure_sums: bool = False,
         verbose: int = 0,
-        loss: str = "squared_error",
+        loss: str | Mapping[str, Any] = "squared_error",
+        quantile: float | None = None,
     ) -> None:
         store_parameters(self, locals())
 
@@ -347,13 +351,31 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         """The plan's [label], but for its name."""
         low, high = self._known_label_bounds(y, start)
         loss = getattr(self, "loss", "squared_error")
+        if not self._named_loss and (quantile := getattr(self, "quantile", None)) is not None:
+            expected = 'none but with loss="quantile" or "expectile"'
+            raise UsageError("argument", code="loss", name="quantile", value=quantile, expected=expected)
         if loss == "poisson":
             # Read off the labels, the least of them is not the least that counts.
             return {"type": "count", "min": 0.0 if self.label_bounds is None else low, "max": float(math.ceil(high))}
-        if loss != "squared_error" and loss not in label_kinds():
-            expected = '"squared_error", or "poisson" for counts'
+        if loss == "squared_error" or self._named_loss:
+            return {"type": "regression", "min": low, "max": high}
+        if loss not in label_kinds():
+            expected = f'"squared_error", "poisson" for counts, or one of {", ".join(named_losses())}'
             raise UsageError("argument", code="loss", name="loss", value=loss, expected=expected)
-        return {"type": "regression" if loss == "squared_error" else loss, "min": low, "max": high}
+        return {"type": loss, "min": low, "max": high}
+
+    @property
+    def _named_loss(self) -> dict[str, Any]:
+        """The plan's [loss]; empty where the parameter `loss` names none."""
+        loss, quantile = getattr(self, "loss", ""), getattr(self, "quantile", None)
+        if isinstance(loss, str) and loss not in named_losses():
+            return {}
+        given: dict[str, Any] = {"name": loss} if isinstance(loss, str) else dict(loss)
+        return given if quantile is None else {**given, "tau": to_python(quantile)}
+
+    def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
+        sections = super()._model_sections(structure_seed)
+        return {**sections, "loss": self._named_loss} if self._named_loss else sections
 
     def _known_label_bounds(self, y: NDArray[np.float64], start: FitInputs) -> tuple[float, float]:
         if self.label_bounds is not None:

@@ -32,6 +32,7 @@ class PackedLoss(NamedTuple):
         hessian_unit: softmax: units of 1.0 of a Hessian, 0 to release `constant` instead.
         norm: softmax: the norm that was promised of each record.
         clip, constant, n_statistics, curve, class_weights: as in `Loss`.
+        unit_below, clip_below: squared: of predictions below the label; `unit` and `clip` are of those above it.
     """
 
     kind: int
@@ -45,24 +46,30 @@ class PackedLoss(NamedTuple):
     n_statistics: int
     curve: NDArray[np.int64]
     class_weights: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    unit_below: int = 0
+    clip_below: int = 0
 
 
 @lru_cache(maxsize=64)
 def pack_loss(loss: Loss) -> PackedLoss:
     """Made once for a loss, since every query asks for it; each site has its own."""
     exp_table = np.rint(2**EXP_BITS * exponentials(EXP_STEPS, SCORE_UNIT >> STEP_BITS)).astype(np.int64)
+    one = int(loss.scales[0]), loss.clip
+    (unit, clip), (unit_below, clip_below) = loss.sides or (one, one)
     return PackedLoss(
         kind=KIND_NUMBER[loss.kind],
         table=_pack_table(loss),
         exp_table=exp_table,
-        unit=int(loss.scales[0]),
+        unit=unit,
         hessian_unit=int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0,
         norm=RECORD_NORM,
-        clip=loss.clip,
+        clip=clip,
         constant=loss.constant,
         n_statistics=loss.n_statistics,
         curve=np.ascontiguousarray(loss.curve),
         class_weights=np.ascontiguousarray(loss.class_weights),
+        unit_below=unit_below,
+        clip_below=clip_below,
     )
 
 
@@ -86,7 +93,7 @@ def write_block_statistics(loss, labels, scores, begin, end, packed, own):  # ty
     if loss.kind == TABLE:
         _table_statistics(labels, scores, begin, end, loss.table, packed)
     elif loss.kind == SQUARED:
-        _write_squared_statistics(labels, scores, begin, end, loss.unit, loss.clip, loss.constant, packed)
+        _write_squared_statistics(labels, scores, begin, end, loss, packed)
     elif loss.kind == CURVE:
         _curve_statistics(labels, scores, begin, end, loss.curve, loss.unit, packed)
     else:
@@ -122,14 +129,16 @@ def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignor
 
 
 @numba.njit(cache=True, nogil=True)
-def _write_squared_statistics(labels, scores, begin, end, unit, clip, constant, packed):  # type: ignore[no-untyped-def]
+def _write_squared_statistics(labels, scores, begin, end, loss, packed):  # type: ignore[no-untyped-def]
     """(clipped residual, constant); the product of a residual and its unit is rounded towards zero."""
+    unit, clip, unit_below, clip_below = loss.unit, loss.clip, loss.unit_below, loss.clip_below
     for i in range(end - begin):
         residual = -np.int64(labels[begin + i])
         if scores.shape[0] > 0:
             residual += scores[0, begin + i]
-        magnitude = min((abs(residual) * unit) >> 16, np.int64(clip))
-        packed[0, i] = _pack(magnitude if residual >= 0 else -magnitude, constant)
+        above = min((abs(residual) * unit) >> 16, np.int64(clip))
+        below = min((abs(residual) * unit_below) >> 16, np.int64(clip_below))
+        packed[0, i] = _pack(above if residual >= 0 else -below, loss.constant)
 
 
 @numba.njit(cache=True, nogil=True)

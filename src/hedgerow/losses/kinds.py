@@ -244,6 +244,7 @@ class LossKind:
         has_class_weights: whether `build` weighs records by their class, as a plan may say.
         cuts_again: whether boosted trees cut features again by default, see `hedgerow.trees.binning.cuts_again`.
         deviance: what is evaluated of numbers besides their errors; None for squares.
+        doubles: whether boosted trees may double residuals where labels fill little of their range.
     """
 
     label: LabelKind
@@ -259,6 +260,7 @@ class LossKind:
     starts: tuple[str, ...] = ()
     cuts_again: bool = False
     has_class_weights: bool = False
+    doubles: bool = True
 
 
 # Averaging: leaves hold shares of classes, or means of a numeric label, instead of gradients (CCS'22, section 4.4.1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hedgerow.losses import logistic, poisson, softmax, squared, survival
+from hedgerow.losses import logistic, named, poisson, softmax, squared, survival
 from hedgerow.losses.kinds import LossKind
 from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.registry import Registry, add_label
+from hedgerow.plan.registry import Registry, add_label, add_named_loss
 
 LOSSES: Registry[LossKind] = Registry("loss")
 
@@ -24,8 +24,15 @@ add_loss(poisson.KIND)
 add_loss(survival.KIND)
 
 
+for loss in named.NAMED:
+    add_named_loss(loss)
+
+
 def loss_kind(plan: Plan) -> LossKind:
-    """The kind of loss that a plan's label and weight update ask for."""
+    """The kind of loss that a plan asks for: by its [loss], or by its label and weight update."""
+    if plan.loss is not None:
+        named_kind: LossKind = plan.loss.kind(plan.label)
+        return named_kind
     kind = LOSSES[plan.label.type]
     return kind.averaging if plan.model.weight_update == "averaging" and kind.averaging else kind
 
@@ -34,7 +41,7 @@ def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float
     """The loss of a plan.
 
     Args:
-        plan: a plan; its label and weight update decide.
+        plan: a plan; its [loss], or its label and weight update, decide.
         joint_clip: largest L2 norm of (g, c h) of one record, in real units; None leaves the loss's own bound.
         hessian_scale: c; None takes the largest that leaves the sensitivity of g alone (and 1/2 for counts).
 

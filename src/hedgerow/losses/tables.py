@@ -64,12 +64,13 @@ class Loss:
             from 0; a score beyond them has the last.
         norm_squared: largest squared L2 norm of any record's statistics, in integer units.
         clip: largest gradient magnitude, in integer units (kinds "squared" and "curve").
-        is_share: the statistics are (1{y=1}, c), a share's numerator and denominator.
         constant: the last statistic when it is the same for every record (squared; softmax with gradient updates).
         curve: int64 [3, STEPS], kind "curve": for each step of score the prediction, as labels are kept, and the last
             statistic, both not descending and the latter at least 0; and the largest gradient beside it.
         class_weights: int64 [n_classes], kind "softmax": by what part of `WEIGHT_UNIT` the statistics of a record of
             each class are multiplied, rounded towards zero; empty where all count alike. A table holds them itself.
+        sides: of kind "squared", where the gradient is not symmetric: for predictions above the label, and then below
+            it, integer units per 1.0 of the residual, and the largest magnitude, of which `clip` is the larger.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Loss:
     is_share: bool = False
     curve: NDArray[np.int64] = field(default_factory=lambda: np.zeros((3, 0), dtype=np.int64))
     class_weights: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    sides: tuple[tuple[int, int], tuple[int, int]] | None = None
 
     @property
     def counts_classes(self) -> bool:
@@ -178,7 +180,8 @@ def bound_statistics(loss: Loss, score_bound: int) -> Statistics:
         ratio = int(gradient[0]) / int(last[0]) if last[0] else math.inf
         return Statistics(low, high, np.array([ratio, 1.0]), high - low)
     if loss.kind == "squared":
-        low, high = np.array([-loss.clip, loss.constant]), np.array([loss.clip, loss.constant])
+        above, below = (loss.clip, loss.clip) if loss.sides is None else (clip for _, clip in loss.sides)
+        low, high = np.array([-below, loss.constant]), np.array([above, loss.constant])
         return Statistics(low, high, np.array([loss.clip / loss.constant, 1.0]), high - low)
     high = np.array([loss.largest_statistic(index) for index in range(loss.n_statistics)], dtype=np.int64)
     low = np.where(np.arange(len(high)) < loss.n_outputs, -high, 0)
@@ -196,7 +199,11 @@ def double_residuals(loss: Loss, doublings: int) -> Loss:
     scales = loss.scales.copy()
     if loss.is_quadratic:
         scales[0] *= 2**doublings
-        return replace(loss, scales=scales)
+        sides = loss.sides
+        if sides is not None:
+            (unit, clip), (unit_below, clip_below) = sides
+            sides = (unit << doublings, clip), (unit_below << doublings, clip_below)
+        return replace(loss, scales=scales, sides=sides)
     if loss.kind != "curve":
         raise ValueError("only residuals of a number are clipped")
     scales *= 2**doublings

@@ -42,7 +42,16 @@ from hedgerow.plan.fields import (
     require_plain,
     text,
 )
-from hedgerow.plan.registry import LabelKind, PlanRules, label_kinds, rules_by_method, section_name, sections
+from hedgerow.plan.registry import (
+    LabelKind,
+    NamedLoss,
+    PlanRules,
+    label_kinds,
+    named_losses,
+    rules_by_method,
+    section_name,
+    sections,
+)
 
 PLAN_VERSION = 1
 DEFAULT_ALGORITHM = "boosting"
@@ -389,7 +398,8 @@ class Prepared:
 class Plan:
     """A validated plan. Build one with `parse_plan` or `Plan.from_dict`; both check every field and every pair.
 
-    `own` is the section of its method, None for one without. `prepared` are the releases that its public parts came
+    `own` is the section of its method, None for one without, and `loss` what [loss] says, None for the usual loss of
+    the label. `prepared` are the releases that its public parts came
     from, in their order: what was spent before the run, out of the same epsilon.
     """
 
@@ -400,6 +410,7 @@ class Plan:
     model: ModelSection = dataclasses.field(default_factory=ModelSection)
     federation: FederationSection = dataclasses.field(default_factory=FederationSection)
     own: Any = None
+    loss: NamedLoss | None = None
     prepared: tuple[Prepared, ...] = ()
 
     @classmethod
@@ -429,6 +440,7 @@ class Plan:
             label=read_section(Label, table.get("label", {}), "label"),
             model=read_section(ModelSection, table.get("model", {}), "model"),
             federation=read_section(FederationSection, table.get("federation", {}), "federation"),
+            loss=_read_loss(table.get("loss")),
             prepared=_read_prepared(table.get("prepared", [])),
         )
         plan = dataclasses.replace(plan, own=_own_section(table, plan.model))
@@ -464,6 +476,8 @@ class Plan:
             del table["model"]["algorithm"]
         if self.own is not None:
             table[section_name(self.model.algorithm)] = _plain(self.own)
+        if self.loss is not None:
+            table["loss"] = {"name": self.loss.name, **_plain(self.loss)}
         table["features"] = [_plain_feature(feature) for feature in self.features]
         if self.prepared:
             table["prepared"] = [_plain(release) for release in self.prepared]
@@ -695,6 +709,16 @@ def _read_prepared(tables: Any) -> tuple[Prepared, ...]:
     return tuple(read_section(Prepared, item, f"prepared[{i}]") for i, item in enumerate(tables))
 
 
+def _read_loss(table: Any) -> NamedLoss | None:
+    if table is None:
+        return None
+    if not isinstance(table, Mapping):
+        raise refuse("loss", table, "a table with a name, and the parameters of that loss")
+    name = one_of(*named_losses())(table.get("name"), "loss.name")
+    parameters = {field: value for field, value in table.items() if field != "name"}
+    return read_section(named_losses()[name], parameters, "loss")
+
+
 def _check_top_level(table: Mapping[str, Any]) -> None:
     version = table.get("version", None)
     if version is None:
@@ -703,7 +727,7 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
         raise PlanError("plan-newer-version", version=version, newest=PLAN_VERSION)
     if version != PLAN_VERSION or isinstance(version, bool):
         raise refuse("version", version, str(PLAN_VERSION))
-    known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", *sections()}
+    known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", "loss", *sections()}
     for name in table:
         if name not in known:
             raise PlanError("plan-unknown-field", path="plan", name=name, fields=", ".join(sorted(known)))
@@ -752,6 +776,7 @@ def check_consistency(plan: Plan) -> None:
     if rules.labels is not None and plan.label.type not in rules.labels:
         words = " or ".join(f'"{word}"' for word in rules.labels)
         raise refuse("label.type", plan.label.type, f'{words} with "{plan.model.algorithm}"')
+    _check_loss(plan, rules)
     rules.check(plan)
     _check_constraints(plan, rules)
     _check_groups(plan, rules)
@@ -765,6 +790,18 @@ def check_consistency(plan: Plan) -> None:
     batch, trees = plan.model.batch_size, plan.model.n_trees
     if isinstance(batch, int) and isinstance(trees, int) and batch > trees:
         raise refuse("model.batch_size", batch, f"at most model.n_trees = {trees}")
+
+
+def _check_loss(plan: Plan, rules: PlanRules) -> None:
+    if plan.loss is None:
+        return
+    if not rules.reads_loss:
+        raise refuse("loss.name", plan.loss.name, f'no [loss] with "{plan.model.algorithm}", which has its own')
+    if plan.label.type not in plan.loss.labels:
+        words = " or ".join(f'"{word}"' for word in plan.loss.labels)
+        raise refuse("label.type", plan.label.type, f'{words} with the loss "{plan.loss.name}"')
+    if plan.model.weight_update == "averaging":
+        raise refuse("model.weight_update", "averaging", '"newton" or "gradient" with [loss]: means have none')
 
 
 def _check_groups(plan: Plan, rules: PlanRules) -> None:

@@ -148,6 +148,22 @@ class LabelKind:
         return 0.0
 
 
+class NamedLoss:
+    """A loss that [loss] names in place of a label's usual one: a dataclass, whose fields are its parameters.
+
+    Attributes:
+        name: as `loss.name` has it.
+        labels: types of labels that it is for.
+    """
+
+    name: ClassVar[str]
+    labels: ClassVar[tuple[str, ...]]
+
+    def kind(self, label: Any) -> Any:
+        """The loss with these parameters, for this label: a `hedgerow.losses.kinds.LossKind`."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanRules:
     """How plans of one method are written.
@@ -156,6 +172,7 @@ class PlanRules:
         section: the dataclass of its own section, which is called as the method, with "_" for "-"; None without one.
         model_fields: the fields of [model] that it reads, None for all; others would be ignored, so they are refused.
         labels: types of labels that it is for; None for all.
+        reads_loss: whether it carries out the losses that [loss] names; plans of others with one are refused.
         is_pure: whether its releases are of pure differential privacy.
         is_constrained: whether its scores go with a feature as `Feature.monotone` says, and which features meet as
             `Model.interaction_constraints` do; plans of others with either are refused.
@@ -166,6 +183,7 @@ class PlanRules:
     section: type[Any] | None = None
     model_fields: frozenset[str] | None = None
     labels: tuple[str, ...] | None = None
+    reads_loss: bool = False
     is_pure: bool = False
     is_constrained: bool = False
     counts_prepared: bool = False
@@ -175,6 +193,7 @@ class PlanRules:
 
 _LABELS: Registry[LabelKind] = Registry("type of label")
 _RULES: Registry[PlanRules] = Registry("method")
+_LOSSES: Registry[type[NamedLoss]] = Registry("loss")
 _WAITING: list[Callable[[], object]] = []
 
 
@@ -197,6 +216,17 @@ def label_kinds() -> Mapping[str, LabelKind]:
     """Every type of label, by its name."""
     _load()
     return _LABELS
+
+
+def add_named_loss(loss: type[NamedLoss]) -> None:
+    """Let plans name this loss in [loss]."""
+    _LOSSES[loss.name] = loss
+
+
+def named_losses() -> Mapping[str, type[NamedLoss]]:
+    """Every loss that [loss] may name, by its name."""
+    _load()
+    return _LOSSES
 
 
 def add_rules(method: str, rules: PlanRules) -> None:

@@ -216,7 +216,8 @@ def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) 
 
 
 _NONE = np.zeros((2, 0), dtype=np.int64)
-_NO_LOSS = PackedLoss(0, np.zeros((1, 1, 1), dtype=np.int64), np.zeros(1, dtype=np.int64), 0, 0, 0, 0, 0, 1, _NONE)
+_NO_TABLES = np.zeros((1, 1, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)
+_NO_LOSS = PackedLoss(0, *_NO_TABLES, 0, 0, 0, 0, 0, 1, _NONE)
 
 
 @numba.njit(cache=True, nogil=True)

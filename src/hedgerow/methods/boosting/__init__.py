@@ -54,4 +54,4 @@ def _parts() -> Parts:
     return Parts(resolve_boosting, boosting)
 
 
-METHOD = Method(check=check, parts=_parts, is_constrained=True, counts_prepared=True, is_grouped=True)
+METHOD = Method(check=check, parts=_parts, reads_loss=True, is_constrained=True, counts_prepared=True, is_grouped=True)

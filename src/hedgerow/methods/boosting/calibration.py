@@ -27,6 +27,7 @@ from hedgerow.methods.line import (
     reduce_for_line,
 )
 from hedgerow.methods.linear_start import constant_trees
+from hedgerow.methods.residuals import N_CELLS, ResidualCounts, fit_shift, residual_loss
 from hedgerow.methods.score_bins import (
     BINS_LENGTH,
     BINS_SENSITIVITY_SQUARED,
@@ -42,6 +43,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.schedule import AlikeRounds
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.steps import Grown, largest_value
+from hedgerow.trees.constraints import OrderedSum
 
 Steps = Generator[Query, IntVector, None]
 """Asks, and needs nothing but the answer."""
@@ -156,6 +158,18 @@ class LineCalibration(BinnedCalibration):
         grown.replace_values([start + shifts, *(values * (1 + stretch) for values in others)])
 
 
+class ResidualCalibration(Calibration):
+    """Of numbers by a loss that the plan names: the shift by which scores fit best, by a tree of one value more."""
+
+    kind, length, record_squared = ResidualCounts, N_CELLS, RECORD_NORM**2
+    n_trees = 1
+
+    def calibrate(self, grown: Grown, begun: StartResult, asked: Mapping[str, Any]) -> Steps:
+        run, query = grown.run, self.question(**asked)
+        shift = fit_shift((yield query), run.sigma(query), residual_loss(self.plan).gradient)
+        _add_constant(grown, grown.replace_values([batch.values.astype(float) for batch in grown.batches]), shift)
+
+
 class OddsCalibration(BinnedCalibration):
     """Of two classes: scores become log-odds, by a tree of one value more, and all others stretched.
 
@@ -175,8 +189,7 @@ class OddsCalibration(BinnedCalibration):
         shift, stretch = fit_score_line(replace(known, bins=bins), expect_class, ODDS_PRIOR)
         shift -= stretch * above
         ordered = grown.replace_values([batch.values * (1 + stretch) for batch in grown.batches])
-        last = constant_trees(run.grid, 1, shift, largest_value(run))
-        grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
+        _add_constant(grown, ordered, shift)
         grown.stretch = 1 + stretch
 
 
@@ -197,6 +210,12 @@ def _in_units(places: Sequence[float] | Floats) -> IntVector:
     return units
 
 
+def _add_constant(grown: Grown, ordered: OrderedSum, value: float) -> None:
+    """Add a last tree of one value, in units of score, to a model whose trees are in `ordered`."""
+    last = constant_trees(grown.run.grid, 1, value, largest_value(grown.run))
+    grown.add(FittedTrees(last.trees, ordered.add(last.trees, last.values)), np.array([[1, 0]]))
+
+
 def _centre(grown: Grown) -> int:
     """The mean that a run began with, or that of averaged trees, in units of 2**-16."""
     values, weights = grown.batches[0].values[:, :, 0].astype(np.float64), grown.weights[0]
@@ -212,6 +231,7 @@ CALIBRATIONS: Mapping[str, type[Calibration]] = {
     "none": Calibration,
     "line": LineCalibration,
     "slope": SlopeCalibration,
+    "residuals": ResidualCalibration,
     "odds": OddsCalibration,
     "hazards": HazardsCalibration,
 }

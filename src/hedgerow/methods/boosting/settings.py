@@ -19,6 +19,7 @@ from hedgerow.methods.boosting.start import BASELINE_SHARE, LEAST_CLIP_OF_COUNTS
 from hedgerow.methods.hazards import HazardStart
 from hedgerow.methods.line import asks_for_line, line_share
 from hedgerow.methods.linear_start import WIDEST_LINEAR_START, LinearStart
+from hedgerow.methods.residuals import residual_loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import mu_of
 from hedgerow.privacy.schedule import Schedule
@@ -35,8 +36,8 @@ class BoostingSettings(Settings):
             model of all features after it.
         start_share, calibration_share: of mu^2, for the start, and for the last release.
         calibration: what that release calibrates: "none", the "line" of numbers and counts, the "slope" of numbers
-            where leaves are not smoothed (`hedgerow.methods.line`), the "odds" of two classes, or the "hazards" of
-            times to an event.
+            where leaves are not smoothed (`hedgerow.methods.line`), the "residuals" of numbers by a loss that the plan
+            names, the "odds" of two classes, or the "hazards" of times to an event.
     """
 
     start: str = "none"
@@ -84,6 +85,7 @@ def resolve_boosting(plan: Plan) -> BoostingSettings:
     signal = privacy.n_records * mu_of(privacy.epsilon, privacy.delta) if is_private else math.inf
     usual, rule_of = _usual(plan, signal), _RULES.get(plan.label.type)
     rule = usual if rule_of is None else rule_of(plan, signal, usual)
+    rule = rule if plan.loss is None else _of_residuals(plan, rule)
     of_unit = signal / privacy.rows_per_unit
     settings = _as_said(plan, rule)
     # Trees on several features have leaves that are more even where a unit's signal suffices.
@@ -369,6 +371,26 @@ def _trees_of_numbers(signal: float, n_features: int) -> int:
         return trees
     # Every tree adds noise, so of many features and little signal not each has two turns.
     return int(min(2 * n_features, max(signal / SIGNAL_OF_TURN, TURNS_AND_FEATURES / n_features)))
+
+
+# A number by a loss that the plan names ------------------------------------------------------------------------------
+
+RESIDUALS_SHARE = 0.05
+"""Of mu^2, for the last release, by which scores fit best by the loss."""
+
+
+def _of_residuals(plan: Plan, rule: BoostingSettings) -> BoostingSettings:
+    """The rule of numbers with the clip of its loss, and another last release."""
+    kind = loss_kind(plan)
+    return replace(
+        rule,
+        joint_clip=kind.clip,
+        hessian_scale=kind.clipped_hessian_scale,
+        learning_rate=rule.learning_rate * residual_loss(plan).pace,
+        start=rule.start if kind.doubles or rule.start == "none" else "mean",
+        calibration="residuals",
+        calibration_share=RESIDUALS_SHARE,
+    )
 
 
 _RULES: Mapping[str, Callable[[Plan, float, BoostingSettings], BoostingSettings]] = {

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.poisson import compute_score
+from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.survival import Baseline
 from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT
 from hedgerow.methods.hazards import FateCounts, HazardStart, LifeTable
@@ -155,6 +156,7 @@ class MeanStart(Start):
         n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
         # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
         doublings = choose_doublings((float(spread[0]) + run.sigma(about_spread)) / RECORD_NORM / n_records, run.loss)
+        doublings *= loss_kind(self.plan).doubles
         weights = np.array([[max(1, int(released[1])), 0]])
         return StartResult(((first, weights),), score_bound=SCORE_LIMIT, doublings=doublings, n_records=n_records)
 

@@ -1,0 +1,92 @@
+"""Where the finished scores of numbers fit best by a loss that the plan names: one more noisy sum.
+
+Gradients are clipped, or smoothed, and trees stop before the end, so that a quantile's scores cover more or less than
+they should. How far labels lie from their scores is asked in cells that are as wide as they are far, on either side:
+near 0, where a model's own shift lies, they are narrow, whatever the spread of the labels is. Every record is in one
+cell, so a release has the sensitivity of a count. What scores are shifted by follows from the loss itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.named import ResidualLoss
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.trees.leaf_sums import TrainingSite
+from hedgerow.trees.plausibility import Reals, ReleaseChecks, SumFacts
+
+NEAREST, FURTHEST = 5, 17
+"""The cells next to 0 end at 2**5 units of 2**-16, and those beyond 2**16, which is 1.0, at 2**17."""
+N_SIDE = FURTHEST - NEAREST + 1
+N_CELLS = 2 * N_SIDE
+LEAST_DEVIATIONS = 2.0
+"""A cell with less than so many deviations of its noise counts as empty."""
+_PARTS = 16
+"""Within a cell labels are taken to lie at so many places, along a line between its neighbours."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ResidualCounts(Query):
+    """How many records' labels lie how far below or above their scores: int64 [`N_CELLS`], with 2**14 to a record.
+
+    The first half is of labels below their scores, the nearest first, and the second of the others.
+    """
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: one record is in one entry."""
+        site.take_in(self.update)
+        beyond = site.records.labels.astype(np.int64) - site.records.scores[0]
+        # The exponent of a double is the length of a whole number below 2**53, exactly.
+        octaves = np.clip(np.frexp(np.abs(beyond).astype(np.float64))[1], NEAREST, FURTHEST) - NEAREST
+        return np.bincount(octaves + N_SIDE * (beyond >= 0), minlength=self.length).astype(np.int64) * RECORD_NORM
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        if (released < -reach).any() or (released > facts.n_rows * RECORD_NORM + reach).any():
+            yield "the number of records of a residual is out of range"
+
+
+def residual_loss(plan: Plan) -> ResidualLoss:
+    """The loss that a plan names; ValueError where it names none of residuals."""
+    if not isinstance(plan.loss, ResidualLoss):
+        raise ValueError("the plan names no loss of residuals")
+    return plan.loss
+
+
+def fit_shift(
+    released: IntVector, sigma: float, gradient: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> float:
+    """The shift of all scores at which the gradients of a loss add up to 0, within +-2; 0 where nothing stands out.
+
+    Args:
+        released: int64 [`N_CELLS`], with its noise.
+        sigma: the noise's standard deviation, in integer units.
+        gradient: of residuals, prediction less label, scaled to [-1, 1].
+    """
+    counts = np.where(released > LEAST_DEVIATIONS * sigma, released / RECORD_NORM, 0.0)
+    if not counts.any():
+        return 0.0
+    ends = 2.0 ** np.arange(NEAREST, FURTHEST + 1)
+    edges = np.concatenate([-ends[::-1], [0.0], ends]) / SCORE_UNIT
+    widths, inside = np.diff(edges), (np.arange(_PARTS) + 0.5) / _PARTS
+    # From the lowest cell to the highest.
+    ordered = np.concatenate([counts[:N_SIDE][::-1], counts[N_SIDE:]])
+    rises = np.diff(np.concatenate([[0.0], ordered / widths, [0.0]]))
+    slopes = np.where(rises[:-1] * rises[1:] > 0, np.sign(rises[1:]) * np.minimum(*np.abs([rises[:-1], rises[1:]])), 0)
+    places = (edges[:-1, None] + widths[:, None] * inside).ravel()
+    weights = ((ordered[:, None] + (slopes * widths)[:, None] * (inside - 0.5)) / _PARTS).ravel()
+    low, high = -2 * SCORE_UNIT, 2 * SCORE_UNIT
+    while low < high:
+        middle = (low + high) // 2
+        if math.fsum((weights * gradient(middle / SCORE_UNIT - places)).tolist()) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low / SCORE_UNIT
