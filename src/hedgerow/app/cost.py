@@ -95,7 +95,8 @@ def privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
 
 def model_facts(plan: Plan, settings: Settings) -> list[tuple[str, str]]:
     """The settings that a run uses; those begin with "auto" that a plan cannot name without another model."""
-    facts = [(name, _format_setting(plan, settings, name)) for name in settings.shown]
+    facts = [("loss", plan.loss_text)] if plan.loss else []
+    facts += [(name, _format_setting(plan, settings, name)) for name in settings.shown]
     if any(value.startswith("auto: ") for _, value in facts):
         why = "a plan that names one turns off what goes with it (docs/defaults.md)"
         facts.append(("auto", f"leave these to the rule: {why}"))

@@ -144,11 +144,12 @@ def _print(plan: Plan, found: dict[float, dict[str, float]], seconds: float, n_s
     from hedgerow.app.cost import outlook
     from hedgerow.local.simulation import N_HELD_OUT
 
-    name = next(each for each in _SCORES if each in next(iter(found.values())))
+    scores = [name for name in next(iter(found.values())) if name != "n_records"]
+    name = next((each for each in _SCORES if each in scores), scores[0])
     least = 0.5 if name in ("auc", "concordance") else 0.0
     where = f"{n_sites} site{'s' * (n_sites > 1)}"
     print(f"\n{plan.privacy.n_records:,} made-up rows over {where}, {N_HELD_OUT:,} others held out")
-    print(f"\n  {'epsilon':>9}  {_SCORES[name]}")
+    print(f"\n  {'epsilon':>9}  {_SCORES.get(name, name.replace('_', ' '))}")
     largest = max(scores[name] for scores in found.values())
     for epsilon, scores in found.items():
         bar = "█" * round(_BAR * max(0.0, scores[name] - least) / max(largest - least, 1e-9))

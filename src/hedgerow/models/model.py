@@ -160,6 +160,7 @@ class Model:
         values, bounds = label.kind.describe(label), self.bounds_text
         return [
             ("predicts", f"{label.name} ({label.type}, {values}) from {len(self.plan.features)} features"),
+            *([("loss", self.plan.loss_text)] if self.plan.loss else []),
             *([("bounds", bounds)] if bounds else []),
             ("trees", f"{ensemble.n_trees} of depth {depth}, from {len(self.ledger)} releases"),
             *([("known", "; ".join(self.plan.known))] if self.plan.known else []),

@@ -534,6 +534,13 @@ class Plan:
         return self.privacy.bounds_from_data or READ_OFF in (self.label.origin, *(own.origin for own in self.features))
 
     @property
+    def loss_text(self) -> str:
+        """The loss that [loss] names, in a person's words; "" for the usual one."""
+        if self.loss is None:
+            return ""
+        return ", ".join([self.loss.name, *(f"{name} = {value}" for name, value in _plain(self.loss).items())])
+
+    @property
     def known(self) -> tuple[str, ...]:
         """What the plan says of features that its model then keeps to, in a person's words; none where nothing."""
         said = []
