@@ -318,6 +318,17 @@ EVALUATED = {
 }
 
 
+def test_an_evaluation_by_groups_stays_the_same() -> None:
+    """Borders of groups, noise and cost of each column's release are published with the run as well."""
+    plan = smallest_plan("binary", {})
+    data = make_data(plan, N_RECORDS, 5)
+    model = train(plan, {"site": data}, noise=SeededNoise(1))
+    by = plan.feature_names
+    found = evaluate_federated(model, {"site": data}, epsilon=1.0, noise=SeededNoise(2), by=by)
+    content = [found.evaluation.to_dict(), [release.to_dict() for release in found.model.ledger.releases]]
+    assert builders.digest_of(content) == "eade5f45e5d61a141997df73"
+
+
 @pytest.mark.parametrize("label", EVALUATED)
 def test_an_evaluation_stays_the_same(label: str) -> None:
     """Every figure that sites measure together, and what it cost, is what was published of the same run."""

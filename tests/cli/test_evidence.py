@@ -53,7 +53,7 @@ def evaluated(
     with pytest.MonkeyPatch.context() as patch:
         lines: list[str] = []
         patch.setattr("hedgerow.cli.evaluate.print_json", lambda content: lines.append(json_text(content)))
-        arguments = ["--federated", *sites, "--epsilon", "3", "--out", str(out), "--json"]
+        arguments = ["--federated", *sites, "--epsilon", "3", "--by", "ward", "--out", str(out), "--json"]
         assert main(["evaluate", str(model), *arguments]) == 0
     printed.write_text(lines[0])
     return out, printed
@@ -102,7 +102,10 @@ def forms(value: Any) -> set[str]:
 
 def intervals(evaluation: dict[str, Any]) -> Iterator[float]:
     """Both ends of each interval of an evaluation."""
-    for each in [evaluation["n_records"], *evaluation["scores"].values()]:
+    measured = [evaluation, *(own for groups in evaluation["groups"].values() for own in groups.values())]
+    for each in (each for own in measured for each in (own["n_records"], *own["scores"].values())):
+        if each["value"] is None:
+            continue
         reach = 1.96 * math.hypot(each["noise_error"], each["sampling_error"] or 0.0)
         yield from (each["value"] - reach, each["value"] + reach)
     for curve in evaluation["curves"]:

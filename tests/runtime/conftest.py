@@ -303,13 +303,14 @@ class Federation:
         return "journal.db" if self.evaluation is None else f"journal-{self.evaluation.task.first_round}.db"
 
     def prepare_evaluation(
-        self, model: Model, epsilon: float, delta: float | None = None, noise: str | None = None
-    ) -> None:
+        self, model: Model, epsilon: float, delta: float | None = None, noise: str | None = None,
+        by: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         """Every node is started again with the rows that it holds out, and the next run evaluates the model."""
         noise = model.plan.privacy.noise if noise is None else noise
         task = EvaluationTask(
             model.plan, ensemble_bytes(model.ensemble), epsilon, delta or model.plan.privacy.delta, len(model.ledger),
-            noise,
+            noise, by,
         )  # fmt: skip
         self.evaluation = EvaluatedModel(task, model.ledger, model.report)
         self.events.clear()

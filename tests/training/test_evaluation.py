@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +28,16 @@ from hedgerow.evaluation.estimates import (
     regression_estimates,
 )
 from hedgerow.evaluation.program import UNIT, EvaluationProgram, evaluate_ensemble, schedule_of_evaluation
-from hedgerow.evaluation.sums import ERROR_EDGES, LARGEST_ERROR, ErrorMoments, ScoreHistogram, positions
+from hedgerow.evaluation.sums import (
+    ERROR_EDGES,
+    LARGEST_ERROR,
+    ErrorMoments,
+    GroupedSums,
+    ScoreHistogram,
+    count_groups,
+    list_groups,
+    positions,
+)
 from hedgerow.local.training import FederatedEvaluation, evaluate_federated, train
 from hedgerow.losses import censored as measures
 from hedgerow.losses.censored import read_times
@@ -33,11 +45,13 @@ from hedgerow.losses.kinds import accuracy, log_loss
 from hedgerow.losses.survival import survival_codes
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.cost import compose_cost
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import find_link
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from tests.builders import coded, make_data, make_plan, take
@@ -73,9 +87,9 @@ def cases() -> dict[str, tuple[Model, SiteData]]:
     return {label: rows(label, 3000, seed=5) for label in LABELS}
 
 
-def asked(model: Model, data: SiteData, epsilon: float) -> list[tuple[Query, IntVector]]:
+def asked(model: Model, data: SiteData, epsilon: float, by: Sequence[str] = ()) -> list[tuple[Query, IntVector]]:
     """The queries of an evaluation with their exact answers, as a node without noise gives them."""
-    program: EvaluationProgram = evaluate_ensemble(model.plan, model.ensemble, epsilon, 1e-5)
+    program: EvaluationProgram = evaluate_ensemble(model.plan, model.ensemble, epsilon, 1e-5, by=by)
     node = EvaluationNode("a", data, model.plan)
     found: list[tuple[Query, IntVector]] = []
     try:
@@ -421,6 +435,106 @@ def test_sites_can_add_the_noise_of_an_evaluation(cases: dict[str, tuple[Model, 
         evaluate_federated(replace(model, plan=shared), sites, epsilon=1.0, noise=SeededNoise(1))
     assert caught.value.code == "noise-mode-unsupported"
     assert 0.9 < found.cost.epsilon <= 1.0
+
+
+# By group -------------------------------------------------------------------------------------------------------------
+
+BY = ("region", "age", "change")
+
+
+@pytest.mark.parametrize("label", [*LABELS, "count"])
+def test_a_group_is_measured_as_its_rows_by_themselves_are(label: str) -> None:
+    """Without noise a group's sums are those of its records in the same bins, and each record is in one group."""
+    model, data = rows(label, 600, seed=7)
+    found = evaluate_federated(model, {"a": data}, epsilon=math.inf, noise=SeededNoise(1), by=BY).evaluation
+    queries = asked(model, data, math.inf, BY)
+    (detail, _), groups = queries[1], queries[2:]
+    for column, (query, answer) in zip(BY, groups, strict=True):
+        assert isinstance(query, GroupedSums)
+        feature, codes = model.plan.feature_names.index(column), data.codes[model.plan.feature_names.index(column)]
+        names, group_of = list_groups(model.plan.features[feature], model.ensemble.grid.features[feature])
+        node = EvaluationNode("a", data, model.plan)
+        node.answer(queries[0][0])
+        assert list(found.groups[column]) == list(names) and query.feature == feature
+        for group, (name, part) in enumerate(zip(names, answer.reshape(len(names), -1), strict=True)):
+            only = take(data, np.flatnonzero(group_of[codes] == group))
+            alone = EvaluationNode("a", only, model.plan)
+            alone.answer(queries[0][0])
+            assert (alone.answer(detail) == part).all()
+            assert found.groups[column][name].n_records.value == only.n_records
+            assert found.groups[column][name].errors is None
+        assert (answer.reshape(len(names), -1).sum(axis=0) == queries[1][1]).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(record=st.integers(0, 59), label=st.sampled_from([*LABELS, "count"]), column=st.sampled_from(BY))
+def test_a_record_moves_groups_no_further_than_the_noise_is_made_for(record: int, label: str, column: str) -> None:
+    """Whoever is added or removed, whatever their group, the exact sums move by at most the sensitivity."""
+    model, data = small_case(label)
+    (outline, _), (detail, _), (query, whole) = asked(model, data, 1.0, (column,))
+    node = EvaluationNode("a", take(data, np.delete(np.arange(60), record)), model.plan)
+    node.answer(outline)
+    moved = (whole - node.answer(query)).astype(object)
+    assert 0 < (moved * moved).sum() <= query.sensitivity_squared == detail.sensitivity_squared
+    assert np.abs(moved).max() <= query.bound
+
+
+@cache
+def small_case(label: str) -> tuple[Model, SiteData]:
+    """A model with 60 held-out rows."""
+    model, data = rows(label, 300, seed=9)
+    return model, take(data, np.arange(60))
+
+
+def test_groups_cost_no_more_and_are_on_the_account(cases: dict[str, tuple[Model, SiteData]]) -> None:
+    """All releases together keep the evaluation's epsilon, and each column is one release more in the ledger."""
+    model, data = cases["binary"]
+    plain = evaluate_federated(model, {"a": data}, epsilon=1.0, noise=SeededNoise(1))
+    found = evaluate_federated(model, {"a": data}, epsilon=1.0, noise=SeededNoise(1), by=BY)
+    assert 0.99 < found.cost.epsilon <= 1.0
+    assert len(found.model.ledger) == len(plain.model.ledger) + len(BY)
+    last = found.model.ledger.releases[-1]
+    assert (last.kind, last.purpose.split("/")[2]) == ("GroupedSums", "evaluation, by change")
+    alone = {name: own.scores["auc"] for name, own in found.evaluation.groups["region"].items()}
+    assert all(own.noise_error > found.evaluation.scores["auc"].noise_error for own in alone.values())
+
+
+def test_only_public_groups_are_measured(cases: dict[str, tuple[Model, SiteData]]) -> None:
+    """A site is no column, and what the plan does not list is no group: nobody may see one site's exact sums."""
+    model, data = cases["binary"]
+    for column in ("site", "y", "patient"):
+        with pytest.raises(PrivacyError, check=coded("unknown-name")):
+            evaluate_federated(model, {"a": data}, epsilon=1.0, noise=SeededNoise(1), by=[column])
+        with pytest.raises(PrivacyError, check=coded("unknown-name")):
+            EvaluationTask(model.plan, b"", 1.0, 1e-5, 1, "distributed", (column,))
+
+
+@pytest.mark.parametrize(
+    ("feature", "names"),
+    [
+        ({"min": 0, "max": 1, "integer": True}, ("0", "1", "missing")),
+        ({"min": 3, "max": 10, "integer": True}, (*map(str, range(3, 11)), "missing")),
+        ({"min": 0, "max": 99, "integer": True}, ("0 to 24", "25 to 49", "50 to 74", "75 to 99", "missing")),
+        ({"min": 0, "max": 8}, ("0 to 2", "2 to 4", "4 to 6", "6 to 8", "missing")),
+    ],
+)
+def test_a_number_has_groups_by_its_bounds(feature: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Few whole numbers have a group each, others quarters of the range; each value is in the group of its name."""
+    plan = make_plan(features=[{"name": "a", "type": "numeric", **feature}], model={"n_candidates": 64})
+    grid = build_grid(plan).features[0]
+    found, group_of = list_groups(plan.features[0], grid)
+    assert count_groups(plan, "a") == len(found) and len(group_of) == grid.n_codes
+    low, high = feature["min"], feature["max"]
+    if feature.get("integer"):
+        assert found == names
+        for value in range(low, high + 1):
+            ends = found[group_of[grid.encode(np.array([value], np.float32))[0]]].split(" to ")
+            assert int(ends[0]) <= value <= int(ends[-1])
+    else:
+        ends = [float(end) for name in found[:-1] for end in name.split(" to ")]
+        assert ends == pytest.approx([float(end) for name in names[:-1] for end in name.split(" to ")], abs=0.2)
+    assert found[group_of[grid.encode(np.array([np.nan], np.float32))[0]]] == "missing"
+    assert high > low
 
 
 # Prediction intervals ------------------------------------------------------------------------------------------------

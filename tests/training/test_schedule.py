@@ -80,13 +80,14 @@ def test_no_doubling_has_less_sensitivity_than_the_schedule_says(largest: float,
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count", "survival"])
 @pytest.mark.parametrize("epsilon", [1.0, math.inf])
 def test_evaluations_ask_what_their_schedules_say(label: str, epsilon: float) -> None:
-    """An outline and a detail, for each type of label, of any scores."""
+    """An outline, a detail, and that by columns, for each type of label, of any scores."""
     plan = make_plan(label).with_structure_seed(1)
     _, ensemble = queries_of(TrainingTask(plan), 1, 3_000)
     assert isinstance(ensemble, Ensemble)
-    task = EvaluationTask(plan, ensemble_bytes(ensemble), epsilon, 1e-6, first_round=4)
-    for most in (0, 10**8):
-        check_schedule(task, queries_of(task, 2, most)[0])
+    for by in ((), ("age", "region")):
+        task = EvaluationTask(plan, ensemble_bytes(ensemble), epsilon, 1e-6, first_round=4, by=by)
+        for most in (0, 10**8):
+            check_schedule(task, queries_of(task, 2, most)[0])
 
 
 @pytest.mark.parametrize("name", sorted(SURVEYS))

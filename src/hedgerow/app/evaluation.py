@@ -29,6 +29,7 @@ from hedgerow.local.training import FederatedEvaluation, add_evaluation
 from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import FEWEST_TO_WARN, Model, no_values_text
+from hedgerow.plan.fields import escape_for_terminal
 from hedgerow.plan.plan import Plan
 from hedgerow.server.release import EvaluatedModel, Outcome
 
@@ -85,13 +86,16 @@ def format_title(name: str) -> str:
     return _TITLES.get(name, name.replace("_", " "))
 
 
-def prepare_evaluation(model: Model, epsilon: float, delta: float | None, noise: str = "") -> EvaluatedModel:
-    """What the coordinator of an evaluation is given; without a delta, the model's own; `noise` as `EvaluationTask`.
+def prepare_evaluation(
+    model: Model, epsilon: float, delta: float | None, noise: str = "", by: Sequence[str] = ()
+) -> EvaluatedModel:
+    """What the coordinator of an evaluation is given; without a delta, the model's own; the rest as `EvaluationTask`.
 
     Raises PrivacyError.
     """
     delta = model.plan.privacy.delta if delta is None else delta
-    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), epsilon, delta, model.next_round, noise)
+    content, number = ensemble_bytes(model.ensemble), model.next_round
+    task = EvaluationTask(model.plan, content, epsilon, delta, number, noise, tuple(by))
     return EvaluatedModel(task, model.ledger, model.report)
 
 
@@ -115,6 +119,9 @@ def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path
     if picture is not None:
         facts.append(("picture", str(picture)))
     print_facts(facts)
+    for column, groups in found.evaluation.groups.items():
+        print(f"\n  By {escape_for_terminal(column)} (± by noise and sample together; -: too few records)\n")
+        print_facts([(escape_for_terminal(name), _describe_group(own)) for name, own in groups.items()])
     print(f"\n  This evaluation alone cost epsilon {number(found.cost.epsilon, 6)} at delta {found.cost.delta:.3g}.")
     print("  The model with all that was released about it:\n")
     print(wrap_text(found.model.report_text(today())))
@@ -131,6 +138,18 @@ def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
         said = "the label's whole range: too few records for so much noise" if math.isinf(half) else f"± {number(half)}"
         facts.append((f"{coverage:.0%} interval", said))
     return facts
+
+
+def _describe_group(own: Evaluation) -> str:
+    """One group's scores in a line."""
+    scores = {"records": own.n_records, **own.scores}
+    return "; ".join(f"{format_title(name)} {_short(each)}" for name, each in scores.items())
+
+
+def _short(estimate: Estimate) -> str:
+    sampling = 0.0 if math.isnan(estimate.sampling_error) else estimate.sampling_error
+    known = not math.isnan(estimate.value)
+    return f"{number(estimate.value)} ± {number(math.hypot(estimate.noise_error, sampling), 2)}" if known else "-"
 
 
 def estimate_text(estimate: Estimate) -> str:

@@ -120,7 +120,8 @@ def read_evaluation(file: Path) -> Content:
     found = _read_object(file)
     try:
         _read_curves(found)
-        estimates = [found["n_records"], *found["scores"].values()]
+        measured = [found, *(own for groups in found.get("groups", {}).values() for own in groups.values())]
+        estimates = [each for own in measured for each in (own["n_records"], *own["scores"].values())]
         is_one = all(each.keys() == {"value", "noise_error", "sampling_error"} for each in estimates)
         is_one = is_one and isinstance(found["cost"]["epsilon"], int | float | str) and "private" not in found
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -205,6 +206,7 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
     n_evaluated = sum(release.kind in EVALUATION_KINDS for release in model.ledger)
     evaluated = "It was evaluated on rows that sites gave for it." if n_evaluated else "It was not evaluated by sites."
     scores = [] if evaluation is None else _list_scores(evaluation)
+    by = ", ".join((evaluation or {}).get("groups", {}))
     performance = "; ".join(f"{name} {value} [{low}, {high}]" for name, value, low, high in scores)
     names = ", ".join(format_title(name) for name in (evaluation or {"scores": {}})["scores"])
     counts = [line for line in content["recount"] if "epsilon" in line]
@@ -227,7 +229,7 @@ def _describe(model: Model, content: Content) -> dict[str, str]:
         "method": f"{plan.model.algorithm}, {trees}.",
         "measures": f"{names}, with intervals that count the noise." if names else "None are in this pack.",
         "performance": performance or "No figures are in this pack.",
-        "by_group": "No figures by group are in this pack.",
+        "by_group": f"By group of {by}: see How well it predicts." if by else "No figures by group are in this pack.",
         "evaluated": evaluated,
         "evaluated_on": f"Evaluation: about {scores[0][1]} records [{scores[0][2]}, {scores[0][3]}]." if scores else "",
         "output": {
@@ -415,6 +417,9 @@ def render_performance(evaluation: Content | None, model: Model, notes: Mapping[
         )
         curve_heads = ("class", "predicted", "observed", "from", "to", "share of records")
         parts.append(render_table(title, curve_heads, _list_calibration(curves)))
+    for column, groups in evaluation.get("groups", {}).items():
+        said = [(group, *line) for group, own in groups.items() for line in _list_scores(own)]
+        parts.append(render_table(f"By {column}", (column, *heads), said))
     return [*parts, render_text(notes["site_figures"], "muted")]
 
 

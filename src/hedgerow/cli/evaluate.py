@@ -43,6 +43,8 @@ def add_commands(commands: Any) -> None:
     add("--federated", action="store_true", help="add noise, and charge it to the model's account")
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
     add("--epsilon", type=above_zero, metavar="E", help="what this evaluation may cost")
+    text = "measure each public group of this feature as well: another noisy sum, within the same epsilon; repeat"
+    add("--by", action="append", default=[], metavar="COLUMN", help=text)
     add("--delta", type=float, metavar="D", help="the chance that it fails (default: the plan's)")
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     add("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
@@ -84,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_plain(arguments: argparse.Namespace) -> None:
     options = ("sites", "epsilon", "delta", "out", "plot", "seed", "roster", "identity", "journal")
-    only_federated = [name for name in options if getattr(arguments, name) is not None]
+    only_federated = [name for name in options if getattr(arguments, name) is not None] + ["by"] * bool(arguments.by)
     if only_federated:
         option = "site" if only_federated[0] == "sites" else only_federated[0]
         raise UsageError("usage-needs", option=f"--{option}", other="--federated")
@@ -116,8 +118,9 @@ def _run_federated(arguments: argparse.Namespace) -> None:
         noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
-                model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
-            )
+                model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads,
+                by=arguments.by,
+            )  # fmt: skip
         # The account goes first: numbers that were seen but not charged would be a leak.
         # Another evaluation of the file may have gone on beside this one.
         with sole_writer(out):
@@ -129,7 +132,7 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     from hedgerow.app.coordinator import CoordinatorOptions, ModelFile, evaluate_over_nodes, hand_out
 
     options = read_options(CoordinatorOptions, arguments)
-    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, arguments.noise or "")
+    asked = prepare_evaluation(model, arguments.epsilon, arguments.delta, arguments.noise or "", arguments.by)
     journal = Path(arguments.journal or journal_file(out, model))
     file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     found, sites = evaluate_over_nodes(options, asked, model, file)

@@ -8,7 +8,8 @@ number that comes from the noise is known, because the noise is: it is propagate
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -145,6 +146,7 @@ class Evaluation:
         curves: one calibration curve (binary), or one per class; none for a regression.
         error_clip: regression: errors beyond this, in units of the label, counted as this much; else None.
         errors: of numbers, how many records had errors of which size; else None.
+        groups: by column and group, how well it predicts each by itself, where that was asked for.
     """
 
     n_records: Estimate
@@ -152,6 +154,7 @@ class Evaluation:
     curves: tuple[CalibrationCurve, ...] = ()
     error_clip: float | None = None
     errors: ErrorHistogram | None = None
+    groups: Mapping[str, Mapping[str, Evaluation]] = field(default_factory=dict)
 
     @property
     def half_widths(self) -> dict[float, float]:
@@ -160,7 +163,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON writers that know NaN and infinity."""
-        return {
+        by = {name: {group: each.to_dict() for group, each in own.items()} for name, own in self.groups.items()}
+        return ({"groups": by} if by else {}) | {
             "n_records": self.n_records.to_dict(),
             "scores": {name: estimate.to_dict() for name, estimate in self.scores.items()},
             "curves": [curve.to_dict() for curve in self.curves],

@@ -1,12 +1,13 @@
-"""Federated evaluation: how well a model predicts rows that the sites held out, as a generator of two queries.
+"""Federated evaluation: how well a model predicts rows that the sites held out, as a generator of two queries or more.
 
     yield ScoreHistogram(fine public bins, the model)      ->  roughly where the scores lie
     yield ScoreHistogram(few bins of even shares, by label) ->  AUC, log-loss, accuracy, calibration;
                                                                 of times to an event concordance and Brier score
+    yield GroupedSums(the same, by a public column)         ->  the same for each of its groups; for each such column
     (numbers: an outline of the errors, then ErrorMoments or DevianceMoments with the clip that it shows; the outline
     itself has the prediction intervals)
 
-Both are noised and charged like any other release. The held-out rows may be of the same units that the model was
+All are noised and charged like any other release. The held-out rows may be of the same units that the model was
 trained on (a patient with visits in both), so what an evaluation costs is added to what the model has cost; nothing is
 gained from the rows being different (no parallel composition).
 """
@@ -14,8 +15,8 @@ gained from the rows being different (no parallel composition).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,14 +42,19 @@ from hedgerow.evaluation.sums import (
     LARGEST_ERROR,
     MAX_BINS,
     N_OUTLINE,
+    Counts,
     DevianceMoments,
     ErrorMoments,
+    EvaluationQuery,
+    GroupedSums,
     ScoreHistogram,
     bins_for,
+    count_groups,
     count_label_rows,
     error_clip,
     even_edges,
     in_bins,
+    list_groups,
     outline_scale,
     visible,
 )
@@ -64,26 +70,28 @@ from hedgerow.trees.ensemble import Ensemble
 
 EvaluationProgram = Generator[Query, IntVector, Evaluation]
 """Yields queries, receives the noisy sum of each, returns the evaluation."""
+_Outlined = Generator[Query, IntVector, tuple[EvaluationQuery, Callable[[Counts, float], Evaluation]]]
+"""Asks for the outline; returns the question about the detail, and what reads its answer in records, with its noise."""
 
 UNIT = RECORD_NORM
 """What one record adds to one cell: so fine that noise on the grid costs nothing to speak of."""
 OUTLINE_SHARE = 0.2
-"""Share of mu**2 that places the bins."""
+"""Share of mu**2 that places the bins; the others have even shares of the rest."""
 
 
 @dataclass(frozen=True, eq=False)
 class _EvaluationQueries:
-    """What both queries of one evaluation share.
+    """What the queries of one evaluation share.
 
     Attributes:
         plan, ensemble: of the model.
-        noise_multipliers: of the outline and of the release that is evaluated; 0 without privacy.
+        noise_multipliers: of the outline, of the release that is evaluated, of those by a column; 0 without privacy.
         first_round: the round of the outline.
     """
 
     plan: Plan
     ensemble: Ensemble
-    noise_multipliers: tuple[float, float]
+    noise_multipliers: tuple[float, ...]
     first_round: int
 
     def sensitivity_squared(self, norm_squared: int) -> int:
@@ -130,9 +138,27 @@ class _EvaluationQueries:
             unit=UNIT,
         )
 
+    def by_group(self, stage: int, one: EvaluationQuery, column: str) -> tuple[tuple[str, ...], GroupedSums]:
+        """The names of a column's groups, and the question about each of them."""
+        place = self.plan.feature_names.index(column)
+        names, group_of = list_groups(self.plan.features[place], self.ensemble.grid.features[place])
+        query = GroupedSums(
+            purpose=GroupedSums.purpose_of(self.first_round + stage, f"evaluation, by {column}"),
+            length=len(names) * one.length,
+            bound=UNIT,
+            sensitivity_squared=one.sensitivity_squared,
+            noise_multiplier=self.noise_multipliers[stage],
+            ensemble_size=self.ensemble.n_trees,
+            one=one,
+            feature=place,
+            group_of=group_of,
+            unit=UNIT,
+        )
+        return names, query
+
 
 def evaluate_ensemble(
-    plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int = 0
+    plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int = 0, by: Sequence[str] = ()
 ) -> EvaluationProgram:
     """The program that evaluates a model at (epsilon, delta), charged on its own.
 
@@ -142,21 +168,29 @@ def evaluate_ensemble(
         epsilon: > 0; infinity for no noise (and no promise).
         delta: in (0, 1).
         first_round: number of the first round: the releases that the model's ledger has so far.
+        by: columns of the plan by whose public groups the same is measured, with one more release for each.
 
     Raises:
-        PrivacyError: when no noise keeps (epsilon, delta).
+        PrivacyError: when no noise keeps (epsilon, delta), or a column has no public groups.
     """
-    queries = _EvaluationQueries(plan, ensemble, _noise_multipliers(plan, epsilon, delta), first_round)
-    return (yield from _PROGRAMS[plan.label.kind.position](queries))
+    queries = _EvaluationQueries(plan, ensemble, _noise_multipliers(plan, epsilon, delta, by), first_round)
+    query, read = yield from _PROGRAMS[plan.label.kind.position](queries)
+    found, groups = read((yield query) / UNIT, queries.noise(1, query)), {}
+    for stage, column in enumerate(by, 2):
+        names, grouped = queries.by_group(stage, query, column)
+        sums = ((yield grouped) / UNIT).reshape(len(names), -1)
+        noise = queries.noise(stage, grouped)
+        groups[column] = {name: replace(read(own, noise), errors=None) for name, own in zip(names, sums, strict=True)}
+    return replace(found, groups=groups)
 
 
-def schedule_of_evaluation(plan: Plan, epsilon: float, delta: float) -> Schedule:
+def schedule_of_evaluation(plan: Plan, epsilon: float, delta: float, by: Sequence[str] = ()) -> Schedule:
     """What an evaluation asks for and what it costs, at most.
 
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta).
     """
-    return Schedule(_alike_rounds(plan, _noise_multipliers(plan, epsilon, delta)))
+    return Schedule(_alike_rounds(plan, _noise_multipliers(plan, epsilon, delta, by), by))
 
 
 def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
@@ -164,17 +198,20 @@ def _choose_moments(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
     return ErrorMoments if loss_kind(plan).deviance is None else DevianceMoments
 
 
-def _alike_rounds(plan: Plan, multipliers: tuple[float, float]) -> tuple[AlikeRounds, AlikeRounds]:
-    """An outline, and its detail at its longest."""
+def _alike_rounds(plan: Plan, multipliers: Sequence[float], by: Sequence[str]) -> tuple[AlikeRounds, ...]:
+    """An outline, its detail at its longest, and that by each column."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
-    kinds: tuple[type[Query], type[Query]] = ScoreHistogram, ScoreHistogram
+    detail: type[Query] = ScoreHistogram
     if plan.label.kind.position == "residual":
-        kinds, n_moments = (ScoreHistogram, _choose_moments(plan)), _choose_moments(plan).n_statistics
-        norms, lengths = (1, n_moments), (len(ERROR_EDGES) + 1, n_moments)
+        detail, n_moments = _choose_moments(plan), _choose_moments(plan).n_statistics
+        outline_norm, norm, outline_length, length = 1, n_moments, len(ERROR_EDGES) + 1, n_moments
     else:
-        norms = n_curves, n_curves + (n_curves > 1)
-        lengths = n_curves * N_OUTLINE, count_label_rows(plan.label) * n_curves * MAX_BINS + 2
-    outline, detail = (
+        outline_norm, norm = n_curves, n_curves + (n_curves > 1)
+        outline_length, length = n_curves * N_OUTLINE, count_label_rows(plan.label) * n_curves * MAX_BINS + 2
+    kinds: list[type[Query]] = [ScoreHistogram, detail, *[GroupedSums] * len(by)]
+    norms = [outline_norm, norm, *[norm] * len(by)]
+    lengths = [outline_length, length, *(count_groups(plan, column) * length for column in by)]
+    return tuple(
         AlikeRounds.of(
             kind,
             length=length,
@@ -185,24 +222,22 @@ def _alike_rounds(plan: Plan, multipliers: tuple[float, float]) -> tuple[AlikeRo
         )
         for kind, length, norm, multiplier in zip(kinds, lengths, norms, multipliers, strict=True)
     )
-    return outline, detail
 
 
-def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float, float]:
+def _noise_multipliers(plan: Plan, epsilon: float, delta: float, by: Sequence[str]) -> tuple[float, ...]:
+    none = (0.0,) * (2 + len(by))
+    alike = _alike_rounds(plan, none, by)
     if math.isinf(epsilon):
-        return 0.0, 0.0
-    outline, detail = _alike_rounds(plan, (0.0, 0.0))
-    demands = outline.demand(OUTLINE_SHARE), detail.demand(1 - OUTLINE_SHARE)
+        return none
+    shares = [OUTLINE_SHARE, *[(1 - OUTLINE_SHARE) / (1 + len(by))] * (1 + len(by))]
+    demands = [own.demand(share) for own, share in zip(alike, shares, strict=True)]
     # Noise here is Gaussian, also where the plan's own releases are of pure differential privacy.
     accountant = "gdp" if plan.privacy.accountant == "pure" else plan.privacy.accountant
     sigmas = calibrate_sigmas(epsilon, delta, demands, accountant)
-    first, second = (
-        sigma / math.sqrt(demand.sensitivity_squared) for sigma, demand in zip(sigmas, demands, strict=True)
-    )
-    return first, second
+    return tuple(sigma / math.sqrt(demand.sensitivity_squared) for sigma, demand in zip(sigmas, demands, strict=True))
 
 
-def _evaluate_numbers(queries: _EvaluationQueries) -> EvaluationProgram:
+def _evaluate_numbers(queries: _EvaluationQueries) -> _Outlined:
     low, high = queries.plan.label.bounds
     half_range = (high - low) / 2
     query = queries.histogram(0, "residual", ERROR_EDGES[None, :], by_label=False)
@@ -211,20 +246,19 @@ def _evaluate_numbers(queries: _EvaluationQueries) -> EvaluationProgram:
     uppers = (np.append(ERROR_EDGES, LARGEST_ERROR) + 1) * (half_range / SCORE_UNIT)
     errors = ErrorHistogram(tuple(uppers.tolist()), tuple(outline.tolist()), queries.noise(0, query))
     clip = error_clip(outline, errors.noise)
-    moments_query = queries.moments(clip)
-    moments = (yield moments_query) / UNIT
-    noise = queries.noise(1, moments_query)
-    deviance = loss_kind(queries.plan).deviance
-    if deviance is None:
-        scores = regression_estimates(moments, noise, clip / SCORE_UNIT, half_range)
-    else:
-        largest = clip / SCORE_UNIT * half_range
-        scores = mean_estimates(moments, noise, {"mae": largest, deviance.name: deviance.per_error * largest})
-    count = Estimate(float(moments[0]), noise)
-    return Evaluation(count, scores, error_clip=clip / SCORE_UNIT * half_range, errors=errors)
+    deviance, largest = loss_kind(queries.plan).deviance, clip / SCORE_UNIT * half_range
+
+    def read(moments: Counts, noise: float) -> Evaluation:
+        if deviance is None:
+            scores = regression_estimates(moments, noise, clip / SCORE_UNIT, half_range)
+        else:
+            scores = mean_estimates(moments, noise, {"mae": largest, deviance.name: deviance.per_error * largest})
+        return Evaluation(Estimate(float(moments[0]), noise), scores, error_clip=largest, errors=errors)
+
+    return queries.moments(clip), read
 
 
-def _evaluate_times(queries: _EvaluationQueries) -> EvaluationProgram:
+def _evaluate_times(queries: _EvaluationQueries) -> _Outlined:
     label, scale = queries.plan.label, outline_scale(queries.ensemble, "risk")
     query = queries.histogram(0, scale.position, scale.edges, by_label=False)
     noisy = (yield query) / UNIT
@@ -232,38 +266,40 @@ def _evaluate_times(queries: _EvaluationQueries) -> EvaluationProgram:
     # What one bin is to two classes, a bin of all codes is here.
     noise = queries.noise(1, query) * math.sqrt(label.n_codes / 2)
     edges = even_edges(scale, outline, bins_for(float(noisy.sum()), noise))
-    detail = queries.histogram(1, scale.position, edges, by_label=True)
-    cells = ((yield detail) / UNIT).reshape(label.n_codes, -1)
-    noise = queries.noise(1, detail)
     survival = in_bins(scale, 0, outline, edges[0], survival_curves(scale.middles(0), queries.ensemble.baseline))
     real = ~np.isnan(survival[:, 0])
-    cells, survival = cells[:, real], survival[real]
-    ends = np.array(label.intervals)
+    survival, ends = survival[real], np.array(label.intervals)
     weights = np.array([mean_over_time(own, ends) for own in np.eye(len(ends))])
-    scores = {
-        "concordance": concordance(cells, noise),
-        "integrated_brier": within(integrated_brier(cells, noise, survival, weights), 0.0, math.inf),
-    }
-    return Evaluation(Estimate(float(cells.sum()), noise * math.sqrt(cells.size)), scores)
+
+    def read(counts: Counts, noise: float) -> Evaluation:
+        cells = counts.reshape(label.n_codes, -1)[:, real]
+        scores = {
+            "concordance": concordance(cells, noise),
+            "integrated_brier": within(integrated_brier(cells, noise, survival, weights), 0.0, math.inf),
+        }
+        return Evaluation(Estimate(float(cells.sum()), noise * math.sqrt(cells.size)), scores)
+
+    return queries.histogram(1, scale.position, edges, by_label=True), read
 
 
-def _evaluate_classes(queries: _EvaluationQueries) -> EvaluationProgram:
+def _evaluate_classes(queries: _EvaluationQueries) -> _Outlined:
     scale = outline_scale(queries.ensemble, queries.plan.label.kind.position)
     query = queries.histogram(0, scale.position, scale.edges, by_label=False)
     noisy = (yield query).reshape(len(scale.edges), N_OUTLINE) / UNIT
     outline = np.array([visible(row, queries.noise(0, query)) for row in noisy])
     n_bins = bins_for(float(noisy[0].sum()), queries.noise(1, query))
     edges = even_edges(scale, outline, n_bins)
-    detail = queries.histogram(1, scale.position, edges, by_label=True)
-    sums = (yield detail) / UNIT
-    noise = queries.noise(1, detail)
     # The mean predicted probability in each bin, by the outline's counts.
     middles = [scale.middles(curve)[:, None] for curve in range(len(edges))]
     chances = [in_bins(scale, curve, outline, row, middles[curve])[:, 0] for curve, row in enumerate(edges)]
-    cells = sums[: 2 * len(edges) * n_bins].reshape(len(edges), 2, n_bins)
-    if len(edges) > 1:
-        return _several_classes(queries.plan, cells, sums[-2:], noise, chances)
-    return _two_classes(queries.plan, cells[0], noise, chances[0], edges[0] <= (scale.threshold or 0))
+
+    def read(sums: Counts, noise: float) -> Evaluation:
+        cells = sums[: 2 * len(edges) * n_bins].reshape(len(edges), 2, n_bins)
+        if len(edges) > 1:
+            return _several_classes(queries.plan, cells, sums[-2:], noise, chances)
+        return _two_classes(queries.plan, cells[0], noise, chances[0], edges[0] <= (scale.threshold or 0))
+
+    return queries.histogram(1, scale.position, edges, by_label=True), read
 
 
 def _two_classes(
@@ -313,10 +349,10 @@ def _several_classes(
     return Evaluation(Estimate(float(hits.sum()), noise * math.sqrt(2)), scores, tuple(curves))
 
 
-_PROGRAMS: Mapping[str, Callable[[_EvaluationQueries], EvaluationProgram]] = {
+_PROGRAMS: Mapping[str, Callable[[_EvaluationQueries], _Outlined]] = {
     "score": _evaluate_classes,
     "probability": _evaluate_classes,
     "risk": _evaluate_times,
     "residual": _evaluate_numbers,
 }
-"""By what records are counted by, see `LabelKind.position`."""
+"""By what records are counted by, see `LabelKind.position`: asks for the outline, and says what to ask for then."""

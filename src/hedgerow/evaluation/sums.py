@@ -20,17 +20,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.errors import PrivacyError
 from hedgerow.losses.kinds import Link
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.plan.plan import Label, Plan
+from hedgerow.plan.fields import format_day
+from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.trees.binning import FeatureGrid
 from hedgerow.trees.ensemble import Ensemble, find_link
 from hedgerow.trees.importances import importances
 from hedgerow.trees.leaf_sums import Site, SiteRecords
@@ -248,6 +252,106 @@ class DevianceMoments(_Moments):
         first = (errors * self.unit + clip // 2) // clip
         second = np.rint(shares * self.unit).astype(np.int64)
         return np.array([self.unit * len(labels), first.sum(), second.sum()], dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupedSums(EvaluationQuery):
+    """The same sums as an evaluation's detail, for each public group of a column's values by itself.
+
+    A record is in one group, so what it adds at most is what it adds to `one`.
+
+    Attributes:
+        one: the question about all records; without an update.
+        feature: the column's place among the plan's features.
+        group_of: int64 [n_codes], the group of each of its codes, from 0 on.
+    """
+
+    one: EvaluationQuery
+    feature: int
+    group_of: NDArray[np.int64]
+
+    def answer(self, site: Site) -> IntVector:
+        site.take_in(self.update)
+        groups = self.group_of[site.records.codes[self.feature]]
+        own = (site.records.only(groups == group) for group in range(self.length // self.one.length))
+        return np.concatenate([self.one.answer(replace(site, records=records, kept=None)) for records in own])
+
+    def norm_squared(self) -> int:
+        return self.one.norm_squared()
+
+    def fits(self, plan: Plan) -> bool:
+        n_groups = self.length // self.one.length
+        is_within = 0 <= self.group_of.min() and self.group_of.max() < n_groups and self.feature < len(plan.features)
+        return bool(is_within) and self.length == n_groups * self.one.length and self.one.fits(plan)
+
+    def left_open(self) -> bytes:
+        """See `Query.left_open`: borders of groups are those of the grid."""
+        return self.one.left_open() + self.group_of.astype("<i8").tobytes()
+
+    def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: what is asked of all records is asked of each group."""
+        for part in released.reshape(-1, self.one.length):
+            yield from self.one.faults(part, facts, checks)
+
+
+MOST_GROUPS = 64
+"""Of a column by which an evaluation is asked for."""
+_FEW_VALUES, _PARTS = 8, 4
+"""A column of so many whole numbers at most has a group for each; any other numbers are cut into so many parts."""
+
+
+def count_groups(plan: Plan, column: str) -> int:
+    """How many groups a column of the plan has at most, with the last one for cells that are missing or not listed.
+
+    Raises:
+        PrivacyError: code "unknown-name"; the plan has no such column, or it has too many categories or hashed ones.
+    """
+    counts = {feature.name: 1 + _count_values(feature) for feature in plan.features if not feature.is_hashed}
+    if counts.get(column, MOST_GROUPS + 1) > MOST_GROUPS:
+        known = [name for name, count in counts.items() if count <= MOST_GROUPS]
+        raise PrivacyError("unknown-name", kind="column of public groups", name=column, known=", ".join(known))
+    return counts[column]
+
+
+def _count_values(feature: Feature) -> int:
+    if feature.is_categorical:
+        return len(feature.categories)
+    low, high = _read_bounds(feature)
+    return int(high - low) + 1 if feature.integer and high - low < _FEW_VALUES else _PARTS
+
+
+def list_groups(feature: Feature, grid: FeatureGrid) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The names of a column's groups, and the group of each code of its grid: int64 [n_codes].
+
+    Numbers are cut at those borders of the grid that lie nearest to the wanted ones.
+    """
+    codes = np.arange(grid.n_codes)
+    if feature.is_categorical:
+        return (*feature.categories, "other or missing"), np.minimum(codes, len(feature.categories))
+    low, high = _read_bounds(feature)
+    n_values, edges = _count_values(feature), grid.edges.astype(np.float64)
+    is_each = feature.integer and high - low < _FEW_VALUES
+    wanted = low + 0.5 + np.arange(n_values - 1) if is_each else np.linspace(low, high, n_values + 1)[1:-1]
+    cuts = np.unique([int(np.abs(edges - border).argmin()) for border in wanted]) if len(edges) else np.empty(0, int)
+    groups = np.searchsorted(cuts, codes - 1, side="right")
+    groups[grid.missing_code] = len(cuts) + 1
+    ends = [low, *edges[cuts].tolist(), high]
+    return (*(_name_range(feature, *pair, high) for pair in pairwise(ends)), "missing"), groups
+
+
+def _read_bounds(feature: Feature) -> tuple[float, float]:
+    if feature.min is None or feature.max is None:  # a validated plan has both
+        raise ValueError(f"feature {feature.name} has no bounds")
+    return feature.min, feature.max
+
+
+def _name_range(feature: Feature, start: float, end: float, last: float) -> str:
+    if feature.is_date:
+        return f"{format_day(round(start))} to {format_day(round(end))}"
+    if not feature.integer:
+        return f"{start:g} to {end:g}"
+    first, final = math.ceil(start), math.ceil(end) - (end < last)
+    return f"{first}" if first == final else f"{first} to {final}"
 
 
 def count_label_rows(label: Label) -> int:

@@ -288,6 +288,7 @@ def evaluate_federated(
     noise: NoiseSource,
     delta: float | None = None,
     n_threads: int = 1,
+    by: Sequence[str] = (),
 ) -> FederatedEvaluation:
     """Measure how well a model predicts the sites' held-out rows, with noise; deterministic but for `noise`.
 
@@ -299,10 +300,12 @@ def evaluate_federated(
         noise: `SystemNoise(os.urandom)` for a real one.
         delta: None takes the plan's.
         n_threads: threads each node predicts with, >= 1.
+        by: features of the plan by whose public groups the same is measured, each with a release of its own.
 
     Raises:
         UsageError: fewer sites than the plan asks for.
-        PrivacyError: for epsilon or delta out of range, or when the promise cannot be kept.
+        PrivacyError: for a feature without public groups, for epsilon or delta out of range, or when the promise cannot
+            be kept.
     """
     plan = model.plan.with_one_sum()
     delta = plan.privacy.delta if delta is None else delta
@@ -312,8 +315,8 @@ def evaluate_federated(
     check_sites(plan, len(sites))
     nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise) for name in sorted(sites)]
     context = evaluation_context(plan, epsilon, delta, noise)
-    program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=model.next_round)
-    aggregation = build_aggregation(plan, nodes, schedule_of_evaluation(plan, epsilon, delta).n_rounds, noise)
+    program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=model.next_round, by=by)
+    aggregation = build_aggregation(plan, nodes, schedule_of_evaluation(plan, epsilon, delta, by).n_rounds, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
     report = build_report(outcome.ledger, model.report.with_evaluation(outcome.cost))
     return FederatedEvaluation(

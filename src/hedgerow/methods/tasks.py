@@ -19,6 +19,7 @@ from typing import Any
 
 from hedgerow.errors import HedgerowError, PlanError, PrivacyError, RemoteProtocolError
 from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble, schedule_of_evaluation
+from hedgerow.evaluation.sums import count_groups
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.fields import MOST_VALUES, read_json
 from hedgerow.plan.plan import Plan
@@ -95,9 +96,11 @@ class EvaluationTask:
         noise: who adds the noise to this evaluation: "server" or "distributed", which may differ from the training's;
             "local" for the models of plans with local noise, and only for these. "" takes the sites: a party with the
             exact sums of an evaluation could have made the model for them.
+        by: columns by whose public groups it is evaluated as well.
 
     Raises:
-        PrivacyError: epsilon or delta out of range; code "noise-mode-unsupported" for other noise.
+        PrivacyError: epsilon or delta out of range; code "noise-mode-unsupported" for other noise, "unknown-name" for a
+            column without public groups.
         RemoteProtocolError: the plan is not that of a model, for it leaves the seed of the trees open.
     """
 
@@ -107,8 +110,11 @@ class EvaluationTask:
     delta: float
     first_round: int
     noise: str = ""
+    by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for column in self.by:
+            count_groups(self.plan, column)
         is_local = self.plan.privacy.noise == "local"
         if not self.noise:
             object.__setattr__(self, "noise", "local" if is_local else "distributed")
@@ -158,6 +164,7 @@ class EvaluationTask:
         """64 hexadecimal digits over all of it."""
         numbers = struct.pack(">ddQ", self.epsilon, self.delta, self.first_round)
         parts = bytes.fromhex(self.plan.digest) + self.model_digest + numbers + self.noise.encode()
+        parts += b"".join(b"\0" + column.encode() for column in self.by)
         return hashlib.sha256(_DOMAIN + parts).hexdigest()
 
     @property
@@ -168,7 +175,7 @@ class EvaluationTask:
     @cached_property
     def schedule(self) -> Schedule:
         """See `TrainingTask.schedule`: an outline of the scores, then their detail."""
-        return schedule_of_evaluation(self.plan, self.epsilon, self.delta)
+        return schedule_of_evaluation(self.plan, self.epsilon, self.delta, self.by)
 
     def with_structure_seed(self, _: int) -> EvaluationTask:
         """Itself: the trees are there already."""
@@ -176,7 +183,7 @@ class EvaluationTask:
 
     def program(self) -> EvaluationProgram:
         """A fresh program."""
-        return evaluate_ensemble(self.plan, self.ensemble, self.epsilon, self.delta, self.first_round)
+        return evaluate_ensemble(self.plan, self.ensemble, self.epsilon, self.delta, self.first_round, self.by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +273,7 @@ def read_invitation(
         words = kind, task.digest, task.plan.name, task.promise[0]
         if isinstance(message, EvaluationInvitation):
             words = *words[:3], message.epsilon
-            numbers = message.epsilon, message.delta, message.first_round, message.noise
+            numbers = message.epsilon, message.delta, message.first_round, message.noise, message.by
             task = EvaluationTask(task.plan, message.model, *numbers)
         return words, task
     except HedgerowError as fault:
@@ -313,6 +320,7 @@ def task_to_text(task: Task) -> str:
             "delta": task.delta,
             "first_round": task.first_round,
             "noise": task.noise,
+            **({"by": list(task.by)} if task.by else {}),
         }
     return json.dumps(table, sort_keys=True)
 
@@ -329,4 +337,5 @@ def task_from_text(text: str) -> Task:
     model = str(part["model"]).encode("ascii")
     # A version that did not write the noise down had the plan's.
     noise = str(part.get("noise", plan.privacy.noise))
-    return EvaluationTask(plan, model, float(part["epsilon"]), float(part["delta"]), int(part["first_round"]), noise)
+    numbers = float(part["epsilon"]), float(part["delta"]), int(part["first_round"])
+    return EvaluationTask(plan, model, *numbers, noise, tuple(part.get("by", ())))

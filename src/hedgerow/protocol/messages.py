@@ -46,6 +46,7 @@ from hedgerow.codec import (
     Many,
     Member,
     Real,
+    Text,
     Unsigned,
     fail,
     kind_in,
@@ -157,6 +158,7 @@ class EvaluationInvitation(Encoded):
         epsilon, delta: what the evaluation may cost by itself.
         first_round: releases on the model's account before this one; it numbers the purposes.
         noise: who adds the noise to this evaluation: "server", "distributed" or "local".
+        by: columns of the plan by whose public groups it is evaluated as well.
     """
 
     KIND = MessageKind.EVALUATION
@@ -167,6 +169,7 @@ class EvaluationInvitation(Encoded):
     delta: AnyReal
     first_round: U32
     noise: CodeWord
+    by: Annotated[tuple[str, ...], Many(Text(), size=1)] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -604,7 +604,8 @@ def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitatio
         return SurveyInvitation(run_id, task.asked.KIND, task.asked.to_bytes())
     plan = task.plan.to_bytes()
     if isinstance(task, EvaluationTask):
-        return EvaluationInvitation(run_id, plan, task.model, task.epsilon, task.delta, task.first_round, task.noise)
+        numbers = task.epsilon, task.delta, task.first_round
+        return EvaluationInvitation(run_id, plan, task.model, *numbers, task.noise, task.by)
     return Invitation(run_id, plan)
 
 
